@@ -10,8 +10,9 @@ import zoo
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import ALL, SET
-from hf_attnprobe.auditing.head_tables import group_section, group_sentences, head_tables, of_groups
-from hf_attnprobe.auditing.heads import by_head
+from hf_attnprobe.auditing.head_maps import group_charts
+from hf_attnprobe.auditing.head_tables import group_section, head_tables, site_table
+from hf_attnprobe.auditing.heads import at_places, by_head
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.verdict import zero_ablation_only
 from hf_attnprobe.errors import AttnProbeError
@@ -96,13 +97,16 @@ def test_left_out_on_request_and_in_models_of_one_head(folder, data, checkpoint,
     assert places(report, "permutation") == {*HEADS, (SET, 0)}
     report = quick(checkpoint, reviews["test"], tests=["permutation"], test_limit=2)
     assert places(report, "permutation") == {(0, 0)}
-    assert group_section(report.statistics, []) == group_sentences(report.statistics) == []
+    assert group_section(report.statistics, []) == []
+    assert group_charts(report.statistics, report.rows) == ()
 
 
 def test_a_part_of_the_heads_has_the_groups_that_are_whole(folder, data):
     report = quick(folder, data, layers=[1], test_limit=2)
     assert places(report, "head_ablation") == {(1, 0), (1, 1), (1, 2), (1, ALL)}
-    assert group_sentences(report.statistics) == []  # about all attention
+    assert not [
+        c for c in group_charts(report.statistics, report.rows) if "all attention" in c.series[0].x
+    ]
     report = quick(folder, data, heads=[0, 2], test_limit=2)
     assert all(min(place) >= 0 for place in places(report, "head_ablation"))
 
@@ -145,30 +149,32 @@ def test_texts_one_by_one_in_another_order_give_the_same(folder, data):
 
 def test_the_table_says_what_the_rows_say(folder, data):
     report = quick(folder, data, head_sets=["0.1+1.2"])
-    names = report.provenance["head_sets"]
-    lines = "\n".join(blocks(group_section(report.statistics, names))).splitlines()
+    lines = blocks([site_table(report)])[0].splitlines()
     table = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if "|" in line]
     head, cells = table[0], {row[0]: row for row in table[2:]}
-    assert list(cells) == ["all attention", "layer 0", "layer 1", "heads 0.1+1.2"]
+    assert list(cells)[:4] == ["all attention", "layer 0", "layer 1", "heads 0.1+1.2"]
     rows = report.to_pandas()
-    for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (SET, 0)), cells, strict=True):
+    for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (SET, 0)), cells, strict=False):
         here = rows[(rows.layer == place[0]) & (rows["head"] == place[1])]
         means = here.groupby("statistic").value.mean()
         expected = ["median_tvd", "uniform_tvd", "uniform_flip", "zero_tvd", "zero_flip"]
-        assert len(head) == 1 + len(expected)
-        for cell, statistic in zip(cells[name][1:], expected, strict=True):
-            assert float(cell.split()[0]) == pytest.approx(means[statistic], abs=6e-4)
-            assert re.fullmatch(r"\d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\]", cell)
+        for statistic in expected:
+            cell = cells[name][head.index(statistic.replace("_", " "))]
+            assert float(cell.split()[0]) == pytest.approx(means[statistic], abs=6e-3)
+            assert re.fullmatch(r"\d\.\d{2} \[\d\.\d{2}, \d\.\d{2}\]", cell)
 
-    said = group_sentences(report.statistics)
-    assert len(said) == 3
+    (said,) = [
+        c.sentences[0]
+        for c in group_charts(report.statistics, rows)
+        if c.key == "groups_uniform_tvd"
+    ]
     uniform = rows[rows.statistic == "uniform_tvd"]
     whole = uniform[uniform.layer == ALL].value.mean()
     heads = uniform[(uniform.layer >= 0) & (uniform["head"] >= 0)]
     most = heads.groupby(["layer", "head"]).value.mean()
-    assert f"moves the output by {whole:.2f} [" in said[1] and "mean over 4 texts" in said[1]
+    assert f"moves the output by {whole:.2f} [" in said and "(4 texts)" in said
     layer, number = most.idxmax()
-    assert f"does is {most.max():.2f} ({layer}.{number}, the largest" in said[1]
+    assert f"the largest single head, {layer}.{number}, by {most.max():.2f} (4 texts)" in said
 
 
 def test_groups_are_no_heads(folder, data):
@@ -177,11 +183,12 @@ def test_groups_are_no_heads(folder, data):
     with_groups, without = (
         quick(folder, data, tests=tests, groups=groups, test_limit=2) for groups in (True, False)
     )
-    assert of_groups(with_groups.statistics, "zero_tvd").keys() == {EVERYWHERE, *LAYERS}
+    assert {p for p in at_places(with_groups.statistics, "zero_tvd") if min(p) < 0} == {
+        EVERYWHERE,
+        *LAYERS,
+    }
     assert by_head(with_groups.statistics, "zero_tvd").keys() == HEADS
-    assert head_tables(with_groups.statistics, with_groups.rows) == head_tables(
-        without.statistics, without.rows
-    )
+    assert head_tables(with_groups.statistics) == head_tables(without.statistics)
 
 
 def test_a_study_reads_the_head_and_no_group(tmp_path):

@@ -18,6 +18,7 @@ from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.summary import summarize
 from made_up_rows import audit_rows, head_rows, long_rows
 
 
@@ -29,9 +30,11 @@ PNG_START = b"\x89PNG"
 def a_report(rows):
     from hf_attnprobe import Report  # another process draws without them
     from hf_attnprobe.data.examples import DatasetName
+    from hf_attnprobe.faithfulness import readings
 
     provenance = {"classes": ["neg", "pos"]}
-    return Report("m", DatasetName("d", "test"), 60, 0, (), provenance, rows=rows)
+    told = summarize(rows, ["neg", "pos"], readings()) if len(rows) else ()
+    return Report("m", DatasetName("d", "test"), 60, 0, told, provenance, rows=rows)
 
 
 def named(report, key):
@@ -279,7 +282,8 @@ def save_all(folder):
     figures.save(audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
     heads = head_rows(40)
     shuffled = heads[heads.test == "permutation"]
-    charts = [*head_maps(shuffled), *group_charts(shuffled)]
+    statistics = summarize(shuffled, [], {"permutation": {}})
+    charts = [*head_maps(statistics, shuffled), *group_charts(statistics, shuffled)]
     figures.save(charts, Path(folder) / "heads")
 
 

@@ -7,12 +7,14 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.auditing.head_tables import head_tables, layer_table, prune_table, prune_title
+from hf_attnprobe.auditing.head_maps import head_maps
+from hf_attnprobe.auditing.head_tables import head_tables, prune_table, prune_title
 from hf_attnprobe.auditing.heads import (
     by_head,
     has_heads,
     head_intervals,
     head_sentences,
+    heads_of,
     screen_sentences,
 )
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
@@ -57,9 +59,10 @@ def described(*parts):
     return summarize(rows, ["a", "b"], readings()), rows
 
 
-def the(sentences, start):
-    (found,) = (s for s in sentences if s.startswith(start))
-    return found
+def found(statistics, rows, name):
+    """The map of a statistic."""
+    (one,) = [m for m in head_maps(statistics, rows) if m.key == f"heads_{name.replace('@', '_')}"]
+    return one
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +80,12 @@ def shuffled():
 
 def test_the_largest_of_many_heads_has_an_interval_over_all_of_them(shuffled):
     statistics, rows = described(rows_of("permutation", "median_tvd", shuffled))
-    said = the(head_sentences(statistics, rows), "Assignment")
+    said = found(statistics, rows, "median_tvd").finding
     matrix = np.column_stack([shuffled[site] for site in sorted(shuffled)])
     low, high = simultaneous_interval(matrix)[:, sorted(shuffled).index((5, 9))]
-    assert "2 of 72 heads (1 surely: simultaneous 95% intervals)" in said
-    assert "when shuffled: 5.9 (0.25), 2.1 (0.06);" in said
-    assert (
-        f"the most is head 5.9 with 0.25 [{low:.2f}, {high:.2f}], interval simultaneous over "
-        "72 heads" in said
-    )
+    assert said.startswith("Of 72 heads tested, each shuffled alone, head 5.9 (layer.head")
+    assert f"moves the output most: 0.25 [{low:.2f}, {high:.2f}]" in said
+    assert "Surely at 0.05 or more, from where on we count a head, are 1 (95% inter" in said
     naive = 1.96 * scipy.stats.sem(shuffled[5, 9])
     assert low < 0.25 - 1.4 * naive and high > 0.25 + 1.4 * naive
 
@@ -96,20 +96,17 @@ def test_head_intervals_are_those_of_the_matrix_without_groups_of_heads(shuffled
     few = {(6, 0): exactly(0.9, 0.3, n=29)}  # too few texts for an interval
     everything = shuffled | groups | few
     statistics, rows = described(rows_of("permutation", "median_tvd", everything))
-    found = head_intervals(rows.sample(frac=1, random_state=0), "median_tvd")
+    ends = head_intervals(rows.sample(frac=1, random_state=0), "median_tvd")
     matrix = np.column_stack([shuffled[site] for site in sorted(shuffled)])
-    assert sorted(found) == sorted(shuffled)
+    assert sorted(ends) == sorted(shuffled)
     np.testing.assert_allclose(
-        np.array([found[site] for site in sorted(shuffled)]).T,
+        np.array([ends[site] for site in sorted(shuffled)]).T,
         simultaneous_interval(matrix),
     )
     assert by_head(statistics, "median_tvd").keys() == shuffled.keys() | few.keys()
-    said = the(head_sentences(statistics, rows), "Assignment")
-    assert (
-        "3 of 73 heads (1 surely: simultaneous 95% intervals, for which 1 have too few "
-        "texts)" in said
-    )
-    assert "the most is head 5.9" in said
+    said = found(statistics, rows, "median_tvd").finding
+    assert said.startswith("Of 73 heads tested, each shuffled alone, head 5.9 (")
+    assert "are 1 of the 72 with 30 texts or more" in said
     assert head_intervals(rows, "no_such_statistic") == {}
 
 
@@ -120,86 +117,65 @@ def test_groups_of_heads_are_no_heads():
         (-1, -1): exactly(0.9, 0.1),
         (-2, 0): exactly(0.9, 0.1),
     }
-    statistics, rows = described(rows_of("permutation", "median_tvd", groups))
+    statistics, _ = described(rows_of("permutation", "median_tvd", groups))
     assert not has_heads(statistics)
     assert by_head(statistics, "median_tvd").keys() == {(0, 0)}
-    table = "\n".join(blocks(head_tables(statistics, rows)))
-    assert "0.90" not in table and "| 0 | 0.10* |" in table
     two = rows_of("permutation", "median_tvd", {(0, 0): [0.1], (0, 1): [0.1]})
     assert has_heads(described(two)[0])
-
-
-def test_explanations_of_layers_still_have_their_table():
-    values = {(0, -1): exactly(0.3, 0.1), (1, -1): exactly(0.2, 0.1)}
-    statistics, _ = described(rows_of("explanations", "rollout_tau", values))
-    assert blocks([layer_table(statistics)])[0].splitlines()[-4:] == [
-        "| layer | rollout |",
-        "| --- | --- |",
-        "| 0 | 0.30 |",
-        "| 1 | 0.20 |",
-    ]
 
 
 def test_without_rows_nothing_is_sure(shuffled):
     statistics, rows = described(rows_of("permutation", "median_tvd", shuffled))
     for none in (rows[:0], pd.DataFrame()):
-        said = the(head_sentences(statistics, none), "Assignment")
-        assert "2 of 72 heads (by their means; no intervals)" in said
-        assert "the most is head 5.9 with 0.25, by its mean alone" in said
-        assert "[" not in said and "surely" not in said
-        assert "*" not in "\n".join(blocks(head_tables(statistics, none)))
+        heads = heads_of(statistics, none, "median_tvd")
+        assert heads.ranked[0] == (5, 9) and heads.said((5, 9)) == "0.25"
+        assert heads.surely(0.0) == []
     few = {site: values[:29] for site, values in shuffled.items()}
     statistics, rows = described(rows_of("permutation", "median_tvd", few))
-    assert "[" not in the(head_sentences(statistics, rows), "Assignment")
+    assert "[" not in found(statistics, rows, "median_tvd").finding
 
 
-def test_tables_mark_what_is_sure_and_say_how_many_texts(shuffled):
+def test_forms_without_drawings_mark_what_is_sure(shuffled):
+    unsure = shuffled | {(2, 1): exactly(0.06, 0.4, seed=91)}
     statistics, rows = described(
         rows_of("permutation", "median_tvd", shuffled),
+        rows_of("correlation", "attention_leave_one_out_tau", unsure),
         rows_of("conicity", "conicity", shuffled),
     )
-    text = "\n".join(blocks(head_tables(statistics, rows)))
-    marked, plain = text.split("\nconicity: ")
-    assert re.findall(r"\S+\*", marked.split("| layer")[1]) == ["0.25*"]
-    assert (
-        "200 texts; * = surely 0.05 or more: the 95% interval, simultaneous over 72 "
-        "heads, lies there:" in marked
-    )
-    assert "200 texts:" in plain and "*" not in plain
+    (text,) = blocks([found(statistics, rows, "attention_leave_one_out_tau")])
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0].startswith("| layer | head 0 | head 1 |") and len(lines) == 2 + 6
+    assert "| 0.25* |" in lines[7] and "| 0.06 |" in lines[4]
+    assert "*: the interval lies above 0:" in text
+    (table,) = blocks(head_tables(statistics))
+    assert table.startswith("conicity: ") and "200 texts:" in table and "*" not in table
     shorter = shuffled | {(0, 0): shuffled[0, 0][:90]}
-    statistics, rows = described(rows_of("permutation", "median_tvd", shorter))
-    assert "90 to 200 texts a head;" in "\n".join(blocks(head_tables(statistics, rows)))
+    statistics, rows = described(rows_of("conicity", "conicity", shorter))
+    assert "90 to 200 texts a head:" in "\n".join(blocks(head_tables(statistics)))
 
 
-def test_agreement_stands_beside_its_yardsticks():
+def test_agreement_of_a_head():
     tau = {(0, 0): exactly(0.4, 0.2), (0, 1): exactly(0.31, 0.3, seed=1)}
-    gradient = dict.fromkeys(tau, exactly(0.16, 0.2, seed=2))
-    statistics, rows = described(
-        rows_of("correlation", "attention_leave_one_out_tau", tau),
-        rows_of("correlation", "gradient_leave_one_out_tau", gradient),
-    )
-    said = the(head_sentences(statistics, rows), "Importance")
-    assert "2 of 2 heads (1 surely: simultaneous 95% intervals)" in said
-    assert "the best is head 0.0 with 0.40 [0.3" in said
-    assert said.endswith("gradients reach 0.16, an unrelated ranking 0.")
+    statistics, rows = described(rows_of("correlation", "attention_leave_one_out_tau", tau))
+    said = found(statistics, rows, "attention_leave_one_out_tau").finding
+    assert "head 0.0 (layer.head, from 0) agrees most: mean τ 0.40 [0.3" in said
+    assert "Surely at 0.30 or more, from where on we count a head, are 1 (" in said
 
 
 def test_a_largest_head_below_0_is_no_agreement():
     tau = {(0, 0): exactly(-0.02, 0.1), (0, 1): exactly(-0.1, 0.1, seed=1)}
     statistics, rows = described(rows_of("correlation", "attention_leave_one_out_tau", tau))
-    said = the(head_sentences(statistics, rows), "Importance")
-    assert "0 of 2 heads (0 surely" in said and "0.0 with -0.02 [-0.0" in said
-    table = "\n".join(blocks(head_tables(statistics, rows)))
-    assert "-0.02 |" in table and "surely above 0" in table
+    heads = found(statistics, rows, "attention_leave_one_out_tau")
+    assert "mean τ -0.02 [-0.0" in heads.finding and "are 0 (" in heads.finding
+    assert "-0.02 |" in blocks([heads])[0]
 
 
 def test_how_far_attention_can_be_moved_is_said_to_be_at_least_that():
     share = {(0, 0): exactly(0.9, 0.1), (0, 1): exactly(0.5, 0.1, seed=1)}
     statistics, rows = described(rows_of("adversarial", "share_of_largest@0.01", share))
-    said = the(head_sentences(statistics, rows), "Uniqueness")
-    assert "at least 1 of 2 heads (1 surely" in said
-    assert "by at least 58% of the way to the farthest possible" in said
-    assert "within .01" in said
+    said = found(statistics, rows, "share_of_largest@0.01").finding
+    assert "head 0.0 (layer.head, from 0) can be moved farthest: at least 0.90 [" in said
+    assert "Surely at 0.58 or more" in said and "are 1 (" in said and "within .01" in said
 
 
 def test_erasure_counts_failures_only_where_some_order_flips():
@@ -213,13 +189,11 @@ def test_erasure_counts_failures_only_where_some_order_flips():
         rows_of("erasure", "way_to_best_tried@attention", way),
         rows_of("erasure", "never_flips@attention", never),
     )
-    sentences = head_sentences(statistics, rows)
-    found = [s for s in sentences if s.startswith("Erasure")]
-    assert len(found) == 2
-    assert "in 1 of 2 heads (1 surely" in found[0]
-    assert "the most is head 0.0 with 50% [4" in found[0]
-    assert "in 2 of 3 heads some order" in found[1]
-    assert "(50) attention's order" in found[1] and "never flips 40%" in found[1]
+    (failures,) = head_sentences(statistics, rows)
+    said = found(statistics, rows, "way_to_best_tried@attention").finding
+    assert "farthest at head 0.0 (layer.head, from 0): 0.50 [0.4" in said and "are 1 (" in said
+    assert "in 2 of 3 heads some order" in failures
+    assert "(50) attention's order" in failures and "never flips 40%" in failures
 
 
 def test_removal_is_paired_by_text():
@@ -231,10 +205,10 @@ def test_removal_is_paired_by_text():
         rows_of("input_erasure", "comprehensiveness@attention", attention),
         rows_of("input_erasure", "comprehensiveness@random", random),
     )
-    said = the(head_sentences(statistics, rows), "Removal")
+    said = found(statistics, rows, "comprehensiveness@attention").finding
     half = 1.96 * scipy.stats.sem(exactly(0.1, 0.05))
-    assert "1 of 2 heads (1 surely" in said
-    assert f"0.0 with +0.10 [{0.1 - half:+.2f}, {0.1 + half:+.2f}]" in said
+    assert "are 1 (95%" in said
+    assert f"random tokens cost: 0.10 [{0.1 - half:.2f}, {0.1 + half:.2f}]" in said
 
 
 def test_sentences_without_their_statistic_are_left_out(shuffled):
@@ -277,7 +251,7 @@ def test_a_screen_of_five_heads_says_nothing_of_itself():
         "Screen: whether first_order_uniform ranks heads as uniform_tvd does cannot be "
         "said from 5 tested heads (from 10 on)."
     )
-    assert screen_sentences(*screened([1, 2], [1, 2])) == []
+    assert not [*screen_sentences(*screened([1, 2], [1, 2]))]
 
 
 def test_a_screen_of_many_heads_has_an_interval():

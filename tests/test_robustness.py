@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
-from hf_attnprobe.auditing.head_maps import head_maps, single_heads
+from hf_attnprobe.auditing.head_maps import head_maps
+from hf_attnprobe.auditing.heads import heads_of
+from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.hub.pipeline import TextExplainer
-from hf_attnprobe.statistics.summary import group_names, groups_of_texts
+from hf_attnprobe.statistics.summary import group_names, groups_of_texts, summarize
 from hf_attnprobe.storage.folders import write_atomically
 
 
@@ -182,7 +184,9 @@ def test_heads_without_a_value_have_no_map():
         ],
         columns=["test", "statistic", "example_id", "layer", "head", "value"],
     )
-    assert not single_heads(rows, 0).means and head_maps(rows) == ()
+    statistics = summarize(rows, [], readings())
+    assert not heads_of(statistics, rows, "attention_leave_one_out_tau").means
+    assert head_maps(statistics, rows) == ()
 
 
 def test_a_model_of_nan_is_told_so(make_model, tokenizer, rows):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.head_tables import head_tables
 from hf_attnprobe.auditing.heads import head_sentences
 from hf_attnprobe.auditing.report import Report, from_json
@@ -372,16 +373,12 @@ def test_many_heads_have_tables_of_erasure(readings):
     rows.loc[(rows.statistic == "comprehensiveness@attention") & (rows.layer == 1), "value"] = 0
     rows.loc[(rows.statistic == "never_flips@attention") & (rows.layer == 1), "value"] = 1
     statistics = summarize(rows, ["a", "b"], READINGS)
-    tables, said = (
-        "\n".join(blocks(head_tables(statistics, rows))),
-        "\n".join(head_sentences(statistics, rows)),
-    )
+    tables = "\n".join(blocks(head_tables(statistics)))
+    (said,) = head_sentences(statistics, rows)
+    (removal,) = [m.finding for m in head_maps(statistics, rows) if "comprehens" in m.key]
     assert "fraction_to_flip@attention: " in tables and "comprehensiveness@attention: " in tables
-    assert (
-        "1 of 2 heads (1 surely: simultaneous 95% intervals) cost" in said
-        and "the most is head 0.0 with +0.20 [" in said
-        and "in 2 of 2 heads some order" in said
-    )
+    assert "head 0.0 (layer.head, from 0) costs" in removal and "cost: 0.20 [" in removal
+    assert "are 1 (95%" in removal and "in 2 of 2 heads some order" in said
     assert compare_rankings(rows) == ()
 
 

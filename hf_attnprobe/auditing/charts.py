@@ -215,7 +215,6 @@ def audit_charts(
     site: tuple[int, int],
     words: Words = CLASSES,
     published: Published | None = None,
-    seed: int = 0,
 ) -> tuple[Chart, ...]:
     """The charts of one audit at one site.
 
@@ -225,7 +224,6 @@ def audit_charts(
         site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
         words: of the kind of prediction.
         published: what the papers call data and model, for their numbers.
-        seed: of the intervals.
     """
     if not len(rows):
         return ()

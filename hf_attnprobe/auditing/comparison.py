@@ -466,8 +466,7 @@ def number_chart(comparison: AuditComparison) -> Chart | None:
 def maps_of_all(comparison: AuditComparison) -> Iterator[HeatMap]:
     """Each audit's map of every measure that all have, and their difference."""
     maps = [
-        {m.key: m for m in head_maps(r.rows, seed=r.seed, words=r.words)}
-        for r in comparison.reports
+        {m.key: m for m in head_maps(r.statistics, r.rows, r.words)} for r in comparison.reports
     ]
     for key in maps[0] if maps else ():
         if all(key in of_audit for of_audit in maps):
@@ -538,7 +537,7 @@ def charts_of_all(comparison: AuditComparison) -> Iterator[Chart]:
     if None in sites:
         return
     by_audit = [
-        {c.key: c for c in audit_charts(r.rows, (), site=s, words=r.words, seed=r.seed)}
+        {c.key: c for c in audit_charts(r.rows, (), site=s, words=r.words)}
         for r, s in zip(reports, sites, strict=True)
         if s is not None
     ]

@@ -8,24 +8,24 @@ from hf_attnprobe import markdown
 from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.auditing.head_tables import (
-    EVERYWHERE,
     HOW_TO_READ,
     METHOD,
     group_section,
-    group_sentences,
     head_tables,
-    of_groups,
     prune_table,
     prune_title,
     site_table,
 )
 from hf_attnprobe.auditing.heads import (
     AGREES,
+    EVERYWHERE,
     MATTERS,
-    by_head,
+    Heads,
+    at_places,
     has_several,
-    head_intervals,
+    head_name,
     head_sentences,
+    heads_of,
     heads_of_model,
     tested_heads,
     which_heads,
@@ -229,16 +229,16 @@ N_FOREMOST = 3
 
 def _by_place(report: AuditResult) -> Facts:
     """What the whole model, its layers and its heads do when they are edited."""
-    known = {name: of_groups(report.statistics, name) for name in EDITS}
+    found = {name: at_places(report.statistics, name) for name in EDITS}
     whole = [
         f"{EDITS[name]} {markdown.interval(s.mean, s.ci95, digits=2)}"
-        for name, values in known.items()
+        for name, values in found.items()
         if (s := values.get(EVERYWHERE)) is not None
     ]
     layers = (
         _layers(EDITS[name], means)
-        for name, values in known.items()
-        if (means := {layer: s.mean for (layer, _), s in values.items() if layer >= 0})
+        for name, values in found.items()
+        if (means := {layer: s.mean for (layer, head), s in values.items() if head < 0 <= layer})
     )
     others = {s.test for s in report.statistics} - BEHIND_LINES
     return Facts(
@@ -262,28 +262,23 @@ def _layers(edit: str, means: Mapping[int, float]) -> str:
 
 def _heads(report: AuditResult) -> list[str]:
     """How many heads matter and agree, and the foremost with their intervals."""
-    known = {name: by_head(report.statistics, name) for name in (*EDITS, TAU)}
-    effects = [name for name in EDITS if len(known[name]) > 1]
-    told = [_foremost(EDITS[effects[0]], effects[0], MATTERS, report)] if effects else []
-    if len(known[TAU]) > 1:
-        told.append(_foremost("τ", TAU, AGREES, report))
+    found = {name: heads_of(report.statistics, report.rows, name) for name in (*EDITS, TAU)}
+    several = [name for name, heads in found.items() if len(heads.means) > 1]
+    told = [_foremost(EDITS[name], MATTERS, found[name]) for name in several if name != TAU][:1]
+    if TAU in several:
+        told.append(_foremost("τ", AGREES, found[TAU]))
     if told:
         told.append("3.9 is head 9 of layer 3; intervals of heads hold for all at once")
     return told
 
 
-def _foremost(what: str, name: str, threshold: float, report: AuditResult) -> str:
-    means = by_head(report.statistics, name)
-    intervals = head_intervals(report.rows, name)
-    surely = sum(low >= threshold for low, _ in intervals.values())
-    count = f"{surely} of {len(means)} surely"
-    if not intervals:
-        count = f"{sum(mean >= threshold for mean in means.values())} of {len(means)} by the mean"
-    foremost = sorted(intervals or means, key=means.__getitem__, reverse=True)[:N_FOREMOST]
-    named = [
-        f"{layer}.{head} {markdown.interval(means[layer, head], intervals.get((layer, head)), digits=2)}"
-        for layer, head in foremost
-    ]
+def _foremost(what: str, threshold: float, heads: Heads) -> str:
+    n = len(heads.means)
+    count = f"{len(heads.surely(threshold))} of {n} surely"
+    if not heads.intervals:
+        above = sum(mean >= threshold for mean in heads.means.values())
+        count = f"{above} of {n} by the mean"
+    named = [f"{head_name(place)} {heads.said(place)}" for place in heads.ranked[:N_FOREMOST]]
     return f"{what} {threshold:.2f} or more: {count}, {', '.join(named)}"
 
 
@@ -349,14 +344,10 @@ def attention_line(report: AuditResult) -> str:
 
 def _special_share(report: AuditResult) -> float | None:
     """Of all heads at once, else of the only one."""
-    known = {
-        (s.layer, s.head): s.mean
-        for s in report.statistics
-        if s.statistic == "special_attention" and s.group == ALL_TEXTS and s.n
-    }
+    known = at_places(report.statistics, "special_attention")
     if EVERYWHERE in known:
-        return known[EVERYWHERE]
-    return next(iter(known.values())) if len(known) == 1 else None
+        return known[EVERYWHERE].mean
+    return next(iter(known.values())).mean if len(known) == 1 else None
 
 
 # --- what was audited -------------------------------------------------------------------------
@@ -582,7 +573,6 @@ def _charts(report: AuditResult) -> tuple[Chart, ...]:
         site=site,
         words=report.words,
         published=published_as(report),
-        seed=report.seed,
     )
 
 
@@ -644,25 +634,21 @@ def heads_section(report: AuditResult) -> Section | None:
     """All that is known of single heads and groups; None of a model with one head."""
     if not has_several(report.statistics):
         return None
-    rows, seed, words = report.rows, report.seed, report.words
-    answer = which_heads(report)
-    said: list[Said] = [
-        *group_sentences(report.statistics, words),
-        *head_sentences(report.statistics, rows, words),
-    ]
-    charts: list[Block] = []
+    statistics, rows, words = report.statistics, report.rows, report.words
+    answer, said = which_heads(report), head_sentences(report.statistics, rows, words)
+    drawn: list[Block] = []
     if len(rows):
-        charts += group_charts(rows, seed=seed, words=words)
-        charts += head_maps(rows, seed=seed, words=words)
+        drawn += group_charts(statistics, rows, words)
+        drawn += head_maps(statistics, rows, words)
     sets, curve = report.provenance.get("head_sets") or [], report.prune
     return Section(
         "Which heads matter",
         [
             Strong(answer) if answer else None,
-            Folded("More about groups and single heads", [said], open=not answer),
-            *charts,
-            Folded("Tables of groups of heads", group_section(report.statistics, sets, words)),
-            Folded("Tables of layers and heads", head_tables(report.statistics, rows, words)),
+            said,
+            *drawn,
+            Folded("Tables of groups of heads", group_section(statistics, sets, words)),
+            Folded("Tables of layers and heads", head_tables(statistics, words)),
             Section(
                 "Groups of heads and single heads, all numbers",
                 [

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.head_tables import controls_of, few_parts, has_line, place_name, place_of
+from hf_attnprobe.auditing.head_tables import controls_of, few_parts, has_line, place_name
 from hf_attnprobe.auditing.heads import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
@@ -69,7 +69,7 @@ def summary_frame(report: AuditResult, statistics: Collection[str] | None = None
     table = []
     for s in report.statistics:
         row = s.row()
-        beside = controls.get(place_of(s))
+        beside = controls.get((*s.column, s.group))
         if beside is not None:
             row |= {
                 "control": beside.control_mean,
@@ -118,7 +118,7 @@ def to_latex(report: AuditResult, statistics: Collection[str] | None = None) -> 
         cells = [escape(s.statistic), *([_where(s, report)] if several else [])]
         cells += [markdown.number(s.mean), markdown.bounds(s.ci95), str(s.n)]
         if controls:
-            beside = controls.get(place_of(s))
+            beside = controls.get((*s.column, s.group))
             cells += _beside(beside)
         rows.append(cells)
     return table(head, rows, _caption(report), n_texts=2 if several else 1)

@@ -1,21 +1,33 @@
-"""Maps of single heads, and groups of heads beside them. Pure: rows in.
+"""Maps of single heads, and groups of heads beside them. Pure: statistics and rows in.
 
 Whoever reads a map looks for its largest number, so its intervals hold for all heads at
-once; see :mod:`hf_attnprobe.statistics.simultaneous`.
+once; see :func:`hf_attnprobe.auditing.heads.head_intervals`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.charts import series_of_means
+from hf_attnprobe.auditing.heads import (
+    AGREES,
+    ALL,
+    ELSEWHERE,
+    EVERYWHERE,
+    MATTERS,
+    ON_THE_WAY,
+    Heads,
+    Place,
+    at_places,
+    head_name,
+    heads_of,
+)
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
-from hf_attnprobe.statistics.estimates import mean_estimates, simultaneous_interval
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.stopping import stopping_of, widened
+from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -26,363 +38,260 @@ class Measure:
 
     Attributes:
         title: of the map.
-        does: what is done with a head, after "each".
+        most: what the foremost ``{head}`` does, with its ``{value}``.
         source: paper and section.
         threshold: from where on a head counts, in ``RULES``.
-        is_effect: whether it is a change of the output.
+        label: what the number is.
+        done: what is done with a head, where it changes the output.
+        less: a statistic that is taken off, text by text.
+        centre: where a number has two sides, the middle.
     """
 
     title: str
-    does: str
+    most: str
     source: str
     threshold: float
-    is_effect: bool = True
+    label: str
+    done: str = ""
+    less: str = ""
+    centre: float | None = None
 
 
-EFFECT = RULES["head_effect"].yes
+def _effect(title: str, done: str, source: str) -> Measure:
+    """A change of the output by an edit of a head."""
+    most = f"each {done} alone, head {{head}} moves the output most: {{value}} ({{distance}})"
+    return Measure(f"Output change when one head{title}", most, source, MATTERS, "{measured}", done)
+
+
+def _agreement(other: str, compared: str) -> Measure:
+    """A rank correlation of a head's attention."""
+    return Measure(
+        f"Rank correlation of one head's attention with {other}",
+        f"each compared with {compared}, head {{head}} agrees most: mean τ {{value}}, where 0 is "
+        "chance and 1 the same order",
+        "Jain & Wallace 2019, Section 4.1, for each head",
+        AGREES,
+        "mean Kendall τ",
+        centre=0.0,
+    )
+
+
 MEASURES = {
-    "median_tvd": Measure(
-        "Output change when one head's attention is shuffled",
-        "shuffled",
-        "Jain & Wallace 2019, Section 4.2.1, for each head",
-        EFFECT,
+    "median_tvd": _effect(
+        "'s attention is shuffled", "shuffled", "Jain & Wallace 2019, Section 4.2.1, for each head"
     ),
-    "uniform_tvd": Measure(
-        "Output change when one head attends evenly",
+    "uniform_tvd": _effect(
+        " attends evenly",
         "set to even attention",
         "Wiegreffe & Pinter 2019, Section 3.2, for each head, without training",
-        EFFECT,
     ),
-    "mean_tvd": Measure(
-        "Output change when one head's output is replaced by its mean",
+    "mean_tvd": _effect(
+        "'s output is replaced by its mean",
         "replaced by its mean",
         "mean ablation, for each head",
-        EFFECT,
     ),
-    "resample_tvd": Measure(
-        "Output change when one head's output is taken from another text",
+    "resample_tvd": _effect(
+        "'s output is taken from another text",
         "replaced by that of another text",
         "resample ablation, for each head",
-        EFFECT,
     ),
-    "zero_tvd": Measure(
-        "Output change when one head is zero-ablated",
-        "zero-ablated",
-        "Michel et al. 2019, for each head",
-        EFFECT,
+    "zero_tvd": _effect(" is zero-ablated", "zero-ablated", "Michel et al. 2019, for each head"),
+    "attention_leave_one_out_tau": _agreement("leaving tokens out", "leave-one-out"),
+    "attention_gradient_tau": _agreement("gradients", "gradients"),
+    "share_of_largest@0.01": Measure(
+        "How far one head's attention can be moved with nearly the same output",
+        "the attention of head {head} can be moved farthest: at least {value} of the way to the "
+        "farthest possible with the output within {within}",
+        "Jain & Wallace 2019, Section 4.2.2, for each head",
+        ELSEWHERE,
+        "share of the way to the farthest attention",
     ),
-    "attention_leave_one_out_tau": Measure(
-        "Rank correlation of one head's attention with leaving tokens out",
-        "compared with leave-one-out",
-        "Jain & Wallace 2019, Section 4.1, for each head",
-        RULES["head_importance"].yes,
-        is_effect=False,
+    "way_to_best_tried@attention": Measure(
+        "Erasing one head's weights, the largest first",
+        "where some order of erasing its weights flips {decision}, attention's order goes farthest "
+        "at head {head}: {value} of the way from a random order to the best one tried",
+        "Serrano & Smith 2019, Section 5, for each head",
+        ON_THE_WAY,
+        "share of the way from a random order to the best one tried",
+        centre=0.0,
     ),
-    "attention_gradient_tau": Measure(
-        "Rank correlation of one head's attention with gradients",
-        "compared with gradients",
-        "Jain & Wallace 2019, Section 4.1, for each head",
-        RULES["head_importance"].yes,
-        is_effect=False,
+    "comprehensiveness@attention": Measure(
+        "What is lost without the tokens that one head attends to most",
+        "without the tokens that it attends to most, head {head} costs {said} most beyond what "
+        "random tokens cost: {value} {amount}{aside}",
+        "DeYoung et al. 2020, comprehensiveness, for each head",
+        MATTERS,
+        "{lost}, beyond random tokens",
+        less="comprehensiveness@random",
+        centre=0.0,
     ),
 }
 """By statistic, in the order of the maps."""
 
 
-@dataclass(frozen=True)
-class Heads:
-    """A statistic of single heads: means and intervals by (layer, head)."""
-
-    means: dict[tuple[int, int], float]
-    low: dict[tuple[int, int], float]
-    high: dict[tuple[int, int], float]
-    sizes: tuple[int, int]
-
-    @property
-    def n_texts(self) -> str:
-        fewest, most = self.sizes
-        return f"{most} texts" if fewest == most else f"{fewest} to {most} texts a head"
-
-
-def by_statistic(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The rows of each statistic that has a map."""
-    if not len(rows):
-        return {}
-    wanted = rows[rows.statistic.isin(list(MEASURES))]
-    return {str(name): part for name, part in wanted.groupby("statistic", sort=False)}
-
-
-def by_place(rows: pd.DataFrame) -> pd.DataFrame:
-    """Texts by (layer, head)."""
-    rows = rows.drop_duplicates(["example_id", "layer", "head"])
-    return rows.set_index(["example_id", "layer", "head"]).value.unstack([1, 2])
-
-
-def single_heads(rows: pd.DataFrame, seed: int) -> Heads:
-    """Means of one statistic's single heads, with simultaneous intervals.
-
-    Heads with fewer than ``MIN_TEXTS`` texts have no interval.
-    """
-    single = rows[(rows.layer >= 0) & (rows["head"] >= 0)]
-    if single.value.isna().all():  # as of texts with one token each
-        return Heads({}, {}, {}, (0, 0))
-    wide = by_place(single).sort_index(axis=1)
-    values = wide.to_numpy(dtype=np.float64)
-    sizes = (~np.isnan(values)).sum(0)
-    wide, values, sizes = wide.loc[:, sizes > 0], values[:, sizes > 0], sizes[sizes > 0]
-    places = [(int(layer), int(head)) for layer, head in wide.columns]
-    means = dict(zip(places, np.nanmean(values, 0).tolist(), strict=True))
-    enough = sizes >= MIN_TEXTS
-    low = dict.fromkeys(places, float("nan"))
-    high = dict(low)
-    if enough.any():
-        ordinary = simultaneous_interval(values[:, enough], seed=seed)
-        ends = allowing_for_stopping(ordinary, wide.loc[:, enough], rows).T.tolist()
-        tested = [place for place, ok in zip(places, enough, strict=True) if ok]
-        for place, (first, last) in zip(tested, ends, strict=True):
-            low[place], high[place] = first, last
-    return Heads(means, low, high, (int(sizes.min()), int(sizes.max())))
-
-
-def allowing_for_stopping(
-    ordinary: np.ndarray, values: pd.DataFrame, rows: pd.DataFrame
-) -> np.ndarray:
-    """Intervals of heads or groups, wider where the audit stopped, [2, columns].
-
-    Args:
-        values: texts by (layer, head).
-        rows: of one statistic, which the values are from.
-    """
-    stopping = stopping_of(rows)
-    if stopping is None:
-        return ordinary
-    bounds = [stopping.bounds(str(rows.statistic.iloc[0]))] * values.shape[1]
-    of_heads = min(map(min, values.columns)) >= 0
-    together = max(values.shape[1], stopping.n_heads) if of_heads else 1
-    return widened(ordinary, values, bounds, stopping, together=together)
-
-
-def head_name(place: tuple[int, int]) -> str:
-    """A head as reports call it: layer and head, both from 0.
-
-    >>> head_name((5, 3))
-    '5.3'
-    """
-    return f"{place[0]}.{place[1]}"
-
-
-def with_interval(heads: Heads, place: tuple[int, int]) -> str:
-    """The mean of a head with its interval, where it has one."""
-    ends = heads.low[place], heads.high[place]
-    return markdown.interval(heads.means[place], ends if ends[0] == ends[0] else None, digits=2)
-
-
 # --- maps: layers down, heads across --------------------------------------------------
 
 
-def head_maps(rows: pd.DataFrame, *, seed: int = 0, words: Words = CLASSES) -> tuple[HeatMap, ...]:
+def head_maps(
+    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
+) -> tuple[HeatMap, ...]:
     """A map of every statistic of ``MEASURES`` that more than one head has.
 
     Args:
-        rows: of an audit.
-        seed: of the intervals, which are simultaneous over all heads of a map.
+        statistics: of an audit.
+        rows: of the same audit; without them no head has an interval.
         words: of the kind of prediction.
     """
-    found = by_statistic(rows)
-    maps = []
-    for statistic in MEASURES:
-        if statistic in found:
-            heads = single_heads(found[statistic], seed)
-            if len(heads.means) > 1:
-                maps.append(_map(statistic, heads, _places(rows), words))
-    return tuple(maps)
+    known = {(s.layer, s.head) for s in statistics if min(s.layer, s.head) >= 0}
+    if len(known) < 2:
+        return ()
+    sides = [range(1 + max(place[k] for place in known)) for k in (0, 1)]
+    wanted = rows
+    if len(rows):
+        wanted = rows[rows.statistic.isin([*MEASURES, *(m.less for m in MEASURES.values())])]
+    found = {name: heads_of(statistics, wanted, name, m.less) for name, m in MEASURES.items()}
+    return tuple(
+        _map(name, heads, sides, words) for name, heads in found.items() if len(heads.means) > 1
+    )
 
 
-def _places(rows: pd.DataFrame) -> tuple[list[int], list[int]]:
-    """All layers and heads with any number, those among them that were only screened."""
-    single = rows[(rows.layer >= 0) & (rows["head"] >= 0)]
-    most = int(single.layer.max()), int(single["head"].max())
-    return list(range(most[0] + 1)), list(range(most[1] + 1))
+def _map(name: str, heads: Heads, sides: Sequence[range], words: Words) -> HeatMap:
+    measure = MEASURES[name]
+    layers, numbers = map(tuple, sides)
+    nan = float("nan")
 
-
-def _map(
-    statistic: str, heads: Heads, places: tuple[list[int], list[int]], words: Words
-) -> HeatMap:
-    measure = MEASURES[statistic]
-    layers, numbers = places
-
-    def grid(by_head: dict[tuple[int, int], float]) -> tuple[tuple[float, ...], ...]:
-        nan = float("nan")
+    def grid(by_head: Mapping[Place, float]) -> tuple[tuple[float, ...], ...]:
         return tuple(tuple(by_head.get((k, h), nan) for h in numbers) for k in layers)
 
-    known = any(value == value for value in heads.low.values())
+    low, high = ({p: ends[k] for p, ends in heads.intervals.items()} for k in (0, 1))
     return HeatMap(
-        key=f"heads_{statistic}",
+        key=f"heads_{name.replace('@', '_')}",
         title=measure.title,
         finding=_map_finding(measure, heads, words),
         source=measure.source,
         values=grid(heads.means),
-        low=grid(heads.low) if known else (),
-        high=grid(heads.high) if known else (),
-        value_label=words.measured if measure.is_effect else "mean Kendall τ",
-        layers=tuple(layers),
-        heads=tuple(numbers),
-        centre=None if measure.is_effect else 0.0,
+        low=grid(low) if low else (),
+        high=grid(high) if high else (),
+        value_label=words.fill(measure.label),
+        layers=layers,
+        heads=numbers,
+        centre=measure.centre,
     )
 
 
 def _map_finding(measure: Measure, heads: Heads, words: Words) -> str:
-    """The largest head with its interval, and how many surely count."""
-    largest = max(heads.means, key=lambda place: heads.means[place])
-    value = with_interval(heads, largest)
-    n = len(heads.means)
-    if measure.is_effect:
-        most = (
-            f"Of {n} heads tested, each {measure.does} alone, head {head_name(largest)} "
-            f"(layer.head, from 0) moves the output most: {value} ({words.distance})"
-        )
-    else:
-        most = (
-            f"Of {n} heads tested, each {measure.does}, head {head_name(largest)} (layer.head, "
-            f"from 0) agrees most: mean τ {value}, where 0 is chance and 1 the same order"
-        )
-    n_known = sum(low == low for low in heads.low.values())
+    """The foremost head with its interval, and how many surely count."""
+    n, n_known, foremost = len(heads.means), len(heads.intervals), heads.ranked[0]
+    named = f"{head_name(foremost)} (layer.head, from 0)"
+    most = words.fill(measure.most, head=named, value=heads.said(foremost))
     if not n_known:
         return (
-            f"{most}. There are too few texts ({heads.n_texts}) for intervals, so which "
-            "heads count cannot be said."
+            f"Of {n} heads tested, {most}. There are too few texts ({heads.n_texts}) for "
+            "intervals, so which heads count cannot be said."
         )
-    count = sum(low >= measure.threshold for low in heads.low.values())
     of = "" if n_known == n else f" of the {n_known} with {MIN_TEXTS} texts or more"
     return (
-        f"{most}. Surely at {measure.threshold:.2f} or more, from where on we count a "
-        f"head, are {count}{of} (95% intervals that hold for all heads at once; "
-        f"{heads.n_texts})."
+        f"Of {n} heads tested, {most}. Surely at {measure.threshold:.2f} or more, from where on we "
+        f"count a head, are {len(heads.surely(measure.threshold))}{of} (95% intervals that hold "
+        f"for all heads at once; {heads.n_texts})."
     )
 
 
 # --- groups of heads edited at once, beside single heads ------------------------------
 
 
-WHOLE = (-1, -1)  # layer and head of all attention
-ALL = "all attention"
+WHOLE = "all attention"
 
 
-def group_charts(rows: pd.DataFrame, *, seed: int = 0, words: Words = CLASSES) -> tuple[Chart, ...]:
+def group_charts(
+    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
+) -> tuple[Chart, ...]:
     """Groups of heads edited at once, beside the largest single head of each.
 
     Args:
-        rows: of an audit that tested all attention or layers; there is no chart of a
-            statistic without groups.
-        seed: of the intervals.
+        statistics: of an audit that tested all attention or layers; there is no chart of one
+            without groups.
+        rows: of the same audit.
         words: of the kind of prediction.
     """
-    found = by_statistic(rows)
-    charts = (
-        _group_chart(statistic, found[statistic], seed, words)
-        for statistic, measure in MEASURES.items()
-        if statistic in found and measure.is_effect
-    )
+    charts = (_group_chart(name, statistics, rows, words) for name, m in MEASURES.items() if m.done)
     return tuple(chart for chart in charts if chart is not None)
 
 
-def _group_chart(statistic: str, rows: pd.DataFrame, seed: int, words: Words) -> Chart | None:
-    groups = rows[(rows["head"] < 0) & (rows.layer >= -1)]
-    if groups.empty:
+def _group_chart(
+    name: str, statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words
+) -> Chart | None:
+    found = at_places(statistics, name)
+    groups = {_group(p): found[p] for p in sorted(found) if p == EVERYWHERE or p[1] == ALL <= p[0]}
+    heads = heads_of(statistics, rows, name)
+    if not groups or (len(groups) < 2 and not heads.means):
         return None
-    together = _together(groups)
-    heads = single_heads(rows, seed)
-    if len(together.x) < 2 and not heads.means:
-        return None
-    measure = MEASURES[statistic]
-    series = [together, *_largest(heads, together.x)]
-    references: tuple[Reference, ...] = ()
-    if statistic == "median_tvd":
-        threshold = RULES["assignment"].yes
-        references = (Reference("from here on all attention matters", threshold),)
+    measure = MEASURES[name]
+    series = [series_of_means("all its heads at once", groups)]
+    foremost = _foremost(heads, groups)
+    if foremost:
+        single = {group: _estimate(heads, place) for group, place in foremost.items()}
+        title = "its largest single head (interval holds for all heads at once)"
+        series.append(series_of_means(title, single))
+    threshold = Reference("from here on all attention matters", RULES["assignment"].yes)
     return Chart(
-        key=f"groups_{statistic}",
-        title=f"Heads {measure.does} together, beside the largest single head",
-        sentences=(_group_finding(measure, together, heads),),
+        key=f"groups_{name}",
+        title=f"Heads {measure.done} together, beside the largest single head",
+        sentences=(_group_finding(measure, groups, heads),),
         source=measure.source.replace("for each head", "for groups of heads"),
         kind="dots",
         x_label="heads edited",
         y_label=f"change of the output ({words.measured})",
         series=tuple(series),
-        references=references,
+        references=(threshold,) if name == "median_tvd" else (),
         y_range=(0.0, _top(series)),
     )
 
 
 def _top(series: Sequence[Series]) -> float:
     """Where the axis ends: above all bars."""
-    ends = [end for s in series for end in (*s.y, *s.high) if end == end]
-    return max(ends, default=1.0) or 1.0
+    return max((end for s in series for end in (*s.y, *s.high) if end == end), default=1.0) or 1.0
 
 
-def _whole_or_layer(place: tuple[int, int]) -> str:
+def _group(place: Place) -> str:
     """
-    >>> _whole_or_layer((-1, -1)), _whole_or_layer((3, -1))
+    >>> _group((-1, -1)), _group((3, -1))
     ('all attention', 'layer 3')
     """
-    return ALL if place == WHOLE else f"layer {place[0]}"
+    return WHOLE if place == EVERYWHERE else f"layer {place[0]}"
 
 
-def _together(groups: pd.DataFrame) -> Series:
-    wide = by_place(groups).sort_index(axis=1)
-    names = [_whole_or_layer((int(k), int(h))) for k, h in wide.columns]
-    means = mean_estimates(wide.to_numpy(dtype=np.float64))
-    ordinary = np.array([m.ci95 or (np.nan, np.nan) for m in means]).T
-    ends = allowing_for_stopping(ordinary, wide, groups).T.tolist()
-    means = [
-        m if m.ci95 is None else replace(m, ci95=(low, high))
-        for m, (low, high) in zip(means, ends, strict=True)
-    ]
-    return series_of_means("all its heads at once", dict(zip(names, means, strict=True)))
+def _foremost(heads: Heads, groups: Mapping[str, Statistic]) -> dict[str, Place]:
+    """The head of the largest mean of each group."""
+    upwards = sorted(heads.means, key=heads.means.__getitem__)
+    found = {name: place for place in upwards for name in (WHOLE, f"layer {place[0]}")}
+    return {name: found[name] for name in groups if name in found}
 
 
-def _largest(heads: Heads, names: tuple) -> Iterator[Series]:
-    """The head of the largest mean of each group; nothing without single heads."""
-    if not heads.means:
-        return
-    chosen: dict[str, tuple[int, int]] = {}
-    for place, mean in heads.means.items():
-        for name in (ALL, f"layer {place[0]}"):
-            if name in names and mean > heads.means.get(chosen.get(name, WHOLE), -1.0):
-                chosen[name] = place
-    shown = [name for name in names if name in chosen]
-    places = [chosen[name] for name in shown]
-    yield Series(
-        "its largest single head (interval holds for all heads at once)",
-        tuple(shown),
-        tuple(heads.means[p] for p in places),
-        tuple(heads.low[p] for p in places),
-        tuple(heads.high[p] for p in places),
-    )
+def _estimate(heads: Heads, place: Place) -> Estimate:
+    return Estimate(heads.means[place], heads.intervals.get(place), heads.n[place])
 
 
-def _group_finding(measure: Measure, together: Series, heads: Heads) -> str:
-    def moved(k: int) -> str:
-        ends = together.low[k], together.high[k]
-        value = markdown.interval(together.y[k], ends, digits=2)
-        return f"{value} ({together.n[k]} texts)"
+def _group_finding(measure: Measure, groups: Mapping[str, Statistic], heads: Heads) -> str:
+    def moved(name: str) -> str:
+        s = groups[name]
+        return f"{markdown.interval(s.mean, s.ci95, digits=2)} ({s.n} texts)"
 
     parts = []
-    whole = [k for k, name in enumerate(together.x) if name == ALL]
-    layers = [k for k, name in enumerate(together.x) if name != ALL]
-    if whole:
-        parts.append(f"{ALL} at once moves the output by {moved(whole[0])}")
+    layers = [name for name in groups if name != WHOLE]
+    if WHOLE in groups:
+        parts.append(f"{WHOLE} at once moves the output by {moved(WHOLE)}")
     if layers:
-        k = max(layers, key=lambda k: together.y[k])
-        parts.append(f"of whole layers, {together.x[k]} moves it most, by {moved(k)}")
+        most = max(layers, key=lambda name: groups[name].mean)
+        parts.append(f"of whole layers, {most} moves it most, by {moved(most)}")
     if heads.means:
-        largest = max(heads.means, key=lambda place: heads.means[place])
+        largest = heads.ranked[0]
         parts.append(
-            f"the largest single head, {head_name(largest)}, by "
-            f"{with_interval(heads, largest)} ({heads.n_texts})"
+            f"the largest single head, {head_name(largest)}, by {heads.said(largest)} "
+            f"({heads.n_texts})"
         )
     return (
-        f"Heads {measure.does} together: {'; '.join(parts)}. Single heads may move "
+        f"Heads {measure.done} together: {'; '.join(parts)}. Single heads may move "
         "little because others make up for them; edits of many heads take the model "
         "outside what it was trained on."
     )

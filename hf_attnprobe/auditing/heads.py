@@ -1,29 +1,44 @@
 """What single heads do: their numbers with intervals that hold for all at once, and sentences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.statistics.estimates import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, stopping_of, widened
-from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.stopping import difference, stopping_of, widened
+from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
+
+if TYPE_CHECKING:
+    from hf_attnprobe.auditing.result import AuditResult
 
 MATTERS = RULES["head_effect"].yes
 AGREES = RULES["head_importance"].yes
 ELSEWHERE = RULES["head_uniqueness"].yes
 ON_THE_WAY = RULES["head_erasure"].yes
 
-HeadKey = tuple[int, int]
-ByHead = Mapping[HeadKey, float]
+Place = tuple[int, int]
+"""Layer and head, see :class:`~hf_attnprobe.attention_model.Site`."""
+ALL = -1  # as a head: all of its layer; as a layer: all of them
+EVERYWHERE: Place = (ALL, ALL)
+Intervals = Mapping[Place, tuple[float, float]]
+
+
+def head_name(place: Place) -> str:
+    """A head as reports call it: layer and head, both from 0.
+
+    >>> head_name((5, 3))
+    '5.3'
+    """
+    return f"{place[0]}.{place[1]}"
 
 
 @dataclass(frozen=True)
@@ -32,44 +47,56 @@ class Heads:
 
     Attributes:
         means: over the texts, by (layer, head).
-        intervals: of the means; 95%, simultaneous over all heads that have one.
+        n: texts of each.
+        intervals: of the means; 95%, simultaneous over all heads that have one. Heads with
+            fewer than ``MIN_TEXTS`` texts have none.
     """
 
-    means: ByHead
-    intervals: Mapping[HeadKey, tuple[float, float]] = field(default_factory=dict)
+    means: Mapping[Place, float]
+    n: Mapping[Place, int] = field(default_factory=dict)
+    intervals: Intervals = field(default_factory=dict)
 
-    def surely(self, threshold: float) -> set[HeadKey]:
-        """Heads whose interval lies at the threshold or above; above it, if it is 0."""
-        return {
-            site
-            for site, (low, _) in self.intervals.items()
-            if (low > 0 if threshold == 0 else low >= threshold)
-        }
+    @cached_property
+    def ranked(self) -> list[Place]:
+        """The heads with an interval, or all where none has one, the largest mean first."""
+        return sorted(self.intervals or self.means, key=self.means.__getitem__, reverse=True)
+
+    def surely(self, threshold: float) -> list[Place]:
+        """Those whose interval lies at the threshold or above."""
+        return [p for p in self.ranked if p in self.intervals and self.intervals[p][0] >= threshold]
+
+    def said(self, place: Place) -> str:
+        """A head's mean with its interval, where it has one."""
+        return markdown.interval(self.means[place], self.intervals.get(place), digits=2)
+
+    @property
+    def n_texts(self) -> str:
+        fewest, most = min(self.n.values()), max(self.n.values())
+        return f"{most} texts" if fewest == most else f"{fewest} to {most} texts a head"
 
 
-def by_head(statistics: Sequence[Statistic], name: str) -> dict[HeadKey, float]:
-    """The mean of a statistic over all texts, by (layer, head); no groups of heads."""
+def at_places(statistics: Sequence[Statistic], name: str) -> dict[Place, Statistic]:
+    """A statistic over all texts, by (layer, head), groups of heads among them."""
     return {
-        (s.layer, s.head): s.mean
+        (s.layer, s.head): s
         for s in statistics
-        if s.statistic == name and s.group == "all" and s.n and is_head(s)
+        if s.statistic == name and s.group == ALL_TEXTS and s.n
     }
+
+
+def by_head(statistics: Sequence[Statistic], name: str) -> dict[Place, float]:
+    """The mean of a statistic over all texts, by (layer, head); no groups of heads."""
+    return {p: s.mean for p, s in at_places(statistics, name).items() if min(p) >= 0}
 
 
 def has_heads(statistics: Sequence[Statistic]) -> bool:
     """Whether the model has more than one head."""
-    return len({(s.layer, s.head) for s in statistics if is_head(s)}) > 1
+    return len({(s.layer, s.head) for s in statistics if min(s.layer, s.head) >= 0}) > 1
 
 
 def has_several(statistics: Sequence[Statistic]) -> bool:
     """Whether the model has several heads, tested one by one or as groups."""
-    groups = any(s.head < 0 and s.n for s in statistics)
-    return groups or has_heads(statistics)
-
-
-def is_head(s: Statistic) -> bool:
-    """Whether this is of a single head."""
-    return s.layer >= 0 and s.head >= 0
+    return any(s.head < 0 and s.n for s in statistics) or has_heads(statistics)
 
 
 def values_by_head(rows: pd.DataFrame, statistic: str) -> pd.DataFrame:
@@ -87,31 +114,27 @@ def values_by_head(rows: pd.DataFrame, statistic: str) -> pd.DataFrame:
     return rows[wanted].pivot_table(index="example_id", columns=["layer", "head"], values="value")
 
 
-def head_intervals(rows: pd.DataFrame, statistic: str) -> dict[HeadKey, tuple[float, float]]:
+def head_intervals(rows: pd.DataFrame, statistic: str, less: str = "") -> Intervals:
     """95% intervals of a statistic's means that hold for all heads at once.
 
     Heads with a value for fewer than ``MIN_TEXTS`` texts have none.
-    """
-    stopping = stopping_of(rows)
-    bounds = None if stopping is None else stopping.bounds(statistic)
-    return intervals_of_means(values_by_head(rows, statistic), bounds, stopping)
-
-
-def intervals_of_means(
-    values: pd.DataFrame, bounds: Bounds | None, stopping: Stopping | None
-) -> dict[HeadKey, tuple[float, float]]:
-    """As :func:`head_intervals`, of values [texts × heads].
 
     Args:
-        values: as of :func:`values_by_head`.
-        bounds: of a value, where it has some.
-        stopping: of an audit that stopped early.
+        rows: of an audit; may be empty.
+        statistic: its name.
+        less: another one with the same bounds, which is taken off text by text.
     """
+    stopping = stopping_of(rows)
+    values = values_by_head(rows, statistic)
+    bounds = None if stopping is None else stopping.bounds(statistic)
+    if less:
+        values = values - values_by_head(rows, less)
+        bounds = difference(bounds, bounds)
     if values.empty:
         return {}
     values = values.loc[:, values.notna().sum() >= MIN_TEXTS]
     n_heads = values.shape[1]
-    low, high = widened(
+    ends = widened(
         simultaneous_interval(values.to_numpy(dtype=np.float64)),
         values,
         [bounds] * n_heads,
@@ -119,176 +142,59 @@ def intervals_of_means(
         together=n_heads if stopping is None else max(n_heads, stopping.n_heads),
     )
     return {
-        (int(layer), int(head)): (float(low[k]), float(high[k]))
-        for k, (layer, head) in enumerate(values.columns)
+        (int(layer), int(head)): (low, high)
+        for (layer, head), (low, high) in zip(values.columns, ends.T.tolist(), strict=True)
     }
 
 
-def heads_of(statistics: Sequence[Statistic], rows: pd.DataFrame, name: str) -> Heads:
-    """The means of a statistic with their intervals, by head."""
-    return Heads(by_head(statistics, name), head_intervals(rows, name))
+def heads_of(
+    statistics: Sequence[Statistic], rows: pd.DataFrame, name: str, less: str = ""
+) -> Heads:
+    """The means of a statistic with their intervals, by head; of a difference with ``less``."""
+    own = {p: s for p, s in at_places(statistics, name).items() if min(p) >= 0}
+    means = {p: s.mean for p, s in own.items()}
+    if less:
+        other = by_head(statistics, less)
+        means = {p: mean - other[p] for p, mean in means.items() if p in other}
+    return Heads(means, {p: own[p].n for p in means}, head_intervals(rows, name, less))
 
 
 # --- What the numbers of many heads say, in plain words. Pure ------------------------------------
 
-N_LISTED = 8  # heads named in a sentence
-MIN_COUNTED = 2  # heads: "1 of 1" counts nothing
 MIN_HEADS = 10  # heads from which on a correlation over heads is read
 
 
 def head_sentences(
     statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
 ) -> list[str]:
-    """What the tables say, in plain words.
+    """What no map of heads says: where erasing by attention fails, and how the screen did.
 
     Args:
-        statistics: of an audit; a sentence whose statistic is missing is left out.
-        rows: of the same audit; without them no number has an interval.
+        statistics: of an audit.
+        rows: of the same audit; may be empty.
         words: of the kind of prediction.
     """
-    replaced = "their pattern is replaced by uniform attention"
-    sentences = (
-        _assignment(heads_of(statistics, rows, "uniform_tvd"), replaced, words),
-        _assignment(heads_of(statistics, rows, "median_tvd"), "shuffled", words),
-        _importance(
-            heads_of(statistics, rows, "attention_leave_one_out_tau"),
-            by_head(statistics, "gradient_leave_one_out_tau"),
-        ),
-        _uniqueness(heads_of(statistics, rows, "share_of_largest@0.01"), words),
-        _erasure(heads_of(statistics, rows, "way_to_best_tried@attention"), words),
-        _failures(statistics, words),
-        _removal(statistics, rows, words),
-        *screen_sentences(statistics, rows),
-    )
-    return [sentence for sentence in sentences if sentence]
-
-
-def _counted(heads: Heads, threshold: float) -> str:
-    """How many heads are at a threshold: by their means, and surely.
-
-    "3 of 72 heads (2 surely: simultaneous 95% intervals)"
-    """
-    n_above = sum(mean >= threshold for mean in heads.means.values())
-    sure = "by their means; no intervals"
-    if heads.intervals:
-        sure = f"{len(heads.surely(threshold))} surely: simultaneous 95% intervals"
-        without = len(heads.means) - len(heads.intervals)
-        if without:
-            sure += f", for which {without} have too few texts"
-    return f"{n_above} of {len(heads.means)} heads ({sure})"
-
-
-def _largest(heads: Heads, digits: str = ".2f") -> tuple[HeadKey, str]:
-    """The head with the largest mean, in words with what is known of it.
-
-    "5.9 with 0.25 [0.18, 0.32], interval simultaneous over 72 heads". Heads with too
-    few texts for an interval are passed over where others have one.
-    """
-    known = heads.intervals or heads.means
-    site = max(known, key=heads.means.__getitem__)
-    named = f"head {site[0]}.{site[1]} with {heads.means[site]:{digits}}"
-    if not heads.intervals:
-        return site, f"{named}, by its mean alone"
-    low, high = heads.intervals[site]
-    return site, (
-        f"{named} [{low:{digits}}, {high:{digits}}], interval simultaneous over "
-        f"{len(heads.intervals)} heads"
-    )
-
-
-def _assignment(heads: Heads, change: str, words: Words) -> str | None:
-    """Heads whose pattern matters, the most important first."""
-    if len(heads.means) < MIN_COUNTED:
-        return None
-    ranked = sorted(((v, site) for site, v in heads.means.items()), reverse=True)
-    above = [(v, site) for v, site in ranked if v >= MATTERS]
-    names = [f"{layer}.{head} ({v:.2f})" for v, (layer, head) in above[:N_LISTED]]
-    listed = f": {', '.join(names)}" if names else ""
-    if len(above) > N_LISTED:
-        listed += " and others"
-    return (
-        f"Assignment: {_counted(heads, MATTERS)} move the output by {MATTERS} "
-        f"{words.unit} or more on average when {change}{listed}; the most is {_largest(heads)[1]}."
-    )
-
-
-def _importance(heads: Heads, baseline: ByHead) -> str | None:
-    """Attention against leave-one-out; gradients are the yardstick of all heads."""
-    if len(heads.means) < MIN_COUNTED:
-        return None
-    site, best = _largest(heads)
-    reached = baseline.get(site)
-    gradients = "" if reached is None else f"gradients reach {reached:.2f}, "
-    return (
-        f"Importance: {_counted(heads, AGREES)} rank the tokens as leaving them out "
-        f"does at τ {AGREES:.2f} or better; the best is {best}; {gradients}an unrelated "
-        "ranking 0."
-    )
-
-
-def _uniqueness(heads: Heads, words: Words) -> str | None:
-    """How far attention can be moved; of what was found, so at least so far."""
-    if len(heads.means) < MIN_COUNTED:
-        return None
-    return (
-        f"Uniqueness: the attention of at least {_counted(heads, ELSEWHERE)} can be "
-        f"moved by at least {ELSEWHERE:.0%} of the way to the farthest possible with "
-        f"the output within {words.within} (mean over texts; other attention may be farther still)."
-    )
-
-
-def _erasure(heads: Heads, words: Words) -> str | None:
-    if len(heads.means) < MIN_COUNTED:
-        return None
-    return (
-        f"Erasure: where some order of erasing a head's weights flips {words.decision}, "
-        f"attention's order goes {ON_THE_WAY:.0%} or more of the way from a random "
-        f"order to the best one tried in {_counted(heads, ON_THE_WAY)}; the most is "
-        f"{_largest(heads, '.0%')[1]}."
-    )
-
-
-def _failures(statistics: Sequence[Statistic], words: Words) -> str | None:
-    """How often erasing by attention fails where another order flips the decision."""
     failed = [
         s
         for s in statistics
-        if s.statistic == "never_flips@attention" and s.group == "all" and is_head(s)
+        if s.statistic == "never_flips@attention"
+        and s.group == ALL_TEXTS
+        and min(s.layer, s.head) >= 0
     ]
-    flipping = [s for s in failed if s.n]
-    if not flipping:
-        return None
-    n_pairs = sum(s.n for s in flipping)
-    share = sum(s.mean * s.n for s in flipping) / n_pairs
-    return (
-        f"Erasure: in {len(flipping)} of {len(failed)} heads some order of erasing "
+    screened = list(screen_sentences(statistics, rows))
+    n_pairs = sum(s.n for s in failed)
+    if not n_pairs:
+        return screened
+    share = sum(s.mean * s.n for s in failed if s.n) / n_pairs
+    said = (
+        f"Erasure: in {sum(s.n > 0 for s in failed)} of {len(failed)} heads some order of erasing "
         f"weights flips {words.decision} of some text; of these pairs of text and head "
-        f"({n_pairs}) attention's order, the largest weight first, never flips "
-        f"{share:.0%}."
+        f"({n_pairs}) attention's order, the largest weight first, never flips {share:.0%}."
     )
+    return [said, *screened]
 
 
-def _removal(statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words) -> str | None:
-    """Without a head's tokens, beyond what random tokens cost; paired by text."""
-    attention, random = (f"comprehensiveness@{by}" for by in ("attention", "random"))
-    first, second = by_head(statistics, attention), by_head(statistics, random)
-    sites = sorted(first.keys() & second.keys())
-    if len(sites) < MIN_COUNTED:
-        return None
-    means = {site: first[site] - second[site] for site in sites}
-    values = values_by_head(rows, attention), values_by_head(rows, random)
-    stopping = stopping_of(rows)
-    of_one = None if stopping is None else stopping.bounds(attention)
-    bounds = difference(of_one, of_one)
-    beyond = Heads(means, intervals_of_means(values[0] - values[1], bounds, stopping))
-    return (
-        f"Removal: without the tokens they attend to most, {_counted(beyond, MATTERS)} "
-        f"cost {words.said} {MATTERS} {words.amount} or more beyond what "
-        f"random tokens cost{words.aside}; the most is {_largest(beyond, '+.2f')[1]}."
-    )
-
-
-def screen_sentences(statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[str]:
+def screen_sentences(statistics: Sequence[Statistic], rows: pd.DataFrame) -> Iterator[str]:
     """How well the first-order screen ranked the heads that were then tested.
 
     By Spearman's ρ over heads. Both means of a head are over the texts on which it was
@@ -299,18 +205,15 @@ def screen_sentences(statistics: Sequence[Statistic], rows: pd.DataFrame) -> lis
         statistics: used where there are no rows.
         rows: of the audit.
     """
-    pairs: dict[str, str] = {}
-    for test in tests().values():
-        pairs.update(test.estimates)
-    lines = []
+    from hf_attnprobe.faithfulness.registry import tests  # figures are drawn without torch
+
+    pairs = {k: v for test in tests().values() for k, v in test.estimates.items()}
     for estimate, exact in pairs.items():
         estimated, measured = _means_on_same_texts(statistics, rows, estimate, exact)
         both = sorted(estimated.keys() & measured.keys())
-        if len(both) < 3:
-            continue
-        values = np.array([(estimated[site], measured[site]) for site in both])
-        lines.append(f"Screen: {_rank_agreement(values, estimate, exact)}.")
-    return lines
+        if len(both) >= 3:
+            values = np.array([(estimated[site], measured[site]) for site in both])
+            yield f"Screen: {_rank_agreement(values, estimate, exact)}."
 
 
 def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
@@ -337,7 +240,7 @@ def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
 
 def _means_on_same_texts(
     statistics: Sequence[Statistic], rows: pd.DataFrame, one: str, other: str
-) -> tuple[ByHead, ByHead]:
+) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
     """Two statistics by head, both over the texts that have both."""
     first, second = values_by_head(rows, one), values_by_head(rows, other)
     if first.empty or second.empty:
@@ -352,126 +255,96 @@ def _means_on_same_texts(
 
 EDITED = {
     "median_tvd": ("its attention is shuffled", "shuffling all heads at once"),
-    "uniform_tvd": (
-        "its attention is made even",
-        "even attention in all heads at once",
-    ),
+    "uniform_tvd": ("its attention is made even", "even attention in all heads at once"),
     "zero_tvd": ("its output is zeroed", "zeroing all heads at once"),
 }
 """How heads are edited; the first that an audit has is the one that is told."""
 
 MOST_NAMED = 5
-Place = tuple[int, int]
 
 
-def which_heads(report: AuditResult) -> str | None:
+def which_heads(report: "AuditResult") -> str | None:
     """The answer for one edit; None where no single heads were edited."""
     for name, (edited, all_edited) in EDITED.items():
-        means = by_head(report.statistics, name)
-        if len(means) > 1:
-            single = _single(report, name, means, edited)
-            beside = _beside(report, name, all_edited)
-            return f"{single}{beside}{_chosen(report, len(means))}"
+        found = heads_of(report.statistics, report.rows, name)
+        if len(found.means) > 1:
+            asides = [_beside(report, name, all_edited), _untested(report, len(found.means))]
+            return " ".join(filter(None, [_answer(found, edited), *asides]))
     return None
 
 
-def _chosen(report: AuditResult, n_tested: int) -> str:
-    """Says that only some heads had this edit, and how they were chosen."""
-    n = len(heads_of_model(report))
-    if n <= n_tested:
-        return ""
-    sites = report.provenance.get("sites", {})
-    how = ", chosen by a quick estimate of their effect" if sites.get("screen") else ""
-    return f" Only {n_tested} of {n} heads were edited in this way{how}."
-
-
-def heads_of_model(report: AuditResult) -> set[Place]:
+def heads_of_model(report: "AuditResult") -> set[Place]:
     """All heads with any number, those among them that were only screened."""
     return {(s.layer, s.head) for s in report.statistics if min(s.layer, s.head) >= 0}
 
 
-def tested_heads(report: AuditResult) -> set[Place]:
+def tested_heads(report: "AuditResult") -> set[Place]:
     """The heads that were tested one by one, and not only screened."""
     tested = {(s.layer, s.head) for s in report.statistics if s.test != "screen"}
     return tested & heads_of_model(report)
 
 
-def _single(report: AuditResult, name: str, means: Mapping[Place, float], edited: str) -> str:
-    rows = report.rows
-    intervals = {}
-    if len(rows):
-        own = rows[(rows.statistic == name) & (rows["head"] >= 0) & (rows.layer >= 0)]
-        intervals = head_intervals(own, name)
-    if not intervals:
-        place = max(means, key=means.__getitem__)
+def _untested(report: "AuditResult", n_tested: int) -> str:
+    """Says that only some heads had this edit, and how they were chosen."""
+    n = len(heads_of_model(report))
+    if n <= n_tested:
+        return ""
+    is_screened = report.provenance.get("sites", {}).get("screen")
+    how = ", chosen by a quick estimate of their effect" if is_screened else ""
+    return f"Only {n_tested} of {n} heads were edited in this way{how}."
+
+
+def _answer(heads: Heads, edited: str) -> str:
+    """Which heads surely matter, how many may, and which moves the output most."""
+    means, largest = heads.means, heads.ranked[0]
+    if not heads.intervals:
         return (
             f"Which heads matter is not known: no head has the {MIN_TEXTS} texts that an "
-            f"interval needs. Head {_head_name(place)} has the largest mean: the output moves by "
-            f"{means[place]:.2f} when {edited}."
+            f"interval needs. Head {head_name(largest)} has the largest mean: the output moves by "
+            f"{means[largest]:.2f} when {edited}."
         )
-    sure = sorted(
-        (p for p, (low, _) in intervals.items() if low >= MATTERS),
-        key=lambda p: -means[p],
-    )
-    may = sum(high >= MATTERS for _, high in intervals.values()) - len(sure)
-    largest = max(intervals, key=means.__getitem__)
-    number = markdown.interval(means[largest], intervals[largest], digits=2)
+    sure = heads.surely(MATTERS)
     if sure:
-        named = ", ".join(_head_name(p) for p in sure[:MOST_NAMED])
+        named = ", ".join(map(head_name, sure[:MOST_NAMED]))
         more = f" and {len(sure) - MOST_NAMED} more" if len(sure) > MOST_NAMED else ""
-        which = f"Head {named} matters by itself"
-        if len(sure) > 1:
-            which = f"Heads {named}{more} matter one by one"
+        one_by_one = f"Heads {named}{more} matter one by one"
         said = (
-            f"{which}: when {edited}, the output surely moves by {MATTERS:.2f} or more; "
-            f"head {_head_name(largest)} moves it most, by {number}"
+            f"{one_by_one if len(sure) > 1 else f'Head {named} matters by itself'}: when {edited}, "
+            f"the output surely moves by {MATTERS:.2f} or more; head {head_name(largest)} moves "
+            f"it most, by {heads.said(largest)}"
         )
     else:
         said = (
             f"No single head is shown to matter by itself: when {edited}, head "
-            f"{_head_name(largest)} moves the output most among heads with an interval, by "
-            f"{number}; a head matters from {MATTERS:.2f} on"
+            f"{head_name(largest)} moves the output most among heads with an interval, by "
+            f"{heads.said(largest)}; a head matters from {MATTERS:.2f} on"
         )
-    open_ones = f"; {may} {'more ' if sure else ''}may matter" if may else ""
-    unknown = len(means) - len(intervals)
-    few = f"; {unknown} heads have too few texts for an interval" if unknown else ""
-    top = max(means, key=means.__getitem__)
-    if top not in intervals:
-        few = (
-            f"; {_head_name(top)} has a larger mean ({means[top]:.2f}) but too few texts for "
-            f"an interval{f', as {unknown - 1} others' if unknown > 1 else ''}"
-        )
+    may = sum(high >= MATTERS for _, high in heads.intervals.values()) - len(sure)
+    if may:
+        said += f"; {may} {'more ' if sure else ''}may matter"
+    unknown = sorted(means.keys() - heads.intervals.keys(), key=means.__getitem__)
+    if unknown:
+        n, top = len(unknown), unknown[-1]
+        said += f"; {n} {'heads have' if n > 1 else 'head has'} too few texts for an interval"
+        if means[top] > means[largest]:
+            said += f", {head_name(top)} among them with a larger mean ({means[top]:.2f})"
     return (
-        f"{said}{open_ones}{few}. The intervals hold for all {len(intervals)} compared heads at "
-        "once (95%)."
+        f"{said}. The intervals hold for all {len(heads.intervals)} compared heads at once (95%)."
     )
 
 
-def _beside(report: AuditResult, name: str, all_edited: str) -> str:
+def _beside(report: "AuditResult", name: str, all_edited: str) -> str:
     """The largest layer, and the model's attention as a whole."""
-    found = {
-        (s.layer, s.head): s
-        for s in report.statistics
-        if s.statistic == name and s.group == "all" and s.n
-    }
-    layers = {p: s for p, s in found.items() if p[0] >= 0 and p[1] == -1}
+    found = at_places(report.statistics, name)
+    layers = {p: s for p, s in found.items() if p[0] >= 0 and p[1] == ALL}
     said = []
     if layers:
-        place = max(layers, key=lambda p: layers[p].mean)
+        (layer, _), s = max(layers.items(), key=lambda item: item[1].mean)
+        most = markdown.interval(s.mean, s.ci95, digits=2)
+        said.append(f"among whole layers, layer {layer} moves it most, by {most}")
+    if EVERYWHERE in found:
+        whole = found[EVERYWHERE]
         said.append(
-            f"among whole layers, layer {place[0]} moves it most, by {_shown(layers[place])}"
+            f"{all_edited} moves it by {markdown.interval(whole.mean, whole.ci95, digits=2)}"
         )
-    if (-1, -1) in found:
-        said.append(f"{all_edited} moves it by {_shown(found[-1, -1])}")
-    if not said:
-        return ""
-    text = "; ".join(said)
-    return f" For comparison: {text}."
-
-
-def _shown(s: Statistic) -> str:
-    return markdown.interval(s.mean, s.ci95, digits=2)
-
-
-def _head_name(place: Place) -> str:
-    return f"{place[0]}.{place[1]}"
+    return f"For comparison: {'; '.join(said)}." if said else ""

@@ -12,7 +12,6 @@ from hf_attnprobe.auditing.head_tables import (
     has_line,
     is_of_ranking,
     place_name,
-    place_of,
 )
 from hf_attnprobe.auditing.heads import has_several
 from hf_attnprobe.auditing.result import AuditResult
@@ -423,7 +422,7 @@ def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
         row += [s.median, s.std, s.n]
         row += [s.undefined] if "undefined" in head else []
         if control:
-            beside = control.get(place_of(s))
+            beside = control.get((*s.column, s.group))
             row += [None, None] if beside is None else _beside(beside)
         rows.append(row)
     return Table(head, rows, "statistics over texts")

@@ -60,18 +60,16 @@ class Report(AuditResult, Documented):
         Args:
             site: layer and head; by default what stands for the model's attention.
         """
-        rows, seed, words = self.rows, self.seed, self.words
+        rows, words = self.rows, self.words
         if not len(rows):
             return ()
         place = site or site_of_model(rows)
         own: tuple[Chart, ...] = ()
         if place is not None:
             classes, published = self.provenance.get("classes", ()), published_as(self)
-            own = audit_charts(
-                rows, classes, site=place, words=words, published=published, seed=seed
-            )
-        maps = head_maps(rows, seed=seed, words=words)
-        return (*own, *maps, *group_charts(rows, seed=seed, words=words))
+            own = audit_charts(rows, classes, site=place, words=words, published=published)
+        maps = head_maps(self.statistics, rows, words)
+        return (*own, *maps, *group_charts(self.statistics, rows, words))
 
     def plot(
         self,

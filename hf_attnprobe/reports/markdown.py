@@ -24,6 +24,7 @@ from hf_attnprobe.reports.document import (
     Table,
     Texts,
     Words,
+    head_grid,
     number_line_in_words,
     written,
 )
@@ -159,10 +160,14 @@ def _(block: Listing, level: int) -> str:
 
 
 @_block.register(Chart)
-@_block.register(HeatMap)
 def _drawn(block: Chart | HeatMap, level: int) -> str:
     said = [f"**{words(block.title)}**: {words(block.finding)}"]
     return " ".join([*said, *([f"Source: {words(block.source)}."] if block.source else [])])
+
+
+@_block.register
+def _(block: HeatMap, level: int) -> str:
+    return "\n\n".join([_drawn(block, level), *blocks([head_grid(block)], level)])
 
 
 @_block.register

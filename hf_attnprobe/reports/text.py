@@ -26,6 +26,7 @@ from hf_attnprobe.reports.document import (
     Table,
     Texts,
     Words,
+    head_grid,
     is_number,
     number_line_in_words,
     written,
@@ -152,10 +153,14 @@ def _(block: Listing) -> str:
 
 
 @_block.register(Chart)
-@_block.register(HeatMap)
 def _drawn(block: Chart | HeatMap) -> str:
     source = f" Source: {block.source}." if block.source else ""
     return _words(f"{block.title}: {block.finding}{source}")
+
+
+@_block.register
+def _(block: HeatMap) -> str:
+    return "\n".join([_drawn(block), *_blocks([head_grid(block)])])
 
 
 @_block.register

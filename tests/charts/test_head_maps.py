@@ -7,9 +7,19 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.auditing.head_maps import group_charts, head_maps
+from hf_attnprobe.auditing import head_maps as drawn
+from hf_attnprobe.faithfulness import readings
 from hf_attnprobe.statistics.estimates import mean_interval
+from hf_attnprobe.statistics.summary import summarize
 from made_up_rows import head_rows, long_rows
+
+
+def head_maps(rows):
+    return drawn.head_maps(summarize(rows, [], readings()), rows)
+
+
+def group_charts(rows):
+    return drawn.group_charts(summarize(rows, [], readings()), rows)
 
 
 @pytest.fixture(scope="module")
