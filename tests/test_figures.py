@@ -30,7 +30,7 @@ PNG_START = b"\x89PNG"
 def a_report(rows):
     from hf_attnprobe import Report  # another process draws without them
     from hf_attnprobe.data.examples import DatasetName
-    from hf_attnprobe.faithfulness import readings
+    from hf_attnprobe.faithfulness.registry import readings
 
     provenance = {"classes": ["neg", "pos"]}
     told = summarize(rows, ["neg", "pos"], readings()) if len(rows) else ()

@@ -14,7 +14,7 @@ import torch
 from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.heads import heads_of
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.hub.pipeline import TextExplainer
 from hf_attnprobe.statistics.summary import group_names, groups_of_texts, summarize
 from hf_attnprobe.storage.folders import write_atomically

@@ -7,8 +7,14 @@ import numpy as np
 
 from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import ALL, SET
-from hf_attnprobe.auditing.head_maps import MEASURES
-from hf_attnprobe.auditing.heads import EVERYWHERE, Place, at_places, head_intervals, head_name
+from hf_attnprobe.auditing.heads import (
+    EVERYWHERE,
+    MEASURES,
+    Place,
+    at_places,
+    head_intervals,
+    head_name,
+)
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.input_erasure import CAUTION

@@ -75,6 +75,103 @@ class Heads:
         return f"{most} texts" if fewest == most else f"{fewest} to {most} texts a head"
 
 
+@dataclass(frozen=True)
+class Measure:
+    """A number of every head that is worth a map.
+
+    Attributes:
+        title: of the map.
+        most: what the foremost ``{head}`` does, with its ``{value}``.
+        source: paper and section.
+        threshold: from where on a head counts, in ``RULES``.
+        label: what the number is.
+        done: what is done with a head, where it changes the output.
+        less: a statistic that is taken off, text by text.
+        centre: where a number has two sides, the middle.
+    """
+
+    title: str
+    most: str
+    source: str
+    threshold: float
+    label: str
+    done: str = ""
+    less: str = ""
+    centre: float | None = None
+
+
+def _effect(title: str, done: str, source: str) -> Measure:
+    """A change of the output by an edit of a head."""
+    most = f"each {done} alone, head {{head}} moves the output most: {{value}} ({{distance}})"
+    return Measure(f"Output change when one head{title}", most, source, MATTERS, "{measured}", done)
+
+
+def _agreement(other: str, compared: str) -> Measure:
+    """A rank correlation of a head's attention."""
+    return Measure(
+        f"Rank correlation of one head's attention with {other}",
+        f"each compared with {compared}, head {{head}} agrees most: mean τ {{value}}, where 0 is "
+        "chance and 1 the same order",
+        "Jain & Wallace 2019, Section 4.1, for each head",
+        AGREES,
+        "mean Kendall τ",
+        centre=0.0,
+    )
+
+
+MEASURES = {
+    "median_tvd": _effect(
+        "'s attention is shuffled", "shuffled", "Jain & Wallace 2019, Section 4.2.1, for each head"
+    ),
+    "uniform_tvd": _effect(
+        " attends evenly",
+        "set to even attention",
+        "Wiegreffe & Pinter 2019, Section 3.2, for each head, without training",
+    ),
+    "mean_tvd": _effect(
+        "'s output is replaced by its mean",
+        "replaced by its mean",
+        "mean ablation, for each head",
+    ),
+    "resample_tvd": _effect(
+        "'s output is taken from another text",
+        "replaced by that of another text",
+        "resample ablation, for each head",
+    ),
+    "zero_tvd": _effect(" is zero-ablated", "zero-ablated", "Michel et al. 2019, for each head"),
+    "attention_leave_one_out_tau": _agreement("leaving tokens out", "leave-one-out"),
+    "attention_gradient_tau": _agreement("gradients", "gradients"),
+    "share_of_largest@0.01": Measure(
+        "How far one head's attention can be moved with nearly the same output",
+        "the attention of head {head} can be moved farthest: at least {value} of the way to the "
+        "farthest possible with the output within {within}",
+        "Jain & Wallace 2019, Section 4.2.2, for each head",
+        ELSEWHERE,
+        "share of the way to the farthest attention",
+    ),
+    "way_to_best_tried@attention": Measure(
+        "Erasing one head's weights, the largest first",
+        "where some order of erasing its weights flips {decision}, attention's order goes farthest "
+        "at head {head}: {value} of the way from a random order to the best one tried",
+        "Serrano & Smith 2019, Section 5, for each head",
+        ON_THE_WAY,
+        "share of the way from a random order to the best one tried",
+        centre=0.0,
+    ),
+    "comprehensiveness@attention": Measure(
+        "What is lost without the tokens that one head attends to most",
+        "without the tokens that it attends to most, head {head} costs {said} most beyond what "
+        "random tokens cost: {value} {amount}{aside}",
+        "DeYoung et al. 2020, comprehensiveness, for each head",
+        MATTERS,
+        "{lost}, beyond random tokens",
+        less="comprehensiveness@random",
+        centre=0.0,
+    ),
+}
+"""By statistic, in the order of the maps."""
+
+
 def at_places(statistics: Sequence[Statistic], name: str) -> dict[Place, Statistic]:
     """A statistic over all texts, by (layer, head), groups of heads among them."""
     return {

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe.auditing import head_maps as drawn
-from hf_attnprobe.faithfulness import readings
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.estimates import mean_interval
 from hf_attnprobe.statistics.summary import summarize
 from made_up_rows import head_rows, long_rows
