@@ -15,10 +15,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import alternatives, describe, fits, in_short
 
 
 T = TypeVar("T", bound="Options")
@@ -95,21 +95,6 @@ Asked: TypeAlias = (
 def hints_of(kind: type[Options]) -> dict[str, Any]:
     """The types of a class's fields; a study makes the same options thousands of times."""
     return get_type_hints(kind)
-
-
-def in_short(value: Any) -> str:
-    """A value in an error's line: its repr, cut where it is long.
-
-    >>> in_short("a"), in_short(10**6000)
-    ("'a'", 'a whole number of more than 80 digits')
-    """
-    if isinstance(value, int) and abs(value) >= 10**80:
-        return "a whole number of more than 80 digits"
-    try:
-        said = repr(value)
-    except (ValueError, RecursionError):  # such a number, or such nesting, inside it
-        said = f"a {type(value).__name__}"
-    return said if len(said) <= 200 else f"{said[:200]}…"
 
 
 def names_of(kinds: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
@@ -282,65 +267,7 @@ def check_path(what: str, name: str) -> None:
         raise AttnProbeError(f"expected a {what} at {place}, there is nothing; check the path")
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the type that an option declares.
-
-    >>> fits(3, float), fits("3", int), fits(["a"], Sequence[str] | None), fits(True, int)
-    (True, False, True, False)
-    """
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (Union, UnionType):
-        return any(fits(value, kind) for kind in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is not None and issubclass(origin, Mapping):
-        return isinstance(value, Mapping)
-    if origin is not None:
-        return isinstance(value, list | tuple) and all(fits(v, inner[0]) for v in value)
-    if hint in (None, NoneType):
-        return value is None
-    if hint in (int, float) and isinstance(value, bool):
-        return False
-    if hint is float:
-        return isinstance(value, int | float)
-    if hint is Path:
-        return isinstance(value, str | Path)
-    return not isinstance(hint, type) or isinstance(value, hint)
-
-
-def describe(hint: Any) -> str:
-    """The declared type in words.
-
-    >>> describe(int | None), describe(Sequence[float] | None), describe(Literal["a", "b"])
-    ('a whole number', 'a list of numbers', 'a or b')
-    """
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        kinds = [describe(kind) for kind in inner if kind is not NoneType]
-        return " or ".join(dict.fromkeys(kinds))
-    if origin is Literal:
-        return " or ".join(map(str, inner))
-    if origin is not None:
-        item = describe(inner[0]).split(" ", 1)[-1].removesuffix("s")
-        return f"a list of {item}s"
-    words = {int: "a whole number", float: "a number", bool: "true or false"}
-    return words.get(hint, "a text")
-
-
 # --- options as text --------------------------------------------------------------------
-
-
-def alternatives(hint: Any) -> list[Any]:
-    """The types of a union, without None.
-
-    >>> alternatives(int | None), alternatives(str)
-    ([<class 'int'>], [<class 'str'>])
-    """
-    if get_origin(hint) not in (Union, UnionType):
-        return [hint]
-    return [kind for kind in get_args(hint) if kind is not NoneType]
 
 
 def item_of(hint: Any) -> tuple[Any, bool]:

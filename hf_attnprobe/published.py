@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from hf_attnprobe.packaged import read_packaged
+from hf_attnprobe.plain_data import read_packaged
 
 
 Number: TypeAlias = float | None

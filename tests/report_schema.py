@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.auditing.result import COUNTED, SCHEMA_VERSION
+from hf_attnprobe.plain_data import written_as
 from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import RULES, Finding
-from hf_attnprobe.storage.provenance import written_as
 
 
 FILE = Path(__file__).parent.parent / "docs" / "report.schema.json"

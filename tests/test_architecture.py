@@ -31,7 +31,7 @@ from hf_attnprobe.options import names_of
 from hf_attnprobe.partitions import planning, work
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
-from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.plan import StudyOptions
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training import fine_tuning
 from hf_attnprobe.training.options import Architecture

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import hf_attnprobe
-from hf_attnprobe.packaged import read_packaged
+from hf_attnprobe.plain_data import read_packaged
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def test_mappings_become_dataclasses_and_lists_tuples(tmp_path):
     ("text", "said"),
     [
         ("a: {sides: [1, 2]}", "boxes.yaml, a, name: expected a value, got none"),
-        ("a: {name: b, colour: red}", "boxes.yaml, a, colour: expected one of name, sides"),
-        ("a: {name: 3}", "boxes.yaml, a, name: expected str, got '3'"),
+        ("a: {name: b, colour: red}", "boxes.yaml, a: expected one of name, sides"),
+        ("a: {name: 3}", "boxes.yaml, a, name: expected a text, got 3"),
         ("a: {name: b, sides: [1, 2, 3]}", "boxes.yaml, a, sides: expected 2 values"),
-        ("a: {name: b, sides: [1, red]}", "boxes.yaml, a, sides: expected float or int, got 'red'"),
-        ("a: {name: b, holds: [1]}", "boxes.yaml, a, holds: expected dict, got"),
-        ("a: {name: b, inner: {name: 3}}", "boxes.yaml, a, inner, name: expected str"),
-        ("a: red", "boxes.yaml, a: expected dict, got 'red'"),
-        ("[]", "boxes.yaml: expected dict, got"),
+        ("a: {name: b, sides: [1, red]}", "boxes.yaml, a, sides 2: expected a number, got 'red'"),
+        ("a: {name: b, holds: [1]}", "boxes.yaml, a, holds: expected names with values, got"),
+        ("a: {name: b, inner: {name: 3}}", "boxes.yaml, a, inner, name: expected a text"),
+        ("a: red", "boxes.yaml, a: expected names with values, got 'red'"),
+        ("[]", "boxes.yaml: expected names with values, got"),
     ],
 )
 def test_an_error_names_the_file_and_the_key(text, said, tmp_path):

@@ -7,11 +7,11 @@ from enum import StrEnum
 
 import pytest
 
-from hf_attnprobe import markdown
+from hf_attnprobe import markdown, plain_data
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.storage import provenance
-from hf_attnprobe.storage.provenance import from_plain, plain
 
 
 class Kind(StrEnum):
@@ -64,11 +64,11 @@ def test_json_without_nan():
 
 
 def test_other_fields_are_refused():
-    with pytest.raises(KeyError, match="more"):
+    with pytest.raises(ValueError, match="more"):
         from_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
 
 
-@pytest.mark.parametrize("module", [data, markdown, provenance])
+@pytest.mark.parametrize("module", [data, markdown, plain_data, provenance])
 def test_the_examples_of_the_docstrings(module):
     found = doctest.testmod(module)
     assert found.failed == 0 < found.attempted

@@ -33,8 +33,7 @@ from hf_attnprobe.studies import papers
 from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies import results as study_grid
 from hf_attnprobe.studies.file import read_study, ready_studies
-from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import FolderOf, Job, load_as, name_of
+from hf_attnprobe.studies.plan import FolderOf, Job, StudyOptions, load_as, name_of
 from hf_attnprobe.studies.report import (
     OVER_TEXTS,
     _differences,
@@ -876,13 +875,13 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
     ("content", "message"),
     [
         ("title: [", "is not YAML"),
-        ("just words", "expected the file to be names with values"),
-        ({"title": "x"}, "tiny.yaml: .* steps is missing"),
-        (changed(stepz=[]), "got 'stepz'"),
+        ("just words", "tiny.yaml: expected names with values, got 'just words'"),
+        ({"title": "x"}, "tiny.yaml, steps: expected a value, got none"),
+        (changed(stepz=[]), "tiny.yaml: expected one of title, .*, got 'stepz'"),
         (changed(steps=[]), "expected at least one step"),
-        (changed(steps={"base": 1}), "expected a list for steps"),
+        (changed(steps={"base": 1}), "tiny.yaml, steps: expected a list, got"),
         (changed(paper="nobody"), "expected a paper of jain-wallace"),
-        (changed(grid={"dataset": "sst"}), "expected a list of values for dataset"),
+        (changed(grid={"dataset": "sst"}), "tiny.yaml, grid, dataset: expected a list, got 'sst'"),
         (changed(grid={"dataset": []}), "expected a list of values for dataset"),
         (
             changed(quick={"encoder": ["mlp"]}),
@@ -898,7 +897,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         ),
         (
             changed(steps=[{"name": "a", "verb": "train"}]),
-            "step number 1: .* with is missing",
+            "tiny.yaml, steps 1, with: expected a value, got none",
         ),
         (changed(steps=[step(), step()]), "step number 2: expected a name of its own"),
         (changed(steps=[step("a/b")]), "step number 1: expected a name of its own"),
@@ -924,7 +923,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         ),
         (
             changed(steps=[step() | {"datasets": {"snli": 3}}]),
-            "step base: expected names with values for data set snli, got 3",
+            "steps 1, datasets, snli: expected names with values, got 3",
         ),
         (
             changed(steps=[step(epochs="3")]),
@@ -962,11 +961,11 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
         (changed(steps=[step("a", "audit")]), "step a: expected model to be given"),
         (
             changed(steps=[step("a", "audit", model="base"), step()]),
-            "step a: expected a step before it as model, got 'base'",
+            "step a: expected a step before it .* as model, got 'base'",
         ),
         (
             changed(steps=[step("a", "audit", model="a")]),
-            "expected a step before it as model, got 'a'",
+            "expected a step before it .* as model, got 'a'",
         ),
         (
             changed(steps=[step("a", "audit", model="bert")]),
@@ -989,7 +988,7 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
             ),
             "step a: unknown test 'permutation'; expected one of uniform",
         ),
-        (changed(tables=[{"title": "t"}]), "columns is missing"),
+        (changed(tables=[{"title": "t"}]), "tables 1, columns: expected a value, got none"),
         (
             changed(
                 tables=[

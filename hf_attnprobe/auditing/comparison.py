@@ -28,6 +28,7 @@ from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import may_be_shown, what_is_shown
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.reports.document import (
     Block,
     Cell,
@@ -50,7 +51,6 @@ from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.summary import mean_of_draws, site_of_model
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.asked import repeating
-from hf_attnprobe.storage.provenance import plain
 from hf_attnprobe.storage.rows import read_draws
 
 

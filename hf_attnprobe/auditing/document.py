@@ -41,7 +41,7 @@ from hf_attnprobe.auditing.verdict import (
 )
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.packaged import read_packaged
+from hf_attnprobe.plain_data import read_packaged
 from hf_attnprobe.published import Published
 from hf_attnprobe.reports.document import (
     Answered,

@@ -5,7 +5,7 @@ Whatever shows an audit (terminal, Markdown, page) takes an :class:`AuditResult`
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -19,13 +19,13 @@ from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.plain_data import plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of
-from hf_attnprobe.storage.provenance import from_plain, plain
 
 
 COUNTED = {
@@ -175,24 +175,4 @@ def fields_from_json(data: Mapping) -> dict[str, Any]:
 
     All but the rows and the shown texts.
     """
-    curve = data["prune"]
-    return {
-        "model": data["model"],
-        "dataset": DatasetName.parse(data["dataset"]),
-        "n": data["n"],
-        "seed": data["seed"],
-        "statistics": tuple(from_plain(Statistic, s) for s in data["statistics"]),
-        "provenance": data["provenance"],
-        "prune": from_plain(PruneCurve, curve) if curve else None,
-        "comparisons": tuple(from_plain(Comparison, c) for c in data["comparisons"]),
-        "findings": tuple(_finding(f) for f in data["findings"]),
-        "contrasts": tuple(from_plain(Contrast, c) for c in data["contrasts"]),
-        "contradictions": tuple(data["contradictions"]),
-        "notes": tuple(data["notes"]),
-        "example_ids": tuple(data["example_ids"]),
-    }
-
-
-def _finding(data: Mapping) -> Finding:
-    found = from_plain(Finding, data)
-    return replace(found, answer=Answer(found.answer))
+    return stored_fields(AuditResult, data, "examples", "rows")

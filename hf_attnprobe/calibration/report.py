@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +13,7 @@ import pandas as pd
 
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
 from hf_attnprobe.calibration.options import CalibrationOptions
+from hf_attnprobe.plain_data import plain_fields, stored_fields
 from hf_attnprobe.reports.document import Cell as Entry
 from hf_attnprobe.reports.document import (
     Code,
@@ -28,7 +29,7 @@ from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.known_truth import MEASURED, RuleRow, share
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import write_atomically, write_json
-from hf_attnprobe.storage.provenance import plain, versions
+from hf_attnprobe.storage.provenance import versions
 
 
 Outcome = Literal["right", "wrong", "undecided"]
@@ -207,20 +208,12 @@ def measured() -> Calibration:
 
 def to_json(found: Calibration) -> dict[str, Any]:
     """Plain data, without what was answered of each model."""
-    fields = {**vars(found), "models": None}
-    fields |= {k: [asdict(c) for c in fields[k]] for k in ("cells", "rules")}
-    del fields["models"]
-    return plain(fields)
+    return plain_fields(found, "models")
 
 
 def from_json(data: Mapping[str, Any]) -> Calibration:
     """What :func:`to_json` made."""
-    fields = dict(data)
-    fields["cells"] = tuple(Cell(**cell) for cell in data["cells"])
-    fields["rules"] = tuple(RuleRow(**row) for row in data["rules"])
-    fields["texts"] = tuple(data["texts"])
-    fields["thresholds"] = {key: tuple(p) for key, p in data["thresholds"].items()}
-    return Calibration(**fields)
+    return Calibration(**stored_fields(Calibration, data, "models"))
 
 
 def write(found: Calibration, folder: Path) -> None:

@@ -10,6 +10,7 @@ from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.options import Fragility
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Cell, Document, Number, Section, Table
 from hf_attnprobe.reports.forms import Documented
@@ -23,7 +24,6 @@ from hf_attnprobe.statistics.estimates import (
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.provenance import plain
 
 
 CHANGED = ("uniform", "permuted")  # attention put in place of the trained one

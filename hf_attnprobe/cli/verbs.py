@@ -34,7 +34,7 @@ from hf_attnprobe.progress import say
 from hf_attnprobe.retraining import TESTS as RETRAININGS
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.storage.folders import check_usable
-from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.plan import StudyOptions
 from hf_attnprobe.terminal import show
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hf_attnprobe.packaged import read_packaged
+from hf_attnprobe.plain_data import read_packaged
 
 
 # White space after . ! ? … and a closing quote or bracket, or a line's end.

@@ -7,6 +7,7 @@ import numpy as np
 
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.reports.document import Answered, Cell, Document, NumberLine, Section, Table
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.verdict import all_of, opposite
@@ -14,7 +15,6 @@ from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.provenance import plain
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """What retrainings found, as data. Pure: rows and scores in."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.plain_data import plain, plain_fields, stored_fields
 from hf_attnprobe.retraining.verdict import (
     Verdict,
     farthest_seed,
@@ -17,7 +18,6 @@ from hf_attnprobe.retraining.verdict import (
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, metrics
 from hf_attnprobe.statistics.summary import Statistic, attention_bin
-from hf_attnprobe.storage.provenance import from_plain, plain
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,12 @@ class RetrainingResult:
         return verdict(self.statistics, self.scores, n=self.n, beyond_seed=self.beyond_seed)
 
 
-STORED = [field.name for field in fields(RetrainingResult) if field.name != "rows"]
-"""Fields of a result that its summary holds; rows are a file of their own."""
-
-
 def to_json(report: RetrainingResult) -> dict:
     """Plain data, as ``retrain --json`` prints and ``summary.json`` holds it.
 
     NaN becomes None.
     """
-    own = {name: plain(value) for name, value in vars(report).items() if name in STORED}
-    return own | {
+    return plain_fields(report, "rows") | {
         "verdict": report.verdict.sentences(),
         "findings": plain(report.verdict.findings()),
     }
@@ -107,8 +102,7 @@ def to_json(report: RetrainingResult) -> dict:
 
 def fields_from_json(data: Mapping) -> dict[str, Any]:
     """The fields of a result, from what :func:`to_json` made of it; not the rows."""
-    hints = get_type_hints(RetrainingResult)
-    return {name: from_plain(hints[name], data[name]) for name in STORED}
+    return stored_fields(RetrainingResult, data, "rows")
 
 
 def farther_than_a_seed(rows: pd.DataFrame, statistics: Sequence[Statistic]) -> Estimate | None:

@@ -10,8 +10,8 @@ from typing import Any
 from hf_attnprobe.charts.shown_text import (
     ShownText,
 )
+from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.storage.folders import as_json, write_json
-from hf_attnprobe.storage.provenance import from_plain, plain
 
 
 TEXTS = "texts.json"

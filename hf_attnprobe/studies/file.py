@@ -66,7 +66,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
@@ -74,32 +74,32 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import registry as tested
-from hf_attnprobe.options import LARGEST, describe, fits, from_names, in_short
+from hf_attnprobe.options import LARGEST, from_names
+from hf_attnprobe.plain_data import from_plain, in_short
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining import registry
-from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import Column, FolderOf, Job, Scalar, Study, Table, each, name_of
+from hf_attnprobe.studies.plan import (
+    Column,
+    FolderOf,
+    Job,
+    Scalar,
+    Step,
+    Study,
+    StudyFile,
+    StudyOptions,
+    Table,
+    each,
+    name_of,
+)
 from hf_attnprobe.studies.verbs import Verb, verb_of
 
 
 READY = Path(__file__).parent / "ready"
-FIELDS = {
-    "title": str,
-    "paper": str,
-    "grid": dict,
-    "quick": dict,
-    "datasets": dict,
-    "steps": list,
-    "tables": list,
-}
-STEP_FIELDS = {
-    "name": str,
-    "verb": str,
-    "with": dict,
-    "pairs": dict,
-    "datasets": dict,
-    "quick": dict,
-}
+WITH_STATISTICS = ("audit", "retrain", "transfer")
+WITH_SCORES = ("retrain", "transfer", "deceive")
+"""Verbs whose results have numbers per text, and scores of all texts."""
+WITH_LENGTHS = ("audit", "retrain")
+"""Verbs whose texts can be divided by their numbers of tokens."""
 
 
 def ready_studies() -> dict[str, Path]:
@@ -125,10 +125,18 @@ def read_study(file: str | Path, options: StudyOptions = StudyOptions()) -> Stud
         raise AttnProbeError(
             f"expected a study file or one of {ready}, cannot read {file} ({error})"
         ) from error
-    reader = _Reader(path, options)
-    with reader.inside(None):
+    with _said_of(f"{path.name}: "):
         content = plain_yaml(text)
-    return reader.study(content)
+    return _Reader(path, options).study(from_plain(StudyFile, content, path.name))
+
+
+@contextmanager
+def _said_of(where: str) -> Iterator[None]:
+    """Errors say what they are of."""
+    try:
+        yield
+    except AttnProbeError as error:
+        raise AttnProbeError(f"{where}{error}") from error
 
 
 class _Reader:
@@ -143,251 +151,184 @@ class _Reader:
         self.shortened: list[str] = []  # what quick replaced
         self.settings: list[str] = []  # what data sets replaced
 
-    def study(self, content: Any) -> Study:
-        check_fields(self.file.name, content, FIELDS, "the file", needed=("title", "steps"))
-        paper = content.get("paper")
-        if paper not in (None, *PUBLISHED.papers):
-            self._refuse(f"expected a paper of {', '.join(PUBLISHED.papers)}, got {paper!r}")
-        self._read_sources(content.get("datasets", {}))
-        self._read_grid(content.get("grid", {}), content.get("quick", {}))
-        names = self._step_names(content["steps"])
-        for step in content["steps"]:
-            self.jobs[step["name"]] = self._jobs(step, names)
-        verbs = {step["name"]: step["verb"] for step in content["steps"]}
-        tables = [read_table(self.file.name, table, verbs) for table in content.get("tables", [])]
+    def study(self, content: StudyFile) -> Study:
+        names = [step.name for step in content.steps]
+        with _said_of(f"{self.file.name}: "):
+            if content.paper not in (None, *PUBLISHED.papers):
+                papers = ", ".join(PUBLISHED.papers)
+                raise AttnProbeError(f"expected a paper of {papers}, got {content.paper!r}")
+            if not names:
+                raise AttnProbeError("expected at least one step")
+            self._read_sources(content.datasets)
+            self._read_grid(content)
+        for number, name in enumerate(names):
+            with _said_of(f"{self.file.name}, step number {number + 1}: "):
+                check_step_name(name, names[:number])
+        for step in content.steps:
+            with _said_of(f"{self.file.name}, step {step.name}: "):
+                self.jobs[step.name] = self._jobs(step, names)
+        verbs = {step.name: step.verb for step in content.steps}
+        for table in content.tables:
+            with _said_of(f"{self.file.name}, table {table.title!r}: "):
+                check_table(table, verbs)
         return Study(
             name=self.file.stem,
-            title=content["title"],
-            paper=paper,
+            title=content.title,
+            paper=content.paper,
             jobs=tuple(itertools.chain.from_iterable(self.jobs.values())),
-            tables=tuple(tables),
+            tables=content.tables,
             shortened=tuple(self.shortened),
             settings=tuple(self.settings),
             epochs=self.options.epochs,
         )
 
-    def _refuse(self, message: str, step: str | None = None) -> NoReturn:
-        refuse(self.file.name, message, step)
-
-    @contextmanager
-    def inside(self, where: str | None, what: str = "") -> Iterator[None]:
-        """Errors of what is checked elsewhere say where in the file they are."""
-        try:
-            yield
-        except AttnProbeError as error:
-            self._refuse(f"{what}{error}", where)
-
     # --- data sets and grid -------------------------------------------------------------
 
-    def _read_sources(self, declared: Mapping) -> None:
+    def _read_sources(self, declared: Mapping[str, str | dict[str, Any]]) -> None:
         for name, source in declared.items():
             given = {"dataset": source} if isinstance(source, str) else source
-            if not isinstance(given, dict):
-                self._refuse(f"expected a folder for data set {name}, got {source!r}")
-            data: dict[str, Any] = {"dataset": str(name)} | given
-            with self.inside(None, f"data set {name}: "):
-                from_names(data, Data)
-            self.sources[str(name)] = data
+            self.sources[name] = {"dataset": name} | given
+            with _said_of(f"data set {name}: "):
+                from_names(self.sources[name], Data)
         for dataset in self.options.datasets:
             name = name_of(dataset)
             if dataset != name:
                 self.sources[name] = self.sources.get(name, {}) | {"dataset": dataset}
 
-    def _read_grid(self, grid: Mapping, quick: Mapping) -> None:
-        unknown = [name for name in quick if name not in grid]
-        if unknown:
-            lists = ", ".join(grid) or "lists"
-            self._refuse(f"expected quick to change the grid's {lists}, got {unknown[0]!r}")
-        for name, values in (*grid.items(), *quick.items()):
-            if not values or not fits(values, list[Scalar]):
-                self._refuse(f"expected a list of values for {name} in the grid, got {values!r}")
-        self.grid = {str(name): values for name, values in grid.items()}
-        replaced = dict(quick) if self.options.quick else {}
-        if self.options.datasets:
-            self.grid["dataset"] = self._dataset_names()
-            replaced.pop("dataset", None)
-        for name, values in replaced.items():
-            self.grid[str(name)] = values
-            self.shortened.append(f"{name} {', '.join(map(str, values))}")
+    def _read_grid(self, content: StudyFile) -> None:
+        for name, values in (*content.grid.items(), *content.quick.items()):
+            if name not in content.grid:
+                lists = ", ".join(content.grid) or "lists"
+                raise AttnProbeError(f"expected quick to change the grid's {lists}, got {name!r}")
+            if not values:
+                raise AttnProbeError(f"expected a list of values for {name} in the grid, got none")
+        quick = content.quick if self.options.quick else {}
+        chosen = {"dataset": self._dataset_names(content)} if self.options.datasets else {}
+        self.grid = {**content.grid, **quick, **chosen}
+        for name, values in quick.items():
+            if name not in chosen:
+                self.shortened.append(f"{name} {', '.join(map(str, values))}")
 
-    def _dataset_names(self) -> list[str]:
+    def _dataset_names(self, content: StudyFile) -> list[str]:
         """The names of the data sets that replace those of the grid."""
-        if "dataset" not in self.grid:
-            self._refuse(
+        if "dataset" not in content.grid:
+            raise AttnProbeError(
                 "expected no data sets, this study has no grid over dataset; "
                 "write them into the file"
             )
         names = [name_of(dataset) for dataset in self.options.datasets]
         if len(set(names)) < len(names):
-            self._refuse(f"expected data sets of different names, got {', '.join(names)}")
+            raise AttnProbeError(f"expected data sets of different names, got {', '.join(names)}")
         return names
 
     # --- steps --------------------------------------------------------------------------
 
-    def _step_names(self, steps: Sequence) -> list[str]:
-        names: list[str] = []
-        for number, step in enumerate(steps, 1):
-            where = f"number {number}"
-            check_fields(
-                self.file.name,
-                step,
-                STEP_FIELDS,
-                "a step",
-                needed=("name", "verb", "with"),
-                step=where,
-            )
-            name = step["name"]
-            if not name or name in names or set(name) & set("/\\$. "):
-                self._refuse(
-                    f"expected a name of its own without / \\ $ . and blanks, got {name!r}",
-                    where,
-                )
-            names.append(name)
-        if not names:
-            self._refuse("expected at least one step")
-        return names
-
-    def _jobs(self, step: Mapping, names: Sequence[str]) -> list[Job]:
+    def _jobs(self, step: Step, names: Sequence[str]) -> list[Job]:
         """The jobs of a step, one for each cell of its part of the grid."""
-        name, quick = step["name"], step.get("quick", {})
-        with self.inside(name):
-            verb = verb_of(step["verb"], step["with"])
-            verb.check_names(step["with"] | quick | step.get("pairs", {}))
-        self._check_by_dataset(step, verb)
-        arguments = dict(step["with"])
+        verb = verb_of(step.verb, step.given)
+        verb.check_names(step.given | step.quick | step.pairs)
+        for dataset, settings in step.datasets.items():
+            with _said_of(f"data set {dataset}: "):
+                verb.check_names(step.given | settings)
+        arguments = step.given
         if self.options.quick:
-            arguments = _merged(arguments, quick)
-            self.shortened += [
-                f"{name}: {key} {value}"
-                for key, value in _leaves(quick).items()
-                if key not in self.options.replaced
-            ]
-        earlier = self._earlier_steps(name, verb, arguments, names)
-        of_datasets = step.get("datasets", {}).values()
-        given = [arguments, step.get("pairs", {}), *of_datasets]
-        variables = self._variables(name, given, earlier)
+            arguments = _merged(arguments, step.quick)
+            self.shortened += [f"{step.name}: {said}" for said in self._changes({}, step.quick)]
+        earlier = self._earlier_steps(verb, arguments, names)
+        variables = self._variables([arguments, step.pairs, *step.datasets.values()], earlier)
         n_cells = math.prod(len(self.grid[variable]) for variable in variables)
-        with self.inside(name):
-            check_number(n_cells + sum(map(len, self.jobs.values())))
+        check_number(n_cells + sum(map(len, self.jobs.values())))
         jobs: list[Job] = []
         taken: set[str] = set()
         for values in itertools.product(*(self.grid[v] for v in variables)):
             cell = dict(zip(variables, values, strict=True))
-            folder = folder_of_cell(name, cell, taken)
+            folder = folder_of_cell(step.name, cell, taken)
             taken.add(folder.casefold())
             jobs.append(self._job(step, verb, arguments, cell, folder))
-        with self.inside(name):
-            check_cells(jobs)
-        self._check_allowed(jobs, name)
+        check_cells(jobs)
+        self._check_allowed(jobs)
         return jobs
 
-    def _check_allowed(self, jobs: Sequence[Job], step: str) -> None:
+    def _check_allowed(self, jobs: Sequence[Job]) -> None:
         """A file is data: it may ask for code to be run, its user must say so too."""
         for option in ("trust_remote_code", "allow_pickle"):
             asked = any(job.arguments.get(option) for job in jobs)
             if asked and not getattr(self.options, option):
-                self._refuse(
+                raise AttnProbeError(
                     f"the file asks for {option}, which can run code that comes with a "
                     f"model: expected --{option.replace('_', '-')} with the command too; "
-                    "add it if you trust who made the model, or take it out of the file",
-                    step,
+                    "add it if you trust who made the model, or take it out of the file"
                 )
 
-    def _earlier_steps(
-        self, name: str, verb: Verb, arguments: Mapping, names: Sequence[str]
-    ) -> set[str]:
+    def _earlier_steps(self, verb: Verb, arguments: Mapping, names: Sequence[str]) -> set[str]:
         """The steps that the arguments refer to."""
         steps = set()
-        for argument in verb.references:
-            for value in _items(arguments.get(argument)):
-                step, slash, _ = str(value).partition("/")
-                if step in self.jobs:
-                    steps.add(step)
-                elif step in names:
-                    self._refuse(
-                        f"expected a step before it as {argument}, got {value!r}, which is not",
-                        name,
-                    )
-                elif not slash and value is not None:
-                    earlier = ", ".join(self.jobs) or "none"
-                    self._refuse(
-                        f"expected a step before it ({earlier}), or a folder or Hub id "
-                        f"with a /, as {argument}, got {value!r}",
-                        name,
-                    )
+        given = [(name, v) for name in verb.references for v in _items(arguments.get(name))]
+        for argument, value in given:
+            step, slash, _ = str(value).partition("/")
+            if step in self.jobs:
+                steps.add(step)
+            elif step in names or not (slash or value is None):
+                earlier = ", ".join(self.jobs) or "none"
+                raise AttnProbeError(
+                    f"expected a step before it ({earlier}), or a folder or Hub id with a /, "
+                    f"as {argument}, got {value!r}"
+                )
         return steps
 
-    def _variables(self, name: str, given: Sequence[Mapping], earlier: set[str]) -> list[str]:
+    def _variables(self, given: Sequence[Mapping], earlier: set[str]) -> list[str]:
         """The grid's lists, in its order, that a step or one before it uses."""
         used = {variable for step in earlier for variable in self.jobs[step][0].cell}
         for arguments in given:
-            values = itertools.chain.from_iterable(map(_items, arguments.values()))
-            used |= {value[1:] for value in values if _is_variable(value)}
+            used |= {value[1:] for value in _items({**arguments}) if _is_variable(value)}
         unknown = sorted(used - set(self.grid))
         if unknown:
             lists = ", ".join(self.grid) or "lists"
-            self._refuse(f"expected one of the grid's {lists}, got ${unknown[0]}", name)
+            raise AttnProbeError(f"expected one of the grid's {lists}, got ${unknown[0]}")
         return [variable for variable in self.grid if variable in used]
 
-    def _check_by_dataset(self, step: Mapping, verb: Verb) -> None:
-        for dataset, settings in step.get("datasets", {}).items():
-            if not isinstance(settings, dict):
-                self._refuse(
-                    f"expected names with values for data set {dataset}, got {settings!r}",
-                    step["name"],
-                )
-            with self.inside(step["name"], f"data set {dataset}: "):
-                verb.check_names(step["with"] | settings)
-
-    def _by_dataset(self, step: Mapping, arguments: Mapping, cell: Mapping) -> dict:
+    def _by_dataset(self, step: Step, arguments: dict, cell: Mapping) -> dict:
         """The arguments with those for a data set; what replaced them is noted."""
         dataset = _filled(arguments["dataset"], cell)
         if not isinstance(dataset, str):
-            self._refuse(
-                f"expected the name of a data set, got {in_short(dataset)}",
-                step["name"],
-            )
-        settings = dict(step.get("pairs", {})) if self._is_pairs(dataset) else {}
-        settings = _merged(settings, step.get("datasets", {}).get(dataset, {}))
+            raise AttnProbeError(f"expected the name of a data set, got {in_short(dataset)}")
+        settings = step.pairs if self._is_pairs(dataset) else {}
+        settings = _merged(settings, step.datasets.get(dataset, {}))
         if self.options.quick:
-            settings = _merged(settings, step.get("quick", {}))
+            settings = _merged(settings, step.quick)
+        changed = self._changes(arguments, settings)
+        note = f"{step.name} of {dataset}: {', '.join(changed)}"
+        if changed and note not in self.settings:
+            self.settings.append(note)
+        return _merged(arguments, settings)
+
+    def _changes(self, arguments: Mapping, settings: Mapping) -> list[str]:
+        """What settings change, in words, but for what the options replace anyway."""
         before = _leaves(arguments)
-        changed = [
+        return [
             f"{name} {value}"
             for name, value in _leaves(settings).items()
             if before.get(name) != value and name not in self.options.replaced
         ]
-        if changed:
-            note = f"{step['name']} of {dataset}: {', '.join(changed)}"
-            self.settings += [note] if note not in self.settings else []
-        return _merged(arguments, settings)
 
-    def _is_pairs(self, dataset: Any) -> bool:
+    def _is_pairs(self, dataset: str) -> bool:
         """Whether a data set's recipe, the file or the options say that it has pairs."""
         source = self.sources.get(dataset, {}) | self.options.replaced
         recipe = named(str(source.get("dataset", dataset)))
         return recipe.is_pairs or source.get("text_pair_column") is not None
 
-    def _job(
-        self, step: Mapping, verb: Verb, arguments: Mapping, cell: Mapping, folder: str
-    ) -> Job:
-        name = step["name"]
+    def _job(self, step: Step, verb: Verb, arguments: dict, cell: Mapping, folder: str) -> Job:
         arguments = self._by_dataset(step, arguments, cell)
-        filled = {}
-        for key, value in arguments.items():
-            filled[key] = each(value, lambda item: _filled(item, cell))
-        filled = self._with_given(verb, filled)
-        with self.inside(name):
-            verb.check_values(filled)
+        arguments = each(arguments, lambda item: _filled(item, cell))
+        arguments = self._with_given(verb, arguments)
+        verb.check_values(arguments)
         after: list[str] = []
-        for argument in verb.references:
-            if argument in filled:
-                resolved = each(filled[argument], lambda item: self._resolved(item, cell))
-                filled[argument] = resolved
-                folders = [v for v in _items(resolved) if isinstance(v, FolderOf)]
-                after += [folder.job for folder in folders]
-        earlier = tuple(dict.fromkeys(after))
-        return Job(name, step["verb"], cell, filled, folder, earlier)
+        for name in arguments.keys() & set(verb.references):
+            arguments[name] = each(arguments[name], lambda item: self._resolved(item, cell))
+        for name in verb.references:
+            folders = [v for v in _items(arguments.get(name)) if isinstance(v, FolderOf)]
+            after += [folder.job for folder in folders]
+        return Job(step.name, step.verb, cell, arguments, folder, tuple(dict.fromkeys(after)))
 
     def _with_given(self, verb: Verb, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with those of the options and of the data set's name."""
@@ -457,22 +398,15 @@ def _is_variable(value: Any) -> bool:
     return isinstance(value, str) and bool(re.match(r"\$[^\W\d_]", value))
 
 
-# --- The fields of a study file and their types; tables; errors that name the file ---------------
+# --- What a step may be called, and what a table can show ----------------------------------------
 
-TABLE_FIELDS = {"title": str, "columns": list, "lengths": list[int]}
-COLUMN_FIELDS = {
-    "name": str,
-    "step": str,
-    "statistic": str,
-    "score": str,
-    "difference": bool,
-    "threshold": float,
-    "means": str,
-}
 
-WITH_STATISTICS = ("audit", "retrain", "transfer")
-WITH_SCORES = ("retrain", "transfer", "deceive")
-"""Verbs whose results have numbers per text, and scores of all texts."""
+def check_step_name(name: str, before: Sequence[str]) -> None:
+    """Raises AttnProbeError for a name that no folder can have, or another step has."""
+    if not name or name in before or set(name) & set("/\\$. "):
+        raise AttnProbeError(
+            f"expected a name of its own without / \\ $ . and blanks, got {name!r}"
+        )
 
 
 def statistics() -> set[str]:
@@ -483,112 +417,41 @@ def statistics() -> set[str]:
     return names
 
 
-def refuse(file: str, message: str, step: str | None = None) -> NoReturn:
-    """An error that says where."""
-    where = file if step is None else f"{file}, step {step}"
-    raise AttnProbeError(f"{where}: {message}")
+def check_table(table: Table, steps: Mapping[str, str]) -> None:
+    """Raises AttnProbeError for a table that the steps, given with their verbs, cannot fill."""
+    if not table.columns:
+        raise AttnProbeError("expected at least one column, got none")
+    for column in table.columns:
+        with _said_of(f"column {column.name!r}: "):
+            _check_column(column, steps)
+            verb = steps[column.step]
+            if table.lengths and (column.statistic is None or verb not in WITH_LENGTHS):
+                got = "a score" if column.statistic is None else f"{column.step}, which is {verb}"
+                raise AttnProbeError(
+                    f"expected statistics of {' or '.join(WITH_LENGTHS)} where lengths divide "
+                    f"the texts, got {got}"
+                )
 
 
-def check_fields(
-    file: str,
-    content: Any,
-    fields: Mapping[str, Any],
-    what: str,
-    *,
-    needed: Sequence[str] = (),
-    step: str | None = None,
-) -> None:
-    """Checks that ``content`` maps the names of ``fields`` to values of their types.
-
-    Args:
-        file: name of the file, for errors.
-        content: a part of it.
-        fields: types by name.
-        what: the part, for errors.
-        needed: names that must be there.
-        step: name of the step that the part is in, for errors.
-
-    Raises:
-        AttnProbeError: for other names, missing ones, and values of other types.
-    """
-    if not isinstance(content, dict):
-        refuse(
-            file,
-            f"expected {what} to be names with values, got {in_short(content)}",
-            step,
-        )
-    unknown = [str(name) for name in content if name not in fields]
-    missing = [name for name in needed if name not in content]
-    if unknown or missing:
-        got = f"got {unknown[0]!r}" if unknown else f"{missing[0]} is missing"
-        refuse(file, f"expected {what} to have {', '.join(fields)}; {got}", step)
-    words = {dict: "names with values", list: "a list"}
-    for name, value in content.items():
-        if not fits(value, fields[name]):
-            expected = words.get(fields[name]) or describe(fields[name])
-            refuse(file, f"expected {expected} for {name}, got {in_short(value)}", step)
-
-
-def read_table(file: str, table: Any, steps: Mapping[str, str]) -> Table:
-    """Reads a table, whose columns show results of ``steps``, given with their verbs.
-
-    Raises:
-        AttnProbeError: for what cannot be shown.
-    """
-    check_fields(file, table, TABLE_FIELDS, "a table", needed=("title", "columns"))
-    columns = tuple(_read_column(file, column, steps) for column in table["columns"])
-    if not columns:
-        refuse(file, f"table {table['title']!r}: expected at least one column")
-    lengths = tuple(table.get("lengths", ()))
-    if lengths and any(column.statistic is None for column in columns):
-        refuse(
-            file,
-            f"table {table['title']!r}: expected statistics where lengths divide the "
-            "texts, got a score",
-        )
-    with_lengths = ("audit", "retrain")
-    unmeasured = [c.step for c in columns if lengths and steps[c.step] not in with_lengths]
-    if unmeasured:
-        refuse(
-            file,
-            f"table {table['title']!r}: expected {' or '.join(with_lengths)} where lengths "
-            f"divide the texts, "
-            f"{unmeasured[0]} is {steps[unmeasured[0]]}",
-        )
-    return Table(table["title"], columns, lengths)
-
-
-def _read_column(file: str, content: Any, steps: Mapping[str, str]) -> Column:
-    check_fields(file, content, COLUMN_FIELDS, "a column", needed=("name", "step"))
-    column = Column(**content)
-    problem = _problem_of(column, steps)
-    if problem is not None:
-        refuse(file, f"column {column.name!r}: {problem}")
-    return column
-
-
-def _problem_of(column: Column, steps: Mapping[str, str]) -> str | None:
-    """What is wrong with a column, in words; None if nothing is."""
+def _check_column(column: Column, steps: Mapping[str, str]) -> None:
     if column.step not in steps:
-        return f"expected a step of {', '.join(steps)}, got {column.step!r}"
+        raise AttnProbeError(f"expected a step of {', '.join(steps)}, got {column.step!r}")
     if (column.statistic is None) == (column.score is None):
-        return "expected either a statistic or a score"
-    verbs = WITH_STATISTICS if column.score is None else WITH_SCORES
+        raise AttnProbeError("expected either a statistic or a score")
+    is_score = column.score is not None
+    what, verbs = ("scores", WITH_SCORES) if is_score else ("statistics", WITH_STATISTICS)
     if steps[column.step] not in verbs:
-        what = "statistics" if column.score is None else "scores"
-        return (
+        raise AttnProbeError(
             f"expected a step with {what} ({', '.join(verbs)}), {column.step} is "
             f"{steps[column.step]}"
         )
-    if column.score is not None and column.score.count("/") != 2:
-        return f"expected a score as test/model/metric, got {column.score!r}"
-    if column.statistic is not None:
-        for name in column.statistic.split("/"):
-            if name.split("@")[0] not in statistics():
-                return f"unknown statistic {name!r}"
+    if is_score and str(column.score).count("/") != 2:
+        raise AttnProbeError(f"expected a score as test/model/metric, got {column.score!r}")
+    for name in (column.statistic or "accuracy").split("/"):
+        if name.split("@")[0] not in statistics():
+            raise AttnProbeError(f"unknown statistic {name!r}")
     if (column.threshold is None) != (column.means is None):
-        return "expected threshold and means together"
-    return None
+        raise AttnProbeError("expected threshold and means together")
 
 
 # --- The cells of a grid: how many there may be, and a folder of its own for each ----------------

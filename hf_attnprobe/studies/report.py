@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.charts.chart import Chart, Series
+from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Document, Folded, Number, Section, Table, Words
 from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.storage.provenance import from_plain, plain, read_summary
+from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study
 from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables

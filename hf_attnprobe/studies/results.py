@@ -13,12 +13,12 @@ import pandas as pd
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import from_plain
 from hf_attnprobe.retraining.report import RetrainingReport, read_retraining
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.provenance import from_plain
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, Table, name_of
 

@@ -19,8 +19,16 @@ from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.file import read_study
-from hf_attnprobe.studies.options import StudyOptions
-from hf_attnprobe.studies.plan import STATE, DataUsed, FolderOf, Job, Study, each, load_as
+from hf_attnprobe.studies.plan import (
+    STATE,
+    DataUsed,
+    FolderOf,
+    Job,
+    Study,
+    StudyOptions,
+    each,
+    load_as,
+)
 from hf_attnprobe.studies.report import StudyReport, report_of, to_json
 from hf_attnprobe.studies.verbs import verb_of
 

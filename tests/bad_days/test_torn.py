@@ -14,7 +14,7 @@ from hf_attnprobe import AttnProbeError, read_audit
 from hf_attnprobe.cli import main
 from hf_attnprobe.storage.rows import append_rows, read_rows
 from hf_attnprobe.studies.file import read_study
-from hf_attnprobe.studies.options import StudyOptions
+from hf_attnprobe.studies.plan import StudyOptions
 
 
 # --- damaged files --------------------------------------------------------------------

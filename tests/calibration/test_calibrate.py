@@ -13,10 +13,10 @@ from hf_attnprobe import AttnProbeError, CalibrationOptions, calibrate
 from hf_attnprobe.auditing.control import DRAWS
 from hf_attnprobe.calibration import report
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.reports.document import written
 from hf_attnprobe.statistics import known_truth
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.provenance import plain
 
 
 STORED = Path(__file__).with_name("quick.json")

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 import hf_attnprobe
 from hf_attnprobe.options import Asked, from_names
-from hf_attnprobe.storage.provenance import plain
+from hf_attnprobe.plain_data import plain
 
 
 NUMBER = datasets.Value("float64")  # of integers too: they are classes where all are
