@@ -70,10 +70,12 @@ class Kind:
 
 AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE, ".tex"))
 RETRAINING = Kind("a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE))
+STUDY = Kind("a study", STATE, read_study_report, (*DOCUMENT, ".tex"))
+DRAWN = (AUDIT, RETRAINING, STUDY)
 AUDITS = Kind("several audits", "", compare_audits, (*DOCUMENT, *TABLE))
 KINDS = (
     RETRAINING,
-    Kind("a study", STATE, read_study_report),
+    STUDY,
     Kind(
         "a comparison of checkpoints",
         "comparison.json",
@@ -131,17 +133,16 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:
-    """Writes the figures of an audit or a retraining as SVG and PDF, and their captions.
+    """Writes the figures of an audit, a retraining or a study as SVG and PDF, and their captions.
 
     Raises:
         AttnProbeError: other folders, several folders, or nothing that can be drawn.
     """
     folders = _as_list(folder)
     kind = kind_of(folders[0])
-    if len(folders) != 1 or kind not in (AUDIT, RETRAINING) or kind.read is None:
-        raise AttnProbeError(
-            "expected the folder of one audit or retraining for --figures; give one such folder"
-        )
+    if len(folders) != 1 or kind not in DRAWN or kind.read is None:
+        names = " or ".join(one.name for one in DRAWN)
+        raise AttnProbeError(f"expected one folder of {names} for --figures; give one such folder")
     from hf_attnprobe.figures import save  # matplotlib is slow to import
 
     save(kind.read(folders[0]).charts(), output_dir)

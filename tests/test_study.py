@@ -23,6 +23,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import written
 from hf_attnprobe.retraining.options import TransferOptions
@@ -36,10 +37,10 @@ from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.plan import FolderOf, Job, StudyOptions, load_as, name_of
 from hf_attnprobe.studies.report import (
     OVER_TEXTS,
+    StudyReport,
     _differences,
     as_cell,
-    from_json,
-    to_json,
+    read_study_report,
 )
 from hf_attnprobe.studies.run import study
 from shown_page import Reader
@@ -346,7 +347,7 @@ def test_quick_says_so(file, reviews_folder, tmp_path):
     )
     said = " ".join(str(report).split())
     assert said.index(first) < said.index(report.tables[0].title)
-    assert to_json(report)["quick"] is True
+    assert plain(report)["quick"] is True
     assert sum(row[3].n for row in report.tables[0].rows) == 10
     with pytest.raises(AttnProbeError, match="holds the quick study tiny, not the full study tiny"):
         study(
@@ -500,15 +501,18 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
     tau, together, differences, room, shuffled, overall, first = report.tables
     audited = pd.read_parquet(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
+    number = {"negative": 0, "positive": 1}  # of a predicted class
     for row in cells(tau):
         if row["encoder"] == "mlp":
             continue
-        own = wide[wide.predicted_class == row["predicted"]][f"attention_{row['τ with']}_tau"]
+        own = wide[wide.predicted_class == number[row["predicted"]]][
+            f"attention_{row['τ with']}_tau"
+        ]
         assert row["τ"].value == pytest.approx(own.mean()) and row["std"] == pytest.approx(
             own.std(ddof=0), abs=1e-3
         )
     theirs = {
-        (r["τ with"], r["predicted"]): r["published τ"]
+        (r["τ with"], number[r["predicted"]]): r["published τ"]
         for r in cells(tau)
         if r["encoder"] == "bilstm"
     }
@@ -538,7 +542,7 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
     )
     for row in cells(room):
         theirs = {"bilstm": (0.49, 0.50), "mlp": (0.47, 0.50)}[row["encoder"]]
-        assert row["published (searched)"] == theirs[row["predicted"]]
+        assert row["published (searched)"] == theirs[number[row["predicted"]]]
         assert row["searched"].value <= row["exactly"].value + 1e-9
     assert sum(row["median Δŷ"].n for row in cells(shuffled)) == 2 * len(wide)
     assert len(overall.rows) == len(first.rows) == 2
@@ -1167,9 +1171,7 @@ def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
     report = study(file, **options)
     assert report.tables[0].rows[0][1].n == 8 and report.steps[0].epochs == 1
     before = files_in(tmp_path / "out")
-    assert (
-        to_json(study(file, **options)) == to_json(report) and files_in(tmp_path / "out") == before
-    )
+    assert plain(study(file, **options)) == plain(report) and files_in(tmp_path / "out") == before
 
 
 def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_path):
@@ -1260,8 +1262,8 @@ def test_a_guide_that_has_changed_is_refused(folder, reviews_folder, copy_of):
 
 def test_the_page_is_made_of_the_tables(folder, summary):
     page = (folder / "report.html").read_text()
-    report = from_json(summary)
-    assert to_json(report) == summary
+    report = from_plain(StudyReport, summary)
+    assert plain(report) == summary
     assert page == report.to_html()
     seen = Reader(page)
     for table in report.tables:
@@ -1274,3 +1276,24 @@ def test_the_page_is_made_of_the_tables(folder, summary):
     assert all(note in seen.words for note in report.notes)
     evil = replace(report, title="<b>bold</b>")
     assert "<b>" not in evil.to_html()
+
+
+def test_a_study_can_be_drawn_and_set_in_latex(folder, cli, tmp_path):
+    """As every other result; the words of its tables are escaped."""
+    report = read_study_report(folder)
+    done = cli("report", folder, "--output", tmp_path / "t.tex", "--figures", tmp_path / "figures")
+    assert done.code == 0
+    text = (tmp_path / "t.tex").read_text()
+    assert text.count(r"\begin{tabular}") == len(report.tables)
+    drawn = {file.stem for file in (tmp_path / "figures").glob("*.svg")}
+    assert drawn == {chart.key for chart in report.charts()} and drawn
+
+
+def test_models_at_chance_carry_a_caution(folder):
+    """Whatever is said of their attention, nobody knows that they learned anything."""
+    report = read_study_report(folder)
+    for audit in folder.glob("audit/*/summary.json"):
+        answer = json.loads(audit.read_text())["accuracy"]["answer"]
+        name = str(audit.parent.relative_to(folder))
+        caution = next((note for note in report.notes if note.startswith("Caution")), "")
+        assert (name in caution) == (answer in ("no", "cannot say"))

@@ -444,14 +444,14 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 def run_study(arguments: dict[str, Any]) -> None:
     """Runs a study file, or the rest of it, and prints the report."""
-    from hf_attnprobe.studies.report import to_json
+    from hf_attnprobe.plain_data import plain
     from hf_attnprobe.studies.run import study
 
     folder = Path(arguments["output_dir"])
     options = from_flat(arguments, StudyOptions)
     report = study(arguments["file"], output_dir=folder, options=options)
     if arguments["json"]:
-        show(json.dumps(to_json(report)))
+        show(json.dumps(plain(report)))
     else:
         show(f"{report}\n\nfull report in {folder / 'report.md'}")
 

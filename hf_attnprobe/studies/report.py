@@ -1,13 +1,15 @@
 """What a study found: its tables, and the document that says them."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.reports import latex
 from hf_attnprobe.reports.document import Block, Document, Folded, Number, Section, Table, Words
 from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
@@ -51,6 +53,15 @@ class StudyReport(Documented):
         """All that it says."""
         return document_of(self)
 
+    def charts(self) -> tuple[Chart, ...]:
+        """What can be drawn, as data: a chart of each table with comparable estimates."""
+        found = (chart_of(table, number) for number, table in enumerate(self.tables, 1))
+        return tuple(chart for chart in found if chart is not None)
+
+    def to_latex(self) -> str:
+        """All tables for a paper, with booktabs' rules."""
+        return latex_of(self)
+
 
 def report_of(
     plan: Study,
@@ -71,36 +82,40 @@ def report_of(
     """
     results = Results(plan, folder)
     used = _without_repetition(data.values())
-    tables, notes = grid_tables(results), []
-    if quick:
-        shortened = "; ".join(plan.shortened) or "nothing is shorter"
-        notes.append(f"Quick: not the study itself, but a short run of it ({shortened}).")
-    if plan.settings:
-        notes.append(f"Settings by data set: {'; '.join(plan.settings)}.")
-    if plan.paper is not None:
-        tables = paper_tables(results) + tables
-        differences = "; ".join(_differences(plan, used))
-        notes.append(f"What differs from {PUBLISHED.papers[plan.paper]}: {differences}.")
-    notes.append(OVER_TEXTS)
-    made = []
-    for job in plan.jobs:
-        made += _made(results, job, seconds[job.folder])
+    made = [one for job in plan.jobs for one in _made(results, job, seconds[job.folder])]
     return StudyReport(
         study=plan.name,
         title=plan.title,
         quick=quick,
-        notes=tuple(notes),
-        tables=tuple(tables),
+        notes=tuple(_notes(plan, results, used, quick)),
+        tables=(*paper_tables(results), *grid_tables(results)),
         data=used,
         steps=tuple(made),
     )
 
 
+def _notes(plan: Study, results: Results, used: Sequence[DataUsed], quick: bool) -> Iterator[str]:
+    if quick:
+        shortened = "; ".join(plan.shortened) or "nothing is shorter"
+        yield f"Quick: not the study itself, but a short run of it ({shortened})."
+    at_chance = results.at_chance()
+    if at_chance:
+        yield (
+            "Caution: nothing shows that these models are better than always naming the most "
+            f"frequent class: {', '.join(at_chance)}. What their attention does may not hold "
+            "of a model that has learned its task."
+        )
+    if plan.settings:
+        yield f"Settings by data set: {'; '.join(plan.settings)}."
+    if plan.paper is not None:
+        differences = "; ".join(_differences(plan, used))
+        yield f"What differs from {PUBLISHED.papers[plan.paper]}: {differences}."
+    yield OVER_TEXTS
+
+
 def _without_repetition(data: Iterable[DataUsed]) -> tuple[DataUsed, ...]:
     """Data sets of one name and size once: seeds do not show in the report."""
-    different = {}
-    for used in data:
-        different[used.name, *used.sizes.items()] = used
+    different = {(used.name, *used.sizes.items()): used for used in data}
     return tuple(different.values())
 
 
@@ -108,14 +123,12 @@ def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
     """How these numbers were made otherwise than the paper's."""
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_values_of(trainings, "word_vectors"))
-    if vectors:
-        yield f"word vectors of {vectors}"
-    else:
-        yield "no pretrained word vectors (--word-vectors)"
-    for limit in _values_of(plan.jobs, "train_limit")[:1]:
-        yield f"only {limit} training texts"
-    for limit in _values_of(plan.jobs, "test_limit")[:1]:
-        yield f"tests on {limit} texts only"
+    yield f"word vectors of {vectors}" if vectors else "no pretrained word vectors (--word-vectors)"
+    for limit, said in (
+        ("train_limit", "only {} training texts"),
+        ("test_limit", "tests on {} texts only"),
+    ):
+        yield from map(said.format, _values_of(plan.jobs, limit)[:1])
     if plan.epochs is not None:
         yield f"trainings of at most {plan.epochs} epochs"
     names = ", ".join(dict.fromkeys(data.name for data in used))
@@ -124,8 +137,7 @@ def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
     if plan.shortened:
         yield "shorter training"
     seeds = _values_of(plan.jobs, "seed")
-    word = "seeds" if len(seeds) > 1 else "seed"
-    yield f"{word} {', '.join(map(str, seeds))}"
+    yield f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _values_of(jobs: Iterable[Job], argument: str) -> list:
@@ -146,22 +158,10 @@ def _made(results: Results, job: Job, seconds: float) -> list[Made]:
     return made
 
 
-def to_json(report: StudyReport) -> dict[str, Any]:
-    """Plain data, as ``study --json`` prints and ``summary.json`` holds it.
-
-    NaN becomes None.
-    """
-    return plain(report)
-
-
-def from_json(data: Mapping) -> StudyReport:
-    """The inverse of :func:`to_json`."""
-    return from_plain(StudyReport, data)
-
-
 def read_study_report(folder: str | Path) -> StudyReport:
     """What a finished study left in its folder."""
-    return read_summary(folder, from_json, kind="a study", verb="attnprobe study")
+    read = partial(from_plain, StudyReport)
+    return read_summary(folder, read, kind="a study", verb="attnprobe study")
 
 
 # --- What it says ---------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def document_of(report: StudyReport) -> Document:
             None if report.quick else Section("How to read it", [notes], id="notes", brief=True),
             Section("How it was made", made, id="steps"),
         ],
-        data=to_json(report),
+        data=plain(report),
     )
 
 
@@ -226,18 +226,19 @@ def chart_of(table: ResultTable, number: int) -> Chart | None:
     Returns:
         None where there are too few or too many rows, or no estimates of one size.
     """
-    columns = [k for k in range(len(table.head)) if _is_drawn(table, k)]
-    if not 2 <= len(table.rows) <= MOST_PLACES or not columns:
+    columns = list(zip(*table.rows, strict=True))
+    drawn = [k for k, cells in enumerate(columns) if _is_drawn(cells)][:MOST_SERIES]
+    if not 2 <= len(table.rows) <= MOST_PLACES or not drawn:
         return None
-    named = [k for k in range(columns[0]) if _tells_rows_apart(table, k)]
+    named = [k for k in range(drawn[0]) if _tells_rows_apart(columns[k])]
     places = tuple(", ".join(str(row[k]) for k in named) for row in table.rows)
     if len(set(places)) < len(places):
         places = tuple(f"{k}. {name}" for k, name in enumerate(places, 1))
-    series = tuple(_series(table, k, places) for k in columns[:MOST_SERIES])
-    drawn = ", ".join(s.name for s in series)
+    series = tuple(_series(table.head[k], places, columns[k]) for k in drawn)
+    names = ", ".join(s.name for s in series)
     return Chart(
         key=f"chart-{number}",
-        title=f"{table.title}: {drawn}",
+        title=f"{table.title}: {names}",
         sentences=(
             "95% intervals are over texts, of one training each; the table has all numbers, and "
             "those of the papers.",
@@ -245,38 +246,48 @@ def chart_of(table: ResultTable, number: int) -> Chart | None:
         source="",
         kind="dots",
         x_label=", ".join(table.head[k] for k in named) or "row",
-        y_label=drawn if len(series) == 1 else "number named in the legend",
+        y_label=names if len(series) == 1 else "number named in the legend",
         series=series,
     )
 
 
-def _is_drawn(table: ResultTable, column: int) -> bool:
-    cells = [row[column] for row in table.rows]
-    found = [c for c in cells if isinstance(c, Estimate) and c.value == c.value]
-    others = [c for c in cells if c is not None and not isinstance(c, Estimate)]
-    if len(found) < 2 or others or any(c.ci95 is None for c in found):
+def _is_drawn(cells: Sequence[Cell]) -> bool:
+    """Whether cells are estimates with intervals, at least two, that share an axis."""
+    given = [c for c in cells if c is not None]
+    found = [c for c in given if isinstance(c, Estimate) and c.value == c.value]
+    if len(found) < 2 or not all(isinstance(c, Estimate) for c in given):
         return False
-    sizes = [abs(value) for c in found for value in (c.value, *(c.ci95 or ()))]
+    sizes = [abs(value) for c in found for value in (c.value, *(c.ci95 or (math.inf,)))]
     return max(sizes) <= ON_ONE_AXIS
 
 
-def _tells_rows_apart(table: ResultTable, column: int) -> bool:
+def _tells_rows_apart(cells: Sequence[Cell]) -> bool:
     """Whether a column is of names that are not all the same."""
-    cells = [row[column] for row in table.rows]
     return all(isinstance(cell, str) for cell in cells) and len(set(cells)) > 1
 
 
-def _series(table: ResultTable, column: int, places: tuple[str, ...]) -> Series:
-    nan = float("nan")
-    values, low, high, sizes = [], [], [], []
-    for row in table.rows:
-        cell = row[column]
-        estimate = cell if isinstance(cell, Estimate) else Estimate(nan)
-        ends = estimate.ci95 or (nan, nan)
-        values.append(estimate.value)
-        low.append(ends[0])
-        high.append(ends[1])
-        sizes.append(estimate.n or 0)
-    name = table.head[column]
-    n = tuple(sizes)
-    return Series(name, places, tuple(values), tuple(low), tuple(high), n)
+def _series(name: str, places: tuple[str, ...], cells: Sequence[Cell]) -> Series:
+    undefined = (math.nan, math.nan)
+    found = [cell if isinstance(cell, Estimate) else Estimate(math.nan) for cell in cells]
+    low, high = zip(*(estimate.ci95 or undefined for estimate in found), strict=True)
+    values = tuple(estimate.value for estimate in found)
+    return Series(name, places, values, low, high, tuple(e.n or 0 for e in found))
+
+
+def latex_of(report: StudyReport) -> str:
+    """All tables for a paper, with booktabs' rules."""
+    made = []
+    for table in report.tables:
+        n_texts = next((k for k, c in enumerate(table.rows[0]) if not isinstance(c, str)), 1)
+        head = [latex.escape(name) for name in table.head]
+        rows = [[latex.escape(_in_latex(cell)) for cell in row] for row in table.rows]
+        made.append(latex.table(head, rows, latex.escape(table.title), n_texts=n_texts))
+    return "\n".join(made)
+
+
+def _in_latex(cell: Cell) -> str:
+    if isinstance(cell, Estimate):
+        low, high = cell.ci95 or (math.nan, math.nan)
+        interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""
+        return f"{cell.value:.3f}{interval}"
+    return "–" if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)

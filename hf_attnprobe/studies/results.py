@@ -1,11 +1,13 @@
 """The results of the steps of a study, read from their folders."""
 
+import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, Table, name_of
 
@@ -39,7 +42,7 @@ class ResultTable:
 
     title: str
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...] = ()
     sentences: tuple[str, ...] = ()
 
 
@@ -130,15 +133,13 @@ class Results:
 
     def _score(self, name: str, difference: bool, job: Job) -> Estimate | None:
         test, model, metric = name.split("/")
-        scores: Sequence[Score]
         if job.verb == "deceive":
-            deception = self.read_json(job, DECEPTION)
+            found = self.read_json(job, DECEPTION)
             if metric == "mass":
-                return estimate(deception["masses"].get(model), deception["n_named"])
+                return estimate(found["masses"].get(model), found["n_named"])
             if metric in ("moved", "control", "beyond"):
-                return estimate(deception[metric][model], deception["n_controlled"])
-            scores = [from_plain(Score, score) for score in deception["scores"]]
-            n = deception["n"]
+                return estimate(found[metric][model], found["n_controlled"])
+            scores, n = from_plain(tuple[Score, ...], found["scores"]), found["n"]
         else:
             report = self.retraining(job.folder)
             scores, n = report.scores.get(test, ()), report.n
@@ -146,6 +147,21 @@ class Results:
         if score is None:
             return None
         return score.lost(n) if difference else score_of(score, n)
+
+    def _summary(self, job: Job) -> dict[str, Any]:
+        return self.read_json(job, SUMMARY)
+
+    def classes(self, job: Job) -> list[str]:
+        """Names of the classes that an audited model predicts; none of other models."""
+        prediction = self._summary(job)["provenance"].get("prediction") or {}
+        return prediction["outcomes"] if prediction.get("kind") == "classes" else []
+
+    def at_chance(self) -> list[str]:
+        """The audited models that are not surely better than the most frequent class alone."""
+        audits = [job for job in self.plan.jobs if job.verb == "audit"]
+        found = {job.folder: self._summary(job)["accuracy"] for job in audits}
+        unsure = ("no", "cannot say")
+        return [name for name, found in found.items() if found and found["answer"] in unsure]
 
 
 def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
@@ -206,8 +222,7 @@ def dataset_of(job: Job) -> str:
 SPEAKING = ("dataset", "encoder", "attention")  # lists whose values need no name beside
 
 
-@dataclass(frozen=True)
-class _Lengths:
+class _Lengths(NamedTuple):
     """A range of numbers of tokens, ``low`` included and ``high`` not."""
 
     name: str
@@ -215,8 +230,7 @@ class _Lengths:
     high: float
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     name: str  # in the sentences
     labels: tuple[Cell, ...]
     values: list[Estimate | None]
@@ -230,20 +244,22 @@ def grid_tables(results: Results) -> list[ResultTable]:
 def _grid_table(results: Results, table: Table) -> ResultTable:
     jobs = _jobs_of_rows(results, table)
     labels = list(jobs[0].cell)
+    rows = [_row(results, table, job.cell) for job in jobs]
     if table.lengths:
-        rows = _rows_by_length(results, table, jobs)
         labels.append("tokens")
-    else:
-        rows = [_row(results, table, job.cell) for job in jobs]
-    sentences = []
-    for number, column in enumerate(table.columns):
-        values = [(row.name, row.values[number]) for row in rows]
-        sentences += _sentence(column, values)
+        parts = itertools.product(jobs, _ranges(table.lengths))
+        rows = [_row(results, table, job.cell, lengths) for job, lengths in parts]
+        rows = [row for row in rows if any(value and value.n for value in row.values)]
+    values = zip(*(row.values for row in rows), strict=True)
+    said = [
+        _sentence(column, dict(zip([row.name for row in rows], of_column, strict=True)))
+        for column, of_column in zip(table.columns, values, strict=False)
+    ]
     return ResultTable(
         title=table.title,
         head=(*labels, *(column.name for column in table.columns)),
         rows=tuple((*row.labels, *row.values) for row in rows),
-        sentences=tuple(sentences),
+        sentences=tuple(filter(None, said)),
     )
 
 
@@ -271,23 +287,15 @@ def _row(
     lengths: _Lengths | None = None,
 ) -> _Row:
     """The row of a cell, for all of its texts or those within a range of lengths."""
+    jobs = [results.at(column.step, cell) for column in table.columns]
     name, labels = _cell_name(cell), tuple(cell.values())
+    texts: list[Any] = [None] * len(jobs)
     if lengths is not None:
-        name = f"{name} {lengths.name} tokens"
-        labels = (*labels, lengths.name)
-    values = [_value_of(results, column, cell, lengths) for column in table.columns]
-    return _Row(name, labels, values)
-
-
-def _rows_by_length(results: Results, table: Table, jobs: Sequence[Job]) -> list[_Row]:
-    """Rows of each cell for the ranges of lengths that have texts."""
-    rows = []
-    for job in jobs:
-        for lengths in _ranges(table.lengths):
-            row = _row(results, table, job.cell, lengths)
-            if any(value is not None and value.n for value in row.values):
-                rows.append(row)
-    return rows
+        name, labels = f"{name} {lengths.name} tokens", (*labels, lengths.name)
+        sizes = [results.rows(job.folder)["n_tokens"] for job in jobs]
+        texts = [n.index[(n >= lengths.low) & (n < lengths.high)] for n in sizes]
+    pairs = zip(table.columns, jobs, texts, strict=True)
+    return _Row(name, labels, [results.value(column, job, some) for column, job, some in pairs])
 
 
 def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
@@ -296,28 +304,12 @@ def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
     >>> [lengths.name for lengths in _ranges([10, 20])]
     ['1–9', '10–19', 'from 20']
     """
-    ranges = []
-    low = 1
-    for high in bounds:
-        if high > low:
-            ranges.append(_Lengths(f"{low}–{high - 1}", low, high))
-        low = high
-    return [*ranges, _Lengths(f"from {low}", low, np.inf)]
-
-
-def _value_of(
-    results: Results,
-    column: Column,
-    cell: Mapping[str, Scalar],
-    lengths: _Lengths | None,
-) -> Estimate | None:
-    """A column's value over all texts, or over those within a range of lengths."""
-    job = results.at(column.step, cell)
-    if lengths is None:
-        return results.value(column, job)
-    n_tokens = results.rows(job.folder)["n_tokens"]
-    inside = (n_tokens >= lengths.low) & (n_tokens < lengths.high)
-    return results.value(column, job, n_tokens.index[inside])
+    between = [
+        _Lengths(f"{low}–{high - 1}", low, high)
+        for low, high in itertools.pairwise([1, *bounds])
+        if high > low
+    ]
+    return [*between, _Lengths(f"from {bounds[-1]}", bounds[-1], np.inf)]
 
 
 def _cell_name(cell: Mapping[str, Scalar]) -> str:
@@ -326,30 +318,24 @@ def _cell_name(cell: Mapping[str, Scalar]) -> str:
     >>> _cell_name({"dataset": "sst", "encoder_size": 8})
     'sst encoder_size 8'
     """
-    words = []
-    for name, value in cell.items():
-        words.append(str(value) if name in SPEAKING else f"{name} {value}")
+    words = [str(v) if name in SPEAKING else f"{name} {v}" for name, v in cell.items()]
     return " ".join(words)
 
 
-def _sentence(column: Column, values: Sequence[tuple[str, Estimate | None]]) -> list[str]:
-    """Lowest and highest cell, and what the threshold says; none without a value."""
-    defined = {}
-    for name, value in values:
-        if value is not None and not np.isnan(value.value):
-            defined[name] = value
+def _sentence(column: Column, values: Mapping[str, Estimate | None]) -> str | None:
+    """Lowest and highest cell, and what the threshold says; None without a value."""
+    defined = {name: v for name, v in values.items() if v is not None and v.value == v.value}
     if not defined:
-        return []
-    low = min(defined, key=lambda name: defined[name].value)
-    high = max(defined, key=lambda name: defined[name].value)
-    sentence = f"{defined[low].value:.3f} ({low})"
+        return None
+    value_of = {name: value.value for name, value in defined.items()}
+    low, high = min(value_of, key=value_of.__getitem__), max(value_of, key=value_of.__getitem__)
+    sentence = f"{column.name}: {value_of[low]:.3f} ({low})."
     if len(defined) > 1:
-        sentence = f"from {sentence} to {defined[high].value:.3f} ({high})"
-    sentence = f"{column.name}: {sentence}."
-    if column.threshold is not None and column.means is not None:
-        reached = _against_threshold(column.threshold, column.means, defined)
-        sentence = f"{sentence} {reached}"
-    return [sentence]
+        ends = f"from {value_of[low]:.3f} ({low}) to {value_of[high]:.3f} ({high})"
+        sentence = f"{column.name}: {ends}."
+    if column.threshold is None or column.means is None:
+        return sentence
+    return f"{sentence} {_against_threshold(column.threshold, column.means, defined)}"
 
 
 def _against_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
@@ -359,19 +345,13 @@ def _against_threshold(threshold: float, means: str, values: Mapping[str, Estima
     """
     groups: dict[str, list[str]] = {"there": [], "not": [], "cannot say": []}
     for name, value in values.items():
-        group = "cannot say"
-        if value.ci95 is not None and (value.n or 0) >= MIN_TEXTS:
-            low, high = value.ci95
-            if low >= threshold:
-                group = "there"
-            elif high < threshold:
-                group = "not"
+        known = value.ci95 is not None and (value.n or 0) >= MIN_TEXTS
+        low, high = (value.ci95 if known else None) or (-math.inf, math.inf)
+        group = "there" if low >= threshold else "not" if high < threshold else "cannot say"
         groups[group].append(name)
     parts = [
         f"{means[:1].upper()}{means[1:]} (from {threshold:g}, the whole interval) "
         f"in {len(groups['there'])} of {len(values)}"
     ]
-    for group, names in groups.items():
-        if names:
-            parts.append(f"{group}: {', '.join(names)}")
+    parts += [f"{group}: {', '.join(names)}" for group, names in groups.items() if names]
     return f"{'; '.join(parts)}."

@@ -15,6 +15,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat, names_of
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
@@ -29,7 +30,7 @@ from hf_attnprobe.studies.plan import (
     each,
     load_as,
 )
-from hf_attnprobe.studies.report import StudyReport, report_of, to_json
+from hf_attnprobe.studies.report import StudyReport, report_of
 from hf_attnprobe.studies.verbs import verb_of
 
 
@@ -71,7 +72,7 @@ def study(
     check_one_process("a study")
     with alone_in(output_dir, STATE) as folder:
         report = _done(plan, folder, quick=options.quick, progress=progress)
-        write_json(folder / SUMMARY, to_json(report))
+        write_json(folder / SUMMARY, plain(report))
         write_atomically(folder / "report.md", report.to_markdown())
         write_atomically(folder / "report.html", report.to_html())
     return report
