@@ -501,7 +501,7 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
     tau, together, differences, room, shuffled, overall, first = report.tables
     audited = pd.read_parquet(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
-    number = {"negative": 0, "positive": 1}  # of a predicted class
+    number = {"neg": 0, "pos": 1}  # of a predicted class
     for row in cells(tau):
         if row["encoder"] == "mlp":
             continue

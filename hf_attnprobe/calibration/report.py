@@ -1,6 +1,8 @@
 """How often the verdict is wrong on models of known truth: as data, JSON and Markdown."""
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,7 +37,9 @@ from hf_attnprobe.storage.provenance import versions
 Outcome = Literal["right", "wrong", "undecided"]
 NOTHING = "no answer"
 """Of a question that no text of a model answers, such as when no erasure flips any."""
+SAYING = {True: ("yes", "mostly yes"), False: ("no", "mostly no")}
 ASKED = ("accuracy", "importance", "assignment", "uniqueness", "erasure", "removal")
+QUESTIONS = (*ASKED, WHOLE)
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,6 @@ class Cell:
     answers: dict[str, int]
     mean: float | None
     sd: float | None
-
-    def count(self, outcome: Outcome) -> int:
-        """How many models of a kind with a known truth are answered so."""
-        if self.truth is None:
-            return 0
-        return sum(
-            models
-            for answer, models in self.answers.items()
-            if outcome_of(answer, self.truth) == outcome
-        )
 
 
 @dataclass(frozen=True)
@@ -106,11 +100,10 @@ def outcome_of(answer: str, truth: bool) -> Outcome:
     >>> outcome_of("mostly yes", True), outcome_of("partly", False)
     ('right', 'wrong')
     """
-    if answer in ("no", "mostly no"):
-        return "wrong" if truth else "right"
-    if answer in ("yes", "mostly yes"):
-        return "right" if truth else "wrong"
-    return "wrong" if answer == "partly" and not truth else "undecided"
+    if answer in SAYING[truth]:
+        return "right"
+    is_wrong = answer in SAYING[not truth] or (answer == "partly" and not truth)
+    return "wrong" if is_wrong else "undecided"
 
 
 def calibration_of(
@@ -118,7 +111,7 @@ def calibration_of(
 ) -> Calibration:
     """The errors, from what was answered of each model."""
     cells = tuple(_cells(models, options))
-    rules = [_rule_row(models, cells, r, n) for r in (*ASKED, WHOLE) for n in options.n_texts]
+    rules = [_rule_row(models, cells, r, n) for r in QUESTIONS for n in options.n_texts]
     return Calibration(
         options.n_draws,
         options.n_texts,
@@ -133,57 +126,45 @@ def calibration_of(
 
 
 def _cells(models: pd.DataFrame, options: CalibrationOptions) -> Iterator[Cell]:
-    for construct in models.construct.unique():
-        truths, sizes = CONSTRUCTS[construct].truths, CONSTRUCTS[construct].sizes
-        for rule in (*ASKED, WHOLE):
-            for n in sizes(options.n_texts):
-                own = models[
-                    (models.construct == construct) & (models.rule == rule) & (models.n == n)
-                ]
-                answers = own.answer.value_counts().to_dict()
-                if len(own) < options.n_draws:
-                    answers[NOTHING] = options.n_draws - len(own)
-                values = own.value.dropna().to_numpy()
-                truth = truths.get(rule)
-                yield Cell(
-                    construct,
-                    rule,
-                    n,
-                    None if truth is None else truth.holds,
-                    dict(sorted(answers.items())),
-                    round(float(values.mean()), 4) if len(values) else None,
-                    round(float(values.std(ddof=1)), 4) if len(values) > 1 else None,
-                )
+    told = dict(list(models.groupby(["construct", "rule", "n"])))
+    for construct, rule in itertools.product(dict.fromkeys(models.construct), QUESTIONS):
+        truth = CONSTRUCTS[construct].truths.get(rule)
+        for n in CONSTRUCTS[construct].sizes(options.n_texts):
+            own = told.get((construct, rule, n), models[:0])
+            answers = own.answer.value_counts().to_dict()
+            if len(own) < options.n_draws:
+                answers[NOTHING] = options.n_draws - len(own)
+            holds = None if truth is None else truth.holds
+            numbers = _rounded(own.value.mean()), _rounded(own.value.std())
+            yield Cell(construct, rule, n, holds, dict(sorted(answers.items())), *numbers)
+
+
+def _rounded(value: float) -> float | None:
+    return round(float(value), 4) if value == value else None
 
 
 def _rule_row(models: pd.DataFrame, cells: Sequence[Cell], rule: str, n: int) -> RuleRow:
-    own = [c for c in cells if (c.rule, c.n) == (rule, n) and c.truth is not None]
-    values = models[(models.rule == rule) & (models.n == n)].dropna(subset=["value"])
-    by_truth = {truth: [c for c in own if c.truth is truth] for truth in (False, True)}
-    numbers = {
-        truth: values.value[values.construct.isin([c.construct for c in some])]
-        for truth, some in by_truth.items()
-    }
-
-    changed = models.changed[(models.rule == rule) & (models.n == n)]
-
-    def total(truth: bool, outcome: Outcome) -> int:
-        return sum(cell.count(outcome) for cell in by_truth[truth])
-
-    def size(truth: bool) -> int:
-        return sum(sum(cell.answers.values()) for cell in by_truth[truth])
-
+    truths = {c.construct: c.truth for c in cells if (c.rule, c.n) == (rule, n)}
+    told: Counter[tuple[bool, Outcome]] = Counter()
+    for cell in cells:
+        if (cell.rule, cell.n) == (rule, n) and cell.truth is not None:
+            for answer, count in cell.answers.items():
+                told[cell.truth, outcome_of(answer, cell.truth)] += count
+    own = models[(models.rule == rule) & (models.n == n)]
+    known = own.value.notna()
+    holds, fails = (known & (own.construct.map(truths) == truth) for truth in (True, False))
+    n_models = {truth: sum(k for (t, _), k in told.items() if t is truth) for truth in SAYING}
     return RuleRow(
         rule,
         n,
-        false_yes=total(False, "wrong"),
-        no=size(False),
-        false_no=total(True, "wrong"),
-        yes=size(True),
-        undecided_no=total(False, "undecided"),
-        undecided_yes=total(True, "undecided"),
-        auroc=auroc(numbers[True].to_numpy(), numbers[False].to_numpy()),
-        changed=None if changed.isna().all() else round(float(changed.mean()), 4),
+        false_yes=told[False, "wrong"],
+        no=n_models[False],
+        false_no=told[True, "wrong"],
+        yes=n_models[True],
+        undecided_no=told[False, "undecided"],
+        undecided_yes=told[True, "undecided"],
+        auroc=auroc(own.value[holds].to_numpy(), own.value[fails].to_numpy()),
+        changed=_rounded(own.changed.mean()),
     )
 
 
@@ -284,13 +265,13 @@ def by_rule(found: Calibration) -> Table:
 
 def by_construct(found: Calibration) -> Table:
     """What is true of each kind, and what its models were told, on most texts."""
-    head = ["model", *[_name(rule) for rule in (*ASKED, WHOLE)]]
+    head = ["model", *[_name(rule) for rule in QUESTIONS]]
     cells = {(c.construct, c.rule): c for c in found.cells}  # the last is of most texts
     most = {cell.construct: cell.n for cell in found.cells}
     rows = [
         [
             kind if n == found.texts[-1] else f"{kind} ({n} texts)",
-            *[_told(cells[kind, rule]) for rule in (*ASKED, WHOLE)],
+            *[_told(cells[kind, rule]) for rule in QUESTIONS],
         ]
         for kind, n in most.items()
     ]
@@ -317,7 +298,7 @@ def by_texts(found: Calibration) -> Table:
     known = [cell for cell in found.cells if cell.truth is not None]
     head = ["question", "truth", *[f"{n} texts" for n in found.texts]]
     rows = []
-    for rule in (*ASKED, WHOLE):
+    for rule in QUESTIONS:
         for truth in (True, False):
             own = [c for c in known if c.rule == rule and c.truth is truth]
             if own:
@@ -328,8 +309,11 @@ def by_texts(found: Calibration) -> Table:
 
 
 def _right(cells: Sequence[Cell]) -> Figures:
-    models = sum(sum(cell.answers.values()) for cell in cells)
-    return Figures(share(sum(cell.count("right") for cell in cells), models))
+    told = [
+        (outcome_of(answer, bool(c.truth)), k) for c in cells for answer, k in c.answers.items()
+    ]
+    right = sum(k for outcome, k in told if outcome == "right")
+    return Figures(share(right, sum(k for _, k in told)))
 
 
 def reasons(found: Calibration) -> Facts:
