@@ -3,32 +3,18 @@
 import datasets
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import recompute
 import zoo
-from hf_attnprobe import AttentionClassifierConfig, AuditOptions, audit
-from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
-    AttentionClassifierForSequenceClassification,
-)
+from hf_attnprobe import AuditOptions, audit
 
 
-def random_classifier(encoder, n_labels, sharpness, confidence, vocabulary, seed):
-    torch.manual_seed(seed)
-    config = AttentionClassifierConfig(
-        vocab_size=vocabulary,
-        embedding_size=12,
-        encoder=encoder,
-        encoder_size=12,
-        num_labels=n_labels,
-    )
-    model = AttentionClassifierForSequenceClassification(config).eval()
-    with torch.no_grad():
-        model.attention_classifier.attention.query.weight.mul_(sharpness)
-        model.classifier.weight.mul_(confidence)
-    return model
+def random_classifier(tokenizer, encoder, n_labels, sharpness, confidence, seed):
+    sizes = {"embedding_size": 12, "encoder_size": 12, "num_labels": n_labels}
+    changes = {"read_out": confidence, "query": sharpness, "seed": seed}
+    return zoo.classifier(tokenizer, encoder=encoder, **changes, **sizes)
 
 
 def random_texts(tokenizer, n, n_labels, seed):
@@ -186,7 +172,7 @@ def check_contrasts(report, rows, control):
             assert c.control_mean == pytest.approx(chosen.value_control.mean(), abs=1e-9)
 
 
-@given(
+MODELS = given(
     encoder=st.sampled_from(["none", "mlp", "cnn", "bilstm"]),
     n_labels=st.integers(2, 4),
     sharpness=st.sampled_from([1, 6, 20]),
@@ -194,27 +180,38 @@ def check_contrasts(report, rows, control):
     n=st.sampled_from([2, 40, 64]),
     seed=st.integers(0, 1000),
 )
-@settings(
-    max_examples=12,
-    deadline=None,
-    phases=[Phase.generate],  # to shrink one takes minutes
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_every_number_and_answer_follows_from_the_rows(
-    tokenizer, tmp_path_factory, encoder, n_labels, sharpness, confidence, n, seed
-):
-    folder = tmp_path_factory.mktemp("audit")
-    vocabulary = len(tokenizer)
-    model = random_classifier(encoder, n_labels, sharpness, confidence, vocabulary, seed)
+TAKEN = {
+    "deadline": None,
+    "phases": [Phase.generate],  # to shrink one takes minutes
+    "derandomize": True,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture],
+}
+
+
+def follows(tokenizer, folder, n, n_labels, seed, **kind):
+    """Audits a random model of random texts, and computes again what is said of it."""
+    model = random_classifier(tokenizer, n_labels=n_labels, seed=seed, **kind)
     texts = random_texts(tokenizer, n, n_labels, seed)
     report = audit(model, texts, tokenizer=tokenizer, output_dir=folder, progress=False)
     check(report, folder)
 
 
+@MODELS
+@settings(max_examples=4, **TAKEN)
+def test_every_number_and_answer_follows_from_the_rows(tokenizer, tmp_path_factory, **drawn):
+    follows(tokenizer, tmp_path_factory.mktemp("audit"), **drawn)
+
+
+@pytest.mark.slow
+@MODELS
+@settings(max_examples=30, **TAKEN)
+def test_it_follows_of_many_models(tokenizer, tmp_path_factory, **drawn):
+    follows(tokenizer, tmp_path_factory.mktemp("audit"), **drawn)
+
+
 def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
     report = audit(
-        zoo.bert(tokenizer, spread=0.3),
+        zoo.bert(tokenizer, layers=1, spread=0.3),
         random_texts(tokenizer, 40, 2, 0),
         options=AuditOptions(control="randomised"),
         tokenizer=tokenizer,
@@ -226,7 +223,7 @@ def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
 
 def test_and_with_its_attention_at_other_tokens(tmp_path, tokenizer):
     report = audit(
-        zoo.bert(tokenizer, spread=0.3),
+        zoo.bert(tokenizer, layers=1, spread=0.3),
         random_texts(tokenizer, 40, 2, 0),
         tokenizer=tokenizer,
         output_dir=tmp_path,

@@ -59,7 +59,7 @@ def numbers(found):
 # --- how it is found ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [None, 404, 401])
+@pytest.mark.parametrize("status", [None, 404, pytest.param(401, marks=pytest.mark.slow)])
 def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_path):
     """Offline; and online where the Hub says that it has no such module, or that it does not say."""
     elsewhere = tmp_path / "elsewhere"
