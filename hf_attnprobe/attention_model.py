@@ -385,7 +385,7 @@ class AttentionModelBase(AttentionModel):
             return None
         return (
             f"expected a model with {capability.__name__}, "
-            f"got {type(self).__name__}, which has none; leave the test out"
+            f"got {type(self).__name__}, which lacks its methods; add them or leave the test out"
         )
 
     def require(self, capability: type[T], site: Site | None = None) -> T:

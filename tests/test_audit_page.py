@@ -392,7 +392,7 @@ def test_it_claims_no_more_than_the_answer(answer):
     yes = Finding("accuracy", "all", Answer.YES, "s", 0.3, (0.2, 0.4), 100)
     found = Finding("erasure", "all", answer, "s", 0.5, (0.4, 0.6), 100)
     assert may_be_shown([yes, found]).startswith("Not yet")
-    assert "because too few for a verdict, without " in may_be_shown([yes, found])
+    assert "because a verdict also needs " in may_be_shown([yes, found])
     heading = {
         "yes": "For it",
         "partly": "Between",

@@ -228,7 +228,7 @@ def test_three_of_the_four_questions_are_no_verdict(missing):
     concluded = conclude(answers)
     assert concluded.answer == Answer.CANNOT_SAY and concluded.missing == [missing]
     said = conclusion_sentence(answers)
-    assert f"(too few for a verdict, without {missing}; 4 of 5 questions asked: 4 yes: " in said
+    assert f"(a verdict also needs {missing}; 4 of 5 questions asked: 4 yes: " in said
 
 
 def test_what_surely_does_nothing_explains_nothing():
@@ -487,7 +487,7 @@ def test_where_there_is_no_way_to_go_nothing_is_said():
     for finding in findings(rows, best, ["neg", "pos"]):
         assert "nan" not in finding.sentence
     found_without = findings(rows, control, ["neg", "pos"])
-    assert "without erasure" in conclusion_sentence(found_without)
+    assert "also needs erasure" in conclusion_sentence(found_without)
 
 
 def spread(rows, by):

@@ -98,8 +98,8 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
         return _factories[model_type]
     if model_type is None:
         raise AttnProbeError(
-            f"expected a Transformers model or a registered kind, got "
-            f"{type(model).__name__}; register one with register_adapter"
+            f"expected a Transformers model or one with an adapter, got "
+            f"{type(model).__name__}; write an adapter and name it with register_adapter (docs/extending.md)"
         )
     return TransformerAdapter
 

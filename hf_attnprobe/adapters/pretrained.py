@@ -63,8 +63,8 @@ class PretrainedFacts:
     def __init__(self, model: PreTrainedModel):
         if not hasattr(model, "get_input_embeddings"):
             raise AttnProbeError(
-                f"expected a Transformers model or a registered kind, got "
-                f"{type(model).__name__}; register one with register_adapter"
+                f"expected a Transformers model or one with an adapter, got "
+                f"{type(model).__name__}; write an adapter and name it with register_adapter (docs/extending.md)"
             )
         config, embeddings = model.config, embeddings_of(model)
         if not config.return_dict:

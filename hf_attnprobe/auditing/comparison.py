@@ -296,13 +296,12 @@ def _overview(comparison: AuditComparison) -> Table:
         rows.append([q.question, *answers, *map(_moved, q.differences)])
     head = ["question", *names, *(f"{name} against {names[0]}" for name in names[1:])]
     less = [RULES[q.rule].name.lower() for q in comparison.questions if q.beyond_control]
-    of_controls = "No control's number is taken off."
-    if less:
-        of_controls = f"The control's number is taken off for {' and '.join(less)}, and for no other question."
     caption = (
-        "The answers side by side; classes are named where theirs differ. Higher or "
-        f"lower is the number that each question below names. {of_controls}"
+        "The answers side by side, of each class where classes differ; “higher” and “lower” are "
+        "said of the number that is named below"
     )
+    if less:
+        caption += f", less the control's for {' and '.join(less)}"
     return Table(head, rows, caption, sortable=False)
 
 

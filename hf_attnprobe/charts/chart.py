@@ -4,7 +4,7 @@ Whatever draws (the page in SVG, the figures in matplotlib) draws the same numbe
 table of them stands behind each drawing. Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Literal
 
@@ -80,12 +80,12 @@ class Chart:
 
     key: str
     title: str
-    sentences: tuple[str, ...]
+    sentences: tuple[str, ...] = field(repr=False)
     source: str
     kind: Kind
     x_label: str
     y_label: str
-    series: tuple[Series, ...]
+    series: tuple[Series, ...] = field(repr=False)
     references: tuple[Reference, ...] = ()
     bars: str = "95% interval"
     x_range: tuple[float, float] | None = None

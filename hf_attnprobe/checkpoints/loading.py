@@ -219,7 +219,8 @@ def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Hea
     if named is None and classes:
         raise AttnProbeError(
             f"expected a model with a head that attnprobe can read ({_understood()}), {name} "
-            f"is a {classes[0]}; fine-tune it first with attnprobe train --model"
+            f"is a {classes[0]}; fine-tune it first with attnprobe train --model (models that "
+            "generate text are not covered)"
         )
     if named is None and meant is None:
         raise AttnProbeError(

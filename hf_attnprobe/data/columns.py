@@ -30,8 +30,8 @@ KNOWN_PAIRS = (
 TOKENS = "tokens"
 """A column with the words of a text in a list."""
 BOTH = (
-    "name the one with the texts with --text-column, and that with the second texts of "
-    "pairs with --text-pair-column"
+    "name the column of the texts with --text-column, and that of the second texts of pairs "
+    "with --text-pair-column (in Python: Data(…, text_column=…, text_pair_column=…))"
 )
 
 

@@ -120,7 +120,8 @@ def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Da
 def _check_classes(train: "datasets.Dataset", names: list[str]) -> None:
     if not has_labels(train):
         raise AttnProbeError(
-            "expected labelled training texts, got none; name their column with --label-column"
+            "expected labelled training texts, got none; name the column of the labels with "
+            "--label-column (in Python: Data(…, label_column=…))"
         )
     _check_are_classes("training", train)
     present = set(column_of(train, "label"))

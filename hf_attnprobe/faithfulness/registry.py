@@ -112,7 +112,7 @@ class FaithfulnessTest:
             alternatives = need if isinstance(need, tuple) else (need,)
             reasons = [model.lacks(capability, site) for capability in alternatives]
             if None not in reasons:
-                return reasons[0]
+                return "; or ".join(reason for reason in reasons if reason is not None)
         return None
 
 

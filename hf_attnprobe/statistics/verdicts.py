@@ -427,7 +427,7 @@ class Conclusion:
         if self.is_nothing:
             return "attention has no effect on the output"
         if self.missing and self.answer == Answer.CANNOT_SAY:
-            return f"too few for a verdict, without {names_of(self.missing)}"
+            return f"a verdict also needs {names_of(self.missing)}"
         beside = (
             QUESTIONS[rule].beside_yes
             for rule, said in self.answers.items()
