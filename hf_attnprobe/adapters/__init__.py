@@ -99,7 +99,7 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
     if model_type is None:
         raise AttnProbeError(
             f"expected a Transformers model or one with an adapter, got "
-            f"{type(model).__name__}; write an adapter and name it with register_adapter (docs/extending.md)"
+            f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
         )
     return TransformerAdapter
 

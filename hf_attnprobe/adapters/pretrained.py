@@ -64,7 +64,7 @@ class PretrainedFacts:
         if not hasattr(model, "get_input_embeddings"):
             raise AttnProbeError(
                 f"expected a Transformers model or one with an adapter, got "
-                f"{type(model).__name__}; write an adapter and name it with register_adapter (docs/extending.md)"
+                f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
             )
         config, embeddings = model.config, embeddings_of(model)
         if not config.return_dict:
