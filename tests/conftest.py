@@ -51,6 +51,12 @@ def _charts_are_sketched(request, monkeypatch):
         monkeypatch.setattr("hf_attnprobe.reports.svg.draw", lambda chart: "<svg></svg>")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _nobody_writes_into_what_is_shared():
+    yield
+    assert not zoo.written_into()
+
+
 class Finished(NamedTuple):
     """What a command left behind."""
 
@@ -66,14 +72,16 @@ def reviews():
 
 
 @pytest.fixture(scope="session")
-def reviews_folder(reviews, tmp_path_factory):
-    """The same as JSON lines of example_id, text and label."""
-    folder = tmp_path_factory.mktemp("reviews")
-    for name, examples in reviews.items():
-        examples.remove_columns("rationale").to_pandas().to_json(
-            folder / f"{name}.jsonl", orient="records", lines=True
-        )
-    return folder
+def reviews_folder(reviews):
+    """The same as JSON lines of example_id, text and label; do not write into it."""
+
+    def write(folder):
+        folder.mkdir()
+        for name, examples in reviews.items():
+            table = examples.remove_columns("rationale").to_pandas()
+            table.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
+
+    return zoo.once("reviews", write)
 
 
 @pytest.fixture(scope="session")
@@ -114,15 +122,12 @@ def make_model(tokenizer):
 
 
 @pytest.fixture(scope="session")
-def make_checkpoint(make_model, tokenizer, tmp_path_factory):
+def make_checkpoint(make_model, tokenizer):
     """The same as a folder with its tokenizer; do not write into it."""
-    folders = {}
 
     def make(*kind):
-        if kind not in folders:
-            folder = tmp_path_factory.mktemp("-".join(map(str, kind or ("bilstm",))))
-            folders[kind] = zoo.saved(folder, make_model(*kind), tokenizer)
-        return folders[kind]
+        name = "-".join(map(str, kind or ("bilstm",)))
+        return zoo.once(name, lambda folder: zoo.saved(folder, make_model(*kind), tokenizer))
 
     return make
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import (
     AttentionClassifierConfig,
@@ -17,6 +17,7 @@ from hf_attnprobe import (
     audit,
     train_classifier,
 )
+from hf_attnprobe.cli import main
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.inference.batching import parse_bytes
@@ -546,22 +547,11 @@ def test_a_mistyped_name_says_which_one_is_near(arguments, message, cli):
 
 
 @pytest.fixture
-def audited(cli, checkpoint, reviews_folder, tmp_path):
-    """A finished audit of eight texts."""
-    folder = tmp_path / "audited"
-    command = (
-        "audit",
-        "--model",
-        checkpoint,
-        "--dataset",
-        reviews_folder,
-        "--test-limit",
-        "8",
-        "--tests",
-        "permutation",
-    )
-    assert cli(*command, "--output-dir", folder).code == 0
-    return folder
+def audited(checkpoint, reviews_folder, copy_of):
+    """A finished audit of eight texts; it may be spoilt."""
+    command = ["audit", "--model", str(checkpoint), "--dataset", str(reviews_folder)]
+    command += ["--test-limit", "8", "--tests", "permutation", "--output-dir"]
+    return copy_of(zoo.once("audited", lambda folder: main([*command, str(folder)])), "audited")
 
 
 def test_a_folder_of_another_model(audited, refused_audit, make_checkpoint):
@@ -839,15 +829,7 @@ def test_training_into_a_folder_with_other_files(refused_training, tmp_path):
 
 
 def test_training_into_the_folder_of_another_model(refused_training, tmp_path):
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=20,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-    )
-    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    zoo.bert(20, layers=1, heads=1, width=8, spread=0.02).save_pretrained(tmp_path / "bert")
     line = refused_training(output_dir=tmp_path / "bert")
     assert "holds other files; choose another --output-dir" in line
 

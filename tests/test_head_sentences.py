@@ -2,6 +2,7 @@
 
 import random
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import recompute
 import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.auditing.head_tables import part_section
+from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.summary import Statistic
@@ -141,9 +143,9 @@ def run(kind, folder, tests=None, **options):
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in KINDS}
-    return {kind: (run(kind, folder), folder) for kind, folder in folders.items()}
+def reports():
+    folders = {kind: zoo.once(kind, partial(run, kind)) for kind in KINDS}
+    return {kind: (read_audit(folder), folder) for kind, folder in folders.items()}
 
 
 def finding(report, rule):

@@ -178,8 +178,25 @@ def once(name: str, make: Callable[[Path], object], *told: object) -> Path:
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir()
             make(place / name)
-            (place / "made").touch()
+            (place / "made").write_text(_content(place / name))
+    _taken.add(place / name)
     return place / name
+
+
+_taken: set[Path] = set()
+
+
+def written_into() -> list[Path]:
+    """Folders of which ``once`` was asked in this process that are not as they were made; they are deleted."""
+    changed = [f for f in _taken if _content(f) != (f.parent / "made").read_text()]
+    for folder in changed:
+        shutil.rmtree(folder.parent)
+    return changed
+
+
+def _content(folder: Path) -> str:
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    return "\n".join(f"{f.relative_to(folder)} {f.stat().st_mtime_ns}" for f in files)
 
 
 @functools.cache
