@@ -5,8 +5,8 @@
 
 A defect is an operator, a constant or a branch that is another one. It is kept by room, function and what stood
 there, so that it can be planted in a later version of the same code too, wherever that lies now. ``TREE`` is a
-checkout; it is copied, never changed. First the test files that import the module are run, then, with ``--all``,
-every other one until one fails.
+checkout; it is copied, never changed. First the test files that import the module or have its name are run, then
+those that import from its room, then, with ``--all``, every other one, until one fails.
 """
 
 import argparse
@@ -131,13 +131,16 @@ def plant(tree: Path, defect: dict[str, str]) -> Path | None:
     return None
 
 
-def touching(tree: Path, file: Path) -> tuple[list[str], list[str]]:
-    """Test files that import a module, and all others."""
+def touching(tree: Path, file: Path) -> list[list[str]]:
+    """Test files that import a module or have its name, those that import from its room, and all others."""
     module = ".".join(file.relative_to(tree).with_suffix("").parts).removesuffix(".__init__")
-    tests = sorted(str(f.relative_to(tree)) for f in (tree / "tests").rglob("test_*.py"))
-    stem = file.stem
-    own = [t for t in tests if module in (tree / t).read_text() or Path(t).stem == f"test_{stem}"]
-    return own, [test for test in tests if test not in own]
+    room = ".".join(module.split(".")[:2])
+    found: list[list[str]] = [[], [], []]
+    for test in sorted((tree / "tests").rglob("test_*.py")):
+        text = test.read_text()
+        is_own = module in text or test.stem == f"test_{file.stem}"
+        found[0 if is_own else 1 if room in text else 2].append(str(test.relative_to(tree)))
+    return found
 
 
 def fails(tree: Path, tests: list[str], workers: str) -> str | None:
@@ -162,12 +165,13 @@ def run(tree: Path, defects: list[dict[str, str]], every: bool, workers: str) ->
             packed = subprocess.run(["git", "archive", "HEAD"], cwd=tree, capture_output=True)
             copy.mkdir()
             subprocess.run(["tar", "x"], cwd=copy, input=packed.stdout, check=True)
+            (Path(folder) / "shared").symlink_to(tree.parent / "shared")
             what = "{file} {function}: {before} → {after}".format(**defect)
             if (file := plant(copy, defect)) is None:
                 print(f"gone    {what}", flush=True)
                 continue
-            own, others = touching(copy, file)
-            by = fails(copy, own, workers) or (fails(copy, others, workers) if every else None)
+            tests = touching(copy, file)[: 3 if every else 2]
+            by = next(filter(None, (fails(copy, some, workers) for some in tests)), None)
             missed += [] if by else [what]
             print(f"{'caught' if by else 'MISSED'}  {what}  {by or ''}", flush=True)
     print(f"{len(missed)} of {len(defects)} missed")
