@@ -52,6 +52,7 @@ from hf_attnprobe.reports import html as pages
 from hf_attnprobe.reports.html import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import Answer, grade
+from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding
 from hf_attnprobe.storage.asked import OBJECT, repeating
@@ -488,7 +489,7 @@ def test_heads_are_counted_once(classifier):
     one = next(s for s in report.statistics if s.statistic == "median_tvd" and s.group == "all")
     heads = [dataclasses.replace(one, layer=0, head=k) for k in range(2)]
     seen = dataclasses.replace(one, statistic="attention_leave_one_out_tau", layer=0, head=2)
-    told = dataclasses.replace(report, statistics=(*heads, seen), rows=report.rows[:0])
+    told = dataclasses.replace(report, statistics=(*heads, seen), rows=nothing())
     assert "Only 2 of 3 heads were edited in this way" in which_heads(told)
     assert "3 heads one by one" in str(facts(told))
 
@@ -619,12 +620,12 @@ def test_a_million_rows(transformer):
         }
     )
     report = read_audit(transformer)
-    own = report.rows[report.rows.test == "prediction"]
+    own = report.to_pandas()[report.to_pandas().test == "prediction"]
     rows = pd.concat([rows, own], ignore_index=True)
     assert len(rows) > 990_000
     known = readings() | {"permutation": {**readings()["permutation"], **dict.fromkeys(names, "")}}
     statistics = summarize(rows, report.provenance["classes"], known)
-    large = dataclasses.replace(report, rows=rows, statistics=statistics)
+    large = dataclasses.replace(report, rows=Rows.of(rows), statistics=statistics)
     start = time.perf_counter()
     page = large.to_html()
     seconds = time.perf_counter() - start

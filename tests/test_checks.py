@@ -111,7 +111,7 @@ def test_an_audit_contradicts_itself_nowhere(make_checkpoint, reviews):
         tests=["permutation", "adversarial", "erasure"],
         progress=False,
     )
-    assert contradictions(report.rows, readings()) == []
+    assert contradictions(report.to_pandas(), readings()) == []
 
 
 def test_what_a_reading_calls_a_share_is_one():

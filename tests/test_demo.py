@@ -63,7 +63,8 @@ def test_the_quickstart_shows_what_the_demo_ends_in(small):
 
 def way_to_best(report):
     """What erasure found of every text, and how far attention goes from chance to the best, by hand."""
-    rows = report.rows[report.rows.test == "erasure"]
+    rows = report.to_pandas()
+    rows = rows[rows.test == "erasure"]
     wide = rows.pivot(index="example_id", columns="statistic", values="value")
     chance, own = (wide[f"fraction_to_flip@{name}"] for name in ("random", "attention"))
     best = wide["minimal_fraction"]
@@ -75,7 +76,7 @@ def test_the_way_from_chance_to_best_is_of_one_population(small):
     wide, way = way_to_best(report)
     assert way.notna().sum() > 20 and way.max() < 1 + 1e-9
     pd.testing.assert_series_equal(wide["way_to_best@attention"], way, check_names=False)
-    assert contradictions(report.rows, readings()) == []
+    assert contradictions(report.to_pandas(), readings()) == []
 
 
 @pytest.mark.slow
@@ -96,7 +97,7 @@ def test_the_demos_way_from_chance_to_best(tmp_path):
     assert (medians["random"] - medians["attention"]) / room > 1  # what was printed
     assert way.mean() == pytest.approx(0.74, abs=0.03) and way.max() < 1 + 1e-9
     assert never["attention"].mean() == pytest.approx(103 / 487, abs=0.03)
-    assert contradictions(report.rows, readings()) == []
+    assert contradictions(report.to_pandas(), readings()) == []
     (compared,) = (
         c for c in report.comparisons if (c.statistic, c.second) == ("fraction_to_flip", "gradient")
     )  # REVIEW A2: it was -.071 on 384 texts, p .001

@@ -19,6 +19,7 @@ from hf_attnprobe.statistics.differences import Sides, changes
 from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import summarize
 from shown_page import Reader
 
@@ -87,7 +88,7 @@ def report_of(rows, *, model="models/base", options=None, **provenance):
         statistics=summarize(rows, CLASSES, readings()),
         provenance=provenance,
         findings=findings(rows, None, CLASSES, seed=0),
-        rows=rows,
+        rows=Rows.of(rows),
     )
 
 
@@ -116,7 +117,7 @@ def values(rows, statistic):
 
 def test_differences_are_those_of_pandas_and_scipy(base, moved, compared):
     for name, statistic in by_name(compared).items():
-        ours, theirs = (values(r.rows, name) for r in (base, moved))
+        ours, theirs = (values(r.to_pandas(), name) for r in (base, moved))
         wanted = theirs - ours
         found = statistic.differences[0]
         assert found.value == pytest.approx(wanted.mean(), abs=1e-12)
@@ -131,7 +132,7 @@ def test_differences_are_those_of_pandas_and_scipy(base, moved, compared):
 
 
 def test_the_interval_is_that_of_the_differences_by_text(base, moved, compared):
-    wanted = values(moved.rows, "median_tvd") - values(base.rows, "median_tvd")
+    wanted = values(moved.to_pandas(), "median_tvd") - values(base.to_pandas(), "median_tvd")
     found = by_name(compared)["median_tvd"].differences[0]
     assert found.ci95 == pytest.approx(mean_estimate(wanted.to_numpy()).ci95)
 
@@ -188,7 +189,9 @@ def test_other_texts_are_no_pairs(base):
     assert comparison.n_shared == (0,)
     assert any("no text is a pair" in caution for caution in comparison.cautions)
     found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
-    ours, theirs = (values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.rows, rows))
+    ours, theirs = (
+        values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.to_pandas(), rows)
+    )
     assert not found.paired and found.n == 60
     assert found.value == pytest.approx(theirs.mean() - ours.mean())
     by_scipy = scipy.stats.bootstrap(
@@ -210,7 +213,7 @@ def test_only_shared_texts_are_compared(base):
     comparison = compare([base, report_of(rows, model="b")])
     assert comparison.n_shared == (50,)
     assert any("share 50 of 90 texts" in caution for caution in comparison.cautions)
-    ours, theirs = values(base.rows, "median_tvd"), values(rows, "median_tvd")
+    ours, theirs = values(base.to_pandas(), "median_tvd"), values(rows, "median_tvd")
     found = by_name(comparison)["median_tvd"].differences[0]
     assert found.value == pytest.approx((theirs - ours).dropna().mean())
     assert found.n == 50
@@ -236,7 +239,10 @@ def test_other_units_leave_only_accuracy(base):
 
 
 def test_accuracy_is_paired_by_text(base, moved, compared):
-    right = [values(r.rows, "predicted_class") == values(r.rows, "label") for r in (base, moved)]
+    right = [
+        values(r.to_pandas(), "predicted_class") == values(r.to_pandas(), "label")
+        for r in (base, moved)
+    ]
     question = next(q for q in compared.questions if q.rule == "accuracy")
     wanted = right[1].mean() - right[0].mean()
     assert question.differences[0].value == pytest.approx(wanted)
@@ -259,7 +265,7 @@ def test_controls_are_subtracted_where_all_have_one(base, moved):
     """Of removal, which is graded so text by text."""
     reports = [
         report_of(
-            with_losses(r.rows, lost=k / 10),
+            with_losses(r.to_pandas(), lost=k / 10),
             model=r.model,
             options={"input_erasure": {}},
             tests=["correlation", "permutation", "input_erasure"],
@@ -269,8 +275,8 @@ def test_controls_are_subtracted_where_all_have_one(base, moved):
     controls = [with_losses(rows_of(5), lost=0.01), with_losses(rows_of(6), lost=0.04)]
     question = question_of(compare(reports, controls=controls), "removal")
     beyond = [
-        values(r.rows, LOSSES[0])
-        - values(r.rows, LOSSES[1])
+        values(r.to_pandas(), LOSSES[0])
+        - values(r.to_pandas(), LOSSES[1])
         - (values(c, LOSSES[0]) - values(c, LOSSES[1]))
         for r, c in zip(reports, controls, strict=True)
     ]
@@ -286,7 +292,7 @@ def test_controls_are_subtracted_where_all_have_one(base, moved):
 def test_a_ratio_of_means_is_compared_by_the_models_own_numbers(base, moved, compared):
     """Importance is graded so, and no text has it."""
     question = question_of(compared, "importance")
-    wanted = values(moved.rows, AGREEMENT) - values(base.rows, AGREEMENT)
+    wanted = values(moved.to_pandas(), AGREEMENT) - values(base.to_pandas(), AGREEMENT)
     assert question.differences[0].value == pytest.approx(wanted.mean())
     controls = [rows_of(5, moved=-0.1), rows_of(6, moved=-0.2)]
     beside = question_of(compare([base, moved], controls=controls), "importance")
@@ -299,16 +305,16 @@ def test_assignment_is_compared_in_what_is_graded(base, moved):
     """In log-odds where these move more than the probability, in all audits."""
 
     def in_log_odds(report, factor):
-        tvd = report.rows[report.rows.statistic == "median_tvd"]
+        tvd = report.to_pandas()[report.to_pandas().statistic == "median_tvd"]
         share = tvd.assign(statistic="median_share_of_log_odds", value=factor * tvd.value)
-        return report_of(pd.concat([report.rows, share]), model=report.model)
+        return report_of(pd.concat([report.to_pandas(), share]), model=report.model)
 
     for factors, said in (((3, 2), "log-odds"), ((3, 0.5), "change of the output")):
         reports = [in_log_odds(r, f) for r, f in zip((base, moved), factors, strict=True)]
         question = question_of(compare(reports), "assignment")
         assert said in question.measure
     name = "median_tvd"
-    wanted = values(moved.rows, name).mean() - values(base.rows, name).mean()
+    wanted = values(moved.to_pandas(), name).mean() - values(base.to_pandas(), name).mean()
     assert question.differences[0].value == pytest.approx(wanted)
 
 
@@ -322,7 +328,7 @@ def test_assignment_is_compared_in_what_is_graded(base, moved):
 )
 def test_names_are_short_and_different(base, models, dtypes, names):
     reports = [
-        report_of(base.rows, model=model, model_fingerprint="same", dtype=dtype)
+        report_of(base.to_pandas(), model=model, model_fingerprint="same", dtype=dtype)
         for model, dtype in zip(models, dtypes, strict=True)
     ]
     assert compare(reports).names == names
@@ -337,7 +343,7 @@ def test_one_audit_or_none_with_rows_is_refused(base):
     with pytest.raises(AttnProbeError, match="two audits or more"):
         compare([base])
     with pytest.raises(AttnProbeError, match="read_audit"):
-        compare([base, dataclasses.replace(base, rows=pd.DataFrame())])
+        compare([base, dataclasses.replace(base, rows=nothing())])
 
 
 def in_line(text):

@@ -18,6 +18,7 @@ from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from made_up_rows import audit_rows, head_rows, long_rows
 
@@ -34,7 +35,7 @@ def a_report(rows):
 
     provenance = {"classes": ["neg", "pos"]}
     told = summarize(rows, ["neg", "pos"], readings()) if len(rows) else ()
-    return Report("m", DatasetName("d", "test"), 60, 0, told, provenance, rows=rows)
+    return Report("m", DatasetName("d", "test"), 60, 0, told, provenance, rows=Rows.of(rows))
 
 
 def named(report, key):
@@ -240,7 +241,7 @@ def test_errors_say_what_to_do(report, report_of_heads, tmp_path):
     with pytest.raises(AttnProbeError, match="got x; there are tau_leave_one_out, tau_gradient"):
         report.plot("x")
     with pytest.raises(AttnProbeError, match=r"pass site=\(layer, head\)"):
-        single = report_of_heads.rows
+        single = report_of_heads.to_pandas()
         a_report(single[single["head"] >= 0]).plot("tau_leave_one_out")
     with pytest.raises(AttnProbeError, match="got fraction_to_flip; there are"):
         report_of_heads.plot("fraction_to_flip")
@@ -255,7 +256,7 @@ def test_errors_say_what_to_do(report, report_of_heads, tmp_path):
 
 
 def test_a_head_is_drawn_where_it_is_named(report_of_heads):
-    single = a_report(report_of_heads.rows[report_of_heads.rows["head"] >= 0])
+    single = a_report(report_of_heads.to_pandas()[report_of_heads.to_pandas()["head"] >= 0])
     assert single.plot("tau_leave_one_out", site=(1, 2)).has_data()
 
 

@@ -302,7 +302,7 @@ def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):
         options=AuditOptions(threshold=5.0),
         progress=False,
     )
-    own = recompute.predictions(report.rows)
+    own = recompute.predictions(report.to_pandas())
     right = ((own.value > 5) == (own.labelled_value > 5)).mean()
     assert report.prune.accuracy[0] == pytest.approx(right)
 

@@ -62,12 +62,12 @@ def report(han, tmp_path_factory):
 def test_texts_without_a_word_are_counted_and_left_out(report):
     found, _ = report
     assert found.n == len(REAL) and found.provenance["skipped_empty"] == len(NOTHING)
-    assert set(found.rows.example_id) == set(range(len(REAL)))
+    assert set(found.to_pandas().example_id) == set(range(len(REAL)))
 
 
 def test_no_number_is_infinite_and_json_is_valid(report):
     found, folder = report
-    assert not np.isinf(found.rows.value).any()
+    assert not np.isinf(found.to_pandas().value).any()
     json.loads(
         (folder / "summary.json").read_text(), parse_constant=pytest.fail
     )  # NaN, Infinity are no JSON
@@ -77,7 +77,7 @@ def test_no_number_is_infinite_and_json_is_valid(report):
 
 def test_single_sentences_are_those_of_the_plain_model(han, report):
     model, tokenizer = han
-    rows = report[0].rows
+    rows = report[0].to_pandas()
     text = "the plot was dull . the cast was fine ! we left ."
     parts = ("the plot was dull .", "the cast was fine !", "we left .")
     with torch.no_grad():
@@ -105,14 +105,16 @@ def test_no_sentence_has_no_probability(han):
 def test_batches_and_order_change_nothing(han, report):
     again = run(han, list(enumerate(REAL + NOTHING))[::-1], tests=TESTS, batch_size=1)
     key = ["test", "statistic", "example_id"]
-    ours, theirs = (r.rows.sort_values(key).reset_index(drop=True) for r in (report[0], again))
+    ours, theirs = (
+        r.to_pandas().sort_values(key).reset_index(drop=True) for r in (report[0], again)
+    )
     assert ours[key].equals(theirs[key])
     np.testing.assert_allclose(ours.value, theirs.value, atol=1e-9)
 
 
 def test_the_table_by_largest_weight_is_that_of_the_sentences(report):
     found, _ = report
-    largest = found.rows[found.rows.statistic == "max_attention"].value
+    largest = found.to_pandas()[found.to_pandas().statistic == "max_attention"].value
     section = found.to_markdown().split("## By largest attention weight")[1].split("##")[0]
     assert f"| [0.75, 1.00] | {(largest >= 0.75).sum()} |" in section
 

@@ -90,7 +90,7 @@ def test_images_go_through_the_processor(model):
     features = datasets.Features(image=datasets.Image())
     data = datasets.Dataset.from_dict({"image": list(images)}, features=features)
     report = audit((model, Processor()), data, "uniform_attention", progress=False)
-    own = report.rows[report.rows.statistic == "probability"].value
+    own = report.to_pandas()[report.to_pandas().statistic == "probability"].value
     with torch.no_grad():
         given = Processor()(images, "pt")["pixel_values"]
         probs = model(given).logits.softmax(-1)

@@ -74,12 +74,12 @@ def test_a_small_job_has_the_report_of_an_audit(job, audited):
     answers = [(f.rule, f.group, f.answer) for f in report.findings]
     assert answers == [(f.rule, f.group, f.answer) for f in audited.findings]
     rows = pd.concat([*rows_of_job(job)]).sort_values(list(KEY), ignore_index=True)
-    expected = audited.rows.sort_values(list(KEY), ignore_index=True)
+    expected = audited.to_pandas().sort_values(list(KEY), ignore_index=True)
     pd.testing.assert_frame_equal(rows, expected, check_dtype=False, rtol=1e-6, atol=1e-6)
 
 
 def test_without_rows_the_report_has_the_same_means_and_findings(of_summaries, audited):
-    assert not len(of_summaries.rows)
+    assert not len(of_summaries.to_pandas())
     ours, theirs = _by_place(of_summaries.statistics), _by_place(audited.statistics)
     assert ours.keys() == theirs.keys()
     for place, statistic in theirs.items():

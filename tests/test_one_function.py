@@ -88,6 +88,6 @@ def test_an_audit_says_the_same_of_both(twins, tokenizer, data):
     asked = {f.rule: f.yardsticks for f in first.findings}
     assert all("control" in asked[rule] for rule in ("importance", "erasure", "removal"))
     key = ["test", "statistic", "example_id", "layer", "head"]
-    both = first.rows.merge(second.rows, on=key)
-    assert len(both) == len(first.rows) == len(second.rows)
+    both = first.to_pandas().merge(second.to_pandas(), on=key)
+    assert len(both) == len(first.to_pandas()) == len(second.to_pandas())
     np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-9)

@@ -136,7 +136,7 @@ def test_long_pairs_are_cut_at_the_longer_text_and_counted():
 def test_an_audit_of_pairs_predicts_what_the_pipeline_does(kind):
     model, tokenizer = make_model(kind), make_tokenizer(kind)
     report = audit(model, ROWS, ["uniform_attention"], tokenizer=tokenizer, progress=False)
-    rows = report.rows[report.rows.test == "prediction"]
+    rows = report.to_pandas()[report.to_pandas().test == "prediction"]
     ours = rows.pivot(index="example_id", columns="statistic", values="value")
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
     whole = [k for k, row in enumerate(ROWS) if row["hypothesis"]]
@@ -297,8 +297,9 @@ def test_the_metric_takes_pairs_and_says_what_the_audit_says():
         progress=False,
     )
     assert str(report.answer) == found["answer"]
-    wanted = report.rows[
-        (report.rows.statistic == "attention_gradient_tau") & (report.rows["head"] < 0)
+    wanted = report.to_pandas()[
+        (report.to_pandas().statistic == "attention_gradient_tau")
+        & (report.to_pandas()["head"] < 0)
     ]
     names = [k for k in found if k.startswith("correlation_attention_gradient_tau")]
     assert names and len(wanted) == len(names) * len(rows)
@@ -350,7 +351,7 @@ def test_no_input_is_lost_on_the_way(make, in_pipeline):
         subject = pipeline("text-classification", model=model, tokenizer=tokenizer)
     options = AuditOptions(single_heads=False)
     report = audit(subject, ROWS, ["permutation"], options=options, progress=False)
-    rows = report.rows[report.rows.statistic == "probability"].set_index("example_id")
+    rows = report.to_pandas()[report.to_pandas().statistic == "probability"].set_index("example_id")
     for k, row in enumerate(ROWS):
         own = tokenizer([row["premise"]], [row["hypothesis"]], return_tensors="pt")
         with torch.no_grad():
@@ -373,7 +374,7 @@ def test_added_weights_are_read_through_their_wrapper():
         )
         for given in (model, model.get_base_model())
     )
-    assert told.rows.equals(inner.rows)
+    assert told.to_pandas().equals(inner.to_pandas())
 
 
 def test_prompts_are_refused():

@@ -122,7 +122,7 @@ def test_the_card_says_what_the_audit_says(cli, model, audited, tmp_path):
     assert wanted and [r.metric_value for r in told] == [f.value for f in wanted]
     assert {r.dataset_type for r in told} == {"acme/reviews"}
     right = next(r for r in card.data.eval_results if r.metric_type == "accuracy")
-    predicted = report.rows[report.rows.test == "prediction"]
+    predicted = report.to_pandas()[report.to_pandas().test == "prediction"]
     wide = predicted.pivot(index="example_id", columns="statistic", values="value")
     assert right.metric_value == pytest.approx((wide.predicted_class == wide.label).mean())
     file = model / ".eval_results" / "attention_faithfulness.yaml"
@@ -265,8 +265,8 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
     # The rows are the rows, and nobody's folders are among them.
     report = read_audit(audited[1])
     got = pd.DataFrame(stranger["rows"]["model"])
-    assert len(got) == len(report.rows)
-    pd.testing.assert_frame_equal(got, report.rows, check_dtype=False, check_exact=True)
+    assert len(got) == len(report.to_pandas())
+    pd.testing.assert_frame_equal(got, report.to_pandas(), check_dtype=False, check_exact=True)
     theirs_of_control = pd.DataFrame(stranger["rows"]["control"])
     assert set(theirs_of_control) == set(got) and len(theirs_of_control)
     key = ["test", "statistic", "example_id", "layer", "head"]

@@ -16,6 +16,7 @@ from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.heads import heads_of
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.hub.pipeline import TextExplainer
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import group_names, groups_of_texts, summarize
 from hf_attnprobe.storage.folders import write_atomically
 
@@ -78,7 +79,7 @@ def test_what_cannot_be_written_is_one_line_each_and_nothing_is_lost(
     monkeypatch.undo()
     said = [r.getMessage() for r in caplog.records if "No space" in r.getMessage()]
     assert len(said) == 3 and all("\n" not in line for line in said)
-    assert len(report.examples) and len(read_audit(tmp_path).rows) == len(report.rows)
+    assert len(report.examples) and len(read_audit(tmp_path).to_pandas()) == len(report.to_pandas())
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
     for name in FILES:  # as a process leaves them that is killed while it writes
         (tmp_path / name).write_text("{")
@@ -101,7 +102,7 @@ def test_a_full_disk_is_one_line(cli, checkpoint, reviews_folder, full_for, monk
     assert done.code == 1 and "No space left on device" in line and "again" in line
     assert any((tmp_path / "rows").glob("part-*"))
     monkeypatch.undo()
-    assert cli(*command).code == 0 and len(read_audit(tmp_path).rows)
+    assert cli(*command).code == 0 and len(read_audit(tmp_path).to_pandas())
 
 
 def test_half_a_file_is_taken_away(tmp_path):
@@ -161,10 +162,12 @@ def test_classes_that_are_called_as_all_or_alike_have_their_own_numbers():
     names = group_names(["all", "no", "no"])
     assert len({"all", *names}) == 4
     predicted = pd.DataFrame({"example_id": range(6), "value": [0.0, 0, 0, 1, 1, 2]})
-    predicted = predicted.assign(test="prediction", statistic="predicted_class")
+    predicted = predicted.assign(
+        test="prediction", statistic="predicted_class", layer=-1, head=-1
+    )
     wide = pd.DataFrame({"number": range(6)}, index=pd.RangeIndex(6, name="example_id"))
-    groups = groups_of_texts(predicted, wide, ["all", "no", "no"])
-    assert [len(group) for group in groups.values()] == [6, 3, 2, 1]
+    groups = groups_of_texts(Rows.of(predicted), wide.index, ["all", "no", "no"])
+    assert [group.sum() for group in groups.values()] == [6, 3, 2, 1]
 
 
 def test_a_cell_keeps_to_its_place():

@@ -267,7 +267,7 @@ def test_an_audit_stops_says_so_and_goes_on_to_the_full_one(model, full, tmp_pat
     assert np.mean(inside) >= 0.95
     assert all(s.ci95[1] - s.ci95[0] <= 0.35 for s in bounded)
     loaded = Report.load(tmp_path / "out")
-    assert stopping_of(loaded.rows) == stopping_of(stopped.rows)
+    assert stopping_of(loaded.to_pandas()) == stopping_of(stopped.to_pandas())
     assert loaded.to_markdown() == stopped.to_markdown()
     whole = means_of(run(model, tmp_path / "out"))  # the same folder, to the end
     for key, s in full.items():
@@ -430,7 +430,7 @@ def on_disk(model, tmp_path_factory):
 
 def stopped_rows(folder):
     keys = ["test", "statistic", "layer", "head", "example_id"]
-    return Report.load(folder).rows[[*keys, "value"]].set_index(keys).value.sort_index()
+    return Report.load(folder).to_pandas()[[*keys, "value"]].set_index(keys).value.sort_index()
 
 
 @pytest.mark.slow

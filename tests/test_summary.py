@@ -15,6 +15,7 @@ from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.differences import compare_rankings
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import (
     Statistic,
     find_statistic,
@@ -129,7 +130,7 @@ def test_report_survives_json_and_renders():
         0,
         summarize(data, ["a", "b"], READINGS),
         TOLD | {"versions": {}},
-        rows=data,
+        rows=Rows.of(data),
     )
     again = from_json(to_json(report) | extras_to_json(report))
     assert to_json(again) == to_json(report)
@@ -250,7 +251,7 @@ def report(readings):
         statistics,
         TOLD | {"versions": {}},
         comparisons=compare_rankings(rows),
-        rows=rows,
+        rows=Rows.of(rows),
     )
 
 
@@ -311,7 +312,7 @@ def test_the_text_has_a_table_of_rankings_and_what_was_compared(report):
 
 def test_the_report_has_the_tables_of_erasure(report):
     text = report.to_markdown()
-    rows = report.rows
+    rows = report.to_pandas()
     values = {
         name: v.to_numpy() for name, v in rows[rows.test == "erasure"].groupby("statistic").value
     }
@@ -350,7 +351,7 @@ def test_the_report_has_the_tables_of_erasure(report):
 def test_what_follows_from_the_algebra_is_said_where_it_was_measured(readings, tau, said):
     rows = erasure_rows(product_margin_tau=tau)
     text = Report(
-        "m", DATA, 200, 0, summarize(rows, ["neg", "pos"], READINGS), TOLD, rows=rows
+        "m", DATA, 200, 0, summarize(rows, ["neg", "pos"], READINGS), TOLD, rows=Rows.of(rows)
     ).to_markdown()
     others = {"restates the read-out's algebra", "not settled by the algebra"} - {said}
     assert said in text and f"τ {tau:.2f}" in text and not any(other in text for other in others)

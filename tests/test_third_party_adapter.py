@@ -181,7 +181,7 @@ def test_it_is_audited(adapter, tokenizer):
     assert "uniform_tvd: output change with uniform attention" in report.to_markdown()
     # The same through the registered factory.
     again = audit(adapter.model, ROWS, TESTS, **settings)
-    assert again.rows.equals(report.rows)
+    assert again.to_pandas().equals(report.to_pandas())
 
 
 def test_what_it_has_not_is_left_out(adapter, tokenizer):
@@ -189,7 +189,7 @@ def test_what_it_has_not_is_left_out(adapter, tokenizer):
     report = audit(adapter, ROWS, **settings)
     reason = report.provenance["left_out"]["conicity"]
     assert "expected a model with HeadValues, got ReaderAdapter" in reason
-    assert report.prune is None and "zero_tvd" in set(report.rows.statistic)
+    assert report.prune is None and "zero_tvd" in set(report.to_pandas().statistic)
     with pytest.raises(AttnProbeError, match="the test conicity cannot be run: expected"):
         audit(adapter, ROWS, ["conicity"], **settings)
     with pytest.raises(AttnProbeError, match="expected no level with an adapter"):

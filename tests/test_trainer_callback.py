@@ -97,7 +97,7 @@ def test_the_numbers_reach_what_report_to_names(make_trainer, reviews):
         (step, logs) for step, logs in logged
     ]
     # The audit of the step, its rows averaged by pandas; the interval holds the mean.
-    rows = callback.report.rows
+    rows = callback.report.to_pandas()
     whole = rows[(rows.layer == -1) & (rows["head"] == -1)]
     means = whole.groupby(["test", "statistic"]).value.mean().dropna()
     numbers = logged[-1][1]
@@ -151,7 +151,7 @@ def test_a_sample_audited_by_the_callback_is_the_one_that_audit_draws(
         tokenizer=tokenizer,
         progress=False,
     )
-    pd.testing.assert_frame_equal(apart.rows, callback.report.rows)
+    pd.testing.assert_frame_equal(apart.to_pandas(), callback.report.to_pandas())
     (entry,) = (e for e in trainer.state.log_history if f"{PREFIX}permutation.median_tvd" in e)
     assert {name for name in entry if name.startswith(PREFIX)} == {
         f"{PREFIX}permutation.median_tvd{end}" for end in ("", "_low", "_high", "_n")
@@ -310,7 +310,7 @@ def test_a_model_in_peft_s_wrapper_is_audited(make_trainer, reviews):
             if weight.dim() > 1:
                 weight.normal_(0, 0.5)
     trainer.train()
-    found = callback.report.rows
+    found = callback.report.to_pandas()
     found = found[found.statistic == "probability"].sort_values("example_id").value
     for row, probability in zip(rows, found, strict=True):
         own = tokenizer(row["text"], row["text_pair"], return_tensors="pt")

@@ -45,7 +45,7 @@ def probs_of(model, tokenizer):
 def audited(model, **options):
     """The probabilities of the audited texts, and the report."""
     report = audit(model, ROWS, **(FEW | options))
-    rows = report.rows[report.rows.test == "prediction"]
+    rows = report.to_pandas()[report.to_pandas().test == "prediction"]
     table = rows.pivot(index="example_id", columns="statistic", values="value")
     names = [name for name in table.columns if name.startswith("p_")]
     return table[names].to_numpy() if names else table, report

@@ -37,6 +37,7 @@ from hf_attnprobe.statistics.grades import (
     possible_answers,
 )
 from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.verdicts import DECISIVE, RANKINGS, RULES, Finding, conclude, overall
 
@@ -615,8 +616,8 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     assert alone.contrasts == () and "control" not in alone.provenance
     held = pd.read_parquet(tmp_path / "a" / "control" / "draw-0" / "rows")
     key = ["test", "statistic", "example_id"]
-    both = held.merge(alone.rows, on=key)
-    assert len(both) == len(held) == len(alone.rows)
+    both = held.merge(alone.to_pandas(), on=key)
+    assert len(both) == len(held) == len(alone.to_pandas())
     np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-12)
     means = held[held.statistic == "median_tvd"].value.mean()
     (beside,) = [c for c in report.contrasts if (c.statistic, c.group) == ("median_tvd", "all")]
@@ -738,7 +739,7 @@ def test_a_report_of_a_folder_is_of_the_texts_of_its_summary(tokenizer, tmp_path
     audit(model, texts, ["permutation", "uniform_attention"], **run)
     for name, text in held.items():
         (tmp_path / name).write_text(text)
-    assert read_audit(tmp_path).rows.example_id.nunique() == 6
+    assert read_audit(tmp_path).to_pandas().example_id.nunique() == 6
     assert render_report(tmp_path) == held["report.md"]
 
 
@@ -751,7 +752,7 @@ def test_shown_texts_were_computed_as_the_audit_asked(tokenizer, tmp_path):
     texts = generated_texts(tokenizer, n=4, length=7)
     asked = Adversarial(method="search", n_steps=3, n_starts=2)
     report = audit(model, texts, [asked], tokenizer=tokenizer, progress=False)
-    rows = report.rows[report.rows.statistic == "epsilon_max_jsd@0.05"]
+    rows = report.to_pandas()[report.to_pandas().statistic == "epsilon_max_jsd@0.05"]
     known = rows.set_index("example_id").value
     assert len(report.examples) == 4
     for text in report.examples:
@@ -772,7 +773,7 @@ def test_medians_by_weight_keep_predicted_classes_apart():
     told = {"classes": ["neg", "pos"], "asked_for": {"model": "m", "dataset": "d"}}
     rows = good_model(n, permutation=moved)
     data = DatasetName("d", "test")
-    text = Report("m", data, n, 0, (), told, rows=rows).to_markdown()
+    text = Report("m", data, n, 0, (), told, rows=Rows.of(rows)).to_markdown()
     assert "| neg | [0.75, 1.00] | 20 | 0.187 |" in text
     assert "| pos | [0.75, 1.00] | 20 | 0.690 |" in text
 

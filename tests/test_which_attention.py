@@ -35,7 +35,7 @@ def test_the_share_on_special_tokens_by_hand(bert):
             maps = bert(**given, output_attentions=True).attentions
         row = torch.stack(maps)[:, 0, :, 0].mean((0, 1))
         expected.append(float(row[0] + row[-1]))
-    found = report.rows[report.rows.statistic == "special_attention"]
+    found = report.to_pandas()[report.to_pandas().statistic == "special_attention"]
     found = found[(found.layer == -1) & (found["head"] == -1)]
     assert found.sort_values("example_id").value.tolist() == pytest.approx(expected, abs=1e-5)
     share = np.mean(expected)
@@ -59,7 +59,7 @@ def test_a_text_of_a_pair_that_is_held_is_not_explained(bert):
 
 def test_a_classifier_attends_to_its_text_alone(checkpoint, reviews):
     report = audit_by_name(str(checkpoint), reviews["test"], tests=["permutation"], test_limit=5)
-    rows = report.rows
+    rows = report.to_pandas()
     assert (rows[rows.statistic == "special_attention"].value == 0).all()
     assert attention_line(report) == "Attention: the only head"
     older = {k: v for k, v in report.provenance.items() if k != "attention"}

@@ -15,6 +15,7 @@ from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimates
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import sample
 from hf_attnprobe.statistics.summary import (
     BY_ROUNDING,
@@ -102,7 +103,7 @@ class Evidence:
 
 
 def evidence_at(
-    rows: pd.DataFrame,
+    rows: Rows | pd.DataFrame,
     classes: Sequence[str],
     *,
     site: tuple[int, int],
@@ -118,7 +119,7 @@ def evidence_at(
         words: of the kind of prediction.
         published: what the papers call data and model.
     """
-    known = at_site(rows, site).dropna(axis=1, how="all")
+    known = at_site(rows, site).frame().dropna(axis=1, how="all")
     values = _with_differences(known)
     everything = Group("all texts", None, values)
     groups = tuple(_classes(everything, predictions_of(rows), classes))
@@ -209,7 +210,7 @@ def ranking_name(key: str) -> str:
 
 
 def audit_charts(
-    rows: pd.DataFrame,
+    rows: Rows | pd.DataFrame,
     classes: Sequence[str],
     *,
     site: tuple[int, int],

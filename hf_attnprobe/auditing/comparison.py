@@ -48,7 +48,7 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
-from hf_attnprobe.statistics.summary import mean_of_draws, site_of_model
+from hf_attnprobe.statistics.summary import Control, site_of_model
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.asked import repeating
 from hf_attnprobe.storage.rows import read_draws
@@ -146,14 +146,14 @@ def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComp
         AttnProbeError: a folder without an audit, and what :func:`compare` raises.
     """
     reports = [read_audit(folder) for folder in folders]
-    controls = [mean_of_draws(read_draws(Path(folder))) for folder in folders]
+    controls = [read_draws(Path(folder)) for folder in folders]
     return compare(reports, controls=controls, seed=seed)
 
 
 def compare(
     reports: Sequence[Report],
     *,
-    controls: Sequence[pd.DataFrame | None] | None = None,
+    controls: Sequence[Control] | None = None,
     seed: int = 0,
 ) -> AuditComparison:
     """Several audits side by side, and the differences of all to the first.
@@ -163,7 +163,7 @@ def compare(
 
     Args:
         reports: at least two, with their rows.
-        controls: rows of each audit's control. With all of them removal is compared
+        controls: rows of the draws of each audit's control. With all of them removal is compared
             beyond the controls, as it is graded.
         seed: of the resamples.
 

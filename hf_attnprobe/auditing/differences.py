@@ -4,11 +4,13 @@ The first audit is what the others are compared with. Texts with the same id of 
 are pairs; only tests with the same options are compared. Pure.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
@@ -18,12 +20,8 @@ from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import QUESTIONS
-from hf_attnprobe.statistics.summary import (
-    PREDICTION,
-    one_row_per_text,
-    predictions_of,
-    site_of_model,
-)
+from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
+from hf_attnprobe.statistics.summary import Control, predictions_of, site_of_model
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import in_words
 
@@ -279,7 +277,7 @@ def cautions(
             yield f"Not compared of {between}, for other options: {', '.join(others)}."
         if alone:
             yield f"In only one of {between}, so not compared: {', '.join(alone)}."
-    if len(prints) > 1 and any((r.rows["head"] > 0).any() for r in reports):
+    if len(prints) > 1 and any(head > 0 for r in reports for _, head in r.rows.sites):
         yield (
             "Heads are compared by their numbers. Head 3 of one model is head 3 of "
             "another only where one was trained from the other."
@@ -312,25 +310,25 @@ def shared_texts(first: AuditResult, other: AuditResult) -> int:
     ours, theirs = (r.provenance.get("data_fingerprint") for r in (first, other))
     if ours is None or ours != theirs:
         return 0
-    return len({*first.rows.example_id} & {*other.rows.example_id})
+    return len(np.intersect1d(first.rows.ids, other.rows.ids))
 
 
 # --- the number behind each question --------------------------------------------------
 
 
-def texts_of(rows: pd.DataFrame, control: pd.DataFrame | None) -> Evidence:
+def texts_of(rows: Rows | pd.DataFrame, control: Control) -> Evidence:
     """What the rows of an audit say of its predictions and of its attention as a whole.
 
     Args:
         rows: of the audit.
-        control: rows of its control, if any.
+        control: rows of the draws of its control, if any.
     """
     right = _right(predictions_of(rows))
-    found = evidence_of(rows, None if control is None or control.empty else control)
+    found = evidence_of(rows, control)
     if found is None:
-        return Evidence(right)
-    texts = pd.concat([right, found.texts], axis=1)
-    return Evidence(texts, tuple(draw.reindex(texts.index) for draw in found.draws))
+        return Evidence(Texts.of_frame(right))
+    texts = pd.concat([right, found.texts.frame()], axis=1)
+    return Evidence(Texts.of_frame(texts), tuple(draw.of(texts.index) for draw in found.draws))
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -369,7 +367,7 @@ def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
 
     The controls are subtracted where every audit that has the number has one.
     """
-    own = [measure.of(audit.texts) for audit in audits]
+    own = [measure.of(audit.texts.frame()) for audit in audits]
     if not measure.beyond_control:
         return Numbers(measure.words, own)
     controls = [measure.of(audit.control) if audit.has_control else None for audit in audits]
@@ -388,7 +386,7 @@ def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
 
 def questions_of(
     reports: Sequence[AuditResult],
-    controls: Sequence[pd.DataFrame | None],
+    controls: Sequence[Control],
     n_shared: Sequence[int],
     names: Sequence[str],
     seed: int,
@@ -495,20 +493,23 @@ def statistics_of(
     return tuple(found)
 
 
-def _columns(rows: pd.DataFrame, tests: Sequence[str], *, to: AuditResult) -> pd.DataFrame:
+def _columns(rows: Rows, tests: Sequence[str], *, to: AuditResult) -> pd.DataFrame:
     """Texts by test, statistic, layer and head, at the first audit's place.
 
     Where the attention as a whole is a head of one model and a group of heads of the
     other, only that is compared.
     """
-    compared = rows[rows.test.isin(tests) & (rows.test != PREDICTION)]
-    compared = compared[~compared.statistic.str.contains(NOT_COMPARED)]
     ours, theirs = site_of_model(to.rows), site_of_model(rows)
-    if ours is not None and theirs is not None and ours != theirs:
-        at_place = (compared.layer == theirs[0]) & (compared["head"] == theirs[1])
-        compared = compared[at_place].assign(layer=ours[0], head=ours[1])
-    wide = one_row_per_text(compared)
-    return wide.set_axis(wide.columns.to_flat_index(), axis=1)
+    elsewhere = ours is not None and theirs is not None and ours != theirs
+
+    def is_compared(test: str, statistic: str, layer: int, head: int) -> bool:
+        if test not in tests or test == PREDICTION or re.search(NOT_COMPARED, statistic):
+            return False
+        return not elsewhere or (layer, head) == theirs
+
+    wide = rows.select(is_compared).measured().wide()
+    columns = [(*c[:2], *ours) if elsewhere and ours else c for c in wide.columns]
+    return wide.set_axis(pd.Index(columns, tupleize_cols=False), axis=1)
 
 
 def _means(report: AuditResult, *, to: AuditResult) -> dict[Place, Estimate]:

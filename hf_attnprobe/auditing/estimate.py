@@ -224,7 +224,7 @@ def estimate_audit(
         def report_on(folder: Path, n_texts: int) -> None:
             tried = replace(sweep, folder=folder / "rows", texts=sweep.texts[:n_texts])
             provenance = provenance_of(job.identity, tried, {}, job.besides)
-            others = rows_of(tried) if whole or brief else None
+            others = [rows_of(tried)] if whole or brief else []
             without = replace(options, prune=False)
             report = report_of(job, tried, provenance, others, without)
             if output_dir is not None:  # else nobody asks for a page, whose charts take their time

@@ -21,8 +21,9 @@ from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import by_hash
-from hf_attnprobe.statistics.summary import PREDICTION, predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import at_site, predictions_of, site_of_model
 from hf_attnprobe.storage.texts import read_texts, write_texts
 from hf_attnprobe.texts import Explainer, Strings
 
@@ -44,7 +45,7 @@ DIGITS = 6
 def shown_texts(
     subject: Subject,
     sweep: Sweep,
-    rows: pd.DataFrame,
+    rows: Rows,
     examples: "datasets.Dataset",
     options: AuditOptions,
 ) -> tuple[ShownText, ...]:
@@ -175,7 +176,7 @@ OF_CLASS = "drawn by chance from the texts predicted {name}"
 DRAWN = "drawn by chance"
 
 
-def choose_texts(rows: pd.DataFrame, n: int, *, classes: Sequence[str] = ()) -> list[Chosen]:
+def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Chosen]:
     """Up to ``n`` texts to show.
 
     Args:
@@ -205,18 +206,14 @@ def choose_texts(rows: pd.DataFrame, n: int, *, classes: Sequence[str] = ()) -> 
 
 
 def _disagreeing(
-    rows: pd.DataFrame, predictions: pd.DataFrame, chosen: dict[int, str]
+    rows: Rows, predictions: pd.DataFrame, chosen: dict[int, str]
 ) -> Iterator[tuple[int, str]]:
     """Of each kind of disagreement the text where it is largest, but for those chosen."""
     site = shown_site(rows)
     if site is None:
         return
     wanted = {name for kind in DISAGREEMENTS for name in kind.needs}
-    at_site = (rows.layer == site.layer) & (rows["head"] == site.head)
-    own = rows[at_site & rows.statistic.isin(wanted)]
-    wide = own.drop_duplicates(["example_id", "statistic"]).pivot(
-        index="example_id", columns="statistic", values="value"
-    )
+    wide = at_site(rows.named(wanted), (site.layer, site.head)).frame()
     wide = wide.reindex(predictions.index).round(DIGITS)
     long = predictions.n_tokens >= FEWEST_TOKENS
     wide = wide[long] if long.any() else wide
@@ -257,7 +254,7 @@ def _of_classes(
         yield predicted.index[predicted == number][0], OF_CLASS.format(name=name)
 
 
-def shown_site(rows: pd.DataFrame) -> Site | None:
+def shown_site(rows: Rows) -> Site | None:
     """Where the shown attention is: what stands for the model, else the head that matters.
 
     That is the one whose zero-ablation moves the output most, or else whose shuffling
@@ -271,13 +268,12 @@ def shown_site(rows: pd.DataFrame) -> Site | None:
         if len(effects):
             layer, head = effects.mean().round(DIGITS).idxmax()
             return Site(int(layer), int(head))
-    tested = rows[rows.test != PREDICTION]
-    sites = sorted({*zip(tested.layer.tolist(), tested["head"].tolist(), strict=True)})
+    sites = sorted(rows.sites)
     heads = [site for site in sites if min(site) >= 0]
     return Site(*(heads or sites)[0]) if sites else None
 
 
-def attention_in_words(model: AttentionModelBase, site: Site, rows: pd.DataFrame) -> str:
+def attention_in_words(model: AttentionModelBase, site: Site, rows: Rows) -> str:
     """Which attention is shown; empty where a model has only one."""
     n_heads = len(model.sites())
     if n_heads == 1:

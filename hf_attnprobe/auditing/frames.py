@@ -1,5 +1,6 @@
 """The numbers of an audit as data frames, and as a LaTeX table."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import pandas as pd
@@ -11,10 +12,11 @@ from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports.latex import escape, table
 from hf_attnprobe.statistics.differences import Contrast
-from hf_attnprobe.statistics.summary import COLUMNS, KEY, PREDICTION, Statistic
+from hf_attnprobe.statistics.rows import COLUMNS, PREDICTION, Rows
+from hf_attnprobe.statistics.summary import Statistic
 
 
-def wide_frame(rows: pd.DataFrame) -> pd.DataFrame:
+def wide_frame(rows: Rows | pd.DataFrame) -> pd.DataFrame:
     """A text per row, a statistic per column; NaN where a text has no value.
 
     Args:
@@ -26,30 +28,16 @@ def wide_frame(rows: pd.DataFrame) -> pd.DataFrame:
         heads or groups were tested, columns have the levels statistic, layer and head;
         what is no statistic of attention, such as ``predicted_class``, has empty ones.
     """
-    rows = rows.drop_duplicates(KEY)
-    names = _names(rows)
-    tested = rows.test != PREDICTION
-    several = len(rows[tested][["layer", "head"]].drop_duplicates()) > 1
-    if not several:
-        return (
-            rows.assign(name=names)
-            .pivot(index="example_id", columns="name", values="value")[list(names.unique())]
-            .rename_axis(columns="statistic")
-        )
-    levels = [names]
-    for level in ("layer", "head"):
-        levels.append(rows[level].astype(object).where(tested, ""))
-    table = rows.assign(statistic=levels[0], layer=levels[1], head=levels[2])
-    order = table[["statistic", "layer", "head"]].drop_duplicates()
-    wide = table.pivot(index="example_id", columns=["statistic", "layer", "head"], values="value")
-    return wide[list(order.itertuples(index=False, name=None))]
-
-
-def _names(rows: pd.DataFrame) -> pd.Series:
-    """The columns' names: the statistic's, with its test's where that is ambiguous."""
-    tests_of = rows.groupby("statistic").test.nunique()
-    ambiguous = rows.statistic.map(tests_of) > 1
-    return rows.statistic.where(~ambiguous, rows.test + "." + rows.statistic)
+    rows = Rows.of(rows)
+    n_tests = Counter(name for _, name in {column[:2] for column in rows.columns})
+    names = [f"{c[0]}.{c[1]}" if n_tests[c[1]] > 1 else c[1] for c in rows.columns]
+    wide = rows.wide()
+    if len(rows.sites) <= 1:
+        return wide.set_axis(pd.Index(names, name="statistic"), axis=1)
+    places = [("", "") if c[0] == PREDICTION else c[2:] for c in rows.columns]
+    levels = [(name, *place) for name, place in zip(names, places, strict=True)]
+    columns = pd.MultiIndex.from_tuples(levels, names=["statistic", "layer", "head"])
+    return wide.set_axis(columns, axis=1)
 
 
 def summary_frame(report: AuditResult, statistics: Collection[str] | None = None) -> pd.DataFrame:

@@ -24,6 +24,7 @@ from hf_attnprobe.auditing.heads import (
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -33,7 +34,7 @@ from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 def head_maps(
-    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
+    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, words: Words = CLASSES
 ) -> tuple[HeatMap, ...]:
     """A map of every statistic of ``MEASURES`` that more than one head has.
 
@@ -46,10 +47,8 @@ def head_maps(
     if len(known) < 2:
         return ()
     sides = [range(1 + max(place[k] for place in known)) for k in (0, 1)]
-    wanted = rows
-    if len(rows):
-        wanted = rows[rows.statistic.isin([*MEASURES, *(m.less for m in MEASURES.values())])]
-    found = {name: heads_of(statistics, wanted, name, m.less) for name, m in MEASURES.items()}
+    rows = Rows.of(rows)
+    found = {name: heads_of(statistics, rows, name, m.less) for name, m in MEASURES.items()}
     return tuple(
         _map(name, heads, sides, words) for name, heads in found.items() if len(heads.means) > 1
     )
@@ -104,7 +103,7 @@ WHOLE = "all attention"
 
 
 def group_charts(
-    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
+    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, words: Words = CLASSES
 ) -> tuple[Chart, ...]:
     """Groups of heads edited at once, beside the largest single head of each.
 
@@ -119,7 +118,7 @@ def group_charts(
 
 
 def _group_chart(
-    name: str, statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words
+    name: str, statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, words: Words
 ) -> Chart | None:
     found = at_places(statistics, name)
     groups = {_group(p): found[p] for p in sorted(found) if p == EVERYWHERE or p[1] == ALL <= p[0]}

@@ -172,10 +172,7 @@ def site_table(report: AuditResult) -> Table:
     """Sites down, statistics over all texts across, each with its interval."""
     found = {name: at_places(report.statistics, name) for name in COLUMNS}
     found = {name: values for name, values in found.items() if values}
-    wanted = report.rows
-    if len(wanted):
-        wanted = wanted[wanted.statistic.isin(list(found))]
-    ends = {name: head_intervals(wanted, name) for name in found}
+    ends = {name: head_intervals(report.rows, name) for name in found}
     sets = report.provenance.get("head_sets") or []
 
     def cell(name: str, place: Place) -> Number | None:

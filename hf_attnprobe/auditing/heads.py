@@ -11,6 +11,7 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.estimates import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.stopping import difference, stopping_of, widened
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic
 from hf_attnprobe.statistics.verdicts import RULES
@@ -196,7 +197,7 @@ def has_several(statistics: Sequence[Statistic]) -> bool:
     return any(s.head < 0 and s.n for s in statistics) or has_heads(statistics)
 
 
-def values_by_head(rows: pd.DataFrame, statistic: str) -> pd.DataFrame:
+def values_by_head(rows: Rows | pd.DataFrame, statistic: str) -> pd.DataFrame:
     """The values of a statistic [texts × heads]; NaN where a text has none.
 
     Args:
@@ -205,13 +206,10 @@ def values_by_head(rows: pd.DataFrame, statistic: str) -> pd.DataFrame:
     Returns:
         The index has example ids, the columns (layer, head) without groups of heads.
     """
-    if not len(rows):
-        return pd.DataFrame()
-    wanted = (rows.statistic == statistic) & (rows.layer >= 0) & (rows["head"] >= 0)
-    return rows[wanted].pivot_table(index="example_id", columns=["layer", "head"], values="value")
+    return Rows.of(rows).of_heads(statistic)
 
 
-def head_intervals(rows: pd.DataFrame, statistic: str, less: str = "") -> Intervals:
+def head_intervals(rows: Rows | pd.DataFrame, statistic: str, less: str = "") -> Intervals:
     """95% intervals of a statistic's means that hold for all heads at once.
 
     Heads with a value for fewer than ``MIN_TEXTS`` texts have none.
@@ -245,7 +243,7 @@ def head_intervals(rows: pd.DataFrame, statistic: str, less: str = "") -> Interv
 
 
 def heads_of(
-    statistics: Sequence[Statistic], rows: pd.DataFrame, name: str, less: str = ""
+    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, name: str, less: str = ""
 ) -> Heads:
     """The means of a statistic with their intervals, by head; of a difference with ``less``."""
     own = {p: s for p, s in at_places(statistics, name).items() if min(p) >= 0}
@@ -262,7 +260,7 @@ MIN_HEADS = 10  # heads from which on a correlation over heads is read
 
 
 def head_sentences(
-    statistics: Sequence[Statistic], rows: pd.DataFrame, words: Words = CLASSES
+    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, words: Words = CLASSES
 ) -> list[str]:
     """What no map of heads says: where erasing by attention fails, and how the screen did.
 
@@ -291,7 +289,7 @@ def head_sentences(
     return [said, *screened]
 
 
-def screen_sentences(statistics: Sequence[Statistic], rows: pd.DataFrame) -> Iterator[str]:
+def screen_sentences(statistics: Sequence[Statistic], rows: Rows | pd.DataFrame) -> Iterator[str]:
     """How well the first-order screen ranked the heads that were then tested.
 
     By Spearman's ρ over heads. Both means of a head are over the texts on which it was
@@ -336,7 +334,7 @@ def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
 
 
 def _means_on_same_texts(
-    statistics: Sequence[Statistic], rows: pd.DataFrame, one: str, other: str
+    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, one: str, other: str
 ) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
     """Two statistics by head, both over the texts that have both."""
     first, second = values_by_head(rows, one), values_by_head(rows, other)

@@ -20,6 +20,7 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Number, Section, Table
 from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import (
     Statistic,
     attention_bin,
@@ -61,7 +62,7 @@ def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
     return {s.statistic: s for s in statistics if s.group == "all" and s.n}
 
 
-def of_test(test: str, statistics: Sequence[Statistic], rows: pd.DataFrame) -> list[Block]:
+def of_test(test: str, statistics: Sequence[Statistic], rows: Rows) -> list[Block]:
     """What a test has beside its statistics one by one.
 
     Args:
@@ -128,22 +129,19 @@ def flip_table(statistics: Sequence[Statistic]) -> Table | None:
     )
 
 
-def fraction_table(statistics: Sequence[Statistic], rows: pd.DataFrame) -> Table | None:
+def fraction_table(statistics: Sequence[Statistic], rows: Rows) -> Table | None:
     """How many tokens are erased before the decision flips, on the same texts.
 
     As the box plots of Serrano & Smith (2019), but for all rankings on the texts that
     can be flipped, with never as all.
     """
-    if not len(rows):
-        return None
     known = named(statistics)
-    fractions = rows[rows.test == "erasure"].groupby("statistic").value
-    values = {name: group.dropna() for name, group in fractions}
-    names = [
-        name
-        for name in sorted(values, key=position)
-        if name.partition("@")[0] in ("fraction_to_flip", "minimal_fraction") and len(values[name])
-    ]
+    families = ("fraction_to_flip", "minimal_fraction")
+    wanted = rows.select(
+        lambda test, name, *_: test == "erasure" and name.partition("@")[0] in families
+    )
+    values = {c[1]: pd.Series(wanted.read(c)).dropna() for c in wanted.columns}
+    names = [name for name in sorted(values, key=position) if len(values[name])]
     if not names:
         return None
     is_exact = "minimal_fraction" in names
@@ -354,12 +352,9 @@ READING = (
 )
 
 
-def delta_table(rows: pd.DataFrame) -> list[Block]:
+def delta_table(rows: Rows) -> list[Block]:
     """ΔJS in bins of Δα, of the audit of one head."""
-    if not len(rows):
-        return []
-    wanted = rows[rows.statistic.isin(["delta_js", "delta_attention"])]
-    wide = wanted.pivot_table(index="example_id", columns="statistic", values="value")
+    wide = rows.named(["delta_js", "delta_attention"]).by_name()
     if not {"delta_js", "delta_attention"} <= set(wide):
         return []
     table: list[list[Cell]] = [
@@ -546,11 +541,7 @@ def by_largest_weight(report: AuditResult) -> Section | None:
     As the violin plots of Jain & Wallace 2019 (Figure 6), which part the classes too: a
     mean of both may be a value between two modes that no text has.
     """
-    rows = report.rows
-    if not len(rows):
-        return None
-    wanted = rows[rows.statistic.isin(["max_attention", "predicted_class", *BINNED])]
-    wide = wanted.pivot_table(index="example_id", columns="statistic", values="value")
+    wide = report.rows.named(["max_attention", "predicted_class", *BINNED]).by_name()
     shown = [name for name in BINNED if name in wide]
     if "max_attention" not in wide or "predicted_class" not in wide or not shown:
         return None

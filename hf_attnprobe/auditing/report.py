@@ -16,8 +16,9 @@ from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented, as_json
+from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.summary import PREDICTION, site_of_model
+from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.storage.rows import read_rows
@@ -94,7 +95,7 @@ class Report(AuditResult, Documented):
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows: test, statistic, example_id, layer, head, value."""
-        return self.rows
+        return self.rows.long()
 
     def wide_frame(self) -> pd.DataFrame:
         """A text per row, a statistic per column.
@@ -128,19 +129,18 @@ def read_audit(folder: str | Path) -> Report:
     report, tests = read_summary(
         folder, _parsed, kind="an audit", verb="the audit", check=_check_audit
     )
-    rows = read_rows(Path(folder) / "rows")
+    long = read_rows(Path(folder) / "rows")
     shown = read_texts(Path(folder))
     # The folder may hold texts and tests that no summary has been made of yet.
     if shown is not None and report.example_ids:
         shown = tuple(text for text in shown if text.example_id in report.example_ids)
+    rows = Rows.of(rows_that_count(long, report.provenance.get(MARK), report.example_ids))
     if report.example_ids and tests:
-        told = rows.example_id.isin(report.example_ids)
-        rows = rows[told & rows.test.isin([*tests, PREDICTION])]
-        stopped = report.provenance.get(MARK)
-        rows = rows_that_count(rows, stopped, report.example_ids)
+        told = {*tests, PREDICTION}
+        rows = rows.select(lambda test, *_: test in told).of_texts(report.example_ids)
     return dataclasses.replace(
         report,
-        rows=rows.reset_index(drop=True),
+        rows=rows,
         examples=report.examples if shown is None else shown,
     )
 

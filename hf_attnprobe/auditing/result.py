@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
-
 from hf_attnprobe.auditing.verdict import (
     QUESTION,
     conclusion,
@@ -23,6 +21,7 @@ from hf_attnprobe.plain_data import plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of
@@ -59,7 +58,7 @@ class AuditResult:
             mistake in the program.
         notes: sentences that belong beside the findings.
         example_ids: of the texts.
-        rows: one value per test, statistic, text, layer and head.
+        rows: one value per test, statistic, text, layer and head; read when asked for.
     """
 
     model: str
@@ -76,7 +75,7 @@ class AuditResult:
     contradictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     example_ids: tuple[int, ...] = field(default=(), repr=False)
-    rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+    rows: Rows = field(default_factory=nothing, repr=False, compare=False)
 
     @property
     def words(self) -> Words:

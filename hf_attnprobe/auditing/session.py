@@ -3,11 +3,10 @@
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
@@ -70,9 +69,10 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.differences import Contrast, compare_rankings, contrast
+from hf_attnprobe.statistics.differences import compare_rankings, contrast
+from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.summary import PREDICTION, site_of_model, summarize
+from hf_attnprobe.statistics.summary import site_of_model, summarize
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import (
@@ -128,11 +128,11 @@ def run_audit(
             own = deadline.halved() if subject.controls else deadline
             outcome = _run_tests(sweep, choice, options, limits, own)
             check_kept(sweep, N_AFTER, NOT_ALONE)
-            others = None
+            others: list[Rows] = []
             if subject.controls:
                 repeat_on_control(sweep, subject.controls, outcome, limits, deadline, job.control)
-                drawn = audited_rows(sweep, read_draws(folder))
-                others = drawn if len(drawn) else None
+                draws = (audited_rows(sweep, draw) for draw in read_draws(folder))
+                others = [draw for draw in draws if len(draw)]
                 said = with_draws(job.control, len(subject.controls))
                 besides = {**besides, "control": said}
             if outcome.facts:
@@ -192,37 +192,41 @@ def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path
         yield Path(folder)
 
 
-def rows_of(sweep: Sweep) -> pd.DataFrame:
-    """The rows of this run's texts and tests; the folder may hold more."""
-    return audited_rows(sweep, read_rows(sweep.folder))
+def rows_of(sweep: Sweep, facts: Mapping[str, Any] | None = None) -> Rows:
+    """The rows of this run's texts and tests that count; the folder may hold more.
+
+    Args:
+        facts: of an audit that may have stopped; see :func:`rows_that_count`.
+    """
+    ids = [text.example_id for text in sweep.texts]
+    rows = rows_that_count(read_rows(sweep.folder), facts, ids)
+    return audited_rows(sweep, Rows.of(rows))
 
 
-def audited_rows(sweep: Sweep, rows: pd.DataFrame) -> pd.DataFrame:
+def audited_rows(sweep: Sweep, rows: Rows) -> Rows:
     """Those of this run's texts and tests."""
-    audited = rows.example_id.isin([text.example_id for text in sweep.texts])
-    return rows[audited & rows.test.isin([*sweep.options, PREDICTION])]
+    tests = {*sweep.options, PREDICTION}
+    own = rows.select(lambda test, *_: test in tests)
+    return own.of_texts([text.example_id for text in sweep.texts])
 
 
 def report_of(
     job: PreparedAudit,
     sweep: Sweep,
     provenance: dict[str, Any],
-    control: pd.DataFrame | None,
+    control: Sequence[Rows],
     options: AuditOptions,
 ) -> Report:
     """The report of this run's texts and tests."""
     subject, data, examples = job.subject, job.data, job.examples
     facts = provenance.get(MARK)
     ids = tuple(sorted(text.example_id for text in sweep.texts))
-    rows = rows_that_count(rows_of(sweep), facts, ids)
+    rows = rows_of(sweep, facts)
     classes, seed = subject.adapter.label_names, sweep.seed
     unit = provenance.get("unit_of_number", "")
     words = words_of(provenance["prediction"], unit=unit)
     statistics = summarize(rows, classes, readings())
     statistics = valid_statistics(statistics, rows, classes)
-    contrasts: tuple[Contrast, ...] = ()
-    if control is not None:
-        contrasts = contrast(rows, control, classes)
     return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),
@@ -243,19 +247,19 @@ def report_of(
             shares_draws=any(c.reassignment is None for c in subject.controls),
             rules=with_thresholds(options.thresholds),
         ),
-        contrasts=contrasts,
+        contrasts=contrast(rows, control, classes),
         contradictions=tuple(contradictions(rows, readings(), of_number=words.is_number)),
         notes=(
             *stopping_notes(facts, statistics),
             *_notes(sweep, rows, provenance, options.predicts),
             *learned_notes(subject.name, provenance),
         ),
-        rows=rows.reset_index(drop=True),
+        rows=rows,
     )
 
 
 def _notes(
-    sweep: Sweep, rows: pd.DataFrame, provenance: Mapping[str, Any], predicts: str
+    sweep: Sweep, rows: Rows, provenance: Mapping[str, Any], predicts: str
 ) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
     unknown = unknown_note(provenance["unknown_tokens"])

@@ -8,19 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import as_text
 from hf_attnprobe.progress import in_words
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.stopping import Stopping, stopping_of, widened
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
-    COLUMNS,
     Statistic,
     groups_of_texts,
-    one_row_per_text,
 )
 
 
@@ -282,7 +280,7 @@ def _race(race: Mapping[str, Any]) -> list[str]:
 
 
 def valid_statistics(
-    statistics: Sequence[Statistic], rows: pd.DataFrame, label_names: Sequence[str]
+    statistics: Sequence[Statistic], rows: Rows, label_names: Sequence[str]
 ) -> tuple[Statistic, ...]:
     """The same with intervals made valid in spite of stopping, where there is a bound.
 
@@ -296,13 +294,12 @@ def valid_statistics(
     stopping = stopping_of(rows)
     if stopping is None or not statistics:
         return tuple(statistics)
-    wide = one_row_per_text(rows)
-    undefined = rows[rows.value.isna()].groupby(COLUMNS).size().to_dict()
+    tested = rows.of_tests()
+    wide = tested.wide()
+    undefined = {c: int(np.isnan(tested.read(c)[tested.is_there(c)]).sum()) for c in tested.columns}
     found: dict[tuple, Statistic] = {}
-    for group, texts in groups_of_texts(rows, wide, label_names).items():
-        own = [s for s in statistics if s.group == group]
-        if not own:
-            continue
+    for group, members in groups_of_texts(rows, wide.index, label_names).items():
+        own, texts = [s for s in statistics if s.group == group], wide[members]
         ordinary = np.array([s.ci95 for s in own], dtype=np.float64).T
         bounds = [stopping.bounds(s.statistic) for s in own]
         ends = widened(ordinary, texts[[s.column for s in own]], bounds, stopping)

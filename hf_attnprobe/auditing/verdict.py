@@ -15,9 +15,11 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
 from hf_attnprobe.statistics.questions import QUESTIONS, said_as
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
+    Control,
     Statistic,
     group_names,
     predictions_of,
@@ -38,8 +40,8 @@ QUESTION = "Does this attention explain the predictions?"
 
 
 def findings(
-    rows: pd.DataFrame,
-    control: pd.DataFrame | None,
+    rows: Rows | pd.DataFrame,
+    control: Control,
     label_names: Sequence[str],
     *,
     seed: int = 0,
@@ -54,8 +56,7 @@ def findings(
 
     Args:
         rows: of the audit.
-        control: of the same tests on the control; with a column ``draw`` where it was
-            drawn several times.
+        control: of every draw of the control, with the same tests.
         label_names: names of the classes.
         seed: of the resamples behind R².
         words: of the kind of prediction.

@@ -33,7 +33,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.hub.options import CardOptions
 from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.statistics.summary import mean_of_draws
+from hf_attnprobe.statistics.rows import mean_of
 from hf_attnprobe.storage.asked import OBJECT, repeating
 from hf_attnprobe.storage.rows import read_draws
 
@@ -461,7 +461,7 @@ def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, b
     """Rows as Parquet and the reports, as they may be seen by anybody."""
     files = {}
     for split in SPLITS:
-        rows = audit.report.rows if split == "model" else _control(audit)
+        rows = audit.report.to_pandas() if split == "model" else _control(audit)
         if len(rows):
             files[f"{split}.parquet"] = _parquet(rows)
     names = audit.public_names(model)
@@ -487,9 +487,8 @@ def _control(audit: ReadAudit) -> pd.DataFrame:
 
     All splits of a data set have the same columns, so no draw can be numbered.
     """
-    rows = mean_of_draws(read_draws(audit.folder))
-    ids = audit.report.example_ids
-    return rows[rows.example_id.isin(ids)] if ids else rows
+    rows, ids = mean_of(read_draws(audit.folder)), audit.report.example_ids
+    return (rows.of_texts(ids) if ids else rows).long()
 
 
 def _parquet(rows: pd.DataFrame) -> bytes:

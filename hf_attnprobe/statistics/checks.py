@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.readings import Readings, is_declared_share
+from hf_attnprobe.statistics.rows import Rows, Texts
 
 
-Place = tuple[int, int, int]
-"""Layer, head, and the id of a text."""
 TOLERANCE = 1e-5
 """What rounding may do to numbers of the size of 1; models may run in float32."""
 
@@ -114,23 +113,13 @@ SAME_TEXTS = ("fraction_to_flip", "never_flips", "probability_mass_removed", "re
 """Statistics of erasure that all rankings have on the same texts."""
 
 
-class _Table(NamedTuple):
-    """The rows of one test, side by side.
-
-    ``values`` has a row per (layer, head, example_id) and a column per statistic;
-    ``is_measured`` says whether the site has the statistic at all, for any text.
-    """
-
-    values: pd.DataFrame
-    is_measured: pd.DataFrame
-
-
-def contradictions(rows: pd.DataFrame, readings: Readings, *, of_number: bool = False) -> list[str]:
+def contradictions(
+    rows: Rows | pd.DataFrame, readings: Readings, *, of_number: bool = False
+) -> list[str]:
     """One sentence for each impossible value in the rows of an audit; empty if all is well.
 
     Args:
-        rows: test, statistic, example_id, layer, head, value, as
-            :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
+        rows: of an audit, or their long form.
         readings: of the tests; what one declares a share is checked to be one, since the
             kind of its interval follows from it.
         of_number: whether the model predicts a number, whose changes have no limit.
@@ -143,61 +132,31 @@ def contradictions(rows: pd.DataFrame, readings: Readings, *, of_number: bool = 
         if is_declared_share(*family, readings)
     ]
     found: list[str] = []
-    for test, of_test in rows.groupby("test", observed=True):
-        table = _table(of_test)
-        broken = (
-            *_orders(test, table),
-            *_ranges(test, table, ranges),
-            *_texts(test, table),
-        )
+    rows = Rows.of(rows)
+    for test, layer, head in sorted({(c[0], *c[2:]) for c in rows.columns}):
+        own = rows.select(lambda *c, at=(test, layer, head): (c[0], *c[2:]) == at)
+        texts = Texts.at(own, (layer, head))
+        broken = (*_orders(test, texts), *_ranges(test, texts, ranges), *_lacking(test, texts))
         found += [
             f"{test}, layer {layer}, head {head}, text {text}: {sentence}"
-            for (layer, head, text), sentence in broken
+            for text, sentence in broken
         ]
     return found
 
 
-def _table(rows: pd.DataFrame) -> _Table:
-    """Of equal rows the first counts, as when two runs have met in one folder."""
-    # Not by `pivot`: an audit of all heads has millions of rows.
-    statistic, names = pd.factorize(rows.statistic, sort=True)
-    text, texts = pd.factorize(rows.example_id, sort=True)
-    layer, layers = pd.factorize(rows.layer, sort=True)
-    head, heads = pd.factorize(rows["head"], sort=True)
-    site, sites = pd.factorize(layer * len(heads) + head, sort=True)
-    values = np.full((len(sites) * len(texts), len(names)), np.nan)
-    place = site * len(texts) + text
-    is_first = ~pd.Series(place * len(names) + statistic).duplicated().to_numpy()
-    values[place[is_first], statistic[is_first]] = rows.value[is_first]
-    is_measured = np.zeros((len(sites), len(names)), dtype=bool)
-    is_measured[site, statistic] = True
-    index = pd.MultiIndex.from_arrays(
-        [
-            layers[sites // len(heads)].repeat(len(texts)),
-            heads[sites % len(heads)].repeat(len(texts)),
-            np.tile(texts, len(sites)),
-        ]
-    )
-    return _Table(
-        pd.DataFrame(values, index=index, columns=names),
-        pd.DataFrame(is_measured.repeat(len(texts), axis=0), index=index, columns=names),
-    )
+Broken = Iterator[tuple[int, str]]
+"""Ids of texts, and what is wrong with each."""
 
 
-def _orders(test: str, table: _Table) -> Iterator[tuple[Place, str]]:
-    values = table.values
+def _orders(test: str, texts: Texts) -> Broken:
     for rule in ORDERS:
         if rule.test != test:
             continue
-        for smaller, larger in _pairs(rule, list(values)):
-            low, high = values[smaller], values[larger]
-            is_broken = low > high + TOLERANCE
-            broken = zip(low[is_broken].items(), high[is_broken], strict=True)
-            for (place, value), limit in broken:
-                yield (
-                    place,
-                    f"{smaller} is {value:.6g} and {larger} {limit:.6g}, but {rule.why}",
-                )
+        for smaller, larger in _pairs(rule, texts.names):
+            low, high = texts.values(smaller), texts.values(larger)
+            for k in np.flatnonzero(low > high + TOLERANCE):
+                said = f"{smaller} is {low[k]:.6g} and {larger} {high[k]:.6g}, but {rule.why}"
+                yield texts.index[k], said
 
 
 def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -212,30 +171,31 @@ def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield smaller, larger
 
 
-def _ranges(test: str, table: _Table, ranges: Iterable[Range]) -> Iterator[tuple[Place, str]]:
+def _ranges(test: str, texts: Texts, ranges: Iterable[Range]) -> Broken:
     for rule in ranges:
-        for name in _of_family(rule.statistic, table) if rule.test == test else ():
-            values = table.values[name]
+        for name in _of_family(rule.statistic, texts) if rule.test == test else ():
+            values = texts.values(name)
             outside = (values < rule.low - TOLERANCE) | (values > rule.high + TOLERANCE)
-            for place, value in values[outside].items():
-                yield place, f"{name} is {value:.6g}, but {rule.why}"
+            for k in np.flatnonzero(outside):
+                yield texts.index[k], f"{name} is {values[k]:.6g}, but {rule.why}"
 
 
-def _texts(test: str, table: _Table) -> Iterator[tuple[Place, str]]:
+def _lacking(test: str, texts: Texts) -> Broken:
     """Texts on which one ranking has a value and another of the site has none."""
     for family in SAME_TEXTS if test == "erasure" else ():
-        names = _of_family(family, table)
-        has = table.values[names].notna()
-        lacks = table.is_measured[names] & ~has
-        for place, row in lacks[has.any(axis=1) & lacks.any(axis=1)].iterrows():
-            lacking = ", ".join(name for name in names if row[name])
+        names = _of_family(family, texts)
+        n_known = np.zeros(len(texts), dtype=int)
+        for name in names:
+            n_known += ~np.isnan(texts.values(name))
+        for k in np.flatnonzero((n_known > 0) & (n_known < len(names))):
+            lacking = ", ".join(name for name in names if np.isnan(texts.values(name)[k]))
             yield (
-                place,
+                texts.index[k],
                 f"{lacking} has no value and others have, but all rankings are compared "
                 "on the same texts",
             )
 
 
-def _of_family(family: str, table: _Table) -> list[str]:
+def _of_family(family: str, texts: Texts) -> list[str]:
     """The statistics of one name, with all their keys."""
-    return [name for name in table.values if name.partition("@")[0] == family]
+    return [name for name in texts.names if name.partition("@")[0] == family]

@@ -26,12 +26,8 @@ from hf_attnprobe.statistics.estimates import (
     share_difference_interval,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.summary import (
-    groups_of_texts,
-    mean_of_draws,
-    one_row_per_text,
-    position,
-)
+from hf_attnprobe.statistics.rows import Rows, Texts, mean_of
+from hf_attnprobe.statistics.summary import Control, draws_of, groups_of_texts, position
 
 
 @dataclass(frozen=True)
@@ -137,8 +133,8 @@ class Contrast(KeyedEstimate):
 
 
 def contrast(
-    rows: pd.DataFrame,
-    other: pd.DataFrame,
+    rows: Rows | pd.DataFrame,
+    other: Control,
     label_names: Sequence[str],
 ) -> tuple[Contrast, ...]:
     """Paired differences of every statistic that both sets of rows have.
@@ -154,16 +150,23 @@ def contrast(
         In the order of test, statistic, layer and head, each for ``all`` texts and then
         for the predicted classes, except classes that are never predicted.
     """
-    model, control = one_row_per_text(rows), one_row_per_text(mean_of_draws(other))
-    texts = model.index.intersection(control.index)
-    columns = model.columns.intersection(control.columns).sort_values()
-    model, control = model.loc[texts, columns], control.loc[texts, columns]
-    by_group = []
-    for group, members in groups_of_texts(rows, model, label_names).items():
-        sides = (side.to_numpy(np.float64) for side in (control.loc[members.index], members))
-        found = zip(columns, paired(*sides), strict=True)
-        by_group += [[_contrast(column, group, d) for column, d in found]] if len(members) else []
-    return tuple(c for of_column in zip(*by_group, strict=True) for c in of_column)
+    rows, control = Rows.of(rows), mean_of(draws_of(other)).of_tests()
+    model = rows.of_tests().of_texts(control.ids)
+    control = control.of_texts(model.ids)
+    columns = sorted({*model.columns} & {*control.columns})
+    groups = groups_of_texts(rows, model.index, label_names)
+    contrasts: list[Contrast] = []
+    for some, own in model.in_parts(columns):
+        theirs = control.matrix(some)
+        by_group = [
+            [
+                _contrast(column, group, found)
+                for column, found in zip(some, paired(theirs[among], own[among]), strict=True)
+            ]
+            for group, among in groups.items()
+        ]
+        contrasts += [c for of_column in zip(*by_group, strict=True) for c in of_column]
+    return tuple(contrasts)
 
 
 def _contrast(column: tuple, group: str, difference: Difference) -> Contrast:
@@ -354,7 +357,7 @@ class Comparison(Estimate):
 
 
 def compare_rankings(
-    rows: pd.DataFrame,
+    rows: Rows | pd.DataFrame,
     *,
     against: str | None = "attention",
     site: tuple[int, int] | None = None,
@@ -372,9 +375,9 @@ def compare_rankings(
     """
     comparisons: list[Comparison] = []
     for test in MEANS:
-        wide = _wide(rows[rows.test == test], site)
-        if wide is not None:
-            pairs = _pairs_of(test, wide, against)
+        texts = _at(Rows.of(rows).select(lambda name, *_, test=test: name == test), site)
+        if texts is not None:
+            pairs = _pairs_of(test, texts, against)
             comparisons += _measured(test, pairs, seed)
     return tuple(comparisons)
 
@@ -394,12 +397,12 @@ class _Pair(NamedTuple):
     others: np.ndarray
 
 
-def _pairs_of(test: str, wide: pd.DataFrame, against: str | None) -> list[_Pair]:
+def _pairs_of(test: str, texts: Texts, against: str | None) -> list[_Pair]:
     """Every pair of one test in which some text has both values."""
-    pairs = _single_erasures(wide)
-    never = _by_ranking(wide, "never_flips")
+    pairs = _single_erasures(texts)
+    never = _by_ranking(texts, "never_flips")
     for family in MEANS[test]:
-        values = _by_ranking(wide, family)
+        values = _by_ranking(texts, family)
         names = _names(list(values), against)
         if family == "fraction_to_flip":
             for first, second in names:
@@ -414,11 +417,11 @@ def _pairs_of(test: str, wide: pd.DataFrame, against: str | None) -> list[_Pair]
     return [pair for pair in pairs if not np.isnan(pair.values - pair.others).all()]
 
 
-def _single_erasures(wide: pd.DataFrame) -> list[_Pair]:
+def _single_erasures(texts: Texts) -> list[_Pair]:
     """The largest weight against a random one."""
-    if not {"top_flips", "random_flips"} <= set(wide):
+    if not {"top_flips", "random_flips"} <= {*texts.names}:
         return []
-    flips = (wide[name].to_numpy() for name in ("top_flips", "random_flips"))
+    flips = (texts.values(name) for name in ("top_flips", "random_flips"))
     return [_Pair("flips", "mcnemar", "top", "random", *flips)]
 
 
@@ -527,26 +530,22 @@ def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]
         yield generator.integers(0, 2, shape, dtype=np.int8).astype(np.float64)
 
 
-def _wide(rows: pd.DataFrame, site: tuple[int, int] | None) -> pd.DataFrame | None:
-    """Texts by statistics at the site; None without such a site or a single one."""
-    if site is not None:
-        rows = rows[(rows.layer == site[0]) & (rows["head"] == site[1])]
-    if not len(rows) or len(rows[["layer", "head"]].drop_duplicates()) > 1:
-        return None
-    rows = rows.drop_duplicates(["example_id", "statistic"])
-    return rows.pivot(index="example_id", columns="statistic", values="value")
+def _at(rows: Rows, site: tuple[int, int] | None) -> Texts | None:
+    """The texts at the site; None without such a site or a single one."""
+    sites = rows.sites if site is None else rows.sites & {site}
+    return Texts.at(rows, *sites) if len(sites) == 1 else None
 
 
-def _by_ranking(wide: pd.DataFrame, family: str) -> dict[str, np.ndarray]:
+def _by_ranking(texts: Texts, family: str) -> dict[str, np.ndarray]:
     """The values [texts] of ``family@ranking`` by ranking, in table order.
 
     Single random orders are left out, their mean ``random`` stands for them.
     """
     values = {}
-    for statistic in sorted(wide.columns, key=position):
+    for statistic in sorted(texts.names, key=position):
         name, _, ranking = statistic.partition("@")
         if name == family and not ranking.startswith("random_"):
-            values[ranking] = wide[statistic].to_numpy()
+            values[ranking] = texts.values(statistic)
     return values
 
 

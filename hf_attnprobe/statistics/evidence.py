@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import Estimate, function_estimate, mean_estimate, student_t
+from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, stopping_of, widened
-from hf_attnprobe.statistics.summary import at_site, draws_of, site_of_model
+from hf_attnprobe.statistics.summary import Control, at_site, draws_of, site_of_model
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The numbers of one site, a text per row and a statistic per column.
+    """The numbers of one site, read a statistic at a time.
 
     Attributes:
         texts: of the model.
@@ -29,8 +30,8 @@ class Evidence:
             attention is drawn for each text, and its spread is that of the texts.
     """
 
-    texts: pd.DataFrame
-    draws: tuple[pd.DataFrame, ...] = ()
+    texts: Texts
+    draws: tuple[Texts, ...] = ()
     words: Words = CLASSES
     stopping: Stopping | None = None
     shares_draws: bool = False
@@ -41,11 +42,11 @@ class Evidence:
 
     def column(self, name: str) -> np.ndarray:
         """A statistic of the model by text; NaN where there is none."""
-        return _column(self.texts, name)
+        return self.texts.values(name)
 
     def control_column(self, name: str) -> np.ndarray:
         """The mean over the control's draws by text; NaN where there is none."""
-        columns = np.array([_column(draw, name) for draw in self.draws])
+        columns = np.array([draw.values(name) for draw in self.draws])
         columns = columns.reshape(len(self.draws), len(self.texts))
         n_known = (~np.isnan(columns)).sum(0)
         known = np.full(len(self.texts), np.nan)
@@ -55,7 +56,7 @@ class Evidence:
     @property
     def control(self) -> pd.DataFrame:
         """The means over the control's draws, of every statistic that one of them has."""
-        names = dict.fromkeys(name for draw in self.draws for name in draw)
+        names = dict.fromkeys(name for draw in self.draws for name in draw.names)
         columns = {name: self.control_column(name) for name in names}
         return pd.DataFrame(columns, index=self.texts.index)
 
@@ -138,14 +139,14 @@ class Evidence:
         chosen = chosen + 0 * both.sum(1, keepdims=True)
         return function_estimate(chosen, lambda means: share(*means.T))
 
-    def of_draw(self, draw: pd.DataFrame) -> "Evidence":
+    def of_draw(self, draw: Texts) -> "Evidence":
         """This evidence with a single draw of the control."""
         return replace(self, draws=(draw,))
 
     def of(self, texts: pd.Index) -> "Evidence":
         """This evidence on some of the texts."""
-        draws = tuple(draw.reindex(texts) for draw in self.draws)
-        return replace(self, texts=self.texts.loc[texts], draws=draws)
+        draws = tuple(draw.of(texts) for draw in self.draws)
+        return replace(self, texts=self.texts.of(texts), draws=draws)
 
     def _over_draws(self, found: Estimate, of_draw: Callable[["Evidence"], float]) -> Estimate:
         """The interval widened by the spread of draws that all texts share.
@@ -181,15 +182,9 @@ class Evidence:
         return replace(estimate, ci95=(low, high))
 
 
-def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
-    if name not in frame:
-        return np.full(len(frame), np.nan)
-    return frame[name].to_numpy(dtype=np.float64)
-
-
 def evidence_of(
-    rows: pd.DataFrame,
-    control: pd.DataFrame | None,
+    rows: Rows | pd.DataFrame,
+    control: Control,
     *,
     words: Words = CLASSES,
     shares_draws: bool = False,
@@ -198,12 +193,14 @@ def evidence_of(
 
     Args:
         rows: of an audit.
-        control: rows of its control, with a column ``draw`` where there are several.
+        control: rows of every draw of its control; of their long form a column ``draw``
+            numbers them.
         words, shares_draws: see :class:`Evidence`.
     """
+    rows = Rows.of(rows)
     site = site_of_model(rows)
     if site is None:
         return None
     texts = at_site(rows, site)
-    draws = tuple(at_site(draw, site).reindex(texts.index) for draw in draws_of(control))
+    draws = tuple(at_site(draw, site).of(texts.index) for draw in draws_of(control))
     return Evidence(texts, draws, words, stopping_of(rows), shares_draws)

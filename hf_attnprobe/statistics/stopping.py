@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import LEVEL
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import random_order
 
 
@@ -349,7 +350,7 @@ def marked(rows: pd.DataFrame, stopping: Stopping) -> pd.DataFrame:
     return rows
 
 
-def stopping_of(rows: pd.DataFrame) -> Stopping | None:
+def stopping_of(rows: Rows | pd.DataFrame) -> Stopping | None:
     """The mark of rows; None of those of an ordinary audit."""
     mark = rows.attrs.get(MARK)
     return None if mark is None else Stopping(**mark)

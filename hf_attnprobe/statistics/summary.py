@@ -4,22 +4,20 @@ Pure: a data frame in, statistics and plain words out.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
 from hf_attnprobe.statistics.estimates import KeyedEstimate, is_share, mean_interval, share_interval
+from hf_attnprobe.statistics.rows import COLUMNS, PREDICTION, Column, Rows, Texts
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
-COLUMNS = ["test", "statistic", "layer", "head"]
-KEY = ["example_id", *COLUMNS]
 ALL_TEXTS = "all"  # the group of all, beside those of predicted classes
-PREDICTION = "prediction"  # the rows every audit writes besides its tests
 RANKINGS = (
     "random",
     "attention",
@@ -68,7 +66,7 @@ class Statistic(KeyedEstimate):
 
 
 def summarize(
-    rows: pd.DataFrame, label_names: Sequence[str], readings: Readings
+    rows: Rows | pd.DataFrame, label_names: Sequence[str], readings: Readings
 ) -> tuple[Statistic, ...]:
     """All statistics of a run, for all texts and for the texts of each predicted class.
 
@@ -76,35 +74,30 @@ def summarize(
     is a share of texts and has an exact interval; others have those of ``estimates.py``.
 
     Args:
-        rows: as :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
+        rows: of an audit, or their long form.
         label_names: names of the model's classes.
         readings: of the tests; their order is that of the result.
     """
-    wide = one_row_per_text(rows)
-    columns = in_order(wide.columns, readings)
-    by_group = [
-        _describe(texts[columns], group, readings)
-        for group, texts in groups_of_texts(rows, wide, label_names).items()
-        if len(texts)
-    ]
+    every = Rows.of(rows)
+    tested = every.of_tests()
+    groups = groups_of_texts(every, tested.index, label_names)
     statistics: list[Statistic] = []
-    for of_column in zip(*by_group, strict=True):
-        statistics += of_column
+    for columns, values in tested.in_parts(in_order(tested.columns, readings)):
+        by_group = [
+            _describe(values if name == ALL_TEXTS else values[members], columns, name, readings)
+            for name, members in groups.items()
+        ]
+        for of_column in zip(*by_group, strict=True):
+            statistics += of_column
     return tuple(statistics)
 
 
-def one_row_per_text(rows: pd.DataFrame) -> pd.DataFrame:
-    """The tests' values, one column per test, statistic, layer and head."""
-    tested = rows[rows.test != PREDICTION].drop_duplicates(KEY)
-    return tested.set_index(KEY).value.unstack(COLUMNS)
-
-
-def in_order(columns: Iterable[tuple], readings: Readings) -> list[tuple]:
+def in_order(columns: Iterable[Column], readings: Readings) -> list[Column]:
     """Columns by the order of the readings, then by site, then by key."""
     families = [(test, name) for test in readings for name in readings[test]]
     order = {family: k for k, family in enumerate(families)}
 
-    def place(column: tuple) -> tuple:
+    def place(column: Column) -> tuple:
         test, statistic, *site = column
         family = test, statistic.split("@")[0]
         return order.get(family, len(order)), tuple(site), position(statistic)
@@ -113,16 +106,14 @@ def in_order(columns: Iterable[tuple], readings: Readings) -> list[tuple]:
 
 
 def groups_of_texts(
-    rows: pd.DataFrame, wide: pd.DataFrame, label_names: Sequence[str]
-) -> dict[str, pd.DataFrame]:
-    """All texts, and those of each predicted class, by name."""
-    of_class = (rows.test == PREDICTION) & (rows.statistic == "predicted_class")
-    predicted = rows[of_class].set_index("example_id").value.astype(int)
-    predicted = predicted.reindex(wide.index)
-    groups = {ALL_TEXTS: wide}
-    for k, name in enumerate(group_names(label_names)):
-        groups[name] = wide[predicted == k]
-    return groups
+    rows: Rows, texts: pd.Index, label_names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """All texts, and those of each class that is predicted, by name: bool [texts]."""
+    groups = {ALL_TEXTS: np.ones(len(texts), dtype=bool)}
+    predicted = predictions_of(rows, ("predicted_class",)).reindex(texts)
+    for k, name in enumerate(group_names(label_names) if predicted.shape[1] else ()):
+        groups[name] = (predicted.predicted_class == k).to_numpy()
+    return {name: members for name, members in groups.items() if members.any()}
 
 
 def group_names(label_names: Sequence[str]) -> list[str]:
@@ -137,24 +128,26 @@ def group_names(label_names: Sequence[str]) -> list[str]:
     return names[1:]
 
 
-def _describe(frame: pd.DataFrame, group: str, readings: Readings) -> list[Statistic]:
-    """One statistic per column."""
-    values = frame.to_numpy(dtype=np.float64)
+def _describe(
+    values: np.ndarray, columns: Sequence[Column], group: str, readings: Readings
+) -> list[Statistic]:
+    """One statistic per column of values [texts, columns]."""
     low, high = mean_interval(values)
-    declared = [is_declared_share(test, name, readings) for test, name, *_ in frame]
+    declared = [is_declared_share(test, name, readings) for test, name, *_ in columns]
     shares = is_share(values) & declared
     of_shares = values[:, shares]
     sizes = (~np.isnan(of_shares)).sum(0)
     low[shares], high[shares] = share_interval(np.nansum(of_shares, 0), sizes)
     described = []
-    for k, (test, statistic, layer, head) in enumerate(frame.columns):
+    for k, column in enumerate(columns):
         real = values[~np.isnan(values[:, k]), k]
         mean, median, std = (
             float(f(real)) if len(real) else float("nan") for f in (np.mean, np.median, np.std)
         )
         described.append(
             Statistic(
-                *(test, statistic, int(layer), int(head), group),
+                *column,
+                group,
                 value=mean,
                 ci95=(float(low[k]), float(high[k])),
                 n=len(real),
@@ -221,53 +214,51 @@ DRAW = "draw"
 """The column of a control's rows that numbers its draws, where there are several."""
 
 
-def draws_of(control: pd.DataFrame | None) -> list[pd.DataFrame]:
+Control: TypeAlias = "Sequence[Rows] | pd.DataFrame | None"
+"""The rows of every draw of a control; or their long form."""
+
+
+def draws_of(control: Control) -> list[Rows]:
     """The rows of each draw of a control; none without one."""
     if control is None:
         return []
+    if not isinstance(control, pd.DataFrame):
+        return [*control]
     if DRAW not in control:
-        return [control]
-    return [rows.drop(columns=DRAW) for _, rows in control.groupby(DRAW)]
-
-
-def mean_of_draws(control: pd.DataFrame) -> pd.DataFrame:
-    """A control's rows with every value the mean over its draws."""
-    if DRAW not in control:
-        return control
-    key = [name for name in control.columns if name not in (DRAW, "value")]
-    return control.groupby(key, as_index=False, sort=False).value.mean()
+        return [Rows.of(control)]
+    return [Rows.of(rows) for _, rows in control.groupby(DRAW)]
 
 
 # --- rows of one site -------------------------------------------------------------------------
 
 
-def site_of_model(rows: pd.DataFrame) -> tuple[int, int] | None:
+def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
     """The layer and head that represent the model's attention.
 
     All heads at once where they were tested so, else the only head; None where several
     heads were tested one by one.
     """
-    tested = rows[rows.test != PREDICTION]
-    places = tested[["layer", "head"]].drop_duplicates()
-    sites = set(zip(places.layer.tolist(), places["head"].tolist(), strict=True))
+    sites = Rows.of(rows).sites
     if (-1, -1) in sites:
         return -1, -1
     heads = [site for site in sites if min(site) >= 0]
     return heads[0] if len(heads) == 1 else None
 
 
-def predictions_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows about predictions, a text per row."""
-    own = rows[rows.test == PREDICTION].drop_duplicates(["example_id", "statistic"])
-    return own.pivot(index="example_id", columns="statistic", values="value")
+def predictions_of(
+    rows: Rows | pd.DataFrame, statistics: Collection[str] | None = None
+) -> pd.DataFrame:
+    """The rows about predictions, a text per row; some of their statistics, or all."""
+    own = Rows.of(rows).select(
+        lambda test, name, *_: test == PREDICTION and (statistics is None or name in statistics)
+    )
+    return Texts.at(own.measured(), (-1, -1)).frame()
 
 
-def at_site(rows: pd.DataFrame, site: tuple[int, int]) -> pd.DataFrame:
-    """Texts by statistics at one site."""
-    layer, head = site
-    wide = one_row_per_text(rows[(rows.layer == layer) & (rows["head"] == head)])
-    names = wide.columns.get_level_values("statistic")
-    return wide.set_axis(names, axis=1).loc[:, ~names.duplicated()]
+def at_site(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
+    """What tests measured of the texts at one site."""
+    rows = Rows.of(rows)
+    return Texts.at(rows.select(lambda test, *_: test != PREDICTION), site)
 
 
 # --- bins of attention weights ----------------------------------------------------------------

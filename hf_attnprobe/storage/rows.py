@@ -18,7 +18,7 @@ import torch
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.statistics.summary import DRAW, PREDICTION
+from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.storage.folders import half_written
 
 
@@ -217,14 +217,12 @@ def draw_folder(audit: Path, draw: int) -> Path:
     return audit / "control" / f"draw-{draw}" / "rows"
 
 
-def read_draws(audit: Path) -> pd.DataFrame:
-    """The rows of all draws of an audit's control, numbered in a column; may be empty."""
+def read_draws(audit: Path) -> list[Rows]:
+    """The rows of each draw of an audit's control; none without one."""
     draws = sorted(
         int(folder.name.partition("-")[2]) for folder in (audit / "control").glob("draw-[0-9]*")
     )
-    parts = [read_rows(draw_folder(audit, n)).assign(**{DRAW: n}) for n in draws]
-    empty = pd.DataFrame({name: [] for name in (*COLUMNS, DRAW)})
-    return pd.concat(parts, ignore_index=True) if parts else empty
+    return [Rows.of(read_rows(draw_folder(audit, n))) for n in draws]
 
 
 Place = tuple[str, int, int]

@@ -205,7 +205,7 @@ def test_an_attention_classifier_in_another_format(dtype, checkpoint):
     rows = [{"text": t, "label": k} for k, t in enumerate(TEXTS)]
     options = AuditOptions(dtype=dtype, control="none", shown_texts=1)
     report = audit(checkpoint, rows, "adversarial", options=options, progress=False)
-    jsd = report.rows[report.rows.statistic == "epsilon_max_jsd@0.01"]
+    jsd = report.to_pandas()[report.to_pandas().statistic == "epsilon_max_jsd@0.01"]
     assert len(jsd) == 2 and jsd.value.between(0, 0.7).all()
 
 
@@ -216,11 +216,13 @@ def test_texts_are_shown_with_the_search_that_the_rows_are_of(checkpoint, tmp_pa
     options = AuditOptions(control="none")
     audit(checkpoint, rows, tests, options=options, output_dir=tmp_path, progress=False)
     found = read_audit(tmp_path)
-    assert found.rows[found.rows.statistic == "epsilon_max_jsd_exact"].value.eq(0).all()
+    assert (
+        found.to_pandas()[found.to_pandas().statistic == "epsilon_max_jsd_exact"].value.eq(0).all()
+    )
     for text in json.loads((tmp_path / "texts.json").read_text())["texts"]:
-        row = found.rows[
-            (found.rows.example_id == text["example_id"])
-            & (found.rows.statistic == "epsilon_max_jsd@0.05")  # the one that is shown
+        row = found.to_pandas()[
+            (found.to_pandas().example_id == text["example_id"])
+            & (found.to_pandas().statistic == "epsilon_max_jsd@0.05")  # the one that is shown
         ]
         attention, other = (
             torch.tensor(text["scores"][name], dtype=torch.float64)

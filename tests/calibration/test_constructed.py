@@ -243,7 +243,7 @@ def test_rows_are_those_of_an_audit_whatever_its_batches(name, tmp_path):
         progress=False,
     )
     rows, control = rows_of(drawn, seed=1)
-    own = [(rows, report.rows)]
+    own = [(rows, report.to_pandas())]
     draws = [
         (control[control.draw == n], read_rows(draw_folder(tmp_path, n))) for n in range(DRAWS)
     ]

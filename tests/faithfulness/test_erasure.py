@@ -735,7 +735,7 @@ def test_in_an_audit(checkpoint, reviews, tmp_path):
     assert "flips the decision" in report.to_text(verbose=True)
     released = Erasure(renormalise=False, draw="released", all_zero=True)
     other = audit_by_name(checkpoint, reviews, **options | {"tests": released})
-    assert not other.rows.value.equals(report.rows.value)
+    assert not other.to_pandas().value.equals(report.to_pandas().value)
     with pytest.raises(AttnProbeError, match="its options"):
         options["tests"] = Erasure(renormalise=False)
         audit_by_name(checkpoint, reviews, output_dir=tmp_path, **options)

@@ -1,0 +1,286 @@
+"""Rows: the values of texts, one column per test, statistic and site, read when asked for.
+
+One kind for every audit, whether its values are in memory, in the folder of an audit or in
+the partitions of a job: whoever needs a column reads it, and drops it again. So a report of
+a million texts needs the memory of a few columns.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+PREDICTION = "prediction"  # the rows every audit writes besides its tests
+COLUMNS = ["test", "statistic", "layer", "head"]
+KEY = ("test", "statistic", "example_id", "layer", "head")
+"""Of a long row; there is one value of each."""
+AT_ONCE = 2**20
+"""Values that are in memory together where columns are read one after the other."""
+
+Column = tuple[str, str, int, int]
+"""Test, statistic, layer and head."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The values of texts.
+
+    Attributes:
+        ids: of the texts, int64 [texts], ascending.
+        columns: test, statistic, layer and head of every column, sorted.
+        read: the values of a column [texts]; NaN where they are undefined, or not there.
+        is_there: which texts were measured in a column, whether the value is defined or
+            not, bool [texts].
+        attrs: what holds for all, such as that the audit may have stopped early.
+    """
+
+    ids: np.ndarray
+    columns: tuple[Column, ...]
+    read: Callable[[Column], np.ndarray]
+    is_there: Callable[[Column], np.ndarray]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: "Rows | pd.DataFrame") -> "Rows":
+        """Rows of their long form, a value per row; rows as they are.
+
+        Args:
+            rows: with the columns test, statistic, example_id, layer, head and value, in
+                any order; of equal keys the first counts, as when two runs met in a folder.
+        """
+        return rows if isinstance(rows, Rows) else _in_memory(rows)
+
+    def __len__(self) -> int:
+        """The number of texts."""
+        return len(self.ids)
+
+    @property
+    def index(self) -> pd.Index:
+        """The ids as they label frames."""
+        return pd.Index(self.ids, name="example_id")
+
+    @property
+    def sites(self) -> set[tuple[int, int]]:
+        """Layer and head wherever a test looked."""
+        return {(layer, head) for test, _, layer, head in self.columns if test != PREDICTION}
+
+    def select(self, wanted: Callable[[str, str, int, int], bool]) -> "Rows":
+        """Some of the columns, of all texts; ``wanted`` takes test, statistic, layer and head."""
+        return replace(self, columns=tuple(c for c in self.columns if wanted(*c)))
+
+    def of_tests(self) -> "Rows":
+        """What tests measured, of the texts that they measured."""
+        return self.select(lambda test, *_: test != PREDICTION).measured()
+
+    def named(self, statistics: Collection[str]) -> "Rows":
+        """The columns of some statistics."""
+        return self.select(lambda _, name, *__: name in statistics)
+
+    def measured(self) -> "Rows":
+        """The texts that were measured in any column."""
+        found = np.zeros(len(self), dtype=bool)
+        for column in self.columns:
+            found |= self.is_there(column)
+            if found.all():
+                return self
+        return self.take(np.flatnonzero(found))
+
+    def take(self, places: np.ndarray) -> "Rows":
+        """Some of the texts, by their places in ``ids``, in ascending order."""
+
+        return replace(
+            self,
+            ids=self.ids[places],
+            read=lambda column: self.read(column)[places],
+            is_there=lambda column: self.is_there(column)[places],
+        )
+
+    def of_texts(self, ids: Collection[int] | np.ndarray) -> "Rows":
+        """The texts with these ids."""
+        return self.take(np.flatnonzero(np.isin(self.ids, np.asarray([*ids], dtype=np.int64))))
+
+    def matrix(self, columns: Sequence[Column]) -> np.ndarray:
+        """Values [texts, columns]; a column lies in one piece, as it is read and summed."""
+        values = np.empty((len(columns), len(self)))
+        for k, column in enumerate(columns):
+            values[k] = self.read(column)
+        return values.T
+
+    def in_parts(self, columns: Sequence[Column]) -> Iterator[tuple[Sequence[Column], np.ndarray]]:
+        """All columns with their values [texts, columns], as many at once as memory allows."""
+        n_at_once = max(1, AT_ONCE // max(1, len(self)))
+        for start in range(0, len(columns), n_at_once):
+            some = columns[start : start + n_at_once]
+            yield some, self.matrix(some)
+
+    def wide(self) -> pd.DataFrame:
+        """A text per row, and a column per test, statistic, layer and head."""
+        names = pd.MultiIndex.from_tuples(self.columns, names=COLUMNS) if self.columns else None
+        return pd.DataFrame(self.matrix(self.columns), index=self.index, columns=names)
+
+    def by_name(self) -> pd.DataFrame:
+        """A text per row, and a column per statistic: its mean over tests and sites.
+
+        Without texts and statistics that have no value.
+        """
+        wide = self.wide()
+        if not self.columns:
+            return wide
+        return wide.T.groupby("statistic").mean().T.dropna(how="all").dropna(how="all", axis=1)
+
+    def of_heads(self, statistic: str) -> pd.DataFrame:
+        """A statistic of single heads, texts by (layer, head); without empty ones."""
+        own = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
+        if not own.columns:
+            return pd.DataFrame()
+        wide = own.wide().droplevel(["test", "statistic"], axis=1)
+        wide = wide.loc[:, ~wide.columns.duplicated()]
+        return wide.dropna(how="all").dropna(how="all", axis=1)
+
+    def long(self) -> pd.DataFrame:
+        """A value per row, in the order of ``KEY``."""
+        parts = [self._long(*family) for family in dict.fromkeys(c[:2] for c in self.columns)]
+        rows = pd.concat(parts, ignore_index=True) if parts else _long_frame(self.ids[:0])
+        rows.attrs = dict(self.attrs)
+        return rows
+
+    def _long(self, test: str, statistic: str) -> pd.DataFrame:
+        own = [c for c in self.columns if c[:2] == (test, statistic)]
+        text, site = np.nonzero(np.stack([self.is_there(column) for column in own], axis=1))
+        layers, heads = np.array([c[2:] for c in own], dtype=np.int32).T
+        values = self.matrix(own)[text, site]
+        return _long_frame(self.ids[text], test, statistic, layers[site], heads[site], values)
+
+
+def nothing() -> Rows:
+    """Rows of no text."""
+    return Rows(np.empty(0, np.int64), (), read=lambda _: np.empty(0), is_there=_nowhere)
+
+
+def _nowhere(_: Column) -> np.ndarray:
+    return np.empty(0, dtype=bool)
+
+
+def _long_frame(
+    ids: np.ndarray,
+    test: str = "",
+    statistic: str = "",
+    layers: Sequence[int] | np.ndarray = (),
+    heads: Sequence[int] | np.ndarray = (),
+    values: Sequence[float] | np.ndarray = (),
+) -> pd.DataFrame:
+    named = {"test": test, "statistic": statistic, "example_id": ids}
+    frame = pd.DataFrame({**named, "layer": layers, "head": heads, "value": values})
+    return frame.astype({"layer": "int32", "head": "int32", "value": "float64"})
+
+
+def _in_memory(rows: pd.DataFrame) -> Rows:
+    if rows.empty:
+        return nothing()
+    text, ids = pd.factorize(rows.example_id, sort=True)
+    coded = [pd.factorize(rows[name], sort=True) for name in COLUMNS]
+    place = np.zeros(len(rows), dtype=np.int64)
+    for code, level in coded:
+        place = place * len(level) + code
+    _, first, column = np.unique(place, return_index=True, return_inverse=True)
+    columns = tuple(zip(*(np.asarray(level)[c[first]].tolist() for c, level in coded), strict=True))
+    values = np.full((len(columns), len(ids)), np.nan)
+    there = np.zeros(values.shape, dtype=bool)
+    cell, of_row = np.unique(column * len(ids) + text, return_index=True)
+    values.flat[cell] = rows.value.to_numpy(dtype=np.float64)[of_row]
+    there.flat[cell] = True
+    number = {c: k for k, c in enumerate(columns)}
+    return Rows(
+        ids=np.asarray(ids, dtype=np.int64),
+        columns=columns,
+        read=lambda c: values[number[c]],
+        is_there=lambda c: there[number[c]],
+        attrs=dict(rows.attrs),
+    )
+
+
+def mean_of(draws: Sequence[Rows]) -> Rows:
+    """The mean over the draws of a control, of each value over those that have it."""
+    ids = np.unique(np.concatenate([np.empty(0, np.int64), *(draw.ids for draw in draws)]))
+    columns = tuple(sorted({column for draw in draws for column in draw.columns}))
+    places = [np.searchsorted(ids, draw.ids) for draw in draws]
+
+    def with_column(column: Column) -> Iterator[tuple[Rows, np.ndarray]]:
+        for draw, own in zip(draws, places, strict=True):
+            if column in draw.columns:
+                yield draw, own
+
+    def read(column: Column) -> np.ndarray:
+        total, n_known = np.zeros((2, len(ids)))
+        for draw, own in with_column(column):
+            values = draw.read(column)
+            total[own] += np.nan_to_num(values)
+            n_known[own] += ~np.isnan(values)
+        with np.errstate(invalid="ignore"):
+            return total / n_known  # NaN where no draw has a value
+
+    def is_there(column: Column) -> np.ndarray:
+        found = np.zeros(len(ids), dtype=bool)
+        for draw, own in with_column(column):
+            found[own] |= draw.is_there(column)
+        return found
+
+    return Rows(ids, columns, read, is_there)
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """The values of texts at one site, a statistic read when it is asked for.
+
+    Attributes:
+        index: ids of the texts.
+        names: of the statistics.
+        read: the values of one of them, [texts].
+    """
+
+    index: pd.Index
+    names: tuple[str, ...]
+    read: Callable[[str], np.ndarray]
+
+    @classmethod
+    def at(cls, rows: Rows, site: tuple[int, int]) -> "Texts":
+        """What was measured at a site; of a name that two tests have, the first one's."""
+        own = rows.select(lambda *column: column[2:] == site).measured()
+        columns = {c[1]: c for c in reversed(own.columns)}
+        return cls(own.index, tuple(reversed(columns)), lambda name: own.read(columns[name]))
+
+    @classmethod
+    def of_frame(cls, frame: pd.DataFrame) -> "Texts":
+        """Those of a frame with a text per row and a statistic per column."""
+        return cls(frame.index, tuple(frame), lambda name: frame[name].to_numpy(np.float64))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def values(self, name: str) -> np.ndarray:
+        """A statistic by text; NaN where there is none."""
+        return self.read(name) if name in self.names else np.full(len(self), np.nan)
+
+    def series(self, name: str) -> pd.Series:
+        """The same, by id."""
+        return pd.Series(self.values(name), index=self.index, name=name)
+
+    def frame(self) -> pd.DataFrame:
+        """All statistics, a text per row."""
+        return pd.DataFrame({name: self.values(name) for name in self.names}, index=self.index)
+
+    def of(self, texts: pd.Index) -> "Texts":
+        """Other texts in the order given; those that are not here have no values."""
+        places = self.index.get_indexer(texts)
+
+        def read(name: str) -> np.ndarray:
+            values = np.append(self.read(name), np.nan)  # of the place −1
+            return values[places]
+
+        return replace(self, index=texts, read=read)
