@@ -1,4 +1,4 @@
-"""The report of a job: that of an audit of the same texts, and without rows nearly so."""
+"""The report of a job is that of an audit of the same texts, number by number."""
 
 import json
 
@@ -14,21 +14,20 @@ from hf_attnprobe import (
     run_partition,
 )
 from hf_attnprobe.auditing.result import to_json
-from hf_attnprobe.partitions import report as job_reports
 from hf_attnprobe.partitions.report import job_report, rows_of_job
-from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.storage.rows import KEY
 
 
 # Batches differ, and some numbers are shares in float32: equal to 1e-6.
-TESTS = ["correlation", "input_erasure", Permutation(n_permutations=3)]
+TESTS = ["correlation", "input_erasure", "erasure", Permutation(n_permutations=3)]
 PARTITIONS = 3
+DRAWS = AuditOptions(control_draws=2)
 
 
 @pytest.fixture(scope="module")
 def planned(checkpoint, reviews_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("planned") / "job"
-    given = {"output_dir": folder, "partitions": PARTITIONS}
+    given = {"output_dir": folder, "partitions": PARTITIONS, "options": DRAWS}
     plan_audit(checkpoint, str(reviews_folder), TESTS, **given)
     return folder
 
@@ -48,64 +47,54 @@ def job(planned):
 
 @pytest.fixture(scope="module")
 def audited(checkpoint, reviews_folder):
-    options = AuditOptions(control="none")
-    return audit(checkpoint, str(reviews_folder), TESTS, options=options)
+    return audit(checkpoint, str(reviews_folder), TESTS, options=DRAWS, progress=False)
 
 
-@pytest.fixture
-def of_summaries(job, monkeypatch):
-    monkeypatch.setattr(job_reports, "FEW_VALUES", 0)
-    return job_report(job)
+def agree(ours, theirs, where=""):
+    """Plain data, numbers to rounding."""
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys(), where
+        pairs = [(ours[key], theirs[key], f"{where}.{key}") for key in theirs]
+    elif isinstance(theirs, list):
+        assert len(ours) == len(theirs), where
+        pairs = [(*both, f"{where}[{k}]") for k, both in enumerate(zip(ours, theirs, strict=True))]
+    else:
+        is_number = isinstance(theirs, float)
+        expected = pytest.approx(theirs, abs=1e-6, rel=1e-6) if is_number else theirs
+        assert ours == expected, where
+        return
+    for pair in pairs:
+        agree(*pair)
 
 
-def _by_place(statistics):
-    return {(s.test, s.statistic, s.layer, s.head, s.group): s for s in statistics}
+def test_a_job_has_the_report_of_an_audit(job, audited):
+    ours, theirs = to_json(job_report(job)), to_json(audited)
+    for key in ("n", "answer", "verdict", "accuracy", "findings", "statistics"):
+        agree(ours[key], theirs[key], key)
+    for key in ("contrasts", "comparisons", "contradictions"):
+        agree(ours[key], theirs[key], key)
+    assert ours["contrasts"] and ours["comparisons"]
+    assert ours["provenance"]["control"] == theirs["provenance"]["control"]
 
 
-def test_a_small_job_has_the_report_of_an_audit(job, audited):
+def test_a_job_has_the_charts_of_an_audit(job, audited):
+    ours, theirs = job_report(job).charts(), audited.charts()
+    assert [c.key for c in ours] == [c.key for c in theirs] and ours
+    assert [c.title for c in ours] == [c.title for c in theirs]
+
+
+def test_rows_of_a_job_are_those_of_an_audit(job, audited):
+    expected = audited.to_pandas()
+    for rows in (job_report(job).to_pandas(), pd.concat([*rows_of_job(job)])):
+        rows = rows.sort_values(list(KEY), ignore_index=True)
+        pd.testing.assert_frame_equal(rows, expected, check_dtype=False, rtol=1e-6, atol=1e-6)
+
+
+def test_every_form_is_there(job):
     report = job_report(job)
-    assert report.n == audited.n
-    ours, theirs = _by_place(report.statistics), _by_place(audited.statistics)
-    assert ours.keys() == theirs.keys()
-    for place, statistic in theirs.items():
-        for name in ("mean", "median", "n", "undefined"):
-            expected = pytest.approx(getattr(statistic, name), abs=1e-6, nan_ok=True)
-            assert getattr(ours[place], name) == expected, (place, name)
-    answers = [(f.rule, f.group, f.answer) for f in report.findings]
-    assert answers == [(f.rule, f.group, f.answer) for f in audited.findings]
-    rows = pd.concat([*rows_of_job(job)]).sort_values(list(KEY), ignore_index=True)
-    expected = audited.to_pandas().sort_values(list(KEY), ignore_index=True)
-    pd.testing.assert_frame_equal(rows, expected, check_dtype=False, rtol=1e-6, atol=1e-6)
-
-
-def test_without_rows_the_report_has_the_same_means_and_findings(of_summaries, audited):
-    assert not len(of_summaries.to_pandas())
-    ours, theirs = _by_place(of_summaries.statistics), _by_place(audited.statistics)
-    assert ours.keys() == theirs.keys()
-    for place, statistic in theirs.items():
-        found = ours[place]
-        assert (found.n, found.undefined) == (statistic.n, statistic.undefined)
-        assert found.mean == pytest.approx(statistic.mean, abs=1e-6, nan_ok=True)
-    rules = [(f.rule, f.n) for f in of_summaries.findings if f.group == "all"]
-    assert rules == [(f.rule, f.n) for f in audited.findings if f.group == "all"]
-    for found in of_summaries.findings:
-        other = next(f for f in audited.findings if f.rule == found.rule)
-        assert found.value == pytest.approx(other.value, abs=1e-6, nan_ok=True)
-        assert found.answer in (other.answer, Answer.CANNOT_SAY)
-
-
-def test_without_rows_every_form_is_there_and_says_what_is_not(of_summaries):
-    forms = [
-        of_summaries.to_text(),
-        of_summaries.to_text(verbose=True),
-        of_summaries.to_markdown(),
-        of_summaries.to_html(),
-        json.dumps(to_json(of_summaries)),
-    ]
-    assert all("nan" not in form.split()[:5] for form in forms)
-    for form in forms[1:]:
-        assert "summaries of the parts" in form
-    assert len(of_summaries.summary_frame()) == len(of_summaries.statistics)
+    forms = [report.to_text(verbose=True), report.to_markdown(), report.to_html()]
+    assert all(forms) and json.loads(json.dumps(to_json(report)))
+    assert len(report.summary_frame()) >= len(report.statistics)
 
 
 def test_the_command_shows_a_job(job, cli, tmp_path):
@@ -118,9 +107,9 @@ def test_the_command_shows_a_job(job, cli, tmp_path):
 
 def test_a_part_that_is_not_its_own_is_refused(job, copy_of):
     other = copy_of(job)
-    summary = other / "parts" / "part-00001.summary"
-    data = bytearray(summary.read_bytes())
+    rows = other / "parts" / "part-00001.control-0.parquet"
+    data = bytearray(rows.read_bytes())
     data[len(data) // 2] ^= 1
-    summary.write_bytes(bytes(data))
+    rows.write_bytes(bytes(data))
     with pytest.raises(AttnProbeError, match="is not what was written"):
         job_report(other)

@@ -3,11 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.merging import (
     EVERY,
     bin_of,
@@ -23,6 +18,11 @@ from hf_attnprobe.statistics.merging import (
     quantile,
     to_lists,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.summary import predictions_of, summarize
 from hf_attnprobe.storage.wide_rows import partial_bytes, read_partial, summary_of_rows, to_wide

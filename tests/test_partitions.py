@@ -533,7 +533,6 @@ def test_a_partition_that_is_none(job, given):
     "options, said",
     [
         (AuditOptions(screen=1), "expected no --screen"),
-        (AuditOptions(control="untrained"), "expected no control"),
         (AuditOptions(time="10m"), "neither --until nor --top nor --time"),
     ],
 )

@@ -296,7 +296,7 @@ def _work_of_controls(
                 if after is None
                 else _work_after_screen(other, choice, after)
             )
-        elif where := of_verdict(other, choice.groups):
+        elif where := of_verdict(other.adapter, other.options, choice.groups):
             brief += work_left(other, where)
     return whole, brief
 

@@ -216,7 +216,7 @@ def prepare_audit(
     identity = _identity(subject, examples, data, options, choice)
     set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
     tokenized = _tokenized(subject, examples, data, options)
-    control = _finish_control(subject, examples, options)
+    control = finish_control(subject, examples, options)
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
@@ -342,7 +342,7 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
     return recorded
 
 
-def _finish_control(subject: Subject, examples: "datasets.Dataset", options: AuditOptions) -> str:
+def finish_control(subject: Subject, examples: "datasets.Dataset", options: AuditOptions) -> str:
     """Makes the control's attention as peaked as the model's; what it is, in words."""
     if not subject.controls:
         return "none"

@@ -1,9 +1,9 @@
 """The public class ``Report``: what an audit found, and how it is shown."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -12,13 +12,21 @@ from hf_attnprobe.auditing.document import document_of, published_as
 from hf_attnprobe.auditing.frames import summary_frame, to_latex, wide_frame
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
+from hf_attnprobe.auditing.stopping import valid_statistics
+from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented, as_json
+from hf_attnprobe.statistics.checks import contradictions
+from hf_attnprobe.statistics.differences import compare_rankings, contrast
+from hf_attnprobe.statistics.grades import Rule
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.summary import site_of_model
+from hf_attnprobe.statistics.summary import site_of_model, summarize
+from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.storage.rows import read_rows
@@ -122,6 +130,39 @@ class Report(AuditResult, Documented):
     def to_latex(self, statistics: Collection[str] | None = None) -> str:
         """A table for a paper, see :func:`hf_attnprobe.auditing.frames.to_latex`."""
         return to_latex(self, statistics)
+
+
+def found_in(
+    rows: Rows,
+    control: Sequence[Rows],
+    provenance: Mapping[str, Any],
+    *,
+    seed: int,
+    shares_draws: bool = False,
+    rules: Mapping[str, Rule] = RULES,
+) -> dict[str, Any]:
+    """What a report says of rows, wherever they lie, as the fields of a result.
+
+    Args:
+        rows: of the audit.
+        control: of every draw of its control.
+        provenance: of the report; says classes and what is predicted.
+        seed: of the resamples.
+        shares_draws: whether one draw of the control is the same for all texts.
+        rules: by which the questions are graded.
+    """
+    classes = provenance["classes"]
+    words = words_of(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
+    statistics = summarize(rows, classes, readings())
+    graded: dict[str, Any] = {"words": words, "shares_draws": shares_draws, "rules": rules}
+    return {
+        "rows": rows,
+        "statistics": valid_statistics(statistics, rows, classes),
+        "comparisons": compare_rankings(rows, seed=seed),
+        "findings": findings(rows, control, classes, seed=seed, **graded),
+        "contrasts": contrast(rows, control, classes),
+        "contradictions": tuple(contradictions(rows, readings(), of_number=words.is_number)),
+    }
 
 
 def read_audit(folder: str | Path) -> Report:

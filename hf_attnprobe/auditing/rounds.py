@@ -715,7 +715,7 @@ def repeat_on_control(
     texts = [text for part, _ in outcome.parts for text in part]
     for draw, control in enumerate(controls):
         other = replace(beside(sweep, control, draw), texts=texts)
-        where = of_verdict(other, outcome.groups)
+        where = of_verdict(other.adapter, other.options, outcome.groups)
         in_haste = limits.seconds is not None
         everything = is_whole(control, draw) and not in_haste
         if not everything and not (where and texts):

@@ -29,7 +29,7 @@ from hf_attnprobe.auditing.recomputed import (
     compared_with_float32,
 )
 from hf_attnprobe.auditing.rehearsal import rehearse
-from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.report import Report, found_in
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.rounds import (
     Outcome,
@@ -46,7 +46,6 @@ from hf_attnprobe.auditing.stopping import (
     Limits,
     limits_of,
     stopping_notes,
-    valid_statistics,
     without_extras,
 )
 from hf_attnprobe.auditing.subject import Model
@@ -58,23 +57,18 @@ from hf_attnprobe.auditing.sweep import (
     run,
     run_parts,
 )
-from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.auditing.which_attention import attention_meant
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
-from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.differences import compare_rankings, contrast
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.summary import site_of_model, summarize
+from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import with_thresholds
-from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import (
     claim,
     write_atomically,
@@ -222,39 +216,29 @@ def report_of(
     facts = provenance.get(MARK)
     ids = tuple(sorted(text.example_id for text in sweep.texts))
     rows = rows_of(sweep, facts)
-    classes, seed = subject.adapter.label_names, sweep.seed
-    unit = provenance.get("unit_of_number", "")
-    words = words_of(provenance["prediction"], unit=unit)
-    statistics = summarize(rows, classes, readings())
-    statistics = valid_statistics(statistics, rows, classes)
+    found = found_in(
+        rows,
+        control,
+        provenance,
+        seed=sweep.seed,
+        shares_draws=any(c.reassignment is None for c in subject.controls),
+        rules=with_thresholds(options.thresholds),
+    )
     return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),
         n=len(sweep.texts),
-        seed=seed,
+        seed=sweep.seed,
         example_ids=ids,
-        statistics=statistics,
         provenance=provenance,
         examples=shown_texts(subject, sweep, rows, examples, options),
         prune=prune_heads(sweep, rows) if options.prune else None,
-        comparisons=compare_rankings(rows, seed=seed),
-        findings=findings(
-            rows,
-            control,
-            classes,
-            seed=seed,
-            words=words,
-            shares_draws=any(c.reassignment is None for c in subject.controls),
-            rules=with_thresholds(options.thresholds),
-        ),
-        contrasts=contrast(rows, control, classes),
-        contradictions=tuple(contradictions(rows, readings(), of_number=words.is_number)),
         notes=(
-            *stopping_notes(facts, statistics),
+            *stopping_notes(facts, found["statistics"]),
             *_notes(sweep, rows, provenance, options.predicts),
             *learned_notes(subject.name, provenance),
         ),
-        rows=rows,
+        **found,
     )
 
 

@@ -258,18 +258,20 @@ CONTROLLED = ("correlation", "erasure", "input_erasure")
 """The tests whose numbers a verdict reads beside those of a control."""
 
 
-def of_verdict(sweep: Sweep, groups: Sequence[Site]) -> Where:
+def of_verdict(
+    adapter: AttentionModelBase, options: Mapping[str, Options], groups: Sequence[Site]
+) -> Where:
     """The tests and the place that a verdict reads of a control; none without a place.
 
     All attention, or the only head.
     """
-    names = [name for name in sweep.options if name in CONTROLLED]
+    names = [name for name in options if name in CONTROLLED]
     whole = [g for g in groups if g.layer == g.head == ALL]
-    heads = sweep.adapter.sites()
+    heads = adapter.sites()
     single = heads if len(heads) == 1 else []
     if not (whole or single):
         return {}
-    where = sites_by_test(names, sweep.adapter, single, whole)
+    where = sites_by_test(names, adapter, single, whole)
     return {test: sites for test, sites in where.items() if sites}
 
 

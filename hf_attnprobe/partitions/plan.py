@@ -52,6 +52,8 @@ class Plan:
         reference: ids of the texts whose head outputs stand in for an ablated head's.
         rationales: whether the texts say what people marked.
         spread: standard deviation of numeric labels, the unit of a predicted number.
+        control: what the control is, in words; "none" without one.
+        control_draws: how many draws of it are run.
         texts: of each partition the number of texts and the SHA-256 of its file.
         seed: of all random numbers, and of the sharing out of ids.
         versions: of the packages that compute the numbers.
@@ -68,6 +70,8 @@ class Plan:
     reference: Sequence[int]
     rationales: bool
     spread: float | None
+    control: str
+    control_draws: int
     texts: Sequence[Mapping[str, Any]]
     seed: int
     versions: Mapping[str, str]
@@ -189,6 +193,11 @@ class Part:
     aside: Mapping[int, str]
     n_split: int
     files: Mapping[str, bytes]
+
+
+def rows_ending(draw: int | None = None) -> str:
+    """The ending of the file of rows: of the model, or of a draw of its control."""
+    return "parquet" if draw is None else f"control-{draw}.parquet"
 
 
 def part_name(k: int, ending: str) -> str:

@@ -61,8 +61,8 @@ def plan_audit(
         model: a folder that all workers see, or a Hub id.
         dataset: as of :func:`~hf_attnprobe.auditing.run.audit`.
         tests: as of an audit.
-        options: as of an audit; without a screen, a control and the curve of pruned
-            heads, which compare all texts.
+        options: as of an audit; without a screen and the curve of pruned heads, which
+            compare all texts.
         output_dir: folder of the job, or a URL that fsspec knows, such as
             ``s3://bucket/job``.
         partitions: number of parts, whatever the number of workers; one should take
@@ -77,7 +77,6 @@ def plan_audit(
     check_at_least(1, partitions=partitions)
     data, name = as_data(dataset), _named(model)
     _check_options(options)
-    options = replace(options, control="none")
     asked = asked_tests(tests, in_haste=options.in_haste)
     store = Store(str(output_dir))
     _check_free(store)
@@ -90,7 +89,13 @@ def plan_audit(
         examples = reference_examples(store, shared.texts, shared.reference, seed)
         auditor, choice = examined(store, draft, subject, options, asked, examples)
         left_out = dict(choice.left_out)
-        plan = replace(draft, tests=_plain_tests(auditor), left_out=left_out)
+        plan = replace(
+            draft,
+            tests=_plain_tests(auditor),
+            left_out=left_out,
+            control=auditor.control,
+            control_draws=len(auditor.runs) - 1,
+        )
         write_plan(store, plan)
     return read_plan(store)
 
@@ -130,11 +135,6 @@ def _check_options(options: AuditOptions) -> None:
             "expected neither --until nor --top nor --time in a plan, which would look at "
             "all texts; take fewer texts with --test-limit"
         )
-    if options.control not in ("auto", "none"):
-        raise AttnProbeError(
-            f"expected no control in a plan, got {options.control}; plan the control as "
-            "a job of its own"
-        )
 
 
 def _check_free(store: Store) -> None:
@@ -171,6 +171,8 @@ def _draft(subject: Subject, data: Data, shared: Shared, options: AuditOptions, 
         reference=shared.reference,
         rationales=shared.rationales and subject.tokenizer.is_fast,
         spread=shared.spread,
+        control="none",
+        control_draws=0,
         texts=shared.texts,
         seed=options.seed,
         versions=versions(),
@@ -194,7 +196,7 @@ def _changed(options: Options) -> dict[str, Any]:
 
 
 def _plain_tests(auditor: Auditor) -> dict[str, dict[str, Any]]:
-    chosen = auditor.tests.items()
+    chosen = auditor.runs[0].tests.items()
     return {name: _as_plain(dataclasses.asdict(options)) for name, options in chosen}
 
 

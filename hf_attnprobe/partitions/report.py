@@ -1,9 +1,4 @@
-"""The report of a job, finished or not: from the summaries of its parts, not its rows.
-
-A summary of a part is as large for a thousand texts as for a million, so a report needs
-as much memory and little more time. A job with few enough values is read whole, and
-its report is that of an ordinary audit.
-"""
+"""The report of a job, finished or not: that of an audit, on the rows of its partitions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,36 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
-from hf_attnprobe.auditing.merged_findings import merged_findings
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import audit_asked_for
-from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.auditing.report import Report, found_in
 from hf_attnprobe.cards.names import IN_MEMORY
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.registry import asked_tests, readings
+from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.partitions.plan import Plan, read_part, read_plan, records
+from hf_attnprobe.partitions.plan import Plan, read_part, read_plan, records, rows_ending
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.differences import compare_rankings
-from hf_attnprobe.statistics.merging import (
-    MOST_CLASSES,
-    Partial,
-    merged,
-    merged_statistics,
-    n_texts,
-)
-from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.wording import Words, words_of
-from hf_attnprobe.storage.wide_rows import from_wide, read_partial, read_wide
+from hf_attnprobe.statistics.verdicts import with_thresholds
+from hf_attnprobe.storage.wide_rows import from_wide, read_wide, rows_of_parts
 
 
-FEW_VALUES = 1_000_000
-"""A job with no more is read whole: about 20,000 texts by sites, of fifty statistics."""
 MOST_IDS = 20  # of texts set aside that a note names
 
 
@@ -59,9 +41,9 @@ class Job:
     records: Mapping[int, Mapping[str, Any]]
 
     @property
-    def words(self) -> Words:
-        """How sentences speak of what the model predicts."""
-        return words_of(self.plan.prediction, unit=self.unit_of_number)
+    def options(self) -> AuditOptions:
+        """Those of the audit."""
+        return from_flat(self.plan.options, AuditOptions)
 
     @property
     def unit_of_number(self) -> str:
@@ -94,31 +76,45 @@ def open_job(job: str | Path) -> Job:
 def job_report(job: str | Path) -> Report:
     """The report of a job, of the partitions that are done so far.
 
-    Reads the summaries of the parts and merges them in the order of the partitions, so
-    that it does not depend on who worked. Only where there are at most a million values
-    it reads the rows, and gives what an ordinary audit gives.
+    That of an audit of the same texts: it is made of the same rows, in the order of their
+    ids, so that it does not depend on who worked. A statistic is read at a time.
 
     Args:
         job: folder or URL of :func:`~hf_attnprobe.partitions.planning.plan_audit`.
 
     Returns:
-        The report; without rows where there are many. Its notes say how much of the job
-        is done, which texts were set aside, and what would have needed the rows.
+        The report. Its notes say how much of the job is done, and which texts were set
+        aside.
 
     Raises:
         AttnProbeError: there is no plan, no finished partition, or a part is not the one
             that its record vouches for.
     """
     opened = open_job(job)
+    plan, records_of = opened.plan, opened.records.values()
     if not opened.records:
         raise AttnProbeError(
-            f"expected a finished partition of {opened.plan.n_partitions} in {job}, "
-            f"found none; start attnprobe work {job}"
+            f"expected a finished partition of {plan.n_partitions} in {job}, found none; "
+            f"start attnprobe work {job}"
         )
-    summary = merged(_summaries(opened))
-    if summary.n.sum() <= FEW_VALUES:
-        return _from_rows(opened, summary)
-    return _from_summary(opened, summary)
+    provenance = _provenance(opened)
+    draws = [rows_of_parts(_tables(opened, draw)) for draw in range(plan.control_draws)]
+    return Report(
+        model=plan.model["name"],
+        dataset=dataset_name(plan.data["dataset"], plan.data["split"]),
+        n=sum(record["audited"] for record in records_of),
+        seed=plan.seed,
+        provenance=provenance,
+        notes=tuple(_notes(opened)),
+        **found_in(
+            rows_of_parts(_tables(opened)),
+            draws,
+            provenance,
+            seed=plan.seed,
+            shares_draws=opened.options.control not in ("auto", "reassigned"),
+            rules=with_thresholds(opened.options.thresholds),
+        ),
+    )
 
 
 def rows_of_job(job: str | Path) -> Iterator[pd.DataFrame]:
@@ -131,54 +127,13 @@ def rows_of_job(job: str | Path) -> Iterator[pd.DataFrame]:
         Columns test, statistic, example_id, layer, head and value, as
         :func:`~hf_attnprobe.storage.rows.read_rows` gives them of an audit.
     """
-    yield from _rows(open_job(job))
+    yield from map(from_wide, _tables(open_job(job)))
 
 
-def _rows(job: Job) -> Iterator[pd.DataFrame]:
+def _tables(job: Job, draw: int | None = None) -> Iterator[pa.Table]:
+    """The finished partitions, of the model or of a draw of its control."""
     for k in sorted(job.records):
-        yield from_wide(read_wide(read_part(job.store, job.plan, k, "parquet")))
-
-
-def _summaries(job: Job) -> Iterator[Partial]:
-    for k in sorted(job.records):
-        yield read_partial(read_part(job.store, job.plan, k, "summary"))
-
-
-def _from_rows(job: Job, summary: Partial) -> Report:
-    plan, seed = job.plan, job.plan.seed
-    rows = pd.concat([*_rows(job)], ignore_index=True)
-    return Report(
-        **_described(job, summary),
-        statistics=summarize(rows, plan.classes, readings()),
-        comparisons=compare_rankings(rows, seed=seed),
-        findings=findings(rows, None, plan.classes, seed=seed, words=job.words),
-        contradictions=tuple(contradictions(rows, readings(), of_number=job.words.is_number)),
-        notes=tuple(_notes_on_progress(job)),
-        example_ids=tuple(sorted(rows.example_id.unique().tolist())),
-        rows=rows,
-    )
-
-
-def _from_summary(job: Job, summary: Partial) -> Report:
-    classes = job.plan.classes
-    return Report(
-        **_described(job, summary),
-        statistics=merged_statistics(summary, classes, readings()),
-        findings=merged_findings(summary, classes, words=job.words),
-        notes=(*_notes_on_progress(job), *_notes_on_summaries(job, summary)),
-    )
-
-
-def _described(job: Job, summary: Partial) -> dict[str, Any]:
-    """What a report of the job has whether it has rows or not."""
-    plan = job.plan
-    return {
-        "model": plan.model["name"],
-        "dataset": dataset_name(plan.data["dataset"], plan.data["split"]),
-        "n": n_texts(summary),
-        "seed": plan.seed,
-        "provenance": _provenance(job),
-    }
+        yield read_wide(read_part(job.store, job.plan, k, rows_ending(draw)))
 
 
 def _provenance(job: Job) -> dict[str, Any]:
@@ -202,15 +157,16 @@ def _provenance(job: Job) -> dict[str, Any]:
             plan.model["name"],
             data if data.dataset != IN_MEMORY else replace(data, dataset=None),
             asked_tests(plan.tests),
-            from_flat(plan.options, AuditOptions),
+            job.options,
         ),
         "versions": dict(plan.versions),
+        **({"control": plan.control} if plan.control != "none" else {}),
         **({"unit_of_number": unit} if unit else {}),
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
     }
 
 
-def _notes_on_progress(job: Job) -> list[str]:
+def _notes(job: Job) -> list[str]:
     """How much is done, and what could not be."""
     plan, notes = job.plan, []
     done = sum(record["texts"] for record in job.records.values())
@@ -227,26 +183,5 @@ def _notes_on_progress(job: Job) -> list[str]:
         notes.append(
             f"Set aside: {len(aside)} of {done} texts ({len(aside) / done:.2%}) failed or "
             f"killed their worker and count in nothing (example_id {ids}{more})."
-        )
-    return notes
-
-
-def _notes_on_summaries(job: Job, summary: Partial) -> list[str]:
-    """What a report without rows has less."""
-    notes = [
-        "Summaries: this report was made from summaries of the parts, not from rows. "
-        "Medians are to 1/1024. "
-        "Paired tests of rankings, charts, simultaneous intervals of heads and the search "
-        "for contradictions need rows, and are not here."
-    ]
-    if summary.is_brief.any():
-        notes.append(
-            "Single heads: there are many, so their medians are to 1/64; their intervals "
-            "are each head's for itself."
-        )
-    if len(job.plan.classes) > MOST_CLASSES:
-        notes.append(
-            f"Classes: with more than {MOST_CLASSES} classes summaries are of all texts "
-            "only, not of each predicted class."
         )
     return notes

@@ -14,18 +14,27 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import torch
 
+from hf_attnprobe.attention_model import AttentionModelBase
+from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.prepare import fingerprints, set_reference
+from hf_attnprobe.auditing.prepare import fingerprints, finish_control, set_reference
 from hf_attnprobe.auditing.recomputed import N_AFTER, check_rows, drawn_texts
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import Choice, choose, sites_by_test
 from hf_attnprobe.auditing.subject import Subject, check_unit, make_subject
-from hf_attnprobe.auditing.sweep import Where, bytes_per_text, run_batch
+from hf_attnprobe.auditing.sweep import (
+    Where,
+    bytes_per_text,
+    is_whole,
+    of_verdict,
+    read_by_verdict,
+    run_batch,
+)
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
@@ -45,13 +54,15 @@ from hf_attnprobe.partitions.plan import (
     read_record,
     read_texts_of,
     records,
+    rows_ending,
 )
 from hf_attnprobe.partitions.store import FOLDER, Leases, Store
 from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.rows import PREDICTION
+from hf_attnprobe.statistics.summary import DRAW
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import COLUMNS, NO_SITE
-from hf_attnprobe.storage.wide_rows import parquet_bytes, partial_bytes, summary_of_rows, to_wide
+from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
 
 
 if TYPE_CHECKING:
@@ -67,6 +78,20 @@ class Trust:
     allow_pickle: bool = False
 
 
+class Run(NamedTuple):
+    """A model, or a draw of its control, with what is measured of it.
+
+    Attributes:
+        adapter: behind the protocol.
+        where: the tests, each with the sites where it looks.
+        tests: their options.
+    """
+
+    adapter: AttentionModelBase
+    where: Where
+    tests: Mapping[str, Options]
+
+
 @dataclass(frozen=True)
 class Auditor:
     """What turns texts of a job into rows.
@@ -76,8 +101,8 @@ class Auditor:
         plan: of the job.
         subject: the model behind the protocol, with its tokenizer.
         options: of the audit.
-        tests: that run, with their options.
-        where: the tests, each with the sites where it looks.
+        runs: of the model, and of every draw of its control of which something is measured.
+        control: what the control is, in words.
         anchor: a text with tokens. It is tokenized beside those of a partition and
             dropped, since a partition may have none but empty ones.
     """
@@ -86,8 +111,8 @@ class Auditor:
     plan: Plan
     subject: Subject
     options: AuditOptions
-    tests: Mapping[str, Options]
-    where: Where
+    runs: Sequence[Run]
+    control: str
     anchor: "datasets.Dataset"
 
     @property
@@ -120,7 +145,7 @@ class Auditor:
         """
         if not texts:
             return []
-        size = bytes_per_text(self.subject.adapter, self.tests)
+        size = bytes_per_text(self.subject.adapter, self.runs[0].tests)
         budget = parse_bytes(self.options.memory_budget)
         return [*in_batches(texts, size, budget, self.options.batch_size)]
 
@@ -173,11 +198,27 @@ def examined(
     set_reference(adapter, subject.tokenizer, examples, choice.tests)
     sites = choice.sites if options.single_heads else []
     where = sites_by_test([*choice.tests], adapter, sites, choice.groups)
-    where = {**where, PREDICTION: [NO_SITE]}
+    runs = [Run(adapter, where, choice.tests), *_runs_of_control(subject, where, choice)]
+    control = finish_control(subject, examples, options)
+    if subject.controls:
+        control = with_draws(control, len(subject.controls))
     anchor = examples.select([0])
-    auditor = Auditor(store, plan, subject, options, choice.tests, where, anchor)
+    auditor = Auditor(store, plan, subject, options, runs, control, anchor)
     _rehearse(auditor, choice, examples)
     return auditor, choice
+
+
+def _runs_of_control(subject: Subject, where: Where, choice: Choice) -> Iterator[Run]:
+    """Of every draw what an audit runs of it; see ``auditing/sweep.py``."""
+    for draw, control in enumerate(subject.controls):
+        control.head_sets = subject.adapter.head_sets
+        if is_whole(control, draw):
+            yield Run(control, where, choice.tests)
+        else:
+            brief = read_by_verdict(choice.tests)
+            read = of_verdict(control, brief, choice.groups)
+            if read:
+                yield Run(control, read, brief)
 
 
 def _rehearse(auditor: Auditor, choice: Choice, examples: "datasets.Dataset") -> None:
@@ -501,19 +542,25 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
         found = [part for p in pieces for part in _rows(auditor, p, trial.aside)]
         n_split += len(pieces) != 1 or len(found) != 1 or len(trial.aside) > n_before
         rows += found
-    long = pd.concat(rows) if rows else pd.DataFrame({name: [] for name in COLUMNS})
-    _check(auditor, texts, long)
-    ids = sorted({text.example_id for text in texts} - trial.aside.keys())
-    table = to_wide(long)
-    summary = summary_of_rows(table, len(auditor.plan.classes))
+    own = _joined(rows, None)
+    _check(auditor, texts, own)
+    draws = [None, *range(len(auditor.runs) - 1)]
+    tables = {rows_ending(draw): to_wide(_joined(rows, draw)) for draw in draws}
     return Part(
         index=k,
-        ids=ids,
-        n_rows=table.num_rows,
+        ids=sorted({text.example_id for text in texts} - trial.aside.keys()),
+        n_rows=sum(table.num_rows for table in tables.values()),
         aside=dict(sorted(trial.aside.items())),
         n_split=n_split,
-        files={"parquet": parquet_bytes(table), "summary": partial_bytes(summary)},
+        files={ending: parquet_bytes(table) for ending, table in tables.items()},
     )
+
+
+def _joined(rows: Sequence[pd.DataFrame], draw: int | None) -> pd.DataFrame:
+    """The rows of all batches, of the model or of a draw of its control."""
+    number = MODEL if draw is None else draw
+    own = [part[part[DRAW] == number][[*COLUMNS]] for part in rows]
+    return pd.concat(own) if own else pd.DataFrame({name: [] for name in COLUMNS})
 
 
 def _check(auditor: Auditor, texts: Sequence[Text], rows: pd.DataFrame) -> None:
@@ -526,6 +573,10 @@ def _check(auditor: Auditor, texts: Sequence[Text], rows: pd.DataFrame) -> None:
         where="in the partition",
         cause="it looks at padding or at the texts beside; plan with --batch-size 1",
     )
+
+
+MODEL = -1
+"""In the column of draws, what is of the model itself."""
 
 
 def _rows(auditor: Auditor, texts: Sequence[Text], aside: dict[int, str]) -> list[pd.DataFrame]:
@@ -544,9 +595,13 @@ def _rows(auditor: Auditor, texts: Sequence[Text], aside: dict[int, str]) -> lis
 
 
 def _run(auditor: Auditor, texts: Sequence[Text]) -> pd.DataFrame:
-    adapter, plan = auditor.subject.adapter, auditor.plan
-    batch = collate(adapter, texts, auditor.pad_token_id)
-    return run_batch(adapter, batch, auditor.where, auditor.tests, plan.seed)
+    found = []
+    for draw, (adapter, where, tests) in enumerate(auditor.runs, MODEL):
+        batch = collate(adapter, texts, auditor.pad_token_id)
+        everything = {**where, PREDICTION: [NO_SITE]}
+        rows = run_batch(adapter, batch, everything, tests, auditor.plan.seed)
+        found.append(rows.assign(**{DRAW: draw}))
+    return pd.concat(found, ignore_index=True)
 
 
 def _said(error: Exception) -> str:

@@ -1,9 +1,13 @@
-"""Rows as wide Parquet: a row per text, a column per test and statistic, and partial sums of them."""
+"""Rows as wide Parquet: a row per test and text, statistics as lists over sites."""
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,17 +15,38 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.merging import (
-    KEYS,
-    Block,
-    Column,
-    Partial,
-    from_lists,
-    summary_of_part,
-    to_lists,
-    with_derived,
-)
+from hf_attnprobe.statistics.rows import Column, Rows
 from hf_attnprobe.storage.rows import COLUMNS, KEY, TYPES
+
+
+@dataclass(frozen=True)
+class Values:
+    """One statistic of a block.
+
+    Attributes:
+        values: [texts, sites]; NaN where undefined, or not there.
+        is_missing: where there is no value at all, not even NaN, [texts, sites].
+    """
+
+    values: np.ndarray
+    is_missing: np.ndarray
+
+
+@dataclass(frozen=True)
+class Block:
+    """The values of one test for some texts.
+
+    Attributes:
+        test: its name.
+        example_ids: int64 [texts].
+        sites: layer and head of each place.
+        columns: by statistic.
+    """
+
+    test: str
+    example_ids: np.ndarray
+    sites: Sequence[tuple[int, int]]
+    columns: Mapping[str, Values]
 
 
 TEST, TEXT = "test", "example_id"
@@ -179,14 +204,14 @@ def matrices_of(table: pa.Table) -> Iterator[Block]:
         yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
 
 
-def _matrix(column: pa.ChunkedArray, n_sites: int) -> Column:
+def _matrix(column: pa.ChunkedArray, n_sites: int) -> Values:
     flat = column.combine_chunks().flatten()
     is_missing = flat.is_null().to_numpy(zero_copy_only=False)
     values = flat.to_numpy(zero_copy_only=False)
-    return Column(values.reshape(-1, n_sites), is_missing.reshape(-1, n_sites))
+    return Values(values.reshape(-1, n_sites), is_missing.reshape(-1, n_sites))
 
 
-def _long(block: Block, statistic: str, column: Column) -> pd.DataFrame:
+def _long(block: Block, statistic: str, column: Values) -> pd.DataFrame:
     text, site = np.nonzero(~column.is_missing)
     layers, heads = np.array(block.sites, dtype=np.int32).reshape(-1, 2).T
     return pd.DataFrame(
@@ -249,97 +274,99 @@ def read_wide(source: str | Path | bytes) -> pa.Table:
         ) from error
 
 
-# --- Summaries of parts on disk: made from wide rows, merged without them ------------------------
-# One row per predicted class, test, statistic, layer and head, so that ``pandas`` reads
-# them too; the same bytes for the same rows.
-
-FORMAT = 2
-NUMBERS = ("n", "n_zero", "n_one", "mean", "m2", "m3", "low", "high", "is_brief")
+# --- Many parts as the rows of one audit ---------------------------------------------------------
+# A part has all statistics of some texts, a report wants one statistic of all texts. So each
+# part is read once and its values laid down, column by column, in a file that nobody else sees.
 
 
-def summary_of_rows(table: pa.Table, n_classes: int) -> Partial:
-    """The summary of a part's wide rows, with what answers need paired by text.
+class _Piece(NamedTuple):
+    """Where the values of a statistic of one part lie.
+
+    Attributes:
+        texts: their places among all.
+        offset: of the file: values [sites, texts], behind them which of them are there.
+        sites: place of each site.
+    """
+
+    texts: slice
+    offset: int
+    sites: Mapping[tuple[int, int], int]
+
+
+class _Columns:
+    """The columns of all parts, in a file that goes with whoever reads from it."""
+
+    def __init__(self) -> None:
+        self.ids: list[np.ndarray] = []
+        self.pieces: dict[tuple[str, str], list[_Piece]] = {}
+        self.n_texts = 0
+        self._file = TemporaryFile()  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+
+    def add(self, table: pa.Table) -> None:
+        """Lays down the values of a part."""
+        ids = np.unique(table[TEXT].to_numpy())
+        texts = slice(self.n_texts, self.n_texts + len(ids))
+        for block in matrices_of(table):
+            place = np.searchsorted(ids, block.example_ids)
+            sites = {site: k for k, site in enumerate(block.sites)}
+            for name, column in block.columns.items():
+                values = np.full((len(sites), len(ids)), np.nan)
+                there = np.zeros(values.shape, dtype=bool)
+                values[:, place], there[:, place] = column.values.T, ~column.is_missing.T
+                piece = _Piece(texts, self._file.tell(), sites)
+                self.pieces.setdefault((block.test, name), []).append(piece)
+                self._file.write(values.tobytes())
+                self._file.write(there.tobytes())
+        self.ids.append(ids)
+        self.n_texts = texts.stop
+
+    def values(self, column: Column) -> np.ndarray:
+        """In the order of the parts, [texts]; NaN where there are none."""
+        found = np.full(self.n_texts, np.nan)
+        for piece, number, n_texts in self._of(column):
+            self._file.seek(piece.offset + 8 * number * n_texts)
+            found[piece.texts] = np.frombuffer(self._file.read(8 * n_texts), np.float64)
+        return found
+
+    def is_there(self, column: Column) -> np.ndarray:
+        """Which of them are there, bool [texts]."""
+        found = np.zeros(self.n_texts, dtype=bool)
+        for piece, number, n_texts in self._of(column):
+            self._file.seek(piece.offset + (8 * len(piece.sites) + number) * n_texts)
+            found[piece.texts] = np.frombuffer(self._file.read(n_texts), np.bool_)
+        return found
+
+    def _of(self, column: Column) -> Iterator[tuple[_Piece, int, int]]:
+        """The pieces of a column, with the place of its site and their number of texts."""
+        test, name, layer, head = column
+        for piece in self.pieces[test, name]:
+            if (layer, head) in piece.sites:
+                yield piece, piece.sites[layer, head], piece.texts.stop - piece.texts.start
+
+
+def rows_of_parts(tables: Iterable[pa.Table]) -> Rows:
+    """The rows of all parts; a column takes as much memory as it has values.
+
+    While they are in use they take nine bytes per value of the disk for temporary files.
 
     Args:
-        table: of :func:`hf_attnprobe.storage.wide_rows.to_wide`.
-        n_classes: of the model.
+        tables: as :func:`to_wide` makes them, of different texts.
     """
-    blocks = [*with_derived(matrices_of(table))]
-    return summary_of_part(blocks, n_classes)
-
-
-def partial_bytes(partial: Partial) -> bytes:
-    """A summary as a Parquet file; the same bytes for the same summary."""
-    offsets, bins, counts = to_lists(partial.bins)
-    whole = pa.int64()
+    laid = _Columns()
+    for table in tables:
+        laid.add(table)
+    ids = np.concatenate([np.empty(0, np.int64), *laid.ids])
+    order = np.argsort(ids, kind="stable")
     columns = {
-        name: pa.array(partial.keys.get_level_values(name).to_numpy())
-        for name in KEYS
-        if name not in ("test", "statistic")
+        (*key, *site)
+        for key, pieces in laid.pieces.items()
+        for piece in pieces
+        for site in piece.sites
     }
-    for name in ("test", "statistic"):
-        columns[name] = pa.array(list(partial.keys.get_level_values(name)), pa.string())
-    columns |= {name: pa.array(getattr(partial, name)) for name in NUMBERS}
-    columns |= {
-        "bins": _lists(offsets, pa.array(bins, whole)),
-        "counts": _lists(offsets, pa.array(counts, whole)),
-    }
-    described = {"attnprobe_partial": FORMAT, "texts": partial.texts}
-    table = pa.table(columns).replace_schema_metadata(
-        {METADATA: json.dumps(described, sort_keys=True).encode()}
+    return Rows(
+        ids=ids[order],
+        columns=tuple(sorted(columns)),
+        read=lambda column: laid.values(column)[order],
+        is_there=lambda column: laid.is_there(column)[order],
     )
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", write_statistics=False)
-    return sink.getvalue()
-
-
-def _lists(offsets: np.ndarray, values: pa.Array) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
-
-
-def read_partial(source: str | Path | bytes) -> Partial:
-    """The summary in a file, or in the bytes of one.
-
-    Raises:
-        AttnProbeError: it is none, or of another version.
-    """
-    is_data = isinstance(source, bytes)
-    where = "bytes" if is_data else str(source)
-    try:
-        table = pq.read_table(pa.BufferReader(source) if is_data else where)
-        described = json.loads((table.schema.metadata or {})[METADATA])
-        version, texts = int(described["attnprobe_partial"]), described["texts"]
-    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
-        raise AttnProbeError(
-            f"cannot read the summary of a part in {where}; delete the part and run its "
-            "partition again"
-        ) from error
-    if version != FORMAT:
-        raise AttnProbeError(
-            f"expected a summary of version {FORMAT}, {where} is of version {version}; "
-            "read it with the hf_attnprobe that made it, or make the job anew"
-        )
-    return _from_table(table, {int(cell): int(n) for cell, n in texts.items()})
-
-
-def _from_table(table: pa.Table, texts: dict[int, int]) -> Partial:
-    levels = [np.asarray(table[name].to_pylist()) for name in KEYS]
-    empty = pd.MultiIndex.from_arrays([[]] * len(KEYS), names=KEYS)
-    keys = pd.MultiIndex.from_arrays(levels, names=KEYS) if len(table) else empty
-    numbers = {name: _flat(table[name]) for name in NUMBERS}
-    bins = table["bins"].combine_chunks()
-    return Partial(
-        keys=keys,
-        bins=from_lists(bins.offsets.to_numpy(), _inner(table["bins"]), _inner(table["counts"])),
-        texts=texts,
-        **numbers,
-    )
-
-
-def _flat(column: pa.ChunkedArray) -> np.ndarray:
-    return column.to_numpy().copy()
-
-
-def _inner(column: pa.ChunkedArray) -> np.ndarray:
-    """The values of a list column, one list after the other."""
-    return column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
