@@ -3,12 +3,11 @@
     python benchmarks/summaries.py --texts 10000 1000000 --folder /tmp/jobs
 
 Makes jobs of generated values, 24 statistics of one head and the predictions, through
-the functions that workers use (``to_wide``, ``summary_of_rows``, ``commit``), and then
+the functions that workers use (``to_wide``, ``parquet_bytes``, ``commit``), and then
 reads the report of each in a process of its own. Seconds are of the processor's clock.
 """
 
 import argparse
-import functools
 import json
 import resource
 import subprocess
@@ -21,7 +20,7 @@ import pandas as pd
 
 from hf_attnprobe.partitions.plan import Part, Plan, commit, read_plan, write_plan
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.storage.wide_rows import parquet_bytes, partial_bytes, summary_of_rows, to_wide
+from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
 
 
 PER_PART = 2000
@@ -62,46 +61,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument(
-        "--distinct",
-        type=int,
-        default=10**9,
-        help="parts that are made; with fewer than there are they are used again, so that "
-        "merged histograms have fewer distinct entries than of other parts",
-    )
     given = parser.parse_args()
     for n_texts in given.texts:
         job = given.folder / f"job-{n_texts}"
-        print(json.dumps({"texts": n_texts, **made(job, n_texts, given.distinct), **shown(job)}))
+        print(json.dumps({"texts": n_texts, **made(job, n_texts), **shown(job)}))
 
 
-@functools.cache
 def made_part(k: int) -> dict[str, bytes]:
     """The files of a part."""
-    table = to_wide(rows_of(k))
-    summary = summary_of_rows(table, 2)
-    return {"parquet": parquet_bytes(table), "summary": partial_bytes(summary)}
+    return {"parquet": parquet_bytes(to_wide(rows_of(k)))}
 
 
-def made(job: Path, n_texts: int, distinct: int) -> dict[str, float]:
+def made(job: Path, n_texts: int) -> dict[str, float]:
     """Makes a job, and what its parts cost."""
     store, plan = Store(str(job)), plan_of(n_texts)
     write_plan(store, plan)
     plan, started = read_plan(store), time.process_time()
     for k in range(plan.n_partitions):
-        files = made_part(k % distinct)
+        files = made_part(k)
         ids = range(k * PER_PART, (k + 1) * PER_PART)
         commit(store, plan, Part(k, ids, PER_PART * (len(TESTS) + 1), {}, 0, files))
-    sizes = {
-        ending: sum(file.stat().st_size for file in job.glob(f"parts/*.{ending}"))
-        for ending in ("parquet", "summary")
-    }
+    size = sum(file.stat().st_size for file in job.glob("parts/*.parquet"))
     return {
         "making_s": time.process_time() - started,
         "making_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "bytes_of_rows": sizes["parquet"],
-        "bytes_of_summaries": sizes["summary"],
-        "bytes_per_value": sizes["parquet"] / n_texts / (sum(map(len, TESTS.values())) + 4),
+        "bytes_of_rows": size,
+        "bytes_per_value": size / n_texts / (sum(map(len, TESTS.values())) + 4),
     }
 
 
@@ -118,6 +103,8 @@ def plan_of(n_texts: int) -> Plan:
         reference=[],
         rationales=False,
         spread=None,
+        control="none",
+        control_draws=0,
         texts=[{"texts": PER_PART, "sha256": ""}] * (n_texts // PER_PART),
         seed=0,
         versions={},

@@ -21,6 +21,7 @@ from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import compare_rankings, contrast
+from hf_attnprobe.statistics.estimates import MANY_TEXTS
 from hf_attnprobe.statistics.grades import Rule
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
@@ -130,6 +131,17 @@ class Report(AuditResult, Documented):
     def to_latex(self, statistics: Collection[str] | None = None) -> str:
         """A table for a paper, see :func:`hf_attnprobe.auditing.frames.to_latex`."""
         return to_latex(self, statistics)
+
+
+MANY = (
+    f"Many texts: with more than {MANY_TEXTS:,} nothing is resampled. P-values of paired tests, "
+    "the interval of R² and intervals that hold for many heads at once are those of normal means."
+)
+
+
+def notes_on_size(n_texts: int) -> list[str]:
+    """What is computed otherwise of many texts."""
+    return [MANY] if n_texts > MANY_TEXTS else []
 
 
 def found_in(

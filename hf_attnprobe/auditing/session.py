@@ -29,7 +29,7 @@ from hf_attnprobe.auditing.recomputed import (
     compared_with_float32,
 )
 from hf_attnprobe.auditing.rehearsal import rehearse
-from hf_attnprobe.auditing.report import Report, found_in
+from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.rounds import (
     Outcome,
@@ -237,6 +237,7 @@ def report_of(
             *stopping_notes(facts, found["statistics"]),
             *_notes(sweep, rows, provenance, options.predicts),
             *learned_notes(subject.name, provenance),
+            *notes_on_size(len(rows)),
         ),
         **found,
     )

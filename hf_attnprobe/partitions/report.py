@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import audit_asked_for
-from hf_attnprobe.auditing.report import Report, found_in
+from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
 from hf_attnprobe.cards.names import IN_MEMORY
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
@@ -91,21 +91,22 @@ def job_report(job: str | Path) -> Report:
             that its record vouches for.
     """
     opened = open_job(job)
-    plan, records_of = opened.plan, opened.records.values()
+    plan = opened.plan
     if not opened.records:
         raise AttnProbeError(
             f"expected a finished partition of {plan.n_partitions} in {job}, found none; "
             f"start attnprobe work {job}"
         )
+    n_texts = sum(record["audited"] for record in opened.records.values())
     provenance = _provenance(opened)
     draws = [rows_of_parts(_tables(opened, draw)) for draw in range(plan.control_draws)]
     return Report(
         model=plan.model["name"],
         dataset=dataset_name(plan.data["dataset"], plan.data["split"]),
-        n=sum(record["audited"] for record in records_of),
+        n=n_texts,
         seed=plan.seed,
         provenance=provenance,
-        notes=tuple(_notes(opened)),
+        notes=(*_notes(opened), *notes_on_size(n_texts)),
         **found_in(
             rows_of_parts(_tables(opened)),
             draws,

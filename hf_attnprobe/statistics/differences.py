@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import bdtr
+from scipy.special import bdtr, ndtr
 
 from hf_attnprobe.statistics.estimates import (
+    MANY_TEXTS,
     ONE_COLUMN,
     Estimate,
     KeyedEstimate,
@@ -494,6 +495,8 @@ def sign_flip_p_values(
 ) -> np.ndarray:
     """Two-sided p-values that the mean of each column is 0, by flipping signs of rows.
 
+    Of more than ``MANY_TEXTS`` the sum of flipped values is normal, with variance Σ value².
+
     Args:
         differences: [texts, columns], NaN where a text has none.
         seed: of the draws of signs; one draw serves all columns.
@@ -505,6 +508,9 @@ def sign_flip_p_values(
     values = np.nan_to_num(differences)
     n_texts = len(values)
     sums = values.sum(0)
+    if n_texts > MANY_TEXTS:
+        spread = np.sqrt((values**2).sum(0))
+        return 2 * ndtr(-np.abs(np.divide(sums, spread, out=0 * sums, where=spread > 0)))
     threshold = np.abs(sums) - 1e-12 * np.abs(values).sum(0)  # as far, up to rounding
     exact = n_texts <= np.log2(n_permutations)
     parts = _all_flips(n_texts) if exact else _drawn_flips(n_texts, n_permutations, seed)

@@ -14,9 +14,11 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import (
+    MANY_TEXTS,
     N_RESAMPLES,
     ONE_COLUMN,
     Estimate,
+    function_estimate,
     mean_estimate,
     paired_share_interval,
     percentile_interval,
@@ -416,16 +418,31 @@ def number_quality(predictions: pd.DataFrame, *, seed: int = 0) -> NumberQuality
         return None
     said = labelled.value.to_numpy(dtype=np.float64)
     wanted = labelled.labelled_value.to_numpy(dtype=np.float64)
-    counts = np.vstack([np.ones(len(said)), resample_counts(len(said), seed=seed)])
-    explained = _r_squared(said, wanted, counts)
-    interval = percentile_interval(explained[1:])
+    if len(said) > MANY_TEXTS:
+        explained = _r_squared_of_many(said, wanted)
+    else:
+        counts = np.vstack([np.ones(len(said)), resample_counts(len(said), seed=seed)])
+        values = _r_squared(said, wanted, counts)
+        explained = Estimate(float(values[0]), percentile_interval(values[1:]), len(said))
     return NumberQuality(
         error=mean_estimate(np.abs(wanted - said)),
         error_of_mean=mean_estimate(np.abs(wanted - wanted.mean())),
-        r_squared=Estimate(float(explained[0]), interval, len(said)),
+        r_squared=explained,
         n=len(predictions),
         n_labelled=len(said),
     )
+
+
+def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
+    """As a function of means, whose interval is the jackknife's."""
+    wanted_less = wanted - wanted.mean()
+    squares = np.stack([(wanted - said) ** 2, wanted_less**2, wanted_less], axis=1)
+
+    def of_means(means: np.ndarray) -> np.ndarray:
+        missed, spread = means[..., 0], means[..., 1] - means[..., 2] ** 2
+        return 1 - missed / np.where(spread > 0, spread, np.nan)
+
+    return function_estimate(squares, of_means)
 
 
 def _r_squared(said: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> np.ndarray:
