@@ -105,7 +105,9 @@ def test_a_part_of_the_heads_has_the_groups_that_are_whole(folder, data):
     report = quick(folder, data, layers=[1], test_limit=2)
     assert places(report, "head_ablation") == {(1, 0), (1, 1), (1, 2), (1, ALL)}
     assert not [
-        c for c in group_charts(report.statistics, report.to_pandas()) if "all attention" in c.series[0].x
+        c
+        for c in group_charts(report.statistics, report.to_pandas())
+        if "all attention" in c.series[0].x
     ]
     report = quick(folder, data, heads=[0, 2], test_limit=2)
     assert all(min(place) >= 0 for place in places(report, "head_ablation"))

@@ -162,9 +162,7 @@ def test_classes_that_are_called_as_all_or_alike_have_their_own_numbers():
     names = group_names(["all", "no", "no"])
     assert len({"all", *names}) == 4
     predicted = pd.DataFrame({"example_id": range(6), "value": [0.0, 0, 0, 1, 1, 2]})
-    predicted = predicted.assign(
-        test="prediction", statistic="predicted_class", layer=-1, head=-1
-    )
+    predicted = predicted.assign(test="prediction", statistic="predicted_class", layer=-1, head=-1)
     wide = pd.DataFrame({"number": range(6)}, index=pd.RangeIndex(6, name="example_id"))
     groups = groups_of_texts(Rows.of(predicted), wide.index, ["all", "no", "no"])
     assert [group.sum() for group in groups.values()] == [6, 3, 2, 1]
