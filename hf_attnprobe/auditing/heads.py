@@ -13,7 +13,7 @@ from hf_attnprobe.statistics.estimates import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.stopping import difference, stopping_of, widened
-from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic
+from hf_attnprobe.statistics.summary import BY_ROUNDING, ALL_TEXTS, Statistic
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -317,7 +317,7 @@ def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
     n_heads = len(values)
     if n_heads < MIN_HEADS:
         return f"{question} from {n_heads} tested heads (from {MIN_HEADS} on)"
-    if (np.ptp(values, axis=0) == 0).any():
+    if (np.ptp(values, axis=0) <= BY_ROUNDING).any():
         return f"{question}: they do not differ over the {n_heads} tested heads"
     rho = float(pd.DataFrame(values).corr(method="spearman").iloc[0, 1])
     # Fisher's z of a rank correlation (Bonett & Wright 2000).
