@@ -13,7 +13,7 @@ from hf_attnprobe.statistics.estimates import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.stopping import difference, stopping_of, widened
-from hf_attnprobe.statistics.summary import BY_ROUNDING, ALL_TEXTS, Statistic
+from hf_attnprobe.statistics.summary import ALL_TEXTS, BY_ROUNDING, Statistic
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
