@@ -111,7 +111,7 @@ def adversarial(
     *,
     seed: int = 0,
 ) -> AdversarialResult:
-    """The farthest attention within each ε.
+    """Finds the attention farthest from the model's own that moves the output by at most ε.
 
     The paper's search has 5 random starts and 500 steps of Adam with ε = .01.
 

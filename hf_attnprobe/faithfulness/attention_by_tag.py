@@ -39,7 +39,7 @@ READINGS: TestReadings = {
 
 @dataclass(frozen=True)
 class AttentionByTagResult:
-    """By tag, all [batch]; shares in [0, 1].
+    """Results by tag, all [batch]; shares are in [0, 1].
 
     Without words that have no tag they add up to 1, over all tags of the data.
     """

@@ -73,7 +73,7 @@ def _graph(capacities: Sequence[np.ndarray]) -> csr_array:
 
 
 def flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor:
-    """Flow from the rows that the prediction is read from, up to a layer.
+    """Flow from the rows that the prediction is read from, through a layer and those below it.
 
     Several rows are averaged as :meth:`AttentionModel.read_map` does.
 
@@ -122,7 +122,7 @@ COLUMNS_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """A map and what it needs.
+    """A map and the capabilities it needs.
 
     function: observation and site -> [batch, queries, keys].
     needs: the capabilities that it asks of the model.
@@ -139,7 +139,7 @@ class AttentionMap:
         return all(model.lacks(need, site) is None for need in self.needs)
 
     def read(self, observation: Observation, site: Site) -> Tensor:
-        """The size of the map's values in the row of the prediction, [batch, keys]."""
+        """Absolute values of the map in the row that the prediction is read from, [batch, keys]."""
         values = self.function(observation, site)
         return observation.model.read_map(observation, values, site).abs()
 
@@ -198,7 +198,7 @@ def layer_norm_based(observation: Observation, site: Site) -> Tensor:
 
 @torch.no_grad()
 def value_zeroing(observation: Observation, site: Site) -> Tensor:
-    """How far a layer's output moves without each value (Mohebbi et al. 2023)."""
+    """How far a layer's output moves when each value is zeroed (Mohebbi et al. 2023)."""
     return observation.remember(
         ("value_zeroing", site.layer), lambda: _value_zeroing(observation, site.layer)
     )
@@ -243,7 +243,7 @@ OF_LAYERS = {
 
 
 def group_readings(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """What a group of heads says of each unit, by name, each [batch, keys].
+    """Importance of each unit by the maps of a group of heads, by name, each [batch, keys].
 
     Of a layer all of :data:`OF_LAYERS` that the model allows. Of all attention the mean
     over all heads, the mean over those of the last layer, and attention rolled out to

@@ -149,7 +149,7 @@ def integrated_gradients(
 
 
 def _gap(observation: Observation, integrated: Tensor) -> Tensor:
-    """What the sum over a text's keys misses, [batch]."""
+    """Completeness error: how far the attributions are from summing to the change, [batch]."""
     model = observation.model.require(IntegratedGradients)
     without = observation.remember(
         "probs_without_embeddings",
@@ -160,7 +160,7 @@ def _gap(observation: Observation, integrated: Tensor) -> Tensor:
 
 
 def _shares(values: Tensor, content: Tensor) -> Tensor:
-    """Values of at least 0 as shares of the content, NaN where all are 0."""
+    """Non-negative values divided by their sum over content; NaN where all are 0."""
     inside = torch.where(content, values.double(), 0.0)
     has_any = (inside > 0).any(-1, keepdim=True)
     return torch.where(has_any, normalise(inside), torch.nan)

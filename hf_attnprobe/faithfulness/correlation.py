@@ -234,7 +234,7 @@ def correlation(
 
 
 def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Agreement of attention with leave-one-out by importance, and its precision, [batch].
+    """Gini correlation and precision of attention against leave-one-out, each [batch].
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
     """
@@ -247,7 +247,8 @@ def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tens
 
 
 def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
-    """What the pairs' first k tokens share, by statistic and k, each [batch].
+    """Overlap and τ of the first k tokens of each pair of rankings, by statistic and k, each
+    [batch].
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
     """
@@ -291,5 +292,7 @@ def leave_one_out_ranks(observation: Observation) -> Tensor:
 
 
 def _unit_of_leave_one_out(observation: Observation) -> Tensor:
-    """The numbers that leave-one-out is a difference of, [batch, 1]."""
+    """Size of the probability that leave-one-out subtracts from, [batch, 1]; it sets the
+    rounding.
+    """
     return small_side(observation.probs, observation.target(None)).abs()[:, None]

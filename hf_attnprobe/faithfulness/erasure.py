@@ -234,7 +234,7 @@ def erasure(
     *,
     seed: int = 0,
 ) -> ErasureResult:
-    """Erases single weights of a site, and all of them in the order of each ranking.
+    """Erases single weights at a site, and then all of them in the order of each ranking.
 
     Without ``renormalise`` the output moves for want of weight too.
     """
@@ -309,7 +309,7 @@ def _losing_lead(
     lost: Tensor | None,
     gathered: Callable[[Tensor], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """The share of the tokens that is erased when nine tenths of the lead are gone.
+    """Share of the tokens erased by the time nine tenths of the lead are gone.
 
     By ranking, with ``best`` the fewest that do it: exactly where the read-out is
     linear, else of the tried orders.
@@ -336,7 +336,7 @@ def _losing_lead(
 
 
 def _raise(logits: Tensor) -> Tensor:
-    """What the other classes' logits gain so that a lead of a tenth is none.
+    """What to add to each other class's logit so that a tenth of the lead becomes a tie.
 
     Shape: [..., classes] -> the same, 0 for the predicted class.
     """
@@ -344,7 +344,8 @@ def _raise(logits: Tensor) -> Tensor:
 
 
 def _raised(observation: Observation) -> Tensor:
-    """Factors of probabilities by which a lead of a tenth is none, in every part.
+    """What to multiply each other outcome's probability by so that a tenth of the lead becomes
+    a tie.
 
     Shape: [batch, entries].
     """
@@ -387,7 +388,7 @@ def smallest_set(
 def _smallest(
     observation: Observation, attention: Tensor, *, renormalise: bool, all_zero: bool
 ) -> FlipSet | None:
-    """The smallest set that flips the decision; None where it is not known."""
+    """The smallest set that flips the decision; None where the read-out is not linear."""
     token_logits = observation.token_logits
     if token_logits is None:
         return None
@@ -404,7 +405,7 @@ def _smallest(
 
 
 def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """The rankings to erase weights by, largest first, that the model has.
+    """The rankings that the model has, by which weights are erased, largest first.
 
     Returns:
         Dense ranks [batch, keys] by name.
@@ -447,7 +448,7 @@ def _removals_by_replay(
     renormalise: bool,
     all_zero: bool,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`removals_to_flip`, by running the model after every removal.
+    """Like :func:`removals_to_flip`, but runs the model after every removal.
 
     Returns:
         Removals until the decision flips, and until nine tenths of its lead are gone,
@@ -480,7 +481,7 @@ def _removals_by_replay(
 def _by_ranking(
     values: Tensor, *, names: tuple[str, ...], n_random: int, each: bool
 ) -> dict[str, Tensor]:
-    """Values [orders, batch] by name; first the mean of the random orders."""
+    """Splits [orders, batch] by ranking; the random orders are averaged and come first."""
     random = values[:n_random].mean(0)
     found = dict(zip(names, [random, *values[n_random:]], strict=True))
     if each:
@@ -489,7 +490,7 @@ def _by_ranking(
 
 
 def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
-    """The attention that is gone after so many removals, [orders, batch]."""
+    """Attention erased by the first ``n_removed`` tokens of each order, [orders, batch]."""
     in_order = attention.double().expand(order.shape).gather(-1, order)
     turns = torch.arange(order.shape[-1], device=order.device)
     gone = turns < n_removed[..., None]
@@ -497,13 +498,13 @@ def _mass(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
 
 
 def _fewest(n_removed: Tensor) -> Tensor:
-    """The fewest removals that any order [orders, batch] needed; NaN where none flips."""
+    """The fewest removals over all orders, [batch]; NaN where no order flips."""
     fewest = n_removed.nan_to_num(torch.inf).amin(0)
     return fewest.masked_fill(fewest.isinf(), torch.nan)
 
 
 def _exact(smallest: FlipSet, product: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """The smallest set that flips the decision, and τ of its margins with ``product``."""
+    """Size of the smallest set that flips the decision, and τ of its margins with ``product``."""
     n_tokens = content.sum(-1)
     margin = tied("margin", smallest.margin, content)
     return {

@@ -66,7 +66,7 @@ def _share(values: Tensor, largest: Tensor) -> Tensor:
 def lower_bound(
     epsilons: Sequence[float], best: list[tuple[Tensor, Tensor]], largest: Tensor
 ) -> AdversarialResult:
-    """From the divergence and the attention of the best candidate, for each ε."""
+    """The result for the best candidate found at each ε."""
     by_epsilon = dict(zip(epsilons, best, strict=True))
     return AdversarialResult(
         {epsilon: divergence for epsilon, (divergence, _) in by_epsilon.items()},
@@ -80,7 +80,7 @@ def lower_bound(
 
 
 def only_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor]:
-    """The one row of a linear read-out and what it may attend to, [batch, keys]."""
+    """Attention of a single-query model, and which keys it may use, each [batch, keys]."""
     visible = observation.model.visible(observation, site.layer)
     return observation.attention[site.layer][:, site.head, 0], visible[:, 0]
 
@@ -88,12 +88,12 @@ def only_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor]:
 def as_only_query(
     epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
 ) -> dict[float, Tensor]:
-    """By ε [batch, keys] as the only query of [batch, queries, keys]."""
+    """By ε: attention [batch, keys] as that of a single query, [batch, 1, keys]."""
     return {e: found[:, None] for e, found in zip(epsilons, attention, strict=True)}
 
 
 def counting_queries(observation: Observation, layer: int, query: int | None) -> Tensor:
-    """The rows that are moved and counted, bool [batch, queries].
+    """Which rows are moved and averaged over, bool [batch, queries].
 
     Those that can reach the output; one row where one was asked for.
     """
@@ -106,7 +106,7 @@ def counting_queries(observation: Observation, layer: int, query: int | None) ->
 
 
 def mean_over_rows(values: Tensor, counting: Tensor) -> Tensor:
-    """Mean over the rows that count, [..., batch, rows] -> [..., batch]."""
+    """Mean over the counted rows, [..., batch, rows] -> [..., batch]."""
     weights = counting.to(values.dtype)
     return (values * weights).sum(-1) / weights.sum(-1).clamp_min(1)
 
@@ -114,7 +114,7 @@ def mean_over_rows(values: Tensor, counting: Tensor) -> Tensor:
 def stacked_rows(
     observation: Observation, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]
 ) -> Tensor:
-    """All rows of a site's heads, one below the other.
+    """All attention rows of a site's heads, concatenated.
 
     Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, rows, keys].
     """
@@ -123,7 +123,7 @@ def stacked_rows(
 
 
 def counting_rows(observation: Observation, site: Site) -> Tensor:
-    """As :func:`counting_queries`, of all rows of a site's heads, bool [batch, rows]."""
+    """:func:`counting_queries` for all rows of a site's heads, bool [batch, rows]."""
     members = observation.model.members(site)
     return torch.cat(
         [
@@ -150,7 +150,7 @@ def visible_rows(observation: Observation, site: Site) -> Tensor:
 
 
 class Candidates(NamedTuple):
-    """Attentions with their JSD to the original and the change of the output.
+    """Candidate attention, its JSD from the original, and how far it moves the output.
 
     Shape: [copies, batch, queries, keys], and twice [copies, batch].
     """
@@ -161,7 +161,7 @@ class Candidates(NamedTuple):
 
 
 def checked_by_model(observation: Observation, site: Site, attention: Tensor) -> Candidates:
-    """Candidates with the change of the output when the model is run with them."""
+    """Runs the model with each candidate and measures how far the output moves."""
     model, layer = observation.model, observation.attention[site.layer]
     edited = at_head(layer, site.head, site.query, attention)
     with torch.no_grad():
@@ -194,7 +194,7 @@ def _with_zero(values: Tensor) -> Tensor:
 
 
 def candidates_of(observation: Observation, site: Site) -> Iterator[Tensor]:
-    """Candidates of the linearised model, each [batch, rows, keys].
+    """Yields candidates from the model linearised in its attention, each [batch, rows, keys].
 
     Only rows that count are moved.
     """
@@ -213,7 +213,7 @@ SMALLEST_START = 1e-4  # a weight of 0 has no logarithm to start a search from
 
 
 class Search(NamedTuple):
-    """How long the gradient search goes on: random starts, and steps from each."""
+    """Length of the gradient search: random starts, and steps from each."""
 
     n_starts: int
     n_steps: int
@@ -227,7 +227,7 @@ def gradient_search(
     search: Search,
     epsilon: float,
 ) -> Tensor:
-    """What the search ends at from each of its random starts.
+    """Attention that the gradient search reaches from each random start.
 
     Shape: attention [starts, batch, queries, keys].
     """
@@ -247,7 +247,7 @@ def gradient_search(
 
 
 def model_distance(observation: Observation, site: Site) -> Distance:
-    """Distance and its gradient through the model.
+    """Change of the output and its gradient, through the model.
 
     Shape: [copies, batch · queries, keys].
     """
@@ -289,7 +289,7 @@ def exactly(
     token_logits: Tensor,
     epsilons: Sequence[float],
 ) -> AdversarialResult:
-    """Of a linear read-out of two classes, by vertex enumeration."""
+    """Exact maximum for a linear read-out of two classes, by vertex enumeration."""
     attention, visible = only_row(observation, site)
     scores = token_logits[..., 1] - token_logits[..., 0]
     exact = epsilon_max_jsd(attention, scores, visible, epsilons)
@@ -309,7 +309,7 @@ def within_bounds(
     epsilons: Sequence[float],
     n_steps: int,
 ) -> AdversarialResult:
-    """Of a linear read-out of more classes: what is attained, and what none exceeds.
+    """Lower and upper bounds for a linear read-out of more than two classes.
 
     With ``n_steps`` the gradient search goes on from the best that is attained.
     """
@@ -352,7 +352,7 @@ def by_search(
     epsilons: Sequence[float],
     search: Search,
 ) -> AdversarialResult:
-    """Of a linear read-out, by the paper's search from random starts."""
+    """Lower bound for a linear read-out, by the paper's search from random starts."""
     attention, visible = only_row(observation, site)
     distance = linear_distance(token_logits, observation.probs)
     moved = gradient_search(observation, site, distance, search, PAPERS_EPSILON)
@@ -367,7 +367,7 @@ def by_search(
 def of_head(
     observation: Observation, site: Site, epsilons: Sequence[float], search: Search
 ) -> AdversarialResult:
-    """Of one head of a Transformer: candidates, and with steps the paper's search."""
+    """Lower bound for one head of a Transformer: the linear candidates, then the paper's search."""
     attention = observation.attention[site.layer][:, site.head]
     visible = observation.model.visible(observation, site.layer)
     counting = counting_queries(observation, site.layer, site.query)
@@ -391,7 +391,7 @@ def of_head(
 def of_row(
     observation: Observation, site: Site, epsilons: Sequence[float], search: Search
 ) -> AdversarialResult:
-    """Of one head with one query, read by no linear map."""
+    """Lower bound for a model of one head and one query whose read-out is not linear."""
     attention, visible = only_row(observation, site)
     candidates = torch.stack(list(candidates_of(observation, site)))
     checked = [checked_by_model(observation, site, candidates)]
@@ -427,7 +427,7 @@ def of_row(
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:
-    """Whether the model's attention is one head with one query, of one layer."""
+    """Whether the model's only attention is one head with one query."""
     is_only = len(observation.model.sites()) == 1
     return is_only and observation.attention[site.layer].shape[1:3] == (1, 1)
 
@@ -436,7 +436,7 @@ def has_one_row(observation: Observation, site: Site) -> bool:
 
 
 def of_group(observation: Observation, site: Site, epsilons: Sequence[float]) -> AdversarialResult:
-    """The best candidate of all; there is no search.
+    """Lower bound for several heads moved together, from the linear candidates alone.
 
     One candidate at a time: copies of all attention of a model are large.
     """
@@ -459,7 +459,7 @@ def of_group(observation: Observation, site: Site, epsilons: Sequence[float]) ->
 
 
 def _replay_rows(observation: Observation, site: Site, rows: Tensor) -> Tensor:
-    """Probabilities with all rows of a site's heads replaced.
+    """Probabilities when all rows of a site's heads are replaced.
 
     Shape: [batch, rows, keys] -> [batch, classes].
     """

@@ -80,7 +80,7 @@ def fragility(
     *,
     seed: int = 0,
 ) -> FragilityResult:
-    """The decision with trained, uniform and permuted attention of a head.
+    """Compares the decision under trained, uniform and permuted attention of a head.
 
     As in ``permutation`` and ``uniform_attention`` every query's weights are replaced, over
     the keys it may see.
@@ -105,7 +105,7 @@ def fragility(
 
 
 def _shares(observation: Observation, outputs: Tensor) -> dict[int, Tensor]:
-    """How often each class is predicted over the copies [copies, batch, entries].
+    """Share of the copies [copies, batch, entries] that predict each class.
 
     Empty where there are no classes to name.
     """
@@ -115,7 +115,9 @@ def _shares(observation: Observation, outputs: Tensor) -> dict[int, Tensor]:
 
 
 def _right(observation: Observation, outputs: Tensor) -> Tensor:
-    """The share of each text's labels that is met, [copies, batch]; NaN without one."""
+    """Share of each text's labels that are predicted right, [copies, batch]; NaN without a
+    label.
+    """
     labels = observation.batch.labels
     if labels is None:
         return torch.full_like(outputs[..., 0], torch.nan)

@@ -88,7 +88,7 @@ def head_ablation(
     *,
     seed: int = 0,
 ) -> HeadAblationResult:
-    """The output of a head or a group replaced, at all queries or ``site.query`` alone.
+    """Replaces the output of a head or a group, at all queries or at ``site.query`` alone.
 
     Args:
         seed: with a text's id it chooses the text of the reference sample that its head
@@ -121,7 +121,7 @@ def head_ablation(
 
 
 def _reference(observation: Observation, site: Site) -> Reference | None:
-    """The head outputs of other texts; None where the site's cannot be replaced."""
+    """Sampled head outputs of other texts; None where the site's output cannot be replaced."""
     model = observation.model
     return None if site.is_group or model.lacks(HeadOutputs, site) else model.reference
 
@@ -132,7 +132,7 @@ def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
-    """The row in the sample of another text.
+    """For each text, the row in the sample of a random other text.
 
     Shape: int64 [batch]; −1 where there is no other.
     """
@@ -146,7 +146,7 @@ def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Te
 
 
 def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
-    """The mean over all real queries of all texts, every query counting once.
+    """Mean output over all real queries of all texts; every query counts once.
 
     Shape: outputs [texts, queries, width], zero beyond lengths [texts] -> [width].
     """
@@ -154,7 +154,7 @@ def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
 
 
 def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
-    """The donors' outputs laid on the real queries of each text, first on first.
+    """Puts the donor's output at the real queries of each text: first query on first.
 
     Beyond a donor's end its mean.
 

@@ -115,7 +115,7 @@ HEAD_TITLES = {
 
 
 def _check(preview: AuditPreview, options: InputErasure) -> None:
-    """Is there such a class, and does the model read a text of special tokens alone?"""
+    """Checks that the class exists and that the model reads a text of special tokens alone."""
     check_target(preview, options)
     shortest = preview.shortest
     everything = shortest.batch.content_mask[None]
@@ -125,7 +125,7 @@ def _check(preview: AuditPreview, options: InputErasure) -> None:
 
 @dataclass(frozen=True)
 class InputErasureResult:
-    """By ranking, all [batch]: differences of probabilities in [−1, 1].
+    """Differences of probabilities by ranking, all [batch], in [−1, 1].
 
     ``erased_share`` is the share of a text's tokens that comprehensiveness takes out in
     the mean of its steps, the same for all rankings. The normalised ones are in [0, 1]:
@@ -184,7 +184,9 @@ def input_erasure(
     )
 
     def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
-        """[2, rankings, batch]; what no site changes is measured once per observation."""
+        """Values [2, rankings, batch]; rankings that do not depend on the site are measured
+        once.
+        """
         key = f"{curve.__name__} {by}", seed, observation.explains, names_of_text
         shared = observation.remember(key, lambda: curve(observation, by, of_text))
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
@@ -213,7 +215,7 @@ def input_erasure(
 
 
 def _of_site(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """What a head, or a group of them, ranks: dense ranks [batch, keys] by name."""
+    """Dense ranks [batch, keys] of the units by a head or a group of heads, by name."""
     if not site.is_group:
         return {name: ranking(observation, site, name) for name in OF_SITE}
     content = observation.batch.content_mask
@@ -222,20 +224,22 @@ def _of_site(observation: Observation, site: Site) -> dict[str, Tensor]:
 
 
 def _erased_share(content: Tensor) -> Tensor:
-    """The mean over ERASER's steps of the share of a text's tokens that go, [batch]."""
+    """Mean share of a text's tokens erased over ERASER's steps, [batch]."""
     n_units = content.sum(-1)
     return (aopc.removal_counts(n_units) / n_units.clamp_min(1)).mean(0)
 
 
 def _without_tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
-    """Comprehensiveness alone, [1, rankings, batch]."""
+    """Comprehensiveness, [1, rankings, batch]."""
     top = _top(observation, turns)
     drops = _drops(observation, by, top.flatten(0, 1))
     return drops.unflatten(0, top.shape[:2]).mean(0, keepdim=True)
 
 
 def _top(observation: Observation, turns: Tensor) -> Tensor:
-    """The first tokens by ERASER's shares, bool [steps, rankings, batch, keys]."""
+    """Marks the first tokens of each ranking at ERASER's steps, bool [steps, rankings, batch,
+    keys].
+    """
     content = observation.batch.content_mask
     counts = aopc.removal_counts(content.sum(-1))
     return (turns < counts[:, None, :, None]) & content
@@ -266,7 +270,7 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
 
 
 def _bounds(observation: Observation, by: str, beam: int, seed: int, tried: Tensor) -> Tensor:
-    """The least and the largest AOPC of each text, [2, batch].
+    """Lowest and highest AOPC of any order, [2, batch].
 
     Exact for short texts. For others the furthest that were found, by the beam or among
     ``tried`` [2, rankings, batch], the orders that do not depend on the site.
@@ -292,7 +296,7 @@ def _find_bounds(observation: Observation, by: str, beam: int, tried: Tensor) ->
 
 
 def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
-    """The drop without every subset of a text's units, [2^units, batch].
+    """Drop of the probability for every subset of a text's units erased, [2^units, batch].
 
     0 for texts without content here.
     """
@@ -310,7 +314,7 @@ def _flips(
     of_text: Tensor,
     seed: int,
 ) -> dict[str, Any]:
-    """The fields of the result that say when the decision flips.
+    """Fields of the result about when the decision flips, by name.
 
     Args:
         names: of the rankings.
@@ -337,7 +341,7 @@ def _flips(
 
 
 def _removals_to_flip(observation: Observation, by: str, turns: Tensor, *, n_steps: int) -> Tensor:
-    """Units gone when the decision first changes, [rankings, batch]; NaN where never."""
+    """Units erased when the decision first flips, [rankings, batch]; NaN where it never does."""
     content = observation.batch.content_mask
     n_removed = torch.full(turns.shape[:2], torch.nan, dtype=torch.float64)
     n_removed = n_removed.to(turns.device)
@@ -356,7 +360,7 @@ def _removals_to_flip(observation: Observation, by: str, turns: Tensor, *, n_ste
 
 
 def _erased(observation: Observation, by: str, erased: Tensor) -> Tensor:
-    """Probabilities without the erased units, a part of the copies at a time.
+    """Probabilities without the erased units, computed a few copies at a time.
 
     Shape: [copies, batch, keys] -> [copies, batch, classes].
     """
@@ -367,7 +371,7 @@ def _erased(observation: Observation, by: str, erased: Tensor) -> Tensor:
 
 
 def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
-    """How far the probability of the text's side falls without the erased units.
+    """Drop of the probability of the predicted side when units are erased.
 
     Shape: [copies, batch, keys] -> [copies, batch].
     """

@@ -1,4 +1,4 @@
-"""What can be set in the faithfulness tests, which each say in their own file what they do.
+"""Options of the faithfulness tests; each test's file says what it does with them.
 
 Nothing is imported here that computes, so that a command line is refused at once.
 """
@@ -12,12 +12,12 @@ from hf_attnprobe.options import Options, option
 
 @dataclass(frozen=True)
 class NoOptions(Options):
-    """Of a test without options."""
+    """For a test without options."""
 
 
 @dataclass(frozen=True)
 class ExplainsClass(Options):
-    """Of a test that explains the probability of a class.
+    """For a test that explains the probability of a class.
 
     With a target the decision is for it or not for it. It flips where that changes, and
     its probability is that of the side the text is on: of the target, or of all others.
@@ -32,7 +32,7 @@ class ExplainsClass(Options):
 
 @dataclass(frozen=True)
 class Correlation(ExplainsClass):
-    """Which class's probability the importances explain, and how many tokens are the top."""
+    """Which class's probability is explained, and how many tokens count as the top."""
 
     tops: Sequence[int] = option(
         (3,),
@@ -77,7 +77,7 @@ class Adversarial(Options):
 
 @dataclass(frozen=True)
 class Erasure(ExplainsClass):
-    """How weights are erased, and what is compared with the largest one."""
+    """How weights are erased, and which weight the largest one is compared with."""
 
     renormalise: bool = option(
         True, "divide the weights that are left by their sum after an erasure"
@@ -106,7 +106,7 @@ class Erasure(ExplainsClass):
 
 @dataclass(frozen=True)
 class InputErasure(ExplainsClass):
-    """How tokens are taken out of the input, and whether the result is normalised."""
+    """How tokens are removed from the input, and whether the result is normalised."""
 
     by: Literal["deletion", "mask"] = option(
         "deletion", "delete tokens, or replace them by the tokenizer's mask token"
@@ -140,7 +140,7 @@ class InputErasure(ExplainsClass):
 
 @dataclass(frozen=True)
 class Explanations(ExplainsClass):
-    """What gradients and leave-one-out are of, and the texts that flow is computed for."""
+    """Which class gradients and leave-one-out explain, and for how many texts flow is computed."""
 
     flow_positions: int = option(
         0,
@@ -153,7 +153,7 @@ class Explanations(ExplainsClass):
 
 @dataclass(frozen=True)
 class Screen(ExplainsClass):
-    """Which class's probability moves."""
+    """Which class's probability is followed."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def permutation(
     *,
     seed: int = 0,
 ) -> PermutationResult:
-    """Output change under random, and under all, permutations of a head's attention.
+    """Measures how far the output moves when a head's attention is permuted over the tokens.
 
     Every query's weights are permuted over the keys that it may see.
     """
@@ -145,7 +145,7 @@ def permutation(
 
 
 def _on_special(attention: Tensor, observation: Observation) -> Tensor:
-    """The weight on tokens that are not explained, [batch]."""
+    """Attention on tokens that are not explained, [batch]."""
     batch = observation.batch
     return attention.masked_fill(batch.content_mask | ~batch.mask, 0).sum(-1)
 
@@ -191,7 +191,7 @@ def _shuffled(
 
 
 def _median(changes: Tensor) -> Tensor:
-    """Over copies, [copies, batch, …] -> [batch, …].
+    """Median over copies, [copies, batch, …] -> [batch, …].
 
     The mean of the two in the middle where the number is even.
     """
@@ -203,7 +203,7 @@ def _median(changes: Tensor) -> Tensor:
 
 
 def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
-    """What holds over all T! permutations."""
+    """Exact statistics over all T! permutations."""
     attention, mask = observation.read(site), observation.batch.mask
     predicted = observation.target(None)
     n_classes = token_logits.shape[-1]

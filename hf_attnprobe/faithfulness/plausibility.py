@@ -95,7 +95,7 @@ HEAD_TITLES = {
 
 @dataclass(frozen=True)
 class PlausibilityResult:
-    """By ranking, all [batch], in [0, 1] (recall and F1 of spans: at least 0).
+    """Scores by ranking, all [batch], in [0, 1] (recall and F1 of spans: at least 0).
 
     ``attention_on_rationale`` is NaN too where no unit has attention.
     NaN for texts of which no unit or every unit is marked.

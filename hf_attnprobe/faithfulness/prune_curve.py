@@ -44,7 +44,7 @@ class PruneCurve:
 
 
 def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
-    """Sites by ascending effect.
+    """Sites sorted by their effect, smallest first.
 
     Args:
         effects: by (layer, head), such as ``by_head(report.statistics, "zero_tvd")``, or
@@ -61,7 +61,8 @@ def prune_curve(
     *,
     n_removed: Sequence[int] | None = None,
 ) -> PruneCurve:
-    """Zero-ablates the first 0, 1, 2, … heads of ``ranking`` together and predicts again.
+    """Zero-ablates the first 0, 1, 2, … heads of ``ranking`` together and scores the
+    predictions.
 
     A ranking by effects on these very texts looks better than it is on others; see
     :func:`crossed_prune_curve`.
@@ -82,7 +83,7 @@ def crossed_prune_curve(
     *,
     n_removed: Sequence[int],
 ) -> PruneCurve:
-    """One curve over all texts, each pruned in an order that it had no say in.
+    """One prune curve over all texts, each pruned in an order chosen on the other half.
 
     Args:
         parts: texts, and the ranking of heads that stems from other texts.
@@ -94,7 +95,7 @@ def crossed_prune_curve(
 
 
 def _curve(points: tuple[int, ...], counts: Tensor) -> PruneCurve:
-    """The shares that the counts of all texts come to; see :func:`_counts`."""
+    """Turns the counts of all texts into shares; see :func:`_counts`."""
     agreeing, correct, n_texts, n_labelled = counts.unbind(1)
     return PruneCurve(
         points,
@@ -112,7 +113,7 @@ def _all_counts(
     ranking: Sequence[Site],
     points: Sequence[int],
 ) -> Tensor:
-    """As :func:`_counts`, summed over the batches."""
+    """:func:`_counts` summed over the batches."""
     if not points or not all(0 <= n <= len(ranking) for n in points):
         raise AttnProbeError(
             f"expected numbers of heads from 0 to {len(ranking)}, got {list(points)}"

@@ -1,4 +1,4 @@
-"""What ranks the units of a text by importance.
+"""Rankings of a text's units by importance.
 
 Attention, what it is compared with, and chance.
 
@@ -85,7 +85,7 @@ def ranking(
 
 
 def is_possible(observation: Observation, site: Site, name: str) -> bool:
-    """Whether the model has what a ranking needs, and the ranking a meaning there."""
+    """Whether the model can compute a ranking, and whether it means anything at this site."""
     model = observation.model
     if name in OF_HEADS:
         return not site.is_group and OF_HEADS[name].is_possible(model, site)
@@ -96,7 +96,7 @@ def is_possible(observation: Observation, site: Site, name: str) -> bool:
 
 
 def _is_of_group(model: AttentionModelBase, site: Site, name: str) -> bool:
-    """Of a layer the mean over its heads is their attention already."""
+    """Whether the ranking has a form for this group of heads."""
     if not site.is_group or site.layer == SET:
         return False
     layers = model.members(site)
@@ -106,7 +106,7 @@ def _is_of_group(model: AttentionModelBase, site: Site, name: str) -> bool:
 
 
 def attention_of(observation: Observation, site: Site) -> Tensor:
-    """The attention that an erasure in every row edits, [batch, keys].
+    """Attention [batch, keys] that is edited when a key is erased in every row.
 
     The mean over the site's heads, and over the rows that can reach the output.
     """
@@ -120,7 +120,7 @@ def attention_of(observation: Observation, site: Site) -> Tensor:
 
 
 def _of_site(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
-    """Values [batch, keys]; how large they are matters among the keys of a text only."""
+    """Importance [batch, keys] at a site; sizes are comparable within a text only."""
     if name in MAPS:
         return _of_members(observation, site, name, rows)
     if name in OF_HEADS:
@@ -132,7 +132,7 @@ def _of_site(observation: Observation, site: Site, name: str, rows: Rows) -> Ten
 
 
 def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
-    """A signed map of single heads, added up over those of the site.
+    """Sums a signed map over the heads of the site.
 
     Attention is averaged over rows. What erasing a key in all rows changes is, to first
     order, the sum over rows; of several layers, as if each of them was edited alone.
@@ -153,7 +153,7 @@ def _row(
     *,
     added: bool = False,
 ) -> Tensor:
-    """One row [batch, keys] of a map [batch, queries, keys], see :data:`Rows`."""
+    """Reduces a map [batch, queries, keys] to one row [batch, keys], see :data:`Rows`."""
     if rows == "read" or site.query is not None:
         return observation.model.read_map(observation, values, site)
     reaching = observation.reaching(site.layer).to(values.dtype)

@@ -35,7 +35,7 @@ When = Literal["always", "many heads", "rationales", "on request"]
 
 @dataclasses.dataclass(frozen=True)
 class AuditPreview:
-    """What the ``check`` of a test may look at before an audit starts.
+    """What a test's ``check`` sees before an audit starts.
 
     shortest: the observation of the shortest text.
     sites: the heads that are tested.
@@ -48,13 +48,13 @@ class AuditPreview:
 
 
 def check_target(preview: AuditPreview, options: ExplainsClass) -> None:
-    """Raises AttnProbeError where the model has no such class."""
+    """Raises AttnProbeError where the model lacks the target class."""
     preview.shortest.explaining(options.target)
 
 
 @dataclasses.dataclass(frozen=True)
 class FaithfulnessTest:
-    """A registered test: its function and what others need to know of it.
+    """A registered test: its function and its description.
 
     Attributes:
         name: the function's; also the word on the command line and in the rows.
@@ -101,7 +101,7 @@ class FaithfulnessTest:
     in_haste: Options | None = None
 
     def usual(self, *, in_haste: bool) -> Options:
-        """The options where nothing is said of them."""
+        """The default options."""
         if in_haste and self.in_haste is not None:
             return self.in_haste
         return self.options()
@@ -120,7 +120,7 @@ _registered: dict[str, FaithfulnessTest] = {}
 
 
 def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
-    """Adds the decorated function to the tests.
+    """Registers the decorated function as a test.
 
     Args:
         readings: a sentence for each field of the result, or its ``Reading``.
@@ -146,7 +146,7 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
 
 
 def tests() -> dict[str, FaithfulnessTest]:
-    """All tests by name: the built-in ones, then those of installed packages.
+    """All tests by name: built-in ones first, then those of installed packages.
 
     Raises:
         AttnProbeError: an installed test cannot be loaded.
@@ -181,7 +181,7 @@ def _load(entry: EntryPoint) -> None:
 
 
 def asked_tests(asked: Asked | None, *, in_haste: bool = False) -> dict[str, Options]:
-    """The options of the tests that are asked for, by name and in their order.
+    """The options of the requested tests, by name, in the order given.
 
     Args:
         asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; None is "default".

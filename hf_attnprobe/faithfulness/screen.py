@@ -58,7 +58,7 @@ def screen(
     *,
     seed: int = 0,
 ) -> ScreenResult:
-    """First-order effects at one head; all heads share one backward pass.
+    """First-order estimate of a head's effect; all heads share one backward pass.
 
     Args:
         seed: unused, nothing here is random.

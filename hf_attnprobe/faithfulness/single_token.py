@@ -46,8 +46,8 @@ TOKENS_AT_ONCE = 64  # copies of the batch
 
 @dataclass(frozen=True)
 class SingleTokenResult:
-    """All [batch]: of the class predicted for the whole text, or of the side that it is on
-    where a class is explained, over its tokens alone.
+    """Probabilities that single tokens give the class predicted for the whole text, all
+    [batch].
 
     Range and standard deviation (over tokens, ddof 0) are NaN for a text of one token, and
     all are NaN for a text of none.
@@ -74,7 +74,7 @@ def single_token(
     *,
     seed: int = 0,
 ) -> SingleTokenResult:
-    """Spread of the predicted class's probability over the units of a text.
+    """Spread of the predicted class's probability over texts of one unit each.
 
     Each unit is fed as the only one of its text.
 
@@ -100,7 +100,7 @@ def single_token(
 
 
 def single_token_probs(observation: Observation) -> Tensor:
-    """Probability of what is explained when each unit is the only one of its text.
+    """Probability of the explained class when each unit is the only one in the text.
 
     Shape: [batch, keys], meaningful where ``content_mask`` is True.
     """

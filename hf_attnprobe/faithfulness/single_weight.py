@@ -52,7 +52,7 @@ def erased(
 def other_positions(
     top: Tensor, content: Tensor, draw: str, *, seed: int, example_ids: Sequence[int]
 ) -> Tensor:
-    """A random position of each text to compare ``top`` [batch] with.
+    """Draws another position of each text to compare ``top`` [batch] with.
 
     Shape: int64 [batch]; ``top`` itself in texts of one token.
 
@@ -82,7 +82,7 @@ def single_weight(
     all_zero: bool,
     seed: int,
 ) -> dict[str, Tensor]:
-    """The statistics of the single-weight test by name, each [batch].
+    """The statistics of erasing one weight, by name, each [batch].
 
     NaN for texts of one token.
     """
@@ -116,7 +116,7 @@ def single_weight(
 
 
 def _where(values: dict[str, Tensor], defined: Tensor) -> dict[str, Tensor]:
-    """The values as float64, NaN where they are not defined."""
+    """The values as float64; NaN where they are undefined."""
     return {name: value.double().masked_fill(~defined, torch.nan) for name, value in values.items()}
 
 
@@ -129,7 +129,7 @@ def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:
 
 
 def _flips(observation: Observation, after: Tensor) -> dict[str, Tensor]:
-    """Which of the two erasures change the decision.
+    """Which of the two erasures flip the decision.
 
     NaN where one leaves nothing to decide on.
     """
@@ -158,7 +158,7 @@ def _where_left(after: Tensor, attention: Tensor) -> Tensor:
 def _against_all(
     observation: Observation, after: Tensor, top: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Against all other weights instead of one that is drawn.
+    """Compares the top weight with every other one instead of a drawn one.
 
     Shape: after, the logits without each weight, [batch, keys, classes].
     """

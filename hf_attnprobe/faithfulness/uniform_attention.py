@@ -52,7 +52,7 @@ def uniform_attention(
     *,
     seed: int = 0,
 ) -> UniformAttentionResult:
-    """Attention of a head or a group made uniform over what each query may see.
+    """Makes the attention of a head or a group uniform over the keys each query may see.
 
     All queries are edited, or ``site.query`` alone.
 

@@ -1,4 +1,4 @@
-"""Tokenized texts as batches: planned within a memory budget, padded, collated."""
+"""Batches of tokenized texts: planned within a memory budget, padded and collated."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ def plan(
     budget: int,
     batch_size: int,
 ) -> list[tuple[Where, list[Text]]]:
-    """(tests with their sites, texts) jobs still to run, batched by length in memory.
+    """Batches of texts of similar length with the (tests, sites) still to run on them.
 
     Args:
         texts: the texts of the split.
@@ -84,7 +84,7 @@ def in_batches(
     budget: int,
     batch_size: int,
 ) -> Iterator[list[Text]]:
-    """The texts by length, each batch within the budget; for the arguments see plan."""
+    """Batches of texts by length, each within the memory budget; for the arguments see plan."""
     batch: list[Text] = []
     for text in by_length(texts):
         n_bytes = (len(batch) + 1) * bytes_per_text(text.n_tokens)
@@ -96,7 +96,7 @@ def in_batches(
 
 
 def text_in_words(text: Text) -> str:
-    """Names a text in an error message."""
+    """How an error message names a text."""
     return f"text {text.example_id} of {text.n_tokens} tokens"
 
 
@@ -107,7 +107,7 @@ def collate(
     *,
     n_more: int = 0,
 ) -> Batch:
-    """Texts padded to the longest, and by ``n_more`` tokens beyond.
+    """Pads texts to the longest one, plus ``n_more`` tokens.
 
     Padding is on the left if the model reads its decision at the last token.
     """
@@ -157,7 +157,7 @@ def _labels(texts: Sequence[Text]) -> Tensor:
 
 
 def _holding(held: Tensor, batch: Batch) -> Batch:
-    """The batch with the held tokens, int [batch, keys], explained no longer."""
+    """The batch without the held tokens, int [batch, keys], among the explained ones."""
     if held.shape != batch.content_mask.shape:
         raise AttnProbeError(
             "expected a model that attends to tokens to explain one text of a pair, "
@@ -168,7 +168,7 @@ def _holding(held: Tensor, batch: Batch) -> Batch:
 
 
 def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
-    """Units with a marked token, bool [batch, keys]; None where units are sentences."""
+    """Marks units that contain a marked token, bool [batch, keys]; None if units are sentences."""
     if marked.shape != batch.mask.shape:
         return None
     units = batch.inputs.get("units")
@@ -178,14 +178,14 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
 
 
 def _tagged_units(tags: Tensor, names: Sequence[str], batch: Batch) -> dict[str, Tensor] | None:
-    """Units by tag, each bool [batch, keys]; None where units are sentences."""
+    """Marks the units of each tag, bool [batch, keys]; None if units are sentences."""
     tags = tags.to(batch.mask.device)
     found = {name: _of_units(tags == k, batch) for k, name in enumerate(names)}
     return {name: units for name, units in found.items() if units is not None} or None
 
 
 def parse_bytes(size: str | int) -> int:
-    """Bytes of "500MB", "2GB" or a plain number.
+    """Number of bytes in "500MB", "2GB" or a plain number.
 
     Raises:
         AttnProbeError: anything else, and sizes that are not positive.

@@ -1,4 +1,4 @@
-"""Which texts a model can be asked about: choices of an answer, tokens that the tokenizer does not know."""
+"""Encodes texts with answer choices, and counts tokens that the tokenizer does not know."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ WORTH_SAYING = 0.1
 
 
 def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader) -> float:
-    """The share, from 0 to 1, of the content tokens that are the unknown token.
+    """Share, 0 to 1, of the content tokens that are the unknown token.
 
     Raises:
         AttnProbeError: more than half of them.
@@ -52,7 +52,7 @@ def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | Im
 
 
 def unknown_note(share: float) -> str | None:
-    """What a report says about unknown tokens; None where they are few."""
+    """The report's note on unknown tokens; None where they are few."""
     if share <= WORTH_SAYING:
         return None
     return (
@@ -75,12 +75,12 @@ class ChoiceText(Text):
 
     @property
     def n_tokens(self) -> int:
-        """Of the longest choice."""
+        """Tokens of the longest choice."""
         return max(map(len, self.inputs["input_ids"]))
 
     @property
     def n_content(self) -> int:
-        """Of the longest choice."""
+        """Content tokens of the longest choice."""
         special = self.inputs["special_tokens_mask"]
         return max(len(row) - sum(row) for row in special)
 
@@ -93,7 +93,7 @@ def encode(
     truncate: bool = True,
     segment: str | None = None,
 ) -> Tokenized:
-    """Tokenize a split for a model of any head.
+    """Tokenizes a split for a model with any head.
 
     See :func:`~hf_attnprobe.inference.encoding.tokenize` and :func:`tokenize_choices`.
     """
@@ -118,7 +118,7 @@ def tokenize_choices(
     truncate: bool = True,
     segment: str | None = None,
 ) -> Tokenized:
-    """As :func:`~hf_attnprobe.inference.encoding.tokenize`, for multiple choice.
+    """Like :func:`~hf_attnprobe.inference.encoding.tokenize`, for multiple choice.
 
     Raises:
         AttnProbeError: also for texts without choices, or with different numbers of them.
@@ -152,7 +152,7 @@ def tokenize_choices(
 
 
 def _flat(examples: "datasets.Dataset", choices: Sequence[Sequence[str]]) -> "datasets.Dataset":
-    """A pair for every choice, numbered on, without labels."""
+    """One pair per choice, numbered consecutively, without labels."""
     import datasets
 
     texts = column_of(examples, "text")

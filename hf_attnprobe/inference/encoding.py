@@ -1,4 +1,6 @@
-"""Texts tokenized for a model: ids, labels by the model's numbers, rationales."""
+"""Tokenizes texts for a model and numbers their labels as the model does; maps rationales to
+tokens.
+"""
 
 import itertools
 import logging
@@ -70,7 +72,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Tokenized:
-    """The texts of a split that have tokens.
+    """The texts of a split that have tokens, and what was left out.
 
     Attributes:
         texts: in the order of the split.
@@ -84,7 +86,8 @@ class Tokenized:
 
 
 class TextModel(Protocol):
-    """What tokenization needs to know about a model; adapters and `PretrainedFacts` are such.
+    """The facts about a model that tokenization needs; adapters and `PretrainedFacts` have
+    them.
 
     Attributes:
         n_embeddings: how many token ids there are; None: any number.
@@ -101,7 +104,7 @@ class TextModel(Protocol):
         """What the model predicts."""
 
     def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        """The most tokens of a text; None: any number."""
+        """The longest text in tokens; None for no limit."""
 
 
 @leaves_tokenizer
@@ -113,7 +116,7 @@ def tokenize(
     truncate: bool = True,
     segment: str | None = None,
 ) -> Tokenized:
-    """Tokenize a split for a model.
+    """Tokenizes a split for a model.
 
     Pairs are given to the tokenizer as two texts, to be joined as it was built to join
     them. Where they are too long, tokens go from the longer one first.
@@ -185,7 +188,7 @@ def tokenize(
 
 
 def _warn_of_answers(texts: Sequence[Text], answers: Sequence[int]) -> None:
-    """Warns of labels that are not among the answers in their texts."""
+    """Warns of labels that are not among the answers in their own texts."""
     n_outside = 0
     for text in texts if answers else ():
         tokens, segments = text.inputs["input_ids"], text.inputs["segment_ids"]
@@ -202,14 +205,14 @@ def _warn_of_answers(texts: Sequence[Text], answers: Sequence[int]) -> None:
 
 
 def second_texts(examples: "datasets.Dataset") -> list[str] | None:
-    """The second texts of pairs, as a tokenizer takes them; None of single texts."""
+    """The second texts of pairs, for a tokenizer; None for single texts."""
     if "text_pair" not in examples.column_names:
         return None
     return column_of(examples, "text_pair")
 
 
 def _attended(model: TextModel, seconds: list[str] | None, segment: str | None) -> str | None:
-    """The segment to explain, which is the model's own where it attends to one alone."""
+    """The segment to explain; where the model attends to one segment alone, that one."""
     if model.segment is None:
         return segment
     if seconds is None:
@@ -250,7 +253,7 @@ def _count_too_long(
     longest: int | None,
     truncate: bool,
 ) -> int:
-    """Number of texts of more than ``longest`` tokens; an error unless cut."""
+    """Counts texts of more than ``longest`` tokens; raises an error unless they may be cut."""
     if longest is None:
         return 0
     encoded = tokenizer(strings, seconds, add_special_tokens=True, verbose=False)
@@ -266,7 +269,7 @@ def _count_too_long(
 
 
 def _mark_separators(inputs: dict[str, list[list[int]]], separators: frozenset[int]) -> None:
-    """Count separators as special tokens: alone they make no sentence."""
+    """Counts separators as special tokens, since a separator alone is no sentence."""
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for tokens, special in rows:
         for position, token in enumerate(tokens):
@@ -317,7 +320,7 @@ def _token_rationales(
     offsets: list[list[tuple[int, int]]] | None,
     segments: list[list[int]] | None,
 ) -> list[list[bool] | None]:
-    """Which tokens have a character in a word of the rationale, for each text.
+    """For each text, which tokens contain a character of a rationale word.
 
     None for all texts where the places of the tokens are not known.
     """
@@ -339,7 +342,7 @@ def _marked(
     text: str,
     rationale: str,
 ) -> list[list[bool]]:
-    """Which tokens have a character in the rationale, as if all were of that text."""
+    """Marks tokens with a character in the rationale, whatever text of a pair they are in."""
     ids, strings = column_of(examples, "example_id"), column_of(examples, text)
     has_any = rationale in examples.column_names
     rationales = column_of(examples, rationale) if has_any else [[]] * len(ids)
@@ -358,7 +361,7 @@ def _token_tags(
     offsets: list[list[tuple[int, int]]] | None,
     segments: list[list[int]] | None,
 ) -> tuple[Sequence[list[int] | None], tuple[str, ...]]:
-    """The number of the tag of each token's word, for each text, and the tags.
+    """For each text, the number of each token's tag; and the tags.
 
     -1 for tokens of no word or of a second text, and of words whose tag is empty.
 

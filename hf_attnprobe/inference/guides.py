@@ -1,4 +1,4 @@
-"""Attention weights by example id, to be imposed on another model."""
+"""Attention weights of one model, by example id, to be imposed on another."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
@@ -46,14 +46,14 @@ def guide_rows(
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Tokens that attention never goes to; an unknown word is a word."""
+    """Tokens that never receive attention; unknown words count as words."""
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
 def guide_row(
     guide: Guide, example_id: int, tokens: list[int], special_ids: Collection[int]
 ) -> list[float]:
-    """The weights of one text at its tokens; see :func:`guide_rows`."""
+    """The guide's weights at the tokens of one text; see :func:`guide_rows`."""
     is_content = [token not in special_ids for token in tokens]
     n_content = sum(is_content)
     if n_content == 0:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads images where a text model has a tokenizer.
+    """Reads images, where a text model has a tokenizer.
 
     Attributes:
         processor: of the model, for a column of images; None where there is none, which
@@ -39,7 +39,7 @@ class ImageReader:
     model_max_length: int = 10**30
 
     def read(self, examples: "datasets.Dataset") -> Tensor:
-        """The pixels of all images, [images, channels, height, width].
+        """Pixels of all images, [images, channels, height, width].
 
         Raises:
             AttnProbeError: no column of images, no processor for them, or pixels of
@@ -102,7 +102,9 @@ def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
 
 
 def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: TextModel) -> Tokenized:
-    """Images as :func:`~hf_attnprobe.inference.encoding.tokenize` gives texts."""
+    """Reads images in the form that :func:`~hf_attnprobe.inference.encoding.tokenize` gives
+    texts.
+    """
     pixels = reader.read(examples)
     labels = labels_of_model(model.prediction.outcomes, examples)
     layout = getattr(model, "layout", None)

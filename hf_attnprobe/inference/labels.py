@@ -37,7 +37,7 @@ NEEDING_OFFSETS = {"tags": ("word_labels",), "span": ("answer_start", "answer_en
 
 
 def needs_offsets(prediction: Prediction, examples: "datasets.Dataset") -> bool:
-    """Whether the labels name places in the text."""
+    """Whether labels are positions in the text."""
     columns = NEEDING_OFFSETS.get(prediction.kind, ())
     return bool(columns) and set(columns) <= set(examples.column_names)
 
@@ -106,7 +106,7 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
 
 
 def _as_sides(labels: Sequence[Any]) -> list[Any]:
-    """Labels of a single logit: 0 or 1, also where a file has them as 0.0 and 1.0.
+    """Labels for a single logit: 0 or 1, also where a file writes 0.0 and 1.0.
 
     Raises:
         AttnProbeError: other numbers, as of a model that predicts one.
@@ -132,7 +132,7 @@ def _known(number: int | None) -> int:
 
 
 def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
-    """The model's number of each of the data's names; None where it has none.
+    """For each class name of the data, the model's number; None where it has none.
 
     Labels without names are the model's numbers. Names are compared without case and
     blanks around; where none is the same, each may be the beginning of one other, such as
@@ -178,13 +178,13 @@ def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequen
 
 
 def _begun(name: str, known: Sequence[str]) -> int | None:
-    """The number of the only class whose name is a prefix of this name, or the reverse."""
+    """The number of the only class whose name begins this name or is begun by it."""
     found = [k for k, c in enumerate(known) if c.startswith(name) or name.startswith(c)]
     return found[0] if len(found) == 1 else None
 
 
 def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
-    """Labels are of the kind that the model predicts."""
+    """Checks that the labels are of the kind that the model predicts."""
     for row, label in enumerate(labels):
         if label is not None and not isinstance(label, kind):
             given = "several labels" if isinstance(label, list) else repr(label)
@@ -196,7 +196,7 @@ def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str)
 
 
 def _check_unlabelled(prediction: Prediction, examples: "datasets.Dataset", expected: str) -> None:
-    """No label is said of the text as a whole, where the prediction is of its parts."""
+    """Checks that no label is about the whole text, for a model that predicts its parts."""
     labels = column_of(examples, "label")
     _check_kind(labels, int, expected, prediction.name)
     row = next((row for row, label in enumerate(labels) if label >= 0), None)
@@ -224,7 +224,7 @@ def _integers(prediction: Prediction, examples: "datasets.Dataset") -> list[int]
 
 
 def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[int]]:
-    """A 0 or 1 for each label; −1 for all of them where nothing is known."""
+    """0 or 1 per label; −1 for all of them where none is known."""
     labels = column_of(examples, "label")
     n_labels = len(prediction.parts)
     if all(isinstance(label, int) and label < 0 for label in labels):
@@ -261,7 +261,7 @@ def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[
 
 
 def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
-    """The numbers, NaN where there is none."""
+    """Labels as numbers; NaN where there is none."""
     labels = column_of(examples, "label")
     _check_kind(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
     if hasattr(examples.features["label"], "names"):
@@ -284,7 +284,7 @@ def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float
 
 
 def spread_of_labels(examples: "datasets.Dataset") -> float | None:
-    """Standard deviation of numeric labels; None where they are none, or all equal."""
+    """Standard deviation of numeric labels; None where there are none, or all are equal."""
     if hasattr(examples.features["label"], "names"):
         return None
     labels = column_of(examples, "label")
@@ -300,7 +300,7 @@ def _words(
     tokenizer: PreTrainedTokenizerBase,
     inputs: Mapping[str, Any],
 ) -> list[int]:
-    """The token id of the masked word; −1 where it is none, or more than one token."""
+    """Token id of the masked word; −1 where there is none or it has several tokens."""
     labels = column_of(examples, "label")
     _check_kind(labels, int, "one word per text", "a masked word")
     _check_masks(labels, tokenizer, inputs["input_ids"])
@@ -333,7 +333,7 @@ def _check_masks(
     tokenizer: PreTrainedTokenizerBase,
     input_ids: Sequence[Sequence[int]],
 ) -> None:
-    """Every text has a mask, and no more than one beside a label."""
+    """Checks that every text has a mask token, and at most one if it has a label."""
     for row, (label, ids) in enumerate(zip(labels, input_ids, strict=True)):
         n_masks = list(ids).count(tokenizer.mask_token_id)
         if n_masks == 0:
@@ -354,7 +354,7 @@ def _tags(
     inputs: dict[str, Any],
     offsets: Offsets | None,
 ) -> list[list[int]]:
-    """The tags of the labelled words, in the order of their first tokens."""
+    """Tags of the labelled words, in the order of the words' first tokens."""
     if offsets is None:
         _check_unlabelled(prediction, examples, "a label for every word (word_labels)")
         return [[-1]] * len(examples)
@@ -385,7 +385,7 @@ def _tags(
 
 
 def _tags_by_first_character(text: str, tags: Sequence[int]) -> dict[int, int]:
-    """The tag of each labelled word, by the place of its first character."""
+    """The tag of each labelled word, by the position of its first character."""
     starts = [word.start() for word in re.finditer(r"\S+", text)]
     if len(tags) > len(starts):
         raise AttnProbeError(
@@ -418,7 +418,7 @@ def _spans(
     inputs: Mapping[str, Any],
     offsets: Offsets | None,
 ) -> list[list[int]]:
-    """The first and the last token of every answer; −1 where it is unknown or cut off."""
+    """First and last token of every answer; −1 where it is unknown or was cut off."""
     for row, of_row in enumerate(inputs["segment_ids"]):
         if 1 not in of_row:
             raise AttnProbeError(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """A model on the texts of a split that have tokens, in the order of their ids.
+    """Predictions and attention for the texts of a split that have tokens, in the order of
+    their ids.
 
     Attributes:
         example_ids: one per text.
@@ -51,7 +52,7 @@ def observations(
     batch_size: int = 64,
     **options: Any,
 ) -> Iterator[Observation]:
-    """Observations of the texts in batches of similar length.
+    """Observes the texts in batches of similar length.
 
     Args:
         model: anything :func:`hf_attnprobe.wrap` takes.
@@ -70,7 +71,7 @@ def read_outputs(
     examples: "datasets.Dataset",
     **options: Any,
 ) -> Outputs:
-    """Run a model over a split and read the attention of its first head.
+    """Runs a model over a split and reads the attention of its first head.
 
     Weights on special tokens are left out and the rest is divided by its sum. The
     weight of a word in a hierarchical model is its weight in its sentence times that of
@@ -101,7 +102,7 @@ def read_outputs(
 
 
 def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
-    """Weights of words over all sentences, and which tokens are words.
+    """Word weights over all sentences, and which tokens are words.
 
     Both [batch, keys]; the attention of a hierarchical adapter is that of sentences.
     """
@@ -110,7 +111,7 @@ def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
 
 
 def to_guide(outputs: Outputs) -> Guide:
-    """The attention of every text, by example id."""
+    """Attention weights of every text, by example id."""
     rows = zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
     return {k: weights[is_real] for k, weights, is_real in rows}
 
@@ -125,7 +126,7 @@ def predict(
     edit: Callable[[Text], Sequence[int]] | None = None,
     batch_size: int = 128,
 ) -> Tensor:
-    """Probabilities of the texts in the order of :class:`Outputs`.
+    """Probabilities for the texts, in the order of :class:`Outputs`.
 
     Args:
         guide: attention weights, for a model with guided attention.
@@ -165,7 +166,7 @@ def _inputs(
 
 
 def _guide_of(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: list[Text]) -> Tensor:
-    """The weights of the texts, [batch, keys]."""
+    """Attention weights of the texts, [batch, keys]."""
     special = special_ids(tokenizer)
     rows = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""Restores a fast tokenizer's truncation and padding, which it would save with itself."""
+"""Restores a fast tokenizer's truncation and padding, which would otherwise be saved with it."""
 
 from collections.abc import Callable
 from functools import wraps
