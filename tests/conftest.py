@@ -190,11 +190,17 @@ def run_warm(warm):
 
 
 @pytest.fixture(scope="session")
-def torchrun(warm):
-    """``attnprobe arguments`` in two such forks that are told what torchrun tells them."""
-    return lambda *arguments: Finished(
-        *warm.run(["-m", "hf_attnprobe", *map(str, arguments)], as_two())
+def run_two(warm):
+    """``python arguments`` in two such forks that are told what torchrun tells them."""
+    return lambda *arguments, env=None: Finished(
+        *warm.run([*map(str, arguments)], [of_one | (env or {}) for of_one in as_two()])
     )
+
+
+@pytest.fixture(scope="session")
+def torchrun(run_two):
+    """``attnprobe arguments`` in two such forks."""
+    return lambda *arguments: run_two("-m", "hf_attnprobe", *arguments)
 
 
 @pytest.fixture

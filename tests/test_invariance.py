@@ -288,6 +288,16 @@ def test_two_processes(checkpoint, data_folder, uninterrupted, torchrun, tmp_pat
     assert not list((tmp_path / "out").glob(".*"))
 
 
+@pytest.mark.slow
+def test_the_launcher_itself(checkpoint, data_folder, uninterrupted, run_python, tmp_path):
+    """Of which the other tests of two processes do what it does."""
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    arguments = command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3")
+    run = run_python(*launch, "-m", "hf_attnprobe", *arguments)
+    assert run.code == 0, run.err
+    assert_same(read_rows(tmp_path / "out" / "rows"), uninterrupted)
+
+
 def test_two_processes_give_up_together(
     make_checkpoint, checkpoint, data_folder, torchrun, tmp_path
 ):

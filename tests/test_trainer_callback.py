@@ -1,7 +1,6 @@
 """Faithfulness logged while a model is trained, which goes on as if nobody had looked."""
 
 import json
-import os
 import random
 import warnings
 from pathlib import Path
@@ -270,18 +269,8 @@ with open(f"{sys.argv[1]}/{told['rank']}.json", "w") as file:
 """
 
 
-def test_two_processes_share_the_texts_and_log_the_same(run_python, tmp_path):
-    (tmp_path / "train.py").write_text(TWO_PROCESSES)
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    tests = Path(__file__).parent
-    paths = f"{tests.parent}{os.pathsep}{tests}"
-    run = run_python(
-        *launch,
-        tmp_path / "train.py",
-        tmp_path,
-        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths},
-        cwd=tmp_path,
-    )
+def test_two_processes_share_the_texts_and_log_the_same(run_two, tmp_path):
+    run = run_two("-c", TWO_PROCESSES, tmp_path, env={"PYTHONPATH": str(Path(__file__).parent)})
     assert run.code == 0, run.err
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert (first["of"], second["of"]) == (2, 2)

@@ -8,6 +8,7 @@ import test_classifier
 import test_hierarchical
 import torch
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
 from hf_attnprobe.attention_model import Site
@@ -15,9 +16,10 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.testing import check_adapter
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "gpt2", "xlnet", "llama", "falcon", "t5", "vit", "modernbert"]
-)
+SOME = ["bert", "gpt2", "xlnet", "llama", "falcon", "t5", "vit", "modernbert"]
+
+
+@pytest.mark.parametrize("family", zoo.daily(SOME, ("bert", "llama", "t5", "vit")))
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 def test_transformers_keep_the_protocol(family, dtype):
     adapter = wrap(families.shared(family), dtype=dtype)
