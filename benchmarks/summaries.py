@@ -115,7 +115,13 @@ def rows_of(k: int) -> pd.DataFrame:
     """Long rows of one part; ids are its own."""
     draw = np.random.default_rng(k)
     ids = np.arange(k * PER_PART, (k + 1) * PER_PART)
-    parts = [_rows(t, name, ids, _values(draw, name)) for t in TESTS for name in TESTS[t]]
+    parts = []
+    for test, names in TESTS.items():
+        is_lacking = draw.uniform(size=PER_PART) < 0.1  # the same for all: erasure's rule
+        values = {name: np.where(is_lacking, np.nan, _values(draw, name)) for name in names}
+        if test == "permutation":
+            values["max_tvd"] = np.maximum(values["max_tvd"], values["median_tvd"])
+        parts += [_rows(test, name, ids, values[name]) for name in names]
     label = draw.integers(0, 2, PER_PART)
     says = np.where(draw.uniform(size=PER_PART) < 0.9, label, 1 - label)
     of_model = {
@@ -129,11 +135,9 @@ def rows_of(k: int) -> pd.DataFrame:
 
 
 def _values(draw: np.random.Generator, name: str) -> np.ndarray:
-    """Numbers of full precision, flags, and some texts without a value."""
+    """Numbers of full precision, and flags."""
     values = draw.uniform(size=PER_PART) ** 2
-    if name.startswith("never"):
-        values = np.round(values)
-    return np.where(draw.uniform(size=PER_PART) < 0.1, np.nan, values)
+    return np.round(values) if name.startswith("never") else values
 
 
 def _rows(

@@ -12,11 +12,12 @@ import logging
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, TypeVar, cast
+
+from filelock import BaseFileLock, FileLock, Timeout
 
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
@@ -89,7 +90,8 @@ LEFT = {
 }
 """Names of half written files by the folder below that of a run: as they are called, and
 as they were before they had an ending of their own."""
-FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What network disks without locks answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -110,57 +112,37 @@ def lock(folder: Path) -> Iterator[None]:
         OSError: it cannot be made or written to.
     """
     existed = folder.is_dir()
-    file = folder / LOCK
-    descriptor = _open(file)
+    held = FileLock(folder / LOCK, fallback_to_soft=False)
+    _take(held, folder)
     try:
         _clean(folder)
         yield
     finally:
         with contextlib.suppress(OSError):
-            file.unlink()  # while it is held: who waits for it looks again
-        os.close(descriptor)
+            (folder / LOCK).unlink()  # while it is held: who waits for it looks again
+        held.release()
         if not existed:
             with contextlib.suppress(OSError):  # something is in it
                 folder.rmdir()
 
 
-def _open(file: Path) -> int:
-    """The descriptor that holds the lock."""
-    while True:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(file, FLAGS, 0o666)
-        except FileNotFoundError:  # who made the folder took it away again
-            continue
-        try:
-            _hold(descriptor, file.parent)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if _is_at(descriptor, file):
-            with contextlib.suppress(OSError):  # only for the message of others
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, str(os.getpid()).encode())
-            return descriptor
-        os.close(descriptor)  # its holder took it away between the two calls
-
-
-def _hold(descriptor: int, folder: Path) -> None:
-    """Takes the kernel's lock of an open file, or says who has it."""
-    if sys.platform == "win32":
-        return
-    import fcntl
-
+def _take(held: BaseFileLock, folder: Path) -> None:
+    """Takes the lock of a folder, or says who has it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-        who = f" (process {holder})" if holder.isdigit() else ""
+        folder.mkdir(parents=True, exist_ok=True)
+        held.acquire(blocking=False)
+        with contextlib.suppress(OSError):  # only for the message of others
+            (folder / LOCK).write_text(str(os.getpid()))
+    except FileNotFoundError:  # who made the folder took it away again
+        _take(held, folder)
+    except Timeout as error:
         raise AttnProbeError(
-            f"another run{who} is at work in {folder}; wait for its end, or choose "
+            f"another run{_holder(folder)} is at work in {folder}; wait for its end, or choose "
             "another --output-dir"
         ) from error
-    except OSError as error:  # some network disks have none
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
         logger.warning(
             "%s is on a disk without locks (%s); start one run at a time in it",
             folder,
@@ -168,12 +150,13 @@ def _hold(descriptor: int, folder: Path) -> None:
         )
 
 
-def _is_at(descriptor: int, file: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+def _holder(folder: Path) -> str:
+    """The number of the process that has the lock, where it is known."""
     try:
-        return os.path.samestat(os.fstat(descriptor), file.stat())
-    except FileNotFoundError:
-        return False
+        number = (folder / LOCK).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+    return f" (process {number})" if number.isdigit() else ""
 
 
 def _clean(folder: Path) -> None:
