@@ -263,17 +263,26 @@ class Texts:
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __getitem__(self, name: str) -> pd.Series:
+        """A statistic by id."""
+        return pd.Series(self.values(name), index=self.index, name=name)
+
     def values(self, name: str) -> np.ndarray:
         """A statistic by text; NaN where there is none."""
         return self.read(name) if name in self.names else np.full(len(self), np.nan)
 
-    def series(self, name: str) -> pd.Series:
-        """The same, by id."""
-        return pd.Series(self.values(name), index=self.index, name=name)
+    def frame(self, names: Sequence[str] | None = None) -> pd.DataFrame:
+        """Some statistics, or all, a text per row."""
+        wanted = self.names if names is None else names
+        return pd.DataFrame({name: self.values(name) for name in wanted}, index=self.index)
 
-    def frame(self) -> pd.DataFrame:
-        """All statistics, a text per row."""
-        return pd.DataFrame({name: self.values(name) for name in self.names}, index=self.index)
+    def known(self) -> "Texts":
+        """The statistics that some text has a value of."""
+        names = tuple(n for n in self.names if not np.isnan(self.read(n)).all())
+        return replace(self, names=names)
 
     def of(self, texts: pd.Index) -> "Texts":
         """Other texts in the order given; those that are not here have no values."""
