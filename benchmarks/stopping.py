@@ -21,7 +21,7 @@ from hf_attnprobe.statistics.stopping import confidence_sequence, standing
 from hf_attnprobe.storage.rows import read_rows
 
 
-FIRST_ROUND, GROWTH = 32, 1.5  # as in auditing/stopping/rounds.py
+FIRST_ROUND, GROWTH = 32, 1.5  # as in auditing/rounds.py
 
 
 def looks(n_texts: int) -> list[int]:

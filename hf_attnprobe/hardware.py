@@ -9,20 +9,20 @@ run can be repeated: its operations take less than a thread waits for a core on 
 
 import ctypes
 import gc
+import math
 import mmap
 import os
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hf_attnprobe.errors import AttnProbeError
 
@@ -153,38 +153,41 @@ def one_line_without_memory(what: str) -> Iterator[None]:
         ) from failed
 
 
+class _Enough(BaseException):
+    """So many operations were counted; no handler of errors takes it for one."""
+
+
 class PeakMemory(TorchDispatchMode):
     """Bytes of the tensors that are made inside and alive at once, at most: ``peak``.
 
     Counted at each operation by the storages it returns, so that it is the same in every
     run, whatever the allocator keeps; what an operation needs only inside itself is not
-    seen. On CUDA ``peak`` is that of PyTorch's allocator, which sees this too.
+    seen.
     """
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._device = device if device is not None and device.type == "cuda" else None
         self._alive: dict[int, int] = {}
         self._now = 0
+        self._to_come: float = math.inf
         self.peak = 0
 
-    def __enter__(self) -> "PeakMemory":
-        if self._device is not None:
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_allocated(self._device)
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if self._device is not None:
-            self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
+    @contextmanager
+    def of(self, n_operations: int) -> Iterator[None]:
+        """Leaves a block after so many operations, as if it had ended."""
+        self._to_come = n_operations
+        with suppress(_Enough):
+            yield
+        self._to_come = math.inf
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_key(x) for x in tree_leaves((args, kwargs)) if _is_plain(x)}
+        self._to_come -= 1
+        if self._to_come < 0:
+            raise _Enough
+        given = {_key(x) for x in _tensors(args)}
         result = func(*args, **(kwargs or {}))
-        for x in tree_leaves(result):
-            if _is_plain(x) and _key(x) not in given:
+        for x in _tensors((result,)):
+            if _key(x) not in given:
                 self._add(x.untyped_storage())
         return result
 
@@ -201,8 +204,14 @@ class PeakMemory(TorchDispatchMode):
         self._now -= self._alive.pop(key, 0)
 
 
-def _is_plain(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.layout == torch.strided
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """The tensors of an operation, also those in lists."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.layout == torch.strided:
+                yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _key(x: torch.Tensor) -> int:

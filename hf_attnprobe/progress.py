@@ -75,17 +75,18 @@ class Bar:
             self._seconds.append(now - self._part_begun)
         self._part, self._part_begun = name, now
 
-    def move(self, left: float, doing: str = "") -> None:
+    def move(self, left: float | None, doing: str = "") -> None:
         """Shows what is done, never less than before.
 
         Args:
-            left: seconds, of the part.
+            left: seconds, of the part; None where nobody knows.
             doing: at the moment.
         """
         if not self.shown:
             return
         now = self.clock()
-        left += self._seconds_to_come(now - self._part_begun + left)
+        if left is not None:
+            left += self._seconds_to_come(now - self._part_begun + left)
         if self._part:
             number = f"{self.of} {len(self._seconds) + 1} of {self.n_parts}"
             doing = ", ".join(filter(None, [f"{number}: {self._part}", doing]))
@@ -93,9 +94,9 @@ class Bar:
             self._outer.move(left, doing)
             return
         spent = now - self._begun
-        if left > 0 and spent > 0:
+        if left and spent > 0:
             self._share = max(self._share, spent / (spent + left))
-        self._draw(f"{in_words(left)} left", doing, now)
+        self._draw("" if left is None else f"{in_words(left)} left", doing, now)
 
     def say(self, line: str) -> None:
         """Writes a line of its own, above the bar."""

@@ -1,9 +1,10 @@
-"""What --estimate says: against the audit itself, brute-force counts and the formula of a forward pass."""
+"""What --estimate says: against the audit itself, which goes on from its first round."""
 
 import json
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
@@ -12,15 +13,14 @@ from hf_attnprobe import (
     AttnProbeError,
     AuditOptions,
     Correlation,
-    Data,
     Permutation,
     audit,
 )
-from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing import sweep as sweeps
-from hf_attnprobe.auditing.estimate import estimate_audit
-from hf_attnprobe.auditing.steps import Fitted, Step, counting, in_bytes, measured_memory
+from hf_attnprobe.auditing.clock import Clock, Step
+from hf_attnprobe.auditing.estimate import AuditEstimate, Seconds, estimate_audit, in_bytes
 from hf_attnprobe.hardware import PeakMemory
+from hf_attnprobe.storage.rows import KEY
 
 
 OPTIONS = AuditOptions(shown_texts=2)
@@ -41,44 +41,6 @@ def bert(tokenizer):
     return BertForSequenceClassification(config).eval(), tokenizer
 
 
-def test_edited_texts_are_those_that_an_audit_runs(bert, reviews_folder, monkeypatch):
-    """Counted in the real audit by wrapping the adapter's class."""
-    tests = [Permutation(n_permutations=7)]
-    data = Data(reviews_folder, test_limit=12)
-    options = AuditOptions(shown_texts=0, prune=False)
-    told = estimate_audit(bert, data, tests, options=options)
-    kind = type(wrap(bert[0]))
-    ran, replay = [0], kind.replay
-
-    def counted(self, observation, attention):
-        result = replay(self, observation, attention)
-        ran[0] += result.shape[0] * result.shape[1]
-        return result
-
-    monkeypatch.setattr(kind, "replay", counted)
-    monkeypatch.setattr("hf_attnprobe.auditing.estimate.rehearse", lambda *_: None)
-    audit(bert, data, tests, options=options, progress=False)
-    assert told.edited_texts == pytest.approx(ran[0], rel=0.02)
-    assert (told.n_texts, told.n_left, told.n_tests) == (12, 12, 1)
-    assert told.n_heads == 2 * 2 + 2 + 1
-
-
-def test_flops_of_a_forward_pass_are_those_of_its_matrices(bert):
-    adapter, n = wrap(bert[0]), 9
-    ids = torch.randint(5, 20, (3, n))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    inputs["special_tokens_mask"] = torch.zeros_like(ids)
-    batch = adapter.prepare(inputs, (0, 1, 2))
-    with counting(adapter) as since:
-        adapter.observe(batch)
-        flops = since().flops
-    hidden, wide = 16, 32
-    per_token = 2 * (4 * hidden**2 + 2 * hidden * wide) + 4 * n * hidden
-    pooled = 2 * (hidden**2 + hidden * 2)
-    assert flops == pytest.approx(3 * (2 * n * per_token + pooled), rel=0.1)
-    assert "replay" not in vars(adapter)
-
-
 def test_the_time_of_an_audit_on_the_clock_of_the_processor(checkpoint, reviews_folder):
     tests = [Permutation(n_permutations=400), Correlation()]
     told = estimate_audit(
@@ -93,45 +55,69 @@ def test_the_time_of_an_audit_on_the_clock_of_the_processor(checkpoint, reviews_
     assert not alone.with_control  # shuffles are compared with nothing
 
 
-def test_nothing_is_written_and_what_is_done_is_not_counted(
+def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     checkpoint, reviews_folder, tmp_path, cli
 ):
     folder = tmp_path / "audit"
     asked = ["audit", "--model", checkpoint, "--dataset", reviews_folder]
-    asked += ["--tests", "permutation", "--control", "none", "--output-dir", folder]
+    asked += ["--tests", "permutation", "--control", "none"]
     asked += ["--shown-texts", 0, "--set", "permutation.n_permutations=5"]
     done = cli(*asked, "--estimate", "--test-limit", 30)
-    assert done.code == 0 and not folder.exists()
-    assert "nothing was written" in done.out and "on 30 texts" in done.out
-    assert cli(*asked, "--test-limit", 20).code == 0
-    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    assert done.code == 0 and "nothing was written" in done.out and "on 30 texts" in done.out
+    asked += ["--output-dir", folder]
     told = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
-    assert (told["n_texts"], told["n_left"]) == (30, 10)
-    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+    assert (told["n_texts"], told["n_left"], told["n_runs"], told["n_tests"]) == (30, 30, 30, 1)
+    kept = {part: part.stat().st_mtime_ns for part in (folder / "rows").glob("part-*")}
+    n_kept = pd.read_parquet(folder / "rows").example_id.nunique()
+    assert kept and n_kept == told["measured_texts"] and not (folder / "summary.json").exists()
+    again = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
+    assert again["n_left"] == 30 - n_kept
     seconds = told["seconds"]
     assert seconds["total"] == pytest.approx(
         seconds["preparation"] + seconds["tests"] + seconds["report"]
     )
-    nothing = json.loads(cli(*asked, "--test-limit", 20, "--estimate", "--json").out)
-    assert nothing["n_left"] == nothing["edited_texts"] == seconds["tests"] * 0
+    assert cli(*asked, "--test-limit", 30).code == 0
+    assert all(part.stat().st_mtime_ns == before for part, before in kept.items())
+    rows = pd.read_parquet(folder / "rows")
+    assert rows.example_id.nunique() == 30 and not rows.duplicated(list(KEY)).any()
+    nothing = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
+    assert nothing["n_left"] == nothing["n_runs"] == nothing["seconds"]["tests"] == 0
     other = cli(*asked, "--test-limit", 20, "--estimate", "--seed", 1)
     assert other.code == 1 and "belongs to another audit" in other.err
 
 
+def test_where_it_takes_long_shorter_ways_are_named():
+    def told(seconds, without_heads=700.0):
+        return AuditEstimate(
+            50, 50, 3, 79, True, 11_850, 10**9, 10**8, 10**6, Seconds(10.0, seconds, 20.0),
+            {"erasure": 0.8 * seconds, "permutation": 0.2 * seconds}, without_heads, 21, None,
+        )  # fmt: skip
+
+    (line,) = [x for x in told(73_000.0).to_text().splitlines() if x.startswith("shorter")]
+    assert line == (
+        "shorter  --time 10m reports what is known by then; --no-single-heads takes about 12 min; "
+        "erasure takes 80% of it, leave it out with --tests"
+    )
+    assert "shorter" not in told(100.0).to_text()
+    assert "--no-single-heads" not in told(73_000.0, None).to_text()
+
+
 def test_what_was_measured_is_told_of_other_sizes():
-    fitted = Fitted()
+    clock = Clock()
     for n, k in ((4, 10), (16, 10), (16, 30), (2, 50), (1, 7), (8, 25)):
-        fitted.add(Step("a", "first", n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
-    steps = [Step("a", "first", 64, 20)] * 3
-    assert fitted.total(steps) == pytest.approx(3 * (3 + 0.2 * 1280 + 0.01 * 25600))
-    other = Fitted()
-    other.add(Step("a", "first", 4, 10), 8.0)  # of one size in proportion to it
-    assert other.total([Step("a", "head", 2, 10)]) == pytest.approx(4.0)
-    assert other.total([Step("b", "first", 2, 10)]) == 0
+        clock.add(Step("audit", "a", "first", n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
+    steps = [Step("audit", "a", "first", 64, 20)] * 3
+    assert clock.expects(steps) == pytest.approx(3 * (3 + 0.2 * 1280 + 0.01 * 25600))
+    other = Clock()
+    assert other.expects(steps) == 0
+    other.add(Step("audit", "a", "first", 4, 10), 8.0)  # of one size in proportion to it
+    assert other.expects([Step("control", "a", "head", 2, 10)]) == pytest.approx(4.0)
+    other.add(Step("control", "a", "first", 4, 10), 1.0)  # of its own run there is better
+    assert other.expects([Step("control", "a", "head", 4, 10)]) == pytest.approx(1.0)
 
 
 @pytest.mark.slow
-def test_batches_by_measured_memory_are_larger_and_stay_within_the_budget(
+def test_batches_by_measured_memory_fill_the_budget_and_stay_within(
     bert, reviews_folder, monkeypatch
 ):
     """The peak is counted at every operation of the real batches."""
@@ -144,40 +130,24 @@ def test_batches_by_measured_memory_are_larger_and_stay_within_the_budget(
         sizes.append(len(batch.example_ids))
         return rows
 
-    def rows_of(cut):
+    def rows_of(budget):
         peaks.clear(), sizes.clear()
-        monkeypatch.setattr(sweeps, "CUT", cut)
         options = AuditOptions(shown_texts=0, prune=False, memory_budget=budget)
         tests = [Permutation(n_permutations=20), "head_ablation"]
         return audit(bert, reviews_folder, tests, options=options, progress=False)
 
     monkeypatch.setattr(sweeps, "run_batch", watched)
-    budget = 3_000_000
-    worst, n_worst = rows_of(cut=1e9), len(sizes)
-    measured = rows_of(cut=1.5)
-    whole = [n for n in sizes if n > 2]  # the measured samples are smaller
-    assert len(whole) < n_worst / 1.5 and sum(sizes) >= 40
-    assert max(peaks) <= budget
+    free = rows_of("2GB")
+    assert len(sizes) == 1
+    budget = max(peaks) // 4
+    cut = rows_of(budget)
+    assert sum(sizes) == 40 and 4 <= len(sizes) < 20
+    assert budget / 4 < max(peaks) <= budget
     found, expected = (
         report.to_pandas().sort_values(["test", "statistic", "layer", "head", "example_id"])
-        for report in (measured, worst)
+        for report in (cut, free)
     )
     np.testing.assert_allclose(found.value, expected.value, atol=1e-5)
-
-
-def test_memory_is_that_of_a_single_tensor():
-    class Text:
-        def __init__(self, n):
-            self.n_tokens, self.example_id = n, n
-
-    texts = [Text(n) for n in (10, 20, 40)]
-
-    def run(some):
-        n = max(text.n_tokens for text in some)
-        torch.zeros(len(some), n, n)
-
-    size = measured_memory(texts, run, torch.device("cpu"))
-    assert 4 * 30**2 <= size(30) <= 1.5 * 4 * 30**2
 
 
 def test_bytes_in_words():

@@ -136,3 +136,16 @@ def test_the_peak_counts_what_is_alive_at_once():
             b.add_(1)
             del a, b
     assert memory.peak == 6000
+
+
+def test_of_a_long_search_the_first_operations_are_counted():
+    ran = []
+    with PeakMemory() as memory:
+        with memory.of(10):
+            for k in range(100):
+                torch.zeros(10 + k)
+                ran.append(k)
+        torch.zeros(100)
+    assert len(ran) == 10 and memory.peak == 400  # and afterwards everything counts again
+    with PeakMemory(), memory.of(5), pytest.raises(RuntimeError, match="of its own"):
+        raise RuntimeError("of its own")

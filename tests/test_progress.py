@@ -4,12 +4,20 @@ import io
 import re
 
 import datasets
+import pandas as pd
 import pytest
 import transformers
 
-from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train_classifier
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AuditOptions,
+    Permutation,
+    TrainingOptions,
+    audit,
+    train_classifier,
+)
 from hf_attnprobe.attention_model import ALL, Site
-from hf_attnprobe.auditing.progress import Pace, Step
+from hf_attnprobe.auditing.clock import Clock, Step
 from hf_attnprobe.auditing.sweep import few_sites
 from hf_attnprobe.progress import Bar, quiet_libraries
 
@@ -21,7 +29,7 @@ class Terminal(io.StringIO):
         return True
 
 
-class Clock:
+class Seconds:
     """Seconds that pass when the test says so."""
 
     def __init__(self):
@@ -33,7 +41,7 @@ class Clock:
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return Seconds()
 
 
 @pytest.fixture
@@ -118,43 +126,62 @@ def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, std
 # --- the estimate of an audit -------------------------------------------------------
 
 
-def test_steps_weigh_what_they_cost():
-    now = 0.0
-    pace = Pace(shown=False, n_runs=2, clock=lambda: now)
-    batch = [Step("cheap", "first", 4, 10), Step("dear", "first", 4, 10)]
-    batch += [Step("dear", "head", 4, 10)] * 3
-    with pace:
-        pace.expect("audit", [batch, batch])
-        for seconds in (1.0, 9.0, 5.0, 5.0, 5.0):
-            now += seconds
-            pace.tick()
-        assert pace.seconds_left() == pytest.approx(25 + 2 * 25)  # and the control
-        pace.end_of_batch(8)
-        assert pace.estimate == pytest.approx(100)
-        pace.expect("control", [batch])
-        assert pace.seconds_left() == pytest.approx(25)
+def steps(*costs, run="audit"):
+    return [Step(run, test, place, 4, 10) for test, place in costs]
 
 
-def test_the_estimate_is_one_line_before_long_work(clock, stderr_as):
+def test_what_is_left_weighs_what_it_costs(clock):
+    batch = steps(("cheap", "first"), ("dear", "first"), *[("dear", "head")] * 3)
+    control = steps(("cheap", "first"), run="control")
+    told = Clock(now=clock)
+    told.plan([*batch, *batch, *control])
+    told.begin(batch)
+    for seconds in (1.0, 9.0, 5.0, 5.0, 5.0):
+        clock.now += seconds
+        told.tick()
+    assert told.to_come() == pytest.approx(25 + 1)  # one more batch, and the control's
+    told.begin(batch)
+    clock.now += 1
+    told.tick()
+    assert told.to_come() == pytest.approx(24 + 1)
+    told.instead([], batch)  # of the memory half was too much: it runs once more
+    assert told.to_come() == pytest.approx(24 + 1 + 25)
+
+
+def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
+    """It used to say "about 5 s left" for two minutes."""
     file = stderr_as(io.StringIO())
-    small, batch = [Step("dear", "first", 4, 10)], [Step("dear", "first", 20, 10)]
-    heads = [Step("dear", "head", 4, 10)] * 9
-    with Pace(shown=True, is_kept=True, clock=clock) as pace:
-        pace.expect("audit", [small + heads, batch + heads])
-        pace.first([*small, heads[0]])  # 2 of 10 heads on 4 texts
-        for seconds in (8, 4):
-            clock.now += seconds
-            pace.tick()
-        pace.end_of_batch(4)
-        left = 8 * (1 + 5) + 18 * 4  # a first head is 8 s on 4 texts; 18 others are 4 s
-        assert pace.estimate == 12 + left == pytest.approx(132)
-        clock.now += 8
-        pace.tick()
-        pace.end_of_batch(4)
-    assert file.getvalue() == (
-        "about 2 min for 1 tests on 24 texts (measured on 4); stop any time, the same "
-        "command goes on\n"
+    with Clock(shown=True, now=clock) as told:
+        told.plan(steps(("dear", "first")))
+        told.begin(steps(("dear", "first")))
+        clock.now += 40
+        told.tick()
+        for _ in range(3):
+            clock.now += 40
+            told.tests_end("accuracy as heads are removed together")
+    assert file.getvalue().splitlines() == [
+        "audit: 0%, about 5 s left, dear",
+        *["report: 0%, accuracy as heads are removed together"] * 3,
+        "report: done in about 3 min",
+    ]
+
+
+def test_the_estimate_is_one_line_before_long_work(checkpoint, reviews_folder, stderr_as):
+    """The first round is part of the work: each of the rows is there once."""
+    file = stderr_as(io.StringIO())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hf_attnprobe.auditing.sweep.TELLING", 0.0)
+        options = AuditOptions(shown_texts=0)
+        tests = [Permutation(n_permutations=5)]
+        shown = audit(checkpoint, reviews_folder, tests, options=options)
+    found = re.findall(
+        r"^about .* for 1 tests on 40 texts \(measured on 4\); stop", file.getvalue()
     )
+    assert len(found) == 1
+    alone = audit(checkpoint, reviews_folder, tests, options=options, progress=False)
+    keys = ["test", "statistic", "example_id", "layer", "head"]
+    one, other = (r.to_pandas().sort_values(keys, ignore_index=True) for r in (shown, alone))
+    pd.testing.assert_frame_equal(one, other, rtol=1e-9)
 
 
 def test_of_many_heads_two_are_measured():

@@ -1,7 +1,7 @@
 """Audits that stop when they are sure: intervals at every look, races, order, resume."""
 
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,10 +20,10 @@ from hf_attnprobe import (
     rationale_dataset,
 )
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.rounds import RowsSoFar, Stage, Timetable
 from hf_attnprobe.auditing.stopping import (
-    Deadline,
     limits_of,
     seconds_of,
     width_of,
@@ -41,8 +41,6 @@ from hf_attnprobe.statistics.stopping import (
     widened,
     without_gaps,
 )
-from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.rows import NO_SITE
 
 
 # confseq 0.0.11 (the authors' package), hedged_cs with 20,000 grid points, ¾ as the most
@@ -301,66 +299,88 @@ def test_with_time_enough_nothing_is_left_out(model):
 
 
 class Worker:
-    """Stands for the machine: a clock that work moves, and a list of what was run."""
+    """Stands for the machine: seconds that work takes, and a list of what was run."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds, limit):
         self.seconds, self.now, self.ran = seconds, 0.0, []
-
-    def clock(self):
-        return self.now
+        self.clock = Clock(limit=limit, now=lambda: self.now)
 
     def __call__(self, texts, where, done):
+        self.clock.begin(steps_of(where, texts))
         for test, sites in where.items():
             for site in sites:
                 held = done.setdefault((test, site.layer, site.head), set())
                 new = [t for t in texts if t.example_id not in held]
                 held.update(t.example_id for t in new)
                 self.now += self.seconds.get(test, 0.0) * len(new)
+                self.clock.tick()
                 self.ran.append((test, site, len(new)))
+
+    def rows_of(self, folder, n_texts, name="audit"):
+        return RowsSoFar(folder, texts_of(n_texts), Stopping(n_texts, 0), self, name)
+
+
+ALL = [Site(-1, -1)]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
-def test_a_timetable_keeps_its_time_and_its_order(cheap, dear, limit):
-    worker = Worker({"cheap": cheap, "dear": dear})
-    known = RowsSoFar(Path("none"), texts_of(40), Stopping(40, 0), worker)
-    deadline = Deadline(limit, worker.clock)
-    whole, layers = [Site(-1, -1)], [Site(k, -1) for k in range(3)]
+def test_a_timetable_keeps_its_time_and_its_order(tmp_path_factory, cheap, dear, limit):
+    worker = Worker({"cheap": cheap, "dear": dear}, limit)
+    known = worker.rows_of(tmp_path_factory.mktemp("none"), 40)
+    layers = [Site(k, -1) for k in range(3)]
     stages = [
-        Stage({"cheap": whole, "dear": whole}, 0.5, first=30),
-        Stage({"cheap": layers, "dear": layers}, 1.0),
+        Stage({"cheap": ALL, "dear": ALL}, 0.5, first=30),
+        Stage({"cheap": layers, "dear": layers}),
     ]
-    Timetable(known, deadline, 16, clock=worker.clock).run(stages)
+    Timetable(known, worker.clock, 16).run(stages)
     # A step whose cost is not known yet may be begun with little time left.
-    assert worker.now <= limit + max(cheap, dear)
+    assert worker.now <= limit + 2 * max(cheap, dear)
     tested = [(test, site) for test, site, n in worker.ran if n and test != "prediction"]
-    assert tested[0][1] in whole
-    n_cheap = len(known.done.get(("cheap", -1, -1), ()))
-    assert 2 * cheap > dear or n_cheap >= len(known.done.get(("dear", -1, -1), ()))
+    assert tested[0][1] in ALL
+    n_cheap, n_dear = (len(known.ids(test, ALL[0])) for test in ("cheap", "dear"))
+    assert n_cheap >= min(n_dear, 30) or 2 * cheap > dear
     if (cheap + dear) * 120 < limit / 4:
-        assert all(known.is_done(test, s) for test in ("cheap", "dear") for s in layers)
+        assert known.n_done({"cheap": layers, "dear": layers}) == 2 * 3 * 40
 
 
-def test_a_test_that_comes_to_no_answer_waits_for_those_that_do():
-    worker = Worker({"cheap": 3.0, "dear": 20.0})  # 30 texts of it take 600 s
-    known = RowsSoFar(Path("none"), texts_of(40), Stopping(40, 0), worker)
-    stage = Stage({"dear": [Site(-1, -1)], "cheap": [Site(-1, -1)]}, 1.0)
-    deadline = Deadline(250.0, worker.clock)
-    Timetable(known, deadline, 16, clock=worker.clock).run([stage])
+def test_a_test_that_comes_to_no_answer_waits_for_those_that_do(tmp_path):
+    worker = Worker({"cheap": 3.0, "dear": 20.0}, 250.0)  # 30 texts of it take 600 s
+    known = worker.rows_of(tmp_path, 40)
+    Timetable(known, worker.clock, 16).run([Stage({"dear": ALL, "cheap": ALL})])
     ran = [test for test, _, n in worker.ran if n and test != "prediction"]
     first_dear, *others = [place for place, test in enumerate(ran) if test == "dear"]
     last_cheap = len(ran) - 1 - ran[::-1].index("cheap")
-    assert known.is_done("cheap", Site(-1, -1))
+    assert len(known.ids("cheap", ALL[0])) == 40
     # One to tell what it costs; more only when nothing else is left.
     assert first_dear < last_cheap < min(others)
+
+
+def test_a_control_runs_on_the_same_texts_and_what_it_costs_counts(tmp_path):
+    worker = Worker({"cheap": 1.0, "dear": 2.0}, 360.0)  # 60 texts of both: 120 + 120 s
+    own = worker.rows_of(tmp_path / "own", 400)
+    control = worker.rows_of(tmp_path / "control", 400, "control")
+    timetable = Timetable(own, worker.clock, 16, controls=[(control, {"cheap": ALL})])
+    timetable.run([Stage({"dear": ALL, "cheap": ALL}, first=60)])
+    ids = own.ids("cheap", ALL[0])
+    assert len(ids) == len(own.ids("dear", ALL[0])) == 60
+    assert control.ids("cheap", ALL[0]) == ids and not control.ids("dear", ALL[0])
+
+
+def test_how_many_texts_a_test_gets_does_not_depend_on_what_was_found():
+    """A clock looks at nothing: the intervals are those of so many texts."""
+    ordinary = np.array([[0.1], [0.2]])
+    frame = pd.DataFrame({"cut": [0.1, 0.2, np.nan]})
+    asked = Stopping(n_texts=3, seed=0)
+    assert widened(ordinary, frame, [(0.0, 1.0)], replace(asked, looked=False)) is ordinary
+    assert widened(ordinary, frame, [(0.0, 1.0)], asked)[1] > 0.2
 
 
 def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path):
     """Nothing but predictions: refused, and the same command goes on with more time."""
 
     def only_predict(timetable, stages):
-        so_far = timetable.so_far
-        so_far.run(so_far.texts, {PREDICTION: [NO_SITE]})
+        timetable.so_far.run(timetable.so_far.texts, {})
 
     monkeypatch.setattr(Timetable, "run", only_predict)
     with pytest.raises(AttnProbeError, match="give more with --time"):
@@ -373,13 +393,12 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
     assert all(part.stat().st_mtime_ns == before for part, before in kept.items())
 
 
-def test_a_deadline_keeps_time_for_the_report():
-    worker = Worker({})
-    deadline = Deadline(600.0, worker.clock)
-    assert deadline.left == 540.0
+def test_a_clock_keeps_time_for_the_report():
+    worker = Worker({}, 600.0)
+    assert worker.clock.left == 540.0
     worker.now = 100.0
-    assert (deadline.left, deadline.halved().left) == (440.0, pytest.approx(242.0))
-    assert Deadline(None).left == float("inf")
+    assert worker.clock.left == 440.0
+    assert Clock().left == float("inf")
 
 
 @pytest.mark.parametrize(

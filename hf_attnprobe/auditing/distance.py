@@ -69,6 +69,7 @@ def distance_of_erased(sweep: Sweep, site: Site) -> Distance | None:
     adapter = sweep.adapter
     if adapter.unit == "sentence" or adapter.lacks(HeadValues):
         return None
+    sweep.clock.tests_end("the distance of erased texts from the data")
     texts = sorted(sweep.texts, key=lambda text: text.example_id)
     texts = [text for text in texts if text.n_content > 1][:MOST_TEXTS]
     texts = [Text(t.example_id, t.label, t.inputs) for t in texts]  # no rationales

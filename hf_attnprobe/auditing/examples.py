@@ -83,6 +83,7 @@ def shown_texts(
     strings = _strings_of(examples, {c.example_id for c in chosen} - known.keys())
     shown = []
     for c in chosen:
+        sweep.clock.tests_end("texts with their scores")
         text = known.get(c.example_id) or explainer.explain(
             texts[c.example_id], strings[c.example_id]
         )

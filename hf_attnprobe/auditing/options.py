@@ -72,7 +72,7 @@ class AuditOptions(Options):
     time: str | None = option(
         None,
         "stop after this time, such as 90s, 10m or 2h, and report what is known: all "
-        "attention and layers first, then the most promising heads; continue any time",
+        "attention first, then layers and the most promising heads; continue any time",
         metavar="TIME",
     )
     prune: bool = option(

@@ -17,8 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, HeadOutputs
 from hf_attnprobe.auditing import control as controls
+from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,
@@ -357,7 +357,7 @@ def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Datas
     return examples.select(sample(range(len(examples)), ids, limit))
 
 
-def sweep_of(job: PreparedAudit, folder: Path, pace: Pace) -> Sweep:
+def sweep_of(job: PreparedAudit, folder: Path, clock: Clock) -> Sweep:
     """The work of the audit, its rows in a folder."""
     return Sweep(
         adapter=job.subject.adapter,
@@ -369,5 +369,5 @@ def sweep_of(job: PreparedAudit, folder: Path, pace: Pace) -> Sweep:
         batch_size=job.options.batch_size,
         folder=folder / "rows",
         state=job.state,
-        pace=pace,
+        clock=clock,
     )

@@ -1,39 +1,44 @@
-"""The work of an audit that may stop: races, rounds and stages, and what came of them.
+"""The work of an audit: rounds of texts over the places still open, until a rule says stop.
 
-In haste answers come before numbers: with a time limit every place gets 30 texts, from which on
-there is an answer, before any gets more, and a test that would not come to them waits.
-``torch.compile`` is not used: it won 1 to 23% of plain passes on a processor and costs 16 to 40 s
-(``benchmarks/README.md``).
+Texts come in a fixed random order, what an answer rests on first. A plain audit never stops; one
+with ``--until`` stops where intervals are narrow, one with ``--top`` where the foremost heads are
+singled out. ``--screen`` is an order of places, and time is the clock's: with ``--time`` answers
+come before numbers, so all attention gets as many texts as the measured costs allow before any
+layer or head is looked at. ``torch.compile`` is not used: it won 1 to 23% of plain passes on a
+processor and costs 16 to 40 s (``benchmarks/README.md``).
 """
 
-import time
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
 from accelerate.utils import broadcast_object_list
 
 from hf_attnprobe.attention_model import ALL, SET, AttentionModelBase, Site
-from hf_attnprobe.auditing.selection import Choice, sites_by_test
-from hf_attnprobe.auditing.stopping import Deadline, Limits
+from hf_attnprobe.auditing.clock import Clock, steps_of
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.selection import Choice, crossed, sites_by_test
+from hf_attnprobe.auditing.stopping import Limits
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
+    Work,
     beside,
     claimed_control,
+    few_sites,
     is_whole,
     of_verdict,
     read_by_verdict,
-    run,
     run_missing,
-    run_parts,
+    work_left,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.inference.batching import Where
+from hf_attnprobe.inference.batching import Where, by_length
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
@@ -49,28 +54,28 @@ from hf_attnprobe.statistics.stopping import (
     without_gaps,
 )
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.rows import NO_SITE, Done, Place, ids_by_place, read_part
+from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.rows import (
+    NO_SITE,
+    Done,
+    Place,
+    finished_ids,
+    ids_by_place,
+    read_part,
+    read_rows,
+)
 
 
 RUNNERS = (("head_ablation", "zero_tvd"), ("uniform_attention", "uniform_tvd"))
 """By which heads are raced: the first test that runs, with its statistic."""
 ESTIMATES = ("first_order_uniform", "first_order_zero")
 """Of the screen, which say where to look first."""
-AT_ONCE = 10  # heads that are looked at together when time is short
 LEFT_OUT = (
     "accuracy as heads are removed together",
     "texts shown with their scores",
     "the distance of erased texts from the data",
 )
 """Of a report in haste, because it takes the model once more."""
-
-# Shares of the time that is left when it is their turn.
-FOR_PREDICTIONS = 0.15  # of all texts
-FOR_ALL = 0.4  # all attention at first, later every group
-FOR_MORE = 0.15  # more texts there, so that what is cheap is sure
-FOR_SCREEN = 0.25
-FOR_LAYERS = 0.6
-FOR_FOREMOST = 0.6  # ten heads
 
 
 # --- the rows so far -------------------------------------------------------------------
@@ -90,6 +95,7 @@ class RowsSoFar:
         texts: in the random order.
         stopping: how many texts there are, and the seed of their order.
         run_missing: does the work.
+        name: of the run, for the clock.
         done: ids of texts with rows, by test, layer and head.
     """
 
@@ -97,18 +103,17 @@ class RowsSoFar:
     texts: Sequence[Text]
     stopping: Stopping
     run_missing: Run
-    done: dict[Place, set[int]] = field(default_factory=dict, init=False)
-    _ids: set[int] = field(init=False)
+    name: str = "audit"
+    done: dict[Place, set[int]] = field(init=False)
     _seen: set[str] = field(default_factory=set, init=False)
     _rows: list[pd.DataFrame] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._ids = {text.example_id for text in self.texts}
+        self.done = finished_ids(self.folder)
 
     def run(self, texts: Sequence[Text], where: Where) -> None:
-        """Runs what is missing of some tests on some texts, and looks."""
-        self.run_missing(texts, where, self.done)
-        self.look()
+        """Runs what is missing of some tests on some texts, and of the predictions."""
+        self.run_missing(texts, {**where, PREDICTION: [NO_SITE]}, self.done)
 
     def agreed(self, decision: Decision) -> Decision:
         """The main process's decision, for all; clocks differ between processes."""
@@ -135,6 +140,7 @@ class RowsSoFar:
 
     def rows(self, test: str) -> pd.DataFrame:
         """Of a test the rows that decisions are made on, without gaps in the order."""
+        self.look()
         parts = [rows[rows.test == test] for rows in self._rows]
         parts = [rows for rows in parts if len(rows)]
         if not parts:
@@ -146,36 +152,30 @@ class RowsSoFar:
         """Of the texts that a test has been run on at a site."""
         return self.done.get((test, site.layer, site.head), set())
 
-    def lacks(self, test: str, site: Site, text: Text) -> bool:
-        """Whether a test has not been run on a text at a site."""
-        return text.example_id not in self.ids(test, site)
-
-    def is_done(self, test: str, site: Site) -> bool:
-        """Whether a test has been run on all texts at a site."""
-        return self._ids <= self.ids(test, site)
-
-    def lacking(self, test: str, sites: Sequence[Site]) -> list[Text]:
-        """The texts, in their order, that a test has not been run on at some site."""
-        everywhere = set.intersection(*(self.ids(test, site) for site in sites))
-        return [text for text in self.texts if text.example_id not in everywhere]
+    def lacks(self, where: Where, text: Text) -> bool:
+        """Whether some test has not been run on a text at some site."""
+        places = [(test, site) for test, sites in where.items() for site in sites]
+        return any(text.example_id not in self.ids(*place) for place in places)
 
     def n_done(self, where: Where) -> int:
         """Runs that are done: one test at one site on one text is a run."""
-        return sum(
-            len(self.ids(test, site) & self._ids) for test, sites in where.items() for site in sites
-        )
+        known = {text.example_id for text in self.texts}
+        places = [(test, site) for test, sites in where.items() for site in sites]
+        return sum(len(self.ids(*place) & known) for place in places)
 
     def tested(self, where: Where) -> list[Text]:
         """The texts that some test was run on at some site, in their order."""
-        ids = {k for test, sites in where.items() for site in sites for k in self.ids(test, site)}
+        places = [(test, site) for test, sites in where.items() for site in sites]
+        ids = {k for place in places for k in self.ids(*place)}
         return [text for text in self.texts if text.example_id in ids]
 
 
-def rows_so_far(sweep: Sweep, n_heads: int) -> RowsSoFar:
+def rows_so_far(sweep: Sweep, n_heads: int, *, tell: bool = False) -> RowsSoFar:
     """What is on disk already, at the start.
 
     Args:
         n_heads: single heads that the audit may look at.
+        tell: whether a first round tells how long all will take.
     """
     stopping = Stopping(
         n_texts=len(sweep.texts),
@@ -187,15 +187,13 @@ def rows_so_far(sweep: Sweep, n_heads: int) -> RowsSoFar:
     order = random_order(by_id, sweep.seed)
 
     def work(texts: Sequence[Text], where: Where, done: Done) -> None:
-        # Rounds are small, and to measure memory in each would cost more than it saves.
-        run_missing(replace(sweep, texts=texts, measures_memory=False), where, done)
+        run_missing(replace(sweep, texts=texts), where, done, tell=tell)
 
-    so_far = RowsSoFar(sweep.folder, [by_id[k] for k in order], stopping, work)
-    so_far.look()
-    return so_far
+    texts = [by_id[k] for k in order]
+    return RowsSoFar(sweep.folder, texts, stopping, work, sweep.name)
 
 
-# --- rounds ----------------------------------------------------------------------------
+# --- rounds, and the rules that end them ------------------------------------------------
 
 
 FIRST_ROUND = 32
@@ -215,43 +213,61 @@ def in_rounds(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
         start += size
 
 
-def run_until_narrow(so_far: RowsSoFar, where: Where, width: float | None) -> None:
-    """Runs the tests round by round, each at its sites until the intervals are narrow.
+class Stop(Protocol):
+    """When no more texts are needed, and where."""
 
-    Args:
-        width: how wide an interval may be; None: until all texts are done.
-    """
-    left = still_wide(so_far, where, width)
-    for texts in in_rounds(so_far.texts):
-        if not left:
-            return
-        so_far.run(texts, left)
-        left = still_wide(so_far, left, width)
+    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
+        """The texts in portions, after each of which one looks."""
+
+    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
+        """The tests and sites that need more texts."""
 
 
-def still_wide(so_far: RowsSoFar, where: Where, width: float | None) -> dict[str, Sequence[Site]]:
-    """The tests and sites with an interval that is wider, or not known yet."""
-    left: dict[str, Sequence[Site]] = {}
-    for test, sites in where.items():
-        open_sites = [site for site in sites if not so_far.is_done(test, site)]
-        if width is not None and open_sites:
-            narrow = _narrow(so_far, test, width)
-            open_sites = [site for site in open_sites if site[:2] not in narrow]
-        if open_sites:
-            left[test] = open_sites
-    return left
+class Never:
+    """All texts everywhere, in one round."""
+
+    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
+        """All at once."""
+        return [texts]
+
+    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
+        """All of them."""
+        return where
 
 
-def _narrow(so_far: RowsSoFar, test: str, width: float) -> set[tuple[int, int]]:
-    """Where all intervals of a test are narrow enough: layers and heads."""
-    rows = so_far.rows(test)
-    if not len(rows) or test == "screen":
-        return set()
-    widest: dict[tuple[int, int], float] = {}
-    for name, of_statistic in rows.groupby("statistic"):
-        for place, found in interval_widths(of_statistic, str(name), so_far).items():
-            widest[place] = max(widest.get(place, 0.0), found)
-    return {place for place, found in widest.items() if found <= width}
+@dataclass(frozen=True)
+class Width:
+    """Until every interval of what the verdict rests on is at most so wide."""
+
+    width: float
+
+    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
+        """Rounds that grow."""
+        return in_rounds(texts)
+
+    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
+        """The tests and sites with an interval that is wider, or not known yet."""
+        so_far.look()
+        known = {text.example_id for text in so_far.texts}
+        left: dict[str, Sequence[Site]] = {}
+        for test, sites in where.items():
+            unfinished = [site for site in sites if not known <= so_far.ids(test, site)]
+            narrow = self._narrow(so_far, test) if unfinished else set()
+            wide = [site for site in unfinished if site[:2] not in narrow]
+            if wide:
+                left[test] = wide
+        return left
+
+    def _narrow(self, so_far: RowsSoFar, test: str) -> set[tuple[int, int]]:
+        """Where all intervals of a test are narrow enough: layers and heads."""
+        rows = so_far.rows(test)
+        if not len(rows) or test == "screen":
+            return set()
+        widest: dict[tuple[int, int], float] = {}
+        for name, of_statistic in rows.groupby("statistic"):
+            for place, found in interval_widths(of_statistic, str(name), so_far).items():
+                widest[place] = max(widest.get(place, 0.0), found)
+        return {place for place, found in widest.items() if found <= self.width}
 
 
 def interval_widths(
@@ -283,62 +299,78 @@ def interval_widths(
     return found
 
 
-def race(
-    so_far: RowsSoFar,
-    runner: tuple[str, str],
-    sites: Sequence[Site],
-    n_first: int,
-    deadline: Deadline,
-) -> Standing:
-    """Runs one test at the heads until the first ones are singled out.
+@dataclass(frozen=True)
+class Foremost:
+    """Until the heads with the largest effects are singled out.
 
-    Args:
-        runner: the test, and its statistic by which heads are ranked.
-        sites: the heads.
+    Attributes:
         n_first: how many are looked for.
-        deadline: asked before each round.
+        statistic: of the test that races, by which heads are ranked.
+        heads: all of them.
     """
-    test, _ = runner
-    found = _standing(so_far, runner, sites, n_first)
-    for texts in in_rounds(so_far.texts):
-        left = [s for s, is_open in zip(sites, found.undecided, strict=True) if is_open]
-        if not left or so_far.agreed(deadline.left <= 0):
-            break
-        so_far.run(texts, {test: left})
-        found = _standing(so_far, runner, sites, n_first)
-    return found
+
+    n_first: int
+    statistic: str
+    heads: Sequence[Site]
+
+    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
+        """Rounds that grow."""
+        return in_rounds(texts)
+
+    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
+        """The test that races, at the heads that are not decided."""
+        (test,) = where
+        is_open = self.standing(so_far, test).undecided
+        left = [head for head, needed in zip(self.heads, is_open, strict=True) if needed]
+        return {test: left} if left else {}
+
+    def standing(self, so_far: RowsSoFar, test: str) -> Standing:
+        """The state of the race."""
+        rows = so_far.rows(test)
+        values = np.full((0, len(self.heads)), np.nan)
+        if len(rows):  # in the random order
+            own = rows[rows.statistic == self.statistic]
+            wide = own.pivot(index="example_id", columns=["layer", "head"], values="value")
+            order = [text.example_id for text in so_far.texts]
+            places = pd.MultiIndex.from_tuples([head[:2] for head in self.heads])
+            values = wide.reindex(index=order, columns=places).to_numpy(dtype=np.float64)
+        bounds = so_far.stopping.bounds(self.statistic)
+        assert bounds is not None  # who starts a race has asked
+        return standing(values, self.n_first, so_far.stopping.n_texts, bounds=bounds)
 
 
-def _standing(
-    so_far: RowsSoFar, runner: tuple[str, str], sites: Sequence[Site], n_first: int
-) -> Standing:
-    test, statistic = runner
-    rows = so_far.rows(test)
-    values = np.full((0, len(sites)), np.nan)
-    if len(rows):  # in the random order
-        own = rows[rows.statistic == statistic]
-        wide = own.pivot(index="example_id", columns=["layer", "head"], values="value")
-        order = [text.example_id for text in so_far.texts]
-        places = pd.MultiIndex.from_tuples([site[:2] for site in sites])
-        values = wide.reindex(index=order, columns=places).to_numpy(dtype=np.float64)
-    bounds = so_far.stopping.bounds(statistic)
-    assert bounds is not None  # who starts a race has asked
-    return standing(values, n_first, so_far.stopping.n_texts, bounds=bounds)
+def run_rounds(
+    so_far: RowsSoFar, texts: Sequence[Text], where: Where, stop: Stop, clock: Clock
+) -> None:
+    """Rounds of texts over the places still open, while there is time."""
+    for some in stop.rounds(texts):
+        where = stop.still_open(so_far, where)
+        if not where or so_far.agreed(clock.left <= 0):
+            return
+        so_far.run(some, where)
 
 
-# --- stages within a time ---------------------------------------------------------------
+# --- within a time ----------------------------------------------------------------------
 
-# The work in stages: all attention, then layers, the screen, then single heads, those that
-# promise most first. A stage has a share of the time that is left. Within it the test goes
-# next that would have taken the least time after its next few texts, so a cheap test is
-# through with all texts before a dear one has had many. A test that would not come to as many
-# texts as an answer needs waits for those that do. What a portion costs is known from those
-# before it.
+# How many texts a test gets is chosen from what they cost and from nothing else, so that the clock
+# looks at no result. The cheap tests come first; a test that would not come to as many texts as an
+# answer needs is left out, and what is dear by itself, erasure and search, is so the last.
 
 
-PARTS = 24  # a stage is cut into about so many portions
+ENOUGH = 60  # texts that decide most questions that can be decided
+AT_ONCE = 10  # heads that are looked at together
+SLICES = 24  # the time of a stage is cut into about so many portions
 SHORTEST = 1.0  # seconds of a portion, where texts are left; less is overhead
-CAUTION = 1.3  # portions vary; by so much more than its mean one may take
+CAUTION = 1.3  # portions vary; by so much more than expected one may take
+TRIED = (1, 3)  # texts that tell what a test costs
+QUICK = 0.02  # of the time that is left: a second try that costs less is worth it
+
+# Shares of the time that is left when it is their turn.
+FOR_PREDICTIONS = 0.15  # of all texts
+FOR_ALL = 0.85  # all attention
+FOR_SCREEN = 0.25
+FOR_LAYERS = 0.6
+FOR_FOREMOST = 0.6  # ten heads
 
 
 @dataclass(frozen=True)
@@ -352,67 +384,34 @@ class Stage:
     """
 
     where: Where
-    share: float
+    share: float = 1.0
     first: int | None = None
 
-
-@dataclass
-class Rates:
-    """Seconds per token and site of each test, as measured."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-
-    def add(self, test: str, size: int, seconds: float) -> None:
-        """A portion of so many tokens × sites took so long."""
-        self.seconds[test] = self.seconds.get(test, 0.0) + seconds
-        self.sizes[test] = self.sizes.get(test, 0) + size
-
-    def predicted(self, test: str, size: int) -> float | None:
-        """Seconds of a portion; None of a test that did not run yet."""
-        if not self.sizes.get(test):
-            return None
-        return size * self.seconds[test] / self.sizes[test]
-
-
-@dataclass(frozen=True)
-class Portion:
-    """One test at some sites on a few texts.
-
-    Attributes:
-        seconds: how long it should take.
-        is_enough: whether in its stage the test comes to as many texts as an answer
-            needs.
-    """
-
-    test: str
-    sites: Sequence[Site]
-    texts: Sequence[Text]
-    seconds: float
-    is_enough: bool = True
-
-
-def size_of(texts: Sequence[Text], sites: Sequence[Site]) -> int:
-    """Tokens × sites of a portion."""
-    return sum(text.n_tokens for text in texts) * len(sites)
+    def goals(self, n_texts: int) -> Iterator[int]:
+        """Numbers of texts that one test after the other comes to."""
+        goal = self.first or ENOUGH
+        yield min(goal, n_texts)
+        while self.first is None and goal < n_texts:
+            goal *= 2
+            yield min(goal, n_texts)
 
 
 @dataclass
 class Timetable:
-    """Runs stages within a deadline.
+    """Runs stages within the time of a clock.
 
     Attributes:
+        so_far: of the model.
+        controls: the rows of each draw of a control, and what runs on it, on the same texts.
         batch_size: largest number of texts in a portion.
-        width: of intervals that are narrow enough; None: there is no such.
-        clock: seconds.
+        stop: where there is enough before the time is up.
     """
 
     so_far: RowsSoFar
-    deadline: Deadline
+    clock: Clock
     batch_size: int
-    width: float | None = None
-    clock: Callable[[], float] = time.perf_counter
-    rates: Rates = field(default_factory=Rates)
+    stop: Stop = field(default_factory=Never)
+    controls: Sequence[tuple[RowsSoFar, Where]] = ()
 
     def run(self, stages: Iterable[Stage]) -> None:
         """The stages one after the other, as far as the time goes.
@@ -422,85 +421,136 @@ class Timetable:
         """
         for stage in stages:
             self._run_stage(stage)
-            if self.so_far.agreed(self.deadline.left <= 0):
+            if self.so_far.agreed(self.clock.left <= 0):
                 return
 
     def _run_stage(self, stage: Stage) -> None:
-        budget = stage.share * max(self.deadline.left, 0.0)
-        spent = dict.fromkeys(stage.where, 0.0)
-        while True:
-            left = min(budget - sum(spent.values()), self.deadline.left)
-            portion = self.so_far.agreed(self._next(stage, spent, budget, left))
-            if portion is None:
+        end = self.clock.left * (1 - stage.share)
+        for test, sites in stage.where.items():
+            if sites and not self.so_far.agreed(self.clock.knows(test)):
+                self._try(test, sites, end)
+        for goal in stage.goals(len(self.so_far.texts)):
+            where = self.stop.still_open(self.so_far, stage.where)
+            for test in self._cheap_first(where):
+                for n in sorted({goal, min(goal, MIN_TEXTS)}, reverse=True):
+                    if self._fits(test, where[test], self._lacking(test, where[test], n), end):
+                        self._bring(test, where[test], n, end)
+                        break
+        if stage.first is None:  # with the rest of the time what does not fit as a whole
+            where = self.stop.still_open(self.so_far, stage.where)
+            for test in self._cheap_first(where):
+                self._bring(test, where[test], len(self.so_far.texts), end)
+
+    def _runs(self, test: str, sites: Sequence[Site]) -> list[tuple[RowsSoFar, Where]]:
+        """Who runs a test where: the model, and a control where a verdict reads it there."""
+        found: list[tuple[RowsSoFar, Where]] = [(self.so_far, {test: sites})]
+        for so_far, where in self.controls:
+            both = [site for site in where.get(test, ()) if site in sites]
+            found += [(so_far, {test: both})] if both else []
+        return found
+
+    def _lacking(self, test: str, sites: Sequence[Site], n: int) -> list[Text]:
+        """Of the first n texts those on which the test is left to run."""
+        runs = self._runs(test, sites)
+        first = self.so_far.texts[:n]
+        return [text for text in first if any(rows.lacks(where, text) for rows, where in runs)]
+
+    def _expects(self, test: str, sites: Sequence[Site], texts: Sequence[Text]) -> float:
+        """Seconds of a test on some texts."""
+        texts, n = by_length(texts), self.batch_size
+        batches = [texts[start : start + n] for start in range(0, len(texts), n)]
+        return sum(
+            self.clock.expects(steps_of(where, batch, so_far.name))
+            for so_far, where in self._runs(test, sites)
+            for batch in batches
+        )
+
+    def _fits(self, test: str, sites: Sequence[Site], texts: Sequence[Text], end: float) -> bool:
+        """Whether there is time for a test on some texts."""
+        return self.so_far.agreed(self._expects(test, sites, texts) <= self.clock.left - end)
+
+    def _cheap_first(self, where: Where) -> list[str]:
+        """The tests, that with the least seconds a text first."""
+        text = self.so_far.texts[:1]
+        return self.so_far.agreed(sorted(where, key=lambda t: self._expects(t, where[t], text)))
+
+    def _try(self, test: str, sites: Sequence[Site], end: float) -> None:
+        """Runs a test whose cost is not known on a few texts, which the clock measures."""
+        few, start = few_sites(sites), 0
+        for n in TRIED:
+            texts = self.so_far.texts[start : start + n]
+            is_quick = self._expects(test, few, texts) <= QUICK * self.clock.left
+            if not texts or not self.so_far.agreed(
+                self.clock.left > end and (is_quick or not start)
+            ):
                 return
-            spent[portion.test] += self._run_portion(portion)
+            self._run(texts, [(self.so_far, {test: few})])
+            start += n
 
-    def _next(
-        self, stage: Stage, spent: dict[str, float], budget: float, left: float
-    ) -> Portion | None:
-        """The portion after which its test has had the least time; None where none fits."""
-        if left <= 0:
-            return None
-        open_sites = still_wide(self.so_far, stage.where, self.width)
-        portions = [
-            self._portion(test, sites, max(budget / PARTS, SHORTEST), left, stage.first)
-            for test, sites in open_sites.items()
-        ]
-        possible = [portion for portion in portions if portion is not None]
-        return min(
-            possible,
-            key=lambda p: (not p.is_enough, spent[p.test] + p.seconds),
-            default=None,
-        )
+    def _bring(self, test: str, sites: Sequence[Site], n_texts: int, end: float) -> None:
+        """Runs a test portion by portion on the first texts, while there is time."""
+        slice_ = max((self.clock.left - end) / SLICES, SHORTEST)
+        while texts := self._lacking(test, sites, n_texts):
+            one = max(self._expects(test, sites, texts[:1]), 1e-9)
+            room = min((self.clock.left - end) / CAUTION, slice_)
+            n = self.so_far.agreed(min(int(room / one), self.batch_size))
+            if not n and not self._fits(test, sites, texts[:1], end):
+                return
+            self._run(texts[: max(n, 1)], self._runs(test, sites))
 
-    def _portion(
-        self,
-        test: str,
-        sites: Sequence[Site],
-        slice_: float,
-        left: float,
-        first: int | None,
-    ) -> Portion | None:
-        """A test's next texts: as many as fit a slice of time, at least one."""
-        candidates = {text.example_id for text in self.so_far.texts[:first]}
-        lacking_texts = self.so_far.lacking(test, sites)
-        texts = [text for text in lacking_texts if text.example_id in candidates]
-        if not texts:
-            return None
-        # All of these sites go on together, so that they have the same texts.
-        lacking = [site for site in sites if self.so_far.lacks(test, site, texts[0])]
-        one = self.rates.predicted(test, size_of(texts[:1], lacking[:1]))
-        if one is None:
-            return Portion(test, lacking[:1], texts[:1], 0.0)
-        n_sites = min(len(lacking), int(left / (CAUTION * one) if one else 1e9))
-        if not n_sites:
-            return None
-        lacking = lacking[:n_sites]
-        slice_ = min(slice_, left / CAUTION)
-        n_texts = max(1, int(slice_ / max(one * n_sites, 1e-9)))
-        texts = texts[: min(n_texts, self.batch_size)]
-        seconds = self.rates.predicted(test, size_of(texts, lacking)) or 0.0
-        is_enough = self._needs(test, sites) <= left
-        return Portion(test, lacking, texts, seconds, is_enough)
+    def _run(self, texts: Sequence[Text], runs: Sequence[tuple[RowsSoFar, Where]]) -> None:
+        for so_far, where in runs:
+            so_far.run(texts, where)
+            so_far.look()
 
-    def _needs(self, test: str, sites: Sequence[Site]) -> float:
-        """Seconds until the test has the texts of an answer at all of these sites."""
-        size = sum(
-            text.n_tokens
-            for text in self.so_far.texts[:MIN_TEXTS]
-            for site in sites
-            if self.so_far.lacks(test, site, text)
-        )
-        return self.rates.predicted(test, size) or 0.0
 
-    def _run_portion(self, portion: Portion) -> float:
-        """How long it took."""
-        begun = self.clock()
-        where = {PREDICTION: [NO_SITE], portion.test: portion.sites}
-        self.so_far.run(portion.texts, where)
-        taken = self.clock() - begun
-        self.rates.add(portion.test, size_of(portion.texts, portion.sites), taken)
-        return taken
+def stages(
+    sweep: Sweep, so_far: RowsSoFar, heads: Sequence[Site], groups: Sequence[Site]
+) -> Iterator[Stage]:
+    """What answers come of first: of few texts, at the places that matter most.
+
+    Predictions; then all attention, the layers and the foremost ten heads, each with as
+    many texts as an answer needs; then more texts there, the other heads, and the rest.
+    """
+    names = [name for name in sweep.options if name != "screen"]
+
+    def where(sites: Sequence[Site], groups: Sequence[Site]) -> Where:
+        return sites_by_test(names, sweep.adapter, sites, groups)
+
+    yield Stage({PREDICTION: [NO_SITE]}, FOR_PREDICTIONS)
+    whole = [g for g in groups if g.layer in (ALL, SET)]
+    layers = [g for g in groups if g not in whole]
+    single = heads if len(sweep.adapter.sites()) == 1 else []
+    if whole or single:
+        yield Stage(where(single, whole), FOR_ALL, first=ENOUGH)
+    if heads and "screen" in sweep.options:
+        yield Stage(sites_by_test(["screen"], sweep.adapter, heads), FOR_SCREEN)
+    ranked = by_promise(so_far.rows("screen"), heads)
+    foremost = ranked[:AT_ONCE]
+    if layers:
+        yield Stage(where([], layers), FOR_LAYERS, first=MIN_TEXTS)
+    if foremost:
+        yield Stage(where(foremost, []), FOR_FOREMOST, first=MIN_TEXTS)
+    if whole or single:
+        yield Stage(where(single, whole), FOR_ALL)
+    if groups:
+        yield Stage(where([], groups), FOR_LAYERS)
+    for start in range(0, len(ranked), AT_ONCE):
+        yield Stage(where(ranked[start : start + AT_ONCE], []), FOR_FOREMOST)
+    yield Stage(sites_by_test(list(sweep.options), sweep.adapter, heads, groups))
+
+
+def by_promise(estimates: pd.DataFrame, heads: Sequence[Site]) -> list[Site]:
+    """The heads, those with the largest first-order effects first.
+
+    Args:
+        estimates: rows of the screen; without any the heads stay in their order.
+    """
+    if not len(estimates):
+        return list(heads)
+    own = estimates[estimates.statistic.isin(ESTIMATES)]
+    effects = own.groupby(["layer", "head"]).value.mean().to_dict()
+    return sorted(heads, key=lambda site: (-effects.get(site[:2], 0.0), site))
 
 
 # --- the work ----------------------------------------------------------------------------
@@ -516,9 +566,65 @@ class Outcome:
         facts: plain data for the report's provenance.
     """
 
-    parts: list[Part]
+    parts: Sequence[Part]
     groups: Sequence[Site]
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def run_tests(
+    sweep: Sweep,
+    choice: Choice,
+    options: AuditOptions,
+    limits: Limits,
+    controls: Sequence[AttentionModelBase],
+    kind: str,
+) -> Outcome:
+    """Runs the tests of an audit until the limits let it stop.
+
+    With ``screen`` only at the heads with the largest estimates: they are chosen for one half of
+    the texts by the estimates on the other half. Groups of heads are tested whatever it says.
+
+    Args:
+        controls: draws that run beside the model where time is short; else they come later.
+        kind: of control, in words.
+    """
+    names, groups = [*sweep.options], [*choice.groups]
+    heads = choice.sites if options.single_heads else []
+    so_far = rows_so_far(sweep, max(len(choice.sites), 1), tell=not limits.given)
+    clock, facts = sweep.clock, {}
+    stop: Stop = Never() if limits.width is None else Width(limits.width)
+    everything = sites_by_test(names, sweep.adapter, heads, groups)
+    was_seen = (sweep.folder.parent / SUMMARY).is_file()
+    if limits.given and limits.seconds is None:
+        so_far.run(so_far.texts, {})  # accuracy and classes of all texts
+    if limits.n_first is not None and limits.n_first < len(heads):
+        test, statistic = runner_of(sweep)
+        race = Foremost(limits.n_first, statistic, heads)
+        run_rounds(so_far, so_far.texts, {test: heads}, race, clock)
+        found = race.standing(so_far, test)
+        facts["race"] = race_facts(found, heads, (test, statistic), so_far)
+        groups = [g for g in groups if g.layer in (ALL, SET)]
+        heads = [heads[k] for k in sorted(found.first())]
+    parts: Sequence[Part] = [(so_far.texts, heads)]
+    if options.screen is not None:
+        so_far.run(so_far.texts, sites_by_test(["screen"], sweep.adapter, heads))
+        parts = crossed(sweep.texts, read_rows(sweep.folder), heads, options.screen)
+        names.remove("screen")
+    if limits.seconds is not None:
+        with _beside_in_haste(sweep, controls, kind, groups) as others:
+            timetable = Timetable(so_far, clock, sweep.batch_size, stop, others)
+            timetable.run(stages(sweep, so_far, heads, groups))
+        _check_begun(so_far, limits.seconds)
+    else:
+        for texts, sites in parts:
+            where = sites_by_test(names, sweep.adapter, sites, groups)
+            run_rounds(so_far, texts, where, stop, clock)
+    if limits.given:
+        so_far.look()
+        where = sites_by_test(names, sweep.adapter, heads, groups)
+        parts = [(so_far.tested(where), heads)]
+        facts |= work_facts(so_far, limits, everything, sweep.options, was_seen=was_seen)
+    return Outcome(parts, groups, facts)
 
 
 def runner_of(sweep: Sweep) -> tuple[str, str]:
@@ -541,48 +647,6 @@ def runner_of(sweep: Sweep) -> tuple[str, str]:
     )
 
 
-def run_until_sure(
-    sweep: Sweep,
-    choice: Choice,
-    heads: Sequence[Site],
-    limits: Limits,
-    deadline: Deadline,
-) -> Outcome:
-    """Runs the tests of an audit until the limits let it stop.
-
-    Args:
-        heads: that are tested by themselves.
-        limits: at least one.
-        deadline: of the tests.
-    """
-    sweep.pace.estimate = deadline.left  # what it would say is of a full audit
-    if limits.seconds is not None:
-        sweep.pace.deadline = lambda: deadline.left
-    so_far = rows_so_far(sweep, max(len(choice.sites), 1))
-    names = list(sweep.options)
-    everything = sites_by_test(names, sweep.adapter, heads, choice.groups)
-    groups, facts = list(choice.groups), {}
-    is_race = limits.n_first is not None and limits.n_first < len(heads)
-    runner = runner_of(sweep) if is_race else None
-    if limits.seconds is None:
-        so_far.run(so_far.texts, {PREDICTION: [NO_SITE]})  # accuracy and classes of all texts
-    if runner is not None and limits.n_first is not None:
-        found = race(so_far, runner, heads, limits.n_first, deadline)
-        facts["race"] = race_facts(found, heads, runner, so_far)
-        groups = [g for g in groups if g.layer in (ALL, SET)]
-        heads = [heads[k] for k in sorted(found.first())]
-    where = sites_by_test(names, sweep.adapter, heads, groups)
-    if limits.seconds is None:
-        run_until_narrow(so_far, where, limits.width)
-    else:
-        timetable = Timetable(so_far, deadline, sweep.batch_size, limits.width)
-        timetable.run(_stages(sweep, so_far, heads, groups))
-        _check_begun(so_far, limits.seconds)
-    hasty = {} if limits.seconds is None else _as_in_haste(sweep.options)
-    facts |= work_facts(so_far, limits, everything, hasty)
-    return Outcome([(so_far.tested(where), heads)], groups, facts)
-
-
 def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
     """Raises AttnProbeError where there is nothing to report on."""
     if not any(test != PREDICTION for test, _, _ in so_far.done):
@@ -590,54 +654,6 @@ def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
             f"expected a time in which some test can begin, {in_words(seconds)} were up "
             "before; give more with --time"
         )
-
-
-def _stages(
-    sweep: Sweep, so_far: RowsSoFar, heads: Sequence[Site], groups: Sequence[Site]
-) -> Iterator[Stage]:
-    """What answers come of first: of few texts, at the places that matter most.
-
-    Predictions; then all attention, the layers and the foremost ten heads, each with as
-    many texts as an answer needs; then more texts there, the other heads, and the rest.
-    """
-    names = [name for name in sweep.options if name != "screen"]
-
-    def where(sites: Sequence[Site], groups: Sequence[Site]) -> Where:
-        return sites_by_test(names, sweep.adapter, sites, groups)
-
-    yield Stage({PREDICTION: [NO_SITE]}, FOR_PREDICTIONS)
-    whole = [g for g in groups if g.layer in (ALL, SET)]
-    layers = [g for g in groups if g not in whole]
-    if whole:
-        yield Stage(where([], whole), FOR_ALL, first=MIN_TEXTS)
-        yield Stage(where([], whole), FOR_MORE)
-    if heads and "screen" in sweep.options:
-        yield Stage(sites_by_test(["screen"], sweep.adapter, heads), FOR_SCREEN)
-    ranked = by_promise(so_far.rows("screen"), heads)
-    foremost = ranked[:AT_ONCE]
-    if layers:
-        yield Stage(where([], layers), FOR_LAYERS, first=MIN_TEXTS)
-    if foremost:
-        yield Stage(where(foremost, []), FOR_FOREMOST, first=MIN_TEXTS)
-    if groups:
-        yield Stage(where([], groups), FOR_ALL)
-    for start in range(0, len(ranked), AT_ONCE):
-        yield Stage(where(ranked[start : start + AT_ONCE], []), FOR_FOREMOST)
-    every = sites_by_test(list(sweep.options), sweep.adapter, heads, groups)
-    yield Stage(every, 1.0)
-
-
-def by_promise(estimates: pd.DataFrame, heads: Sequence[Site]) -> list[Site]:
-    """The heads, those with the largest first-order effects first.
-
-    Args:
-        estimates: rows of the screen; without any the heads stay in their order.
-    """
-    if not len(estimates):
-        return list(heads)
-    own = estimates[estimates.statistic.isin(ESTIMATES)]
-    effects = own.groupby(["layer", "head"]).value.mean().to_dict()
-    return sorted(heads, key=lambda site: (-effects.get(site[:2], 0.0), site))
 
 
 def _as_in_haste(chosen: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
@@ -655,21 +671,26 @@ def work_facts(
     so_far: RowsSoFar,
     limits: Limits,
     everything: Where,
-    in_haste: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Options],
+    *,
+    was_seen: bool,
 ) -> dict[str, Any]:
     """How much was done of what a full audit does, and what was to stop it.
 
     Args:
-        in_haste: by test the options that it has in haste.
+        options: of the tests, by name.
+        was_seen: whether somebody saw a report of this folder before.
     """
     n_full = sum(len(sites) for sites in everything.values()) * len(so_far.texts)
+    in_time = limits.seconds is not None
+    looked = was_seen or limits != Limits(seconds=limits.seconds)
     return {
         "limits": {k: v for k, v in asdict(limits).items() if v is not None},
         "runs_done": so_far.n_done(everything),
         "runs_of_full_audit": n_full,
-        "left_out": list(LEFT_OUT) if limits.seconds is not None else [],
-        "in_haste": in_haste,
-        "order": asdict(so_far.stopping),
+        "left_out": list(LEFT_OUT) if in_time else [],
+        "in_haste": _as_in_haste(options) if in_time else {},
+        "order": asdict(replace(so_far.stopping, looked=looked)),
     }
 
 
@@ -697,35 +718,91 @@ def race_facts(
     }
 
 
-def repeat_on_control(
+# --- the controls -------------------------------------------------------------------------
+
+
+Turn = tuple[Sweep, list[tuple[Sequence[Text], Where]]]
+"""A draw of the control, and the tests that run on some of its texts."""
+
+
+def turns_of(
     sweep: Sweep,
     controls: Sequence[AttentionModelBase],
-    outcome: Outcome,
-    limits: Limits,
-    deadline: Deadline,
-    kind: str,
+    parts: Sequence[Part],
+    groups: Sequence[Site],
+) -> list[Turn]:
+    """What every draw of the control runs: all that the audit ran, or what a verdict reads."""
+    names = [name for name in sweep.options if name != "screen"]
+    every = [text for texts, _ in parts for text in texts]
+    turns: list[Turn] = []
+    for draw, control in enumerate(controls):
+        other = beside(sweep, control, draw)
+        if is_whole(control, draw):
+            turns.append(
+                (other, [(some, sites_by_test(names, control, at, groups)) for some, at in parts])
+            )
+        elif every and (where := of_verdict(other.adapter, other.options, groups)):
+            turns.append((other, [(every, where)]))
+    return turns
+
+
+def repeat_on_control(
+    sweep: Sweep, controls: Sequence[AttentionModelBase], outcome: Outcome, kind: str
 ) -> None:
-    """Runs every draw of the control, as far as the time goes.
+    """Runs every draw of the control.
 
     Args:
         sweep: of the audit.
         controls: the draws.
         kind: of control, in words.
     """
-    texts = [text for part, _ in outcome.parts for text in part]
-    for draw, control in enumerate(controls):
-        other = replace(beside(sweep, control, draw), texts=texts)
-        where = of_verdict(other.adapter, other.options, outcome.groups)
-        in_haste = limits.seconds is not None
-        everything = is_whole(control, draw) and not in_haste
-        if not everything and not (where and texts):
-            continue
+    turns = turns_of(sweep, controls, outcome.parts, outcome.groups)
+    for k, (other, work) in enumerate(turns):
+        later = [step for turn in turns[k + 1 :] for step in turn[0].steps(_left_of(turn))]
+        other = replace(other, later=later)
         with claimed_control(other, kind):
-            if everything:
-                run_parts(other, outcome.parts, outcome.groups, done="screen")
-            elif in_haste:
-                other = replace(other, options=read_by_verdict(other.options))
-                timetable = Timetable(rows_so_far(other, n_heads=1), deadline, sweep.batch_size)
-                timetable.run([Stage(where, 1.0)])
-            else:
-                run(other, where)
+            so_far = rows_so_far(other, n_heads=1)
+            for texts, where in work:
+                so_far.run(texts, where)
+
+
+def _left_of(turn: Turn) -> list[Work]:
+    """The batches that a turn has left."""
+    sweep, work = turn
+    return [batch for texts, where in work for batch in work_left(sweep, texts, where)]
+
+
+def work_of(
+    sweep: Sweep, choice: Choice, options: AuditOptions, controls: Sequence[AttentionModelBase]
+) -> list[tuple[Sweep, list[Work]]]:
+    """All batches that are left of a full audit: of the model, then of each draw of its control.
+
+    With a screen nobody knows the heads yet that it puts first; others stand for them.
+    """
+    heads = choice.sites if options.single_heads else []
+    names = [*sweep.options]
+    own: list[tuple[Sequence[Text], Where]] = []
+    if options.screen is not None:
+        own = [(sweep.texts, sites_by_test(["screen"], sweep.adapter, heads))]
+        names.remove("screen")
+        heads = heads[:: max(len(heads) // options.screen, 1)][: options.screen]
+    own.append((sweep.texts, sites_by_test(names, sweep.adapter, heads, choice.groups)))
+    turns = [(sweep, own), *turns_of(sweep, controls, [(sweep.texts, heads)], choice.groups)]
+    return [(turn[0], _left_of(turn)) for turn in turns]
+
+
+@contextlib.contextmanager
+def _beside_in_haste(
+    sweep: Sweep, controls: Sequence[AttentionModelBase], kind: str, groups: Sequence[Site]
+) -> Iterator[list[tuple[RowsSoFar, Where]]]:
+    """The rows of each draw of the control, and what a verdict reads of it."""
+    with contextlib.ExitStack() as claims:
+        found = []
+        for draw, control in enumerate(controls):
+            other = beside(sweep, control, draw)
+            other = replace(other, options=read_by_verdict(other.options))
+            claims.enter_context(claimed_control(other, kind))
+            found.append(
+                (rows_so_far(other, n_heads=1), of_verdict(other.adapter, other.options, groups))
+            )
+        yield found

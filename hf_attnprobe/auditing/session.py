@@ -4,6 +4,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from hf_attnprobe.attention_model import (
     AttentionModelBase,
     Site,
 )
+from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit, sweep_of
-from hf_attnprobe.auditing.progress import Pace
 from hf_attnprobe.auditing.recomputed import (
     CHANGED,
     N_AFTER,
@@ -31,37 +32,20 @@ from hf_attnprobe.auditing.recomputed import (
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
 from hf_attnprobe.auditing.result import extras_to_json, to_json
-from hf_attnprobe.auditing.rounds import (
-    Outcome,
-    repeat_on_control,
-    run_until_sure,
-)
-from hf_attnprobe.auditing.selection import (
-    Choice,
-    crossed,
-    sites_by_test,
-)
+from hf_attnprobe.auditing.rounds import repeat_on_control, run_tests, work_of
 from hf_attnprobe.auditing.stopping import (
-    Deadline,
-    Limits,
     limits_of,
     stopping_notes,
     without_extras,
 )
 from hf_attnprobe.auditing.subject import Model
-from hf_attnprobe.auditing.sweep import (
-    Part,
-    Sweep,
-    check_kept,
-    prune_heads,
-    run,
-    run_parts,
-)
+from hf_attnprobe.auditing.sweep import Sweep, check_kept, prune_heads
 from hf_attnprobe.auditing.which_attention import attention_meant
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,
 )
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
@@ -95,81 +79,69 @@ def run_audit(
 ) -> Report:
     """One audit from its texts to its report; as :func:`hf_attnprobe.audit`."""
     limits = limits_of(options)
-    deadline = Deadline(limits.seconds)
+    clock = Clock(progress and process_state().is_main_process, limits.seconds)
     job = prepare_audit(model, dataset, tests, options, tokenizer)
     subject, choice, state = job.subject, job.choice, job.state
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
-    pace = Pace(
-        shown=progress and state.is_main_process,
-        n_runs=1 + len(subject.controls),
-        is_kept=output_dir is not None,
-    )
-    with _folder(output_dir, state) as folder, pace, job.on_this_machine():
-        sweep = sweep_of(job, folder, pace)
+    with begun(job, output_dir, clock) as (sweep, besides):
+        folder, controls = sweep.folder.parent, subject.controls
+        if clock.shown and controls and not limits.given:
+            turns = work_of(sweep, choice, options, controls)[1:]
+            sweep = replace(
+                sweep, later=[step for turn in turns for step in turn[0].steps(turn[1])]
+            )
+        outcome = run_tests(sweep, choice, options, limits, controls, job.control)
+        check_kept(sweep, N_AFTER, NOT_ALONE)
+        others: list[Rows] = []
+        if controls:
+            if limits.seconds is None:
+                repeat_on_control(sweep, controls, outcome, job.control)
+            draws = (audited_rows(sweep, draw) for draw in read_draws(folder))
+            others = [draw for draw in draws if len(draw)]
+            besides = {**besides, "control": with_draws(job.control, len(controls))}
+        if outcome.facts:
+            besides = {**besides, MARK: outcome.facts}
+        first_token = getattr(subject.tokenizer, "cls_token", None)
+        which = attention_meant(sweep, choice.groups, first_token)
+        besides = {**besides, **({"attention": which} if which else {})}
+        provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
+        shown = options if limits.seconds is None else without_extras(options)
+        report = report_of(job, sweep, provenance, others, shown)
+        if output_dir is not None and state.is_main_process:
+            clock.tests_end("writing the page")
+            write_report(report, folder)
+        state.wait_for_everyone()
+    return report
+
+
+@contextlib.contextmanager
+def begun(
+    job: PreparedAudit, output_dir: str | Path | None, clock: Clock
+) -> Iterator[tuple[Sweep, dict[str, Any]]]:
+    """The work of an audit in a folder of its own, once what would stop it later was tried.
+
+    Args:
+        output_dir: None: a folder that goes away.
+
+    Yields:
+        The work, and what the report's provenance says beside settings.
+    """
+    with _folder(output_dir, job.state) as folder, clock, job.on_this_machine():
+        sweep = sweep_of(job, folder, clock)
         rehearse(
             sweep.adapter,
             sweep.texts,
             sweep.options,
-            choice.sites,
-            tokenizer=subject.tokenizer,
-            rationales=choice.rationales,
+            job.choice.sites,
+            tokenizer=job.subject.tokenizer,
+            rationales=job.choice.rationales,
         )
-        besides = job.besides | compared_with_float32(
-            sweep.adapter, subject.exact, sweep.texts, sweep.pad_token_id
+        rounding = compared_with_float32(
+            sweep.adapter, job.subject.exact, sweep.texts, sweep.pad_token_id
         )
-        with claim(folder, job.identity, state):
+        with claim(folder, job.identity, job.state):
             check_kept(sweep, N_BEFORE, CHANGED)
-            own = deadline.halved() if subject.controls else deadline
-            outcome = _run_tests(sweep, choice, options, limits, own)
-            check_kept(sweep, N_AFTER, NOT_ALONE)
-            others: list[Rows] = []
-            if subject.controls:
-                repeat_on_control(sweep, subject.controls, outcome, limits, deadline, job.control)
-                draws = (audited_rows(sweep, draw) for draw in read_draws(folder))
-                others = [draw for draw in draws if len(draw)]
-                said = with_draws(job.control, len(subject.controls))
-                besides = {**besides, "control": said}
-            if outcome.facts:
-                besides = {**besides, MARK: outcome.facts}
-            first_token = getattr(subject.tokenizer, "cls_token", None)
-            which = attention_meant(sweep, choice.groups, first_token)
-            besides = {**besides, **({"attention": which} if which else {})}
-            provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
-            shown = options if limits.seconds is None else without_extras(options)
-            report = report_of(job, sweep, provenance, others, shown)
-            if output_dir is not None and state.is_main_process:
-                write_report(report, folder)
-            state.wait_for_everyone()
-    return report
-
-
-def _run_tests(
-    sweep: Sweep,
-    choice: Choice,
-    options: AuditOptions,
-    limits: Limits,
-    deadline: Deadline,
-) -> Outcome:
-    """Runs the tests; with ``screen`` only at the heads with the largest estimates.
-
-    These are chosen for one half of the texts by the estimates on the other half. Groups
-    of heads are tested whatever the screen says. With limits it stops when they say so.
-
-    Returns:
-        The heads that were tested, by texts.
-    """
-    if limits.given:
-        heads = choice.sites if options.single_heads else []
-        return run_until_sure(sweep, choice, heads, limits, deadline)
-    if options.screen is None:
-        parts: list[Part] = [(sweep.texts, choice.sites if options.single_heads else [])]
-        run_parts(sweep, parts, choice.groups, done=None)
-        return Outcome(parts, choice.groups)
-    run(sweep, sites_by_test(["screen"], sweep.adapter, choice.sites))
-    estimates = read_rows(sweep.folder)
-    parts = [*crossed(sweep.texts, estimates, choice.sites, options.screen)]
-    run_parts(sweep, parts, choice.groups, done="screen")
-    return Outcome(parts, choice.groups)
+            yield sweep, job.besides | rounding
 
 
 @contextlib.contextmanager
@@ -216,6 +188,7 @@ def report_of(
     facts = provenance.get(MARK)
     ids = tuple(sorted(text.example_id for text in sweep.texts))
     rows = rows_of(sweep, facts)
+    sweep.clock.tests_end("summing up")
     found = found_in(
         rows,
         control,

@@ -2,9 +2,8 @@
 
 import math
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,6 @@ from hf_attnprobe.statistics.summary import (
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 NARROWEST = 1e-6
-FOR_THE_REPORT = 0.1
-"""Of the time; the rest is for the tests."""
-LEAST_FOR_THE_REPORT = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -114,44 +110,6 @@ def without_extras(options: AuditOptions) -> AuditOptions:
     return replace(options, prune=False, shown_texts=0)
 
 
-@dataclass
-class Deadline:
-    """How much time is left for the tests; without a limit there is always enough.
-
-    Attributes:
-        seconds: from now to the report.
-        clock: seconds.
-    """
-
-    seconds: float | None = None
-    clock: Callable[[], float] = time.perf_counter
-    _begun: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._begun = self.clock()
-
-    @property
-    def passed(self) -> float:
-        """Seconds since the start."""
-        return self.clock() - self._begun
-
-    def halved(self) -> "Deadline":
-        """Another one, from now on, for half of the work that is to come."""
-        if self.seconds is None:
-            return self
-        half = Deadline(self.seconds - max(self.left, 0.0) / 2, self.clock)
-        half._begun = self._begun
-        return half
-
-    @property
-    def left(self) -> float:
-        """Seconds that tests may still take; what the report takes is kept back."""
-        if self.seconds is None:
-            return math.inf
-        kept = max(FOR_THE_REPORT * self.seconds, LEAST_FOR_THE_REPORT)
-        return self.seconds - min(kept, self.seconds / 2) - self.passed
-
-
 # --- what a report says -----------------------------------------------------------------------
 
 
@@ -230,6 +188,12 @@ def _intervals(statistics: Sequence[Statistic], stopping: Stopping) -> list[str]
     unfinished = [s for s in statistics if s.n + s.undefined < stopping.n_texts]
     if not unfinished:
         return []
+    if not stopping.looked:
+        return [
+            "Intervals are ordinary ones: what a text costs decided how many each test saw, and "
+            "nothing that was found. If the same command goes on in this folder, they will allow "
+            "for having looked, and be wider."
+        ]
     return [
         "Intervals of what has not seen all texts are at least as wide as confidence "
         f"sequences of the mean over these {stopping.n_texts} texts (Waudby-Smith & "

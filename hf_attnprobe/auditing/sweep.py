@@ -1,12 +1,13 @@
 """The work of an audit: every test at every head on every text, resumable."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
+import torch
 from accelerate import PartialState
 
 from hf_attnprobe.attention_model import (
@@ -15,13 +16,13 @@ from hf_attnprobe.attention_model import (
     Batch,
     Decisions,
     MaskedReplay,
+    Observation,
     Site,
 )
+from hf_attnprobe.auditing.clock import Clock, Step, steps_of
 from hf_attnprobe.auditing.heads import values_by_head
-from hf_attnprobe.auditing.progress import FIRST_BATCH, Pace, Step, steps_of
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
-from hf_attnprobe.auditing.steps import Room, measured_memory, work_in_words
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
@@ -29,16 +30,16 @@ from hf_attnprobe.faithfulness.prune_curve import (
     least_first,
 )
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.hardware import give_back_pages, in_halves
+from hf_attnprobe.hardware import PeakMemory, give_back_pages, in_halves
 from hf_attnprobe.inference.batching import (
     Where,
     collate,
-    in_batches,
     plan,
     text_in_words,
 )
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
+from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
@@ -55,7 +56,10 @@ from hf_attnprobe.storage.rows import (
 
 
 PRUNE_POINTS = 12
-CUT = 1.5  # times as many batches as need be make it worth to measure their memory
+FIRST_ROUND = 4  # texts; few, so that one sees soon how long an audit will take
+SPARE = 1.25
+"""Times the memory that was measured: operations need some inside that nobody sees."""
+TELLING = 10.0  # seconds to come that are worth a line
 Work = tuple[Where, list[Text]]
 """Tests with their sites, and a batch of texts that lack them."""
 
@@ -67,10 +71,10 @@ class Sweep:
     options: of the tests, by name.
     budget: bytes that a batch may take.
     folder: where the rows go.
-    pace: what is told of the work that is done.
-    name: what the bar says.
-    measures_memory: whether batches are planned by what a few texts took, where a worst
-        case per text would make many; the rows do not depend on it.
+    clock: measures the work that is done, and shows it.
+    name: of the run, as the bar says it.
+    later: what other runs do after this one, for the bar.
+    measured: bytes of a text by itself, by tests and tokens.
     """
 
     adapter: AttentionModelBase
@@ -82,41 +86,78 @@ class Sweep:
     batch_size: int
     folder: Path
     state: PartialState
-    pace: Pace
+    clock: Clock
     name: str = "audit"
-    measures_memory: bool = True
+    later: Sequence[Step] = ()
+    measured: dict[object, int] = field(default_factory=dict)
+
+    def steps(self, work: Iterable[Work]) -> list[Step]:
+        """The steps of batches."""
+        return [step for todo, texts in work for step in steps_of(todo, texts, self.name)]
 
 
-def run(sweep: Sweep, where: Where) -> None:
-    """Runs this process's share of the tests that are not on disk yet.
-
-    The longest come first, so that a batch that does not fit into memory is met soon; but
-    where an estimate is shown, a few texts before them that say how long it will take.
-    """
-    run_missing(sweep, {**where, PREDICTION: [NO_SITE]}, finished_ids(sweep.folder))
-
-
-def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
+def run_missing(sweep: Sweep, where: Where, done: Done, *, tell: bool = False) -> None:
     """Runs this process's share of the tests, where they are not done.
+
+    The longest texts come first, so that a batch that does not fit into memory is met soon.
 
     Args:
         done: the ids of texts with rows, by test, layer and head.
+        tell: whether a first round tells how long it will take, where somebody sees it.
     """
     work = _jobs(sweep, where, done)[::-1]
     sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = work[sweep.state.process_index :: sweep.state.num_processes]
-    is_measured = sweep.pace.shown and sweep.pace.estimate is None
-    if sweep.measures_memory and _is_cut(sweep, share):
-        share = _in_measured_batches(sweep, share)
-    if is_measured:
-        share = _small_first(share)
-    sweep.pace.expect(sweep.name, [steps_of(todo, texts) for todo, texts in share])
-    if is_measured and share:
-        _measure(sweep, *share[0])
+    sweep.clock.plan([*sweep.steps(share), *sweep.later])
+    tell = tell and sweep.clock.is_new and sweep.clock.shown
+    if tell and sum(len(texts) for _, texts in share) > 2 * FIRST_ROUND:
+        share = first_round(sweep, share, FIRST_ROUND)
+        _say_estimate(sweep, share)
     room = Room()
     for todo, texts in share:
-        _run_and_keep(sweep, todo, texts, room)
+        run_and_keep(sweep, todo, texts, room)
     sweep.state.wait_for_everyone()
+
+
+def first_round(
+    sweep: Sweep, work: Sequence[Work], n_texts: int, job: int | None = None
+) -> list[Work]:
+    """Runs the tests at a few places on a few texts, which the clock measures.
+
+    Of many heads even a batch of a few texts takes minutes. The rows are kept.
+
+    Args:
+        work: batches that are left.
+        n_texts: so many of one batch, at most.
+        job: the number of this batch; None: one in the middle, whose texts are of middle length.
+
+    Returns:
+        The batches that are left after it.
+    """
+    fresh = [k for k, (todo, _) in enumerate(work) if todo is work[0][0]]
+    job = fresh[len(fresh) // 2] if job is None else job
+    todo, texts = work[job]
+    start = max(len(texts) - n_texts, 0) // 2
+    some, others = texts[start : start + n_texts], texts[:start] + texts[start + n_texts :]
+    places = {test: few_sites(sites) for test, sites in todo.items()}
+    rest = {test: [s for s in sites if s not in places[test]] for test, sites in todo.items()}
+    rest = {test: sites for test, sites in rest.items() if sites}
+    run_and_keep(sweep, places, some, Room())
+    left = [*work[:job], (todo, others), *work[job + 1 :], (rest, some)]
+    return [(todo, texts) for todo, texts in left if todo and texts]
+
+
+def _say_estimate(sweep: Sweep, left: Sequence[Work]) -> None:
+    """How long all will take, where it is worth a line."""
+    clock = sweep.clock
+    seconds = clock.expects([*sweep.steps(left), *sweep.later])
+    if seconds < TELLING:
+        return
+    clock.bar.say(
+        f"{in_words(clock.passed + seconds)} for {len(sweep.options)} tests on "
+        f"{len(sweep.texts)} texts (measured on {FIRST_ROUND}); stop any time, the same command "
+        "goes on where there is an output folder"
+    )
 
 
 def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
@@ -138,87 +179,124 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
     )
 
 
-def work_left(sweep: Sweep, where: Where) -> list[Work]:
+def work_left(sweep: Sweep, texts: Sequence[Text], where: Where) -> list[Work]:
     """The tests that are not on disk yet, in batches, the longest texts first.
 
     Nothing is run or written, and every process gets the same.
     """
     where = {**where, PREDICTION: [NO_SITE]}
-    return _jobs(sweep, where, finished_ids(sweep.folder))[::-1]
+    return _jobs(replace(sweep, texts=texts), where, finished_ids(sweep.folder))[::-1]
 
 
-def _is_cut(sweep: Sweep, share: Sequence[Work]) -> bool:
-    """Whether the worst case makes more batches than their largest size does."""
-    n_texts = sum(len(texts) for _, texts in share)
-    return len(share) >= CUT * max(n_texts / sweep.batch_size, 2)
+OPERATIONS = 1000
+"""Of a test that are counted: a search takes no more memory in its later steps."""
 
 
-def _in_measured_batches(sweep: Sweep, share: Sequence[Work]) -> list[Work]:
-    """The same work in batches that fill the budget, the longest texts first."""
-    together: dict[object, tuple[Where, list[Text]]] = {}
-    for todo, texts in share:
-        key = tuple((test, tuple(sites)) for test, sites in todo.items())
-        together.setdefault(key, (todo, []))[1].extend(texts)
-    again = []
-    for todo, texts in together.values():
-        few = {
-            test: [*dict.fromkeys((s[0], s[len(s) // 2], s[-1]))] for test, s in todo.items() if s
-        }
-        size = measured_memory(texts, partial(_try, sweep, few), sweep.state.device)
-        batches = [*in_batches(texts, size, sweep.budget, sweep.batch_size)]
-        again += [(todo, batch) for batch in batches[::-1]]
-    return again
-
-
-def _try(
-    sweep: Sweep,
-    where: Where,
+def measured_memory(
+    adapter: AttentionModelBase,
     texts: Sequence[Text],
-    tick: Callable[[], object] = lambda: None,
-) -> None:
-    """Runs the tests; the rows are not kept."""
-    batch = collate(sweep.adapter, texts, sweep.pad_token_id)
-    run_batch(sweep.adapter, batch, where, sweep.options, sweep.seed, tick)
+    where: Where,
+    options: Mapping[str, Options],
+    pad_token_id: int,
+    enough: float,
+    measured: dict[object, int],
+) -> Callable[[int], int]:
+    """Bytes that a text of so many tokens takes in a batch, with some to spare.
+
+    Measured is a text by itself at one place of each test: the longest one. A shorter one is
+    taken to need as much; where that is more than ``enough``, the longest of at most the next
+    power of two tokens is measured too.
+
+    Args:
+        texts: those that batches will be made of.
+        where: the tests, each with its sites.
+        options: of the tests, by name.
+        enough: bytes of a text that still fill no budget.
+        measured: what is known already, by tests and tokens; filled.
+    """
+    by_length = {text.n_tokens: text for text in texts}
+    places = {test: widest for test, sites in where.items() if (widest := _widest(sites))}
+
+    def taken(some: Sequence[Text]) -> int:
+        with PeakMemory() as memory:
+            observation = adapter.observe(collate(adapter, some, pad_token_id))
+            for test, sites in places.items():
+                with memory.of(OPERATIONS):
+                    run_test(observation, test, sites[0], options, seed=0)
+        return int(SPARE * memory.peak)
+
+    def alone(n_tokens: int) -> int:
+        key = (*places, n_tokens)
+        if key not in measured:
+            [(_, measured[key])] = in_halves([by_length[n_tokens]], taken, name=text_in_words)
+        return measured[key]
+
+    def size(n_tokens: int) -> int:
+        most = 1 << (n_tokens - 1).bit_length()
+        n_bytes = alone(max(by_length))
+        if n_bytes <= enough or max(by_length) <= most:
+            return n_bytes
+        return alone(max(n for n in by_length if n <= most))
+
+    return size
 
 
-def _run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -> None:
+def _widest(sites: Sequence[Site]) -> Sequence[Site]:
+    """All attention, else a layer, else the first head: whose edit takes the most memory."""
+    return sorted(sites, key=lambda site: (site.head >= 0, site.layer >= 0))[:1]
+
+
+@dataclass
+class Room:
+    """What is known of the memory that there really is.
+
+    Attributes:
+        size: padded tokens of a batch that may fit; more did not.
+    """
+
+    size: float = math.inf
+
+    def did_not_fit(self, halves: Sequence[Sequence[Text]]) -> None:
+        """A batch was split into these, so that batches as large are not tried again."""
+        self.size = min(self.size, max(len(half) * _longest(half) for half in halves))
+
+    def parts(self, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+        """The texts in batches that are not known to be too large, in their order."""
+        n = max(1, int(min(self.size / _longest(texts), len(texts))))
+        for start in range(0, len(texts), n):
+            yield texts[start : start + n]
+
+
+def _longest(texts: Sequence[Text]) -> int:
+    return max(text.n_tokens for text in texts)
+
+
+def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -> None:
     """Runs the tests on a batch and keeps its rows; on halves where memory runs out.
 
     Raises:
         AttnProbeError: a single text does not fit.
     """
+    clock = sweep.clock
 
     def rows_of(part: Sequence[Text]) -> pd.DataFrame:
-        sweep.pace.begin(steps_of(todo, part))
+        clock.begin(steps_of(todo, part, sweep.name))
         batch = collate(sweep.adapter, part, sweep.pad_token_id)
-        return run_batch(sweep.adapter, batch, todo, sweep.options, sweep.seed, sweep.pace.tick)
+        return run_batch(sweep.adapter, batch, todo, sweep.options, sweep.seed, clock.tick)
 
     def smaller(halves: Sequence[Sequence[Text]]) -> None:
         room.did_not_fit(halves)
-        sweep.pace.again([step for half in halves for step in steps_of(todo, half)])
+        clock.instead([], sweep.steps((todo, [*half]) for half in halves))
 
-    whole, parts = steps_of(todo, texts), [*room.parts(texts)]
-    if len(parts) > 1:
-        sweep.pace.begin(whole)
-        sweep.pace.again([step for part in parts for step in steps_of(todo, part)])
+    parts = [*room.parts(texts)]
+    clock.instead(sweep.steps([(todo, [*texts])]), sweep.steps((todo, [*part]) for part in parts))
     for some in parts:
-        for part, rows in in_halves(some, rows_of, name=text_in_words, split=smaller):
+        for _, rows in in_halves(some, rows_of, name=text_in_words, split=smaller):
             append_rows(sweep.folder, rows)
-            sweep.pace.end_of_batch(len(part))
 
 
 Part = tuple[Sequence[Text], Sequence[Site]]
 """Some of the texts, with the heads that are tested on them."""
-
-
-def run_parts(
-    sweep: Sweep, parts: Sequence[Part], groups: Sequence[Site], done: str | None
-) -> None:
-    """Runs the tests, all but ``done``, on each part at its heads and at the groups."""
-    names = [name for name in sweep.options if name != done]
-    for texts, sites in parts:
-        part = replace(sweep, texts=texts)
-        run(part, sites_by_test(names, sweep.adapter, sites, groups))
 
 
 def beside(sweep: Sweep, control: AttentionModelBase, draw: int) -> Sweep:
@@ -298,44 +376,20 @@ def _has_many_sites(where: Where) -> bool:
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
-    size = bytes_per_text(sweep.adapter, sweep.options)
-    return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
+    return plan(sweep.texts, where, done, memory_of(sweep, where), sweep.budget, sweep.batch_size)
 
 
-def _small_first(jobs: list[Work]) -> list[Work]:
-    """The same jobs with a few texts of middle length before them."""
-    if sum(len(texts) for _, texts in jobs) <= 2 * FIRST_BATCH:
-        return jobs
-    middle = len(jobs) // 2
-    todo, texts = jobs[middle]
-    start = max(len(texts) - FIRST_BATCH, 0) // 2
-    few, others = texts[start : start + FIRST_BATCH], texts[:start]
-    others += texts[start + FIRST_BATCH :]
-    rest = [(todo, others)] if others else []
-    return [(todo, few), *jobs[:middle], *rest, *jobs[middle + 1 :]]
-
-
-def _measure(sweep: Sweep, where: Where, texts: Sequence[Text]) -> None:
-    """Runs the tests at a few places, to see how long all of them will take.
-
-    Of many heads even a batch of a few texts takes minutes. The rows are not kept.
-    """
-    few = {test: few_sites(sites) for test, sites in where.items()}
-    sweep.pace.besides = partial(_work_in_words, sweep, few, texts[:1])
-    if few == where:
-        return
-    sweep.pace.first(steps_of(few, texts))
-    batch = collate(sweep.adapter, texts, sweep.pad_token_id)
-    run_batch(sweep.adapter, batch, few, sweep.options, sweep.seed, sweep.pace.tick)
-    sweep.pace.end_of_batch(len(texts))
-
-
-def _work_in_words(
-    sweep: Sweep, where: Where, texts: Sequence[Text], to_come: Sequence[Step]
-) -> str:
-    """Of all steps, counted on one text; it runs once, where an estimate is shown."""
-    run = partial(_try, sweep, where, texts)
-    return work_in_words(sweep.adapter, run, steps_of(where, texts), to_come)
+def memory_of(sweep: Sweep, where: Where) -> Callable[[int], int]:
+    """Bytes that a text of so many tokens takes, as measured; see :func:`measured_memory`."""
+    return measured_memory(
+        sweep.adapter,
+        sweep.texts,
+        where,
+        sweep.options,
+        sweep.pad_token_id,
+        enough=sweep.budget / sweep.batch_size,
+        measured=sweep.measured,
+    )
 
 
 def few_sites(sites: Sequence[Site]) -> Sequence[Site]:
@@ -396,8 +450,9 @@ def prune_heads(sweep: Sweep, rows: pd.DataFrame) -> PruneCurve | None:
 
 
 def _batches(sweep: Sweep, texts: Sequence[Text]) -> Iterator[Batch]:
-    jobs = _jobs(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {})
-    return (collate(sweep.adapter, batch, sweep.pad_token_id) for _, batch in jobs)
+    for _, some in _jobs(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {}):
+        sweep.clock.tests_end("accuracy as heads are removed together")
+        yield collate(sweep.adapter, some, sweep.pad_token_id)
 
 
 def run_batch(
@@ -418,15 +473,20 @@ def run_batch(
     parts = []
     for name, sites in where.items():
         for site in sites:
-            if name == PREDICTION:
-                statistics = said_of(adapter, batch, observation.probs)
-            else:
-                test = tests()[name]
-                given = options.get(name, test.options())
-                result = test.function(observation, site, given, seed=seed)
-                statistics = statistics_of(result)
+            statistics = run_test(observation, name, site, options, seed=seed)
             parts.append(to_rows(name, statistics, batch.example_ids, site))
             if _has_many_sites(where):
                 give_back_pages()
             tick()
     return pd.concat(parts, ignore_index=True)
+
+
+def run_test(
+    observation: Observation, name: str, site: Site, options: Mapping[str, Options], *, seed: int
+) -> dict[str, torch.Tensor]:
+    """The statistics of a test at a site, or of the prediction, each [batch]."""
+    if name == PREDICTION:
+        return said_of(observation.model, observation.batch, observation.probs)
+    test = tests()[name]
+    given = options.get(name, test.options())
+    return statistics_of(test.function(observation, site, given, seed=seed))

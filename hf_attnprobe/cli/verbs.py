@@ -64,8 +64,8 @@ def add_audit(parser: CommandParser) -> None:
     parser.add_argument(
         "--estimate",
         action="store_true",
-        help="say how much work, time, memory and disk space the audit will take, from a "
-        "few texts and heads, and end; nothing is written",
+        help="say how much work, time, memory and disk space the audit will take, from its first "
+        "round of a few texts and heads, which the folder keeps, and end",
     )
     parser.add_argument(
         "--fail-on",

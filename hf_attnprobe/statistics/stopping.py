@@ -327,12 +327,15 @@ class Stopping:
         seed: of their order.
         n_heads: single heads that it may look at, which share out the doubt.
         is_number: whether a number is predicted, so that changes of it have no bound.
+        looked: whether what was found had a say in when to stop; a clock looks at nothing,
+            so that ordinary intervals hold.
     """
 
     n_texts: int
     seed: int
     n_heads: int = 1
     is_number: bool = False
+    looked: bool = True
 
     def bounds(self, statistic: str) -> Bounds | None:
         """The least and the largest value; None where there is no bound that is known."""
@@ -402,13 +405,13 @@ def widened(
         ordinary: low and high, [2, columns].
         values: [texts, columns], by example id; NaN where a text has none.
         bounds: of each column; one without keeps its ordinary interval.
-        stopping: None leaves everything as it is.
+        stopping: None, and one that looked at nothing, leaves everything as it is.
         together: so many intervals are to hold at once.
 
     Returns:
         The hulls, [2, columns].
     """
-    if stopping is None or not len(values):
+    if stopping is None or not stopping.looked or not len(values):
         return ordinary
     order = random_order(values.index, stopping.seed)
     drawn = values.reindex(order).to_numpy(dtype=np.float64)
