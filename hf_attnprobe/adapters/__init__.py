@@ -33,7 +33,7 @@ _factories: dict[str | type, AdapterFactory] = {}
 
 
 def register_adapter(kind: str | type, factory: AdapterFactory) -> None:
-    """Registers a function by which :func:`wrap` makes the adapter of a kind of model.
+    """Registers the function by which :func:`wrap` adapts models of one kind.
 
     Args:
         kind: ``config.model_type`` of a Transformers model, or a class of models. What is
@@ -59,7 +59,7 @@ def wrap(
     mask_id: int | None = None,
     **options: Any,
 ) -> AttentionModelBase:
-    """The adapter for a loaded model; the model itself is left as it is.
+    """Adapts a loaded model; the model itself is not changed.
 
     A registered class of the model counts first, then ``config.model_type``. The model
     types that are known without registration go by name only: a model loaded through

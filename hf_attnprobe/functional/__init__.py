@@ -1,7 +1,7 @@
 """Pure tensor functions behind the tests: no model, no file, no device of their own.
 
 The axes of their tensors are, in this order, copies, batch, heads, queries, keys,
-classes; ``[...]`` stands for any leading axes.
+classes; ``[...]`` stands for any leading axes, ``[batch, keys]`` for exactly these two.
 """
 
 from hf_attnprobe.functional.aopc import (

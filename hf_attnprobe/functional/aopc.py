@@ -18,7 +18,7 @@ EXACT_UP_TO = 8  # units: 2^8 sets are run, where their 8! orders would be 40,32
 
 
 def removal_counts(n_units: Tensor) -> Tensor:
-    """Numbers of units that are the top 1, 5, 10, 20 and 50 percent.
+    """How many units are the top 1, 5, 10, 20 and 50 percent.
 
     Rounded up as in ERASER's models, so at least 1 of any text (DeYoung et al. 2020,
     Section 4).
@@ -37,7 +37,7 @@ def removal_counts(n_units: Tensor) -> Tensor:
 
 
 def removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
-    """Numbers of units that are gone after each step of an order, until one is left.
+    """How many units are erased at each step of an order, until one is left.
 
     Args:
         n_units: int [batch].
@@ -177,7 +177,7 @@ def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _best_of_equal(sets: Tensor, values: Tensor) -> Tensor:
-    """Values [copies, batch], −∞ at all but the best of the copies of one set."""
+    """Values [copies, batch]; copies of the same set get −∞ but for the best."""
     number = same_sets(sets)
     n_numbers = int(number.max()) + 1
     best = values.new_full((n_numbers,), -torch.inf)
@@ -190,7 +190,7 @@ def _best_of_equal(sets: Tensor, values: Tensor) -> Tensor:
 
 
 def same_sets(sets: Tensor) -> Tensor:
-    """Numbers that are equal for equal sets of the same text, and only for those.
+    """Hash numbers: equal for equal sets of the same text, and only for those.
 
     Args:
         sets: bool [copies, batch, keys].

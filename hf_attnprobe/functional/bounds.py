@@ -131,7 +131,7 @@ def _farthest(
 
 
 def slabs(probs: Tensor, size: Tensor, epsilon: float) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Classes i, j and the bounds of their log odds within ε, each [batch, 1]."""
+    """Classes i, j and the range of their log odds within ε, each [batch, 1]."""
     classes = range(probs.shape[-1])
     pairs = [(i, j) for i in classes for j in classes if i < j]
     for i, j in sorted(pairs, key=sum)[:MAX_PAIRS]:
@@ -154,7 +154,7 @@ class _Pairs(NamedTuple):
 def _of_slabs(
     attention: Tensor, logits: Tensor, mask: Tensor, probs: Tensor, epsilon: float
 ) -> tuple[Tensor, _Pairs]:
-    """The smallest upper bound of all slabs [batch], and what they leave of each edge."""
+    """The smallest upper bound over all slabs [batch], and the part of each edge inside them."""
     upper = largest_jsd(attention, mask)
     n_pairs = mask.shape[-1] * (mask.shape[-1] - 1) // 2
     lowest = attention.new_zeros(len(attention), n_pairs)
@@ -228,7 +228,7 @@ def _by_text(values: Tensor) -> Tensor:
 
 
 def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
-    """Attentions that are far and have exactly the same output.
+    """Far attentions with exactly the same output.
 
     a'_t ∝ exp(v_t / τ + λ·u_t), where v_t is the JSD of all attention on token t, and λ
     makes Σ a'_t u_t = Σ a_t u_t: the minimum of a convex function of as many numbers as

@@ -117,7 +117,7 @@ def farthest_on_edges(
 def pulled_back(
     candidates: Tensor, attention: Tensor, replay: Replay, probs: Tensor, epsilon: float
 ) -> Tensor:
-    """The farthest points within ε on the way from the model's attention to candidates.
+    """The farthest points within ε on the lines from the model's attention to candidates.
 
     A candidate within ε stays as it is. The way may leave ε and come back; then it is the
     point where bisection ends.
@@ -185,7 +185,7 @@ def _ends(
     ask: Callable[[_Points], _Outcome],
     epsilon: float,
 ) -> tuple[_Points, Tensor]:
-    """Ends of the stretches within ε that the grid does not show.
+    """Ends of the stretches within ε between grid points.
 
     Looked for from grid points within ε beside one that is not, and from where the output
     moves least between grid points that are all past ε.

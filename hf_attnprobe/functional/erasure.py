@@ -102,7 +102,7 @@ def _duel(
 
 
 def removal_order(scores: Tensor, mask: Tensor) -> Tensor:
-    """Keys in the order of their removal: the highest score first.
+    """Keys in the order of removal, highest score first.
 
     Args:
         scores: [..., keys]; equal ones are removed from left to right.
@@ -147,9 +147,10 @@ def removals_to_flip(
 ) -> Tensor:
     """Number of weights erased, in the given order, when the decision first changes.
 
-    Serrano & Smith 2019, Section 4.3. See the module for the arguments.
+    Serrano & Smith 2019, Section 4.3.
 
     Args:
+        attention, token_logits, mask, bias: as in :func:`minimal_flip_set`.
         order: int64 [..., batch, keys].
         renormalise: whether the weights that stay are divided by their sum.
         all_zero: whether the decision of the bias alone counts, with every weight
@@ -213,7 +214,8 @@ def erase_each(
 ) -> Tensor:
     """Logits with one weight erased, each in turn (Serrano & Smith 2019, Section 4.1).
 
-    See the module for the arguments.
+    Args:
+        attention, token_logits, bias, renormalise: as in :func:`minimal_flip_set`.
 
     Returns:
         float64 [batch, keys, classes]; the bias where no weight is left.
@@ -251,8 +253,15 @@ def minimal_flip_set(
 
     For each rival class the tokens that add most to the lead over it are erased first:
     no other set of as many leaves a smaller lead. One positive weight must be left, or
-    with ``all_zero`` none. Tokens without weight never belong to the set. See the module
-    for the arguments.
+    with ``all_zero`` none. Tokens without weight never belong to the set.
+
+    Args:
+        attention: [batch, keys], 0 outside ``mask``.
+        token_logits: each token's logits u_t, [batch, keys, classes].
+        mask: bool [batch, keys], the weights that may be erased.
+        bias: the logits without any attention, [classes] or one number.
+        renormalise: whether the weights that stay are divided by their sum.
+        all_zero: whether every weight may be erased; the bias then decides.
     """
     duel = _duel(attention, token_logits, mask, bias, renormalise)
     is_positive = duel.weights > 0

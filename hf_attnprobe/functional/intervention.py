@@ -86,7 +86,7 @@ def drawn_order(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
 
 @lru_cache(maxsize=1 << 14)
 def drawn_place(seed: int, example_id: int, stream: int, n: int) -> int:
-    """One of n places by :func:`random_generator`; kept as :func:`drawn_order` is."""
+    """One of n places by :func:`random_generator`; cached like :func:`drawn_order`."""
     return int(random_generator(seed, example_id, stream).integers(n))
 
 
@@ -161,7 +161,7 @@ def random_permutations(
 def reassign(
     attention: Tensor, movable: Tensor, *, seed: int, example_ids: Sequence[int]
 ) -> Tensor:
-    """The weights of every text given to other tokens of it, drawn at random.
+    """Gives the weights of every text to other, random tokens of it.
 
     One order of the tokens is drawn per text. In every row the movable tokens take one
     another's weights by that order, so a row keeps its weights and its sum. Rows that
@@ -194,7 +194,7 @@ def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.
 
 
 def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:
-    """Copies of a layer's attention with one head, or one query of it, replaced.
+    """Copies of a layer's attention with one head, or one of its queries, replaced.
 
     Args:
         attention: [batch, heads, queries, keys].
@@ -209,7 +209,7 @@ def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Ten
 
 
 def at_heads(attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor) -> Tensor:
-    """As :func:`at_head`, with several heads replaced at once.
+    """Like :func:`at_head`, with several heads replaced at once.
 
     Args:
         new: [copies, batch, replaced heads, queries, keys].

@@ -70,7 +70,7 @@ def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tupl
 def epsilon_max_jsd(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """The attention of the largest JSD that moves the probability by at most ε. Exact.
+    """The attention with the largest JSD that moves the probability by at most ε; exact.
 
     |σ(Σ a'_t u_t) − p| ≤ ε cuts the simplex by two parallel planes. JSD is convex in
     a', so its maximum lies at a vertex, and a vertex has at most two non-zero
@@ -133,7 +133,7 @@ def edges_of(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
 def _farthest(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """:func:`epsilon_max_jsd` for one chunk of the batch."""
+    """:func:`epsilon_max_jsd` for a chunk of the batch."""
     if mask.shape[-1] < 2:
         jsd = attention.new_zeros(len(epsilons), len(attention))
         return FarthestAttention(jsd, attention.repeat(len(epsilons), 1, 1))
@@ -196,7 +196,7 @@ def farthest_between(
 
 
 def interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
-    """Weight on j where the logit is low and where it is high, [2, batch, pairs].
+    """Weight on j at which the logit is low and at which it is high, [2, batch, pairs].
 
     Between both lie the weights with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]); none
     where they lie on one side of [0, 1].

@@ -60,18 +60,18 @@ class Prediction:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the decisions, by which texts are grouped; empty without."""
+        """Names of the decisions, by which texts are grouped; empty where nothing is decided."""
         return self.outcomes if self.has_one_part and self.decides else ()
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The names of what a test may be asked to explain: classes, or labels."""
+        """Names of the classes or labels that a test can be asked to explain."""
         if self.kind == "labels":
             return self.parts
         return self.outcomes if self.has_one_part and not self.is_number else ()
 
     def grouped(self, probs: Tensor) -> Tensor:
-        """Distributions [..., parts, outcomes] of a vector; absent parts are all 0."""
+        """A vector as distributions [..., parts, outcomes]; absent parts are all 0."""
         if self.n_parts is None:
             parts = probs.unflatten(-1, (-1, self.n_outcomes or 1))
             present = (parts.sum(-1) > 0).sum(-1)
@@ -80,18 +80,18 @@ class Prediction:
         return parts if self.has_one_part else parts * self.n_parts
 
     def decision(self, probs: Tensor) -> Tensor:
-        """The outcome of every part, int [..., parts]: the most probable one."""
+        """The most probable outcome of every part, int [..., parts]."""
         grouped = self.grouped(probs)
         return (grouped[..., :-1] if self.has_rest else grouped).argmax(-1)
 
     def n_targets(self, probs: Tensor) -> int:
-        """How many classes or labels a test may be asked to explain."""
+        """Number of classes or labels that a test can be asked to explain."""
         if self.kind == "choice":
             return probs.shape[-1]
         return len(self.targets)
 
     def flips(self, before: Tensor, after: Tensor, target: int | None = None) -> Tensor:
-        """Whether any part is decided otherwise, bool [...].
+        """Whether the decision of any part changes, bool [...].
 
         Args:
             target: a class or label; then whether it is decided for in one and not in
@@ -102,7 +102,7 @@ class Prediction:
         return self.is_for(before, target) != self.is_for(after, target)
 
     def is_for(self, probs: Tensor, target: int | None) -> Tensor:
-        """Whether a class or label is decided for, bool [...]; everywhere without one."""
+        """Whether the prediction decides for a class or label, bool [...]; True without one."""
         if target is None:
             return torch.ones_like(probs[..., 0], dtype=torch.bool)
         decided = self.decision(probs)
@@ -159,7 +159,7 @@ class Prediction:
         return by_part.sum(-1) / n_parts
 
     def right(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """The share of labelled parts that are decided as labelled.
+        """Share of the labelled parts that are predicted right.
 
         Args:
             probs: [..., batch, entries].
@@ -180,7 +180,7 @@ class Prediction:
         return (hits / known.sum(-1)).where(known.any(-1), torch.nan)
 
     def value(self, probs: Tensor) -> Tensor:
-        """The number that was predicted, in the data's own unit: [..., parts]."""
+        """The predicted number in the data's own unit: [..., parts]."""
         return self.grouped(probs)[..., 0] * self.scale + self.origin
 
 

@@ -258,7 +258,9 @@ def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 
 
 def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
-    """How likely each value is one of the k largest, ties drawn; float64 [batch, keys]."""
+    """Probability that each value is one of the k largest when ties are drawn; float64 [batch,
+    keys].
+    """
     least = _least_of_top(values, mask, k)
     above, at = (values > least) & mask, (values == least) & mask
     n_above, n_at = above.sum(-1, keepdim=True), at.sum(-1, keepdim=True)
@@ -267,7 +269,7 @@ def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
 
 
 def _least_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
-    """The k-th largest value, [batch, 1]; the least one of fewer than k."""
+    """The k-th largest value, [batch, 1]; the smallest one if there are fewer."""
     largest = values.masked_fill(~mask, -torch.inf).topk(min(k, values.shape[-1])).values
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return largest.gather(-1, last.expand(*largest.shape[:-1], 1))

@@ -29,7 +29,7 @@ LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decid
 
 
 def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Iterator[Tensor]:
-    """Candidates: the farthest attention, the two on either side of no change.
+    """Candidates: the farthest attention, and the two nearest to no change on either side.
 
     Also, of the first and the last, those that keep the rows of most effect
     (:data:`KEPT`, at least one); of the two, points on the way (:data:`STEPS_BACK`).

@@ -1,4 +1,4 @@
-"""This package in the places where users of Transformers look for it.
+"""Makes the package known to Transformers: Auto classes and pipelines.
 
 What is registered is known as soon as both packages are imported, in either order.
 """
@@ -10,11 +10,11 @@ TASK = "attention-explain"
 
 
 class AnyHead:
-    """What ``pipeline`` loads a model by its name with: the class that was saved."""
+    """The class by which ``pipeline`` loads a model: it returns the class that was saved."""
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Any:
-        """The model, with every weight found and used.
+        """Loads the model; every weight must be found and used.
 
         Args:
             name: a folder or a Hub id.
@@ -30,7 +30,7 @@ class AnyHead:
 
 
 def register_with_transformers() -> None:
-    """Makes the Auto classes know attention classifiers, and ``pipeline`` the task.
+    """Registers attention classifiers with the Auto classes, and the task with ``pipeline``.
 
     The class of the pipeline is named, as Transformers names its own, and imported when
     it is used.

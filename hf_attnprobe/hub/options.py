@@ -1,4 +1,4 @@
-"""What can be set when a card is written."""
+"""Options of a card."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from hf_attnprobe.options import Options, option
 
 @dataclass(frozen=True)
 class PublishingOptions(Options):
-    """Where on the Hub a checkpoint goes."""
+    """Where a checkpoint is published on the Hub."""
 
     push_to_hub: str | None = option(
         None,
@@ -35,7 +35,7 @@ class PublishingOptions(Options):
 
 @dataclass(frozen=True)
 class CardOptions(PublishingOptions):
-    """What a card says besides, and where it goes."""
+    """What a card says beyond the audits, and where it is published."""
 
     publish_texts: bool = option(
         False,

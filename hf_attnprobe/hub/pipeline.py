@@ -1,4 +1,4 @@
-"""One text explained: ``pipeline("attention-explain")``, and the same as data or a piece of a page."""
+"""Explains one text: ``pipeline("attention-explain")``, or as data or HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -63,7 +63,7 @@ class TextExplainer:
         *,
         choices: Sequence[str] | None = None,
     ) -> ShownText:
-        """A text with its prediction and the scores of its tokens.
+        """A text's prediction and the scores of its tokens.
 
         Args:
             text: alone, or the first of a pair; or a dict as the pipeline takes it.
@@ -98,12 +98,12 @@ class TextExplainer:
     def html(
         self, text: str | Mapping[str, Any], text_pair: str | None = None, **given: Any
     ) -> str:
-        """The same as a piece of a page with its style, without script."""
+        """The same as HTML with its style, without a script."""
         return to_cell([Texts([self.explain(text, text_pair, **given)]), CAUTION])
 
 
 def arguments_of(given: Any) -> dict[str, Any]:
-    """The arguments of :meth:`TextExplainer.explain` in a text, or in a dict of them.
+    """Arguments of :meth:`TextExplainer.explain` from a text or a dict with its parts.
 
     Raises:
         AttnProbeError: neither.
@@ -149,12 +149,12 @@ def explain_html(
     text_pair: str | None = None,
     **given: Any,
 ) -> str:
-    """The same as a piece of a page, see :meth:`TextExplainer.html`."""
+    """The same as HTML, see :meth:`TextExplainer.html`."""
     return TextExplainer(model, tokenizer).html(text, text_pair, **given)
 
 
 class AttentionExplainPipeline(Pipeline):
-    """Predictions with what attention and other measures say of each token.
+    """Predictions with the scores that attention and other measures give each token.
 
         explain = pipeline("attention-explain", model="bilstm-sst")
         explain("A gorgeous, witty movie.")
@@ -184,7 +184,7 @@ class AttentionExplainPipeline(Pipeline):
 
     @cached_property
     def explainer(self) -> TextExplainer:
-        """The model ready to explain; ``explainer.html(text)`` is a piece of a page."""
+        """The explainer of this model; ``explainer.html(text)`` gives HTML."""
         assert self.tokenizer is not None  # pipeline() has refused
         return TextExplainer(self.model, self.tokenizer)
 
@@ -196,7 +196,7 @@ class AttentionExplainPipeline(Pipeline):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> list[dict[str, Any]]:
-        """A dict of every text.
+        """Returns a dict for every text.
 
         Args:
             inputs: a text, a dict of ``text`` with ``text_pair`` or ``choices``, or
@@ -213,19 +213,19 @@ class AttentionExplainPipeline(Pipeline):
         return [self.run_single(one, {}, {}, {}) for one in several]
 
     def preprocess(self, input_: Any, **given: Any) -> dict[str, Any]:
-        """The arguments of :meth:`TextExplainer.explain`."""
+        """Returns the arguments of :meth:`TextExplainer.explain`."""
         return arguments_of(input_)
 
     def _forward(self, input_tensors: dict[str, Any], **given: Any) -> ModelOutput:
         return ModelOutput(shown=self.explainer.explain(**input_tensors))
 
     def postprocess(self, model_outputs: dict[str, Any], **given: Any) -> dict[str, Any]:
-        """Plain data, to be printed or written as JSON."""
+        """Returns plain data that can be printed or written as JSON."""
         return as_dict(model_outputs["shown"])
 
 
 def as_dict(shown: ShownText) -> dict[str, Any]:
-    """A shown text as the pipeline gives it."""
+    """An explained text as the pipeline returns it."""
     flips = shown.smallest_set
     return {
         "prediction": shown.predicted,
@@ -240,7 +240,7 @@ def as_dict(shown: ShownText) -> dict[str, Any]:
 
 
 def load(name: str, **options: Any) -> PreTrainedModel:
-    """The model of a folder or a Hub id, as the class that was saved."""
+    """Loads a folder or a Hub id as the class that was saved."""
     where = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
     place = {key: options[key] for key in where if options.get(key)}
     model = load_model(origin_of(name, **place))

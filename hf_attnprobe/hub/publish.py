@@ -1,4 +1,4 @@
-"""The verb ``card``: a checkpoint's card from its audits, and both on the Hub."""
+"""The verb ``card``: writes a checkpoint's card from its audits, and publishes both on the Hub."""
 
 import contextlib
 import io
@@ -53,7 +53,7 @@ AGAIN = "nothing here is lost: run the same command again"
 
 @dataclass(frozen=True)
 class WrittenCard:
-    """Files that were written, and addresses where they are published.
+    """Paths of the files written, and URLs of what was published.
 
     Attributes:
         files: in the checkpoint's folder.
@@ -79,7 +79,7 @@ class WrittenCard:
 
 @dataclass(frozen=True)
 class Hub:
-    """Writes repositories.
+    """Writes to repositories on the Hub.
 
     Attributes:
         token: that may write; None: the one that is logged in.
@@ -91,11 +91,11 @@ class Hub:
 
     @property
     def api(self) -> HfApi:
-        """The client."""
+        """The Hub's client."""
         return HfApi(token=self.token)
 
     def make(self, repository: str, kind: Kind) -> str:
-        """Makes a repository where there is none.
+        """Creates a repository if there is none.
 
         Returns:
             Its address.
@@ -114,7 +114,7 @@ class Hub:
         return str(made)
 
     def text(self, repository: str, kind: Kind, path: str) -> str | None:
-        """A text file of a repository; None where there is none.
+        """Reads a text file of a repository; None if there is none.
 
         Raises:
             AttnProbeError: as :meth:`make`.
@@ -128,7 +128,7 @@ class Hub:
                 return opened.read()
 
     def commit(self, repository: str, kind: Kind, files: Mapping[str, Path | bytes]) -> None:
-        """Writes files in one commit: all of them or none.
+        """Writes all files in one commit, or none.
 
         Raises:
             AttnProbeError: as :meth:`make`.
@@ -148,7 +148,7 @@ class Hub:
 
 @contextlib.contextmanager
 def _reported(repository: str, kind: Kind) -> Iterator[None]:
-    """Turns whatever the client raises into one line that says what to do."""
+    """Turns any exception of the client into one line that says what to do."""
     try:
         yield
     except Exception as error:  # its own errors, those of the network, of the disk
@@ -157,7 +157,7 @@ def _reported(repository: str, kind: Kind) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Why, and what to do."""
+    """One line: the cause, and what to do."""
     if isinstance(error, OfflineModeIsEnabled):
         return f"HF_HUB_OFFLINE is set; unset it and {AGAIN}"
     if isinstance(error, HfHubHTTPError):
@@ -190,11 +190,11 @@ class ReadAudit:
 
     @property
     def data(self) -> DataName:
-        """The data it was on."""
+        """The audited data."""
         return DataName.of(self.report.dataset.name)
 
     def public_names(self, model: str) -> dict[str, str]:
-        """What stands for the names of model and data in what is published.
+        """Public names of model and data, by their local ones.
 
         Args:
             model: its public name.
@@ -209,7 +209,7 @@ class ReadAudit:
 
 
 def read_audits(folders: Sequence[str | Path], model: Path, fingerprint: str) -> list[ReadAudit]:
-    """The audits in these folders.
+    """Reads the audits in these folders.
 
     Args:
         model: the checkpoint's folder, for the error.
@@ -237,7 +237,7 @@ def read_audits(folders: Sequence[str | Path], model: Path, fingerprint: str) ->
 
 
 def as_told(audit: ReadAudit, model: str) -> AuditedOn:
-    """An audit as a card tells it.
+    """An audit in the form that a card needs.
 
     Args:
         model: its public name.
@@ -260,7 +260,7 @@ def as_told(audit: ReadAudit, model: str) -> AuditedOn:
 
 
 def _command(audit: ReadAudit, model: str) -> str:
-    """The line that repeats an audit, with public names; none of data given in memory."""
+    """The command that repeats an audit, with public names; none for data given in memory."""
     asked = public_record(audit.report.provenance["asked_for"])
     if asked["dataset"] == OBJECT or audit.data.name == IN_MEMORY:
         return ""
@@ -334,7 +334,7 @@ def write_card(
 
 
 def announcement(options: CardOptions, n_audits: int) -> str:
-    """What goes to the Hub and who may read it, to be said before it goes.
+    """Says what will be uploaded and who may read it, before it is uploaded.
 
     >>> announcement(CardOptions(push_to_hub="org/m"), 1)
     'publishing org/m (new repositories are public): model, tokenizer, code, card; rows and reports of 1 audit, without texts (--publish-texts adds them)'
@@ -356,7 +356,7 @@ def _publish(
     repository: str,
     options: CardOptions,
 ) -> WrittenCard:
-    """Rows first, so that the card's link to them is never a dead one."""
+    """Publishes rows first, so that the card never links to a missing page."""
     hub, rows_url = Hub(options.token, options.private), None
     if read:
         rows = ROWS.format(repository=repository)
@@ -374,7 +374,7 @@ def _publish(
 
 
 def _files_of(folder: Path, card: Card, hub: Hub, repository: str) -> dict[str, Path | bytes]:
-    """The checkpoint's files, its card joined with what stands on the Hub."""
+    """The checkpoint's files, with its card merged into the one on the Hub."""
     files: dict[str, Path | bytes] = {
         file.name: file
         for file in sorted(folder.iterdir())
@@ -392,7 +392,7 @@ def _files_of(folder: Path, card: Card, hub: Hub, repository: str) -> dict[str, 
 
 
 def _joined(here: str | None, there: str | None, card: Card) -> str:
-    """The README that is published: the user's text here, or where there is none, there."""
+    """The README to publish: the user's text from here, else the one on the Hub."""
     if there is None or here is None:
         return updated(here or there, card)
     if Readme.of(here).own_text:
@@ -415,7 +415,7 @@ def rows_files(
     *,
     with_texts: bool = False,
 ) -> dict[str, bytes]:
-    """The files of a data set of rows, by path.
+    """Files of the data set of rows, by path.
 
     Args:
         repository: the data set's id.
@@ -444,7 +444,7 @@ def rows_files(
 
 
 def _configs(audits: Sequence[ReadAudit]) -> list[str]:
-    """A name for each audit: data and split; numbered where they are not different."""
+    """Names each audit by data and split, numbered where these are equal."""
     names: list[str] = []
     for audit in audits:
         words = f"{public(audit.data.name).replace('/', '-')}-{audit.report.dataset.split}"
@@ -458,7 +458,7 @@ def _configs(audits: Sequence[ReadAudit]) -> list[str]:
 
 
 def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, bytes]:
-    """Rows as Parquet and the reports, as they may be seen by anybody."""
+    """Rows as Parquet, and reports in the form that anyone may see."""
     files = {}
     for split in SPLITS:
         rows = audit.report.to_pandas() if split == "model" else _control(audit)
@@ -471,7 +471,7 @@ def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, b
 
 
 def _reports(audit: ReadAudit, *, with_texts: bool) -> dict[str, str]:
-    """The files beside the rows; reports are written anew where they show texts."""
+    """The reports published beside the rows; rewritten without texts where they show some."""
     there = {name: audit.folder / name for name in BESIDE if (audit.folder / name).is_file()}
     if with_texts:
         return {name: file.read_text(encoding="utf-8") for name, file in there.items()}
@@ -483,7 +483,7 @@ def _reports(audit: ReadAudit, *, with_texts: bool) -> dict[str, str]:
 
 
 def _control(audit: ReadAudit) -> pd.DataFrame:
-    """The control's rows of the audited texts, each the mean over its draws.
+    """The control's rows for the audited texts, averaged over its draws.
 
     All splits of a data set have the same columns, so no draw can be numbered.
     """

@@ -1,4 +1,4 @@
-"""Faithfulness while a model is trained: a callback of Transformers' Trainer."""
+"""Audits during training: a callback for Transformers' Trainer."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ REHEARSED = 2  # texts that are audited before the training, to hear of mistakes
 
 
 class AttentionFaithfulnessCallback(TrainerCallback):
-    """Audits a small sample of texts at evaluations, and logs the numbers.
+    """Audits a small sample of texts at evaluations and logs the results.
 
         trainer = Trainer(model, arguments, processing_class=tokenizer, …)
         AttentionFaithfulnessCallback(data["validation"]).add_to(trainer)
@@ -101,7 +101,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         self._last_step: int | None = None
 
     def add_to(self, trainer: Trainer) -> "AttentionFaithfulnessCallback":
-        """Adds this callback to a Trainer, whose log it then uses.
+        """Adds this callback to a Trainer and logs through it.
 
         A callback sees no Trainer, and those of ``report_to`` are called before it, so
         that only the Trainer's own log reaches them.
@@ -119,7 +119,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         return self
 
     def on_init_end(self, *_: Any, **__: Any) -> None:
-        """Refuses to be one of the Trainer's ``callbacks=[…]``, which know no log."""
+        """Refuses ``callbacks=[…]``: a callback added that way cannot log."""
         self._log({})
 
     def _log(self, numbers: dict[str, float]) -> None:
@@ -135,7 +135,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **known: Any
     ) -> None:
-        """Audits two texts, so that what cannot be audited is said before the work."""
+        """Audits two texts, so that errors come before the training."""
         self._log({})
         self._n_evaluations, self._last_step = 0, None
         screened = self.options is not None and self.options.screen is not None
@@ -150,7 +150,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
             )
 
     def _check_statistics(self, report: Report) -> None:
-        """Refuses names of which none would be logged."""
+        """Refuses names of statistics that would never be logged."""
         there = dict.fromkeys(s.statistic for s in report.statistics)
         if there.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
@@ -161,7 +161,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, model: Any = None, **known: Any
     ) -> None:
-        """Audits and logs, once for all data sets that are evaluated at a step."""
+        """Audits and logs, once per step whatever number of data sets is evaluated."""
         if state.global_step == self._last_step:
             return
         self._last_step = state.global_step
@@ -173,7 +173,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         self._log(logged(self.report, self.statistics))
 
     def _audit(self, data: Data, model: nn.Module, args: Any, reads: Any) -> Report:
-        """The report; every process takes its share of the texts, each has all of it."""
+        """Audits; every process takes its share of the texts and gets the whole report."""
         with unchanged(model), _meeting_place(Path(args.output_dir)) as folder:
             return audit(
                 model,
@@ -187,11 +187,10 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
 
 def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
-    """The named statistics over all texts, at the place that stands for the model.
+    """Means of the named statistics over all texts, for all the model's attention.
 
-    Without such a place, as where heads were audited one by one, the layer and head
-    follow the name. What is undefined is left out. Trackers refuse an @, so that a dot
-    stands for it.
+    Where single heads alone were audited, layer and head follow the name. Undefined means
+    are left out. Trackers refuse an @, so a dot stands for it.
     """
     place = site_of_model(report.rows)
     numbers: dict[str, float] = {}
@@ -209,14 +208,14 @@ def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
 
 
 def _options_for(model: nn.Module) -> AuditOptions:
-    """What is cheap: no control, and of several heads only all of them at once."""
+    """Cheap options: no control, and of several heads only all of them at once."""
     single = len(wrap(model).sites()) == 1
     return AuditOptions(control="none", prune=False, single_heads=single)
 
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Puts back the modes of a model's modules and all random states."""
+    """Restores the modes of a model's modules and all random states on leaving."""
     modes = [(module, module.training) for module in model.modules()]
     states = random_states()
     try:
@@ -228,7 +227,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def random_states() -> Mapping[str, Any]:
-    """The states of all generators that a training draws from."""
+    """States of all random generators that a training uses."""
     states = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -240,7 +239,7 @@ def random_states() -> Mapping[str, Any]:
 
 
 def restore(states: Mapping[str, Any]) -> None:
-    """The inverse of :func:`random_states`."""
+    """Restores what :func:`random_states` returned."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
@@ -250,7 +249,7 @@ def restore(states: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _meeting_place(output_dir: Path) -> Iterator[Path | None]:
-    """A folder in which several processes put their rows together; None for one."""
+    """A folder where several processes collect their rows; None for one process."""
     state = process_state()
     if state.num_processes == 1:
         yield None
@@ -262,7 +261,7 @@ def _meeting_place(output_dir: Path) -> Iterator[Path | None]:
 
 
 def _clear(folder: Path) -> None:
-    """Removes a folder; every process waits until it is gone."""
+    """Deletes a folder; every process waits until it is gone."""
     state = process_state()
     state.wait_for_everyone()
     if state.is_main_process:

@@ -142,7 +142,7 @@ def _trainer(
     guides: Mapping[str, Guide] | None,
     progress: bool | str,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    """The Trainer of a new model, and its tokenizer."""
+    """The Trainer of a new model, with its tokenizer."""
     tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)
     tokenizer = with_max_length(tokenizer, options.max_length)
     names = label_names(splits["train"])
@@ -170,7 +170,7 @@ def _trainer(
 
 
 def procedure_of(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
-    """The procedure that options name, with the settings they give."""
+    """The procedure that the options name, with their settings."""
     names = PROCEDURES[DEFAULT].settings()
     changes = {name: getattr(options, name) for name in names}
     pairs = reads_pairs(config)
@@ -183,7 +183,7 @@ def _record(
     procedure: Procedure,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """What has to be the same for a training to be the same."""
+    """The settings that must be equal for a training to be continued."""
     vectors = options.word_vectors
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
@@ -214,7 +214,7 @@ def _check_validation(procedure: Procedure, validation: Any) -> None:
 
 
 def _check_segments(config: AttentionClassifierConfig, splits: Splits) -> None:
-    """Pairs for a model with a query encoder, single texts for others."""
+    """Checks that a model with a query encoder gets pairs, and others single texts."""
     for name, examples in splits.items():
         is_pair = second_texts(examples) is not None
         if is_pair and not config.query_encoder:
@@ -235,7 +235,7 @@ def with_answers(
     tokenizer: PreTrainedTokenizerBase,
     names: list[str],
 ) -> AttentionClassifierConfig:
-    """A copy whose candidates are the labels that occur in the first text.
+    """A copy of the configuration whose candidate answers are the labels.
 
     Raises:
         AttnProbeError: no query encoder, or a label that is no one known token.
@@ -264,7 +264,9 @@ def check_answers_in_texts(
     tokenizer: PreTrainedTokenizerBase,
     train: "datasets.Dataset",
 ) -> None:
-    """Raises AttnProbeError where the label of a training text is no candidate of it."""
+    """Raises AttnProbeError where a training label does not occur among the candidates in its
+    text.
+    """
     answers, names = model.config.answer_token_ids or (), label_names(train)
     labels, ids = column_of(train, "label"), column_of(train, "example_id")
     columns = column_of(train, "text"), column_of(train, "text_pair")
@@ -297,7 +299,7 @@ def _guide_columns(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> dict[str, list]:
-    """The guide of a split as a column."""
+    """The guide's weights for a split, as a column."""
     if split not in guides:
         got = ", ".join(guides) or "none"
         raise AttnProbeError(f"expected guides for the {split} texts too, got {got}")
@@ -319,7 +321,7 @@ def _new_tokenizer(
 def with_max_length(
     tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> PreTrainedTokenizerBase:
-    """A copy that cuts texts to ``max_length`` tokens; the same one for None."""
+    """A copy of the tokenizer that cuts texts to ``max_length`` tokens; itself for None."""
     if max_length is None:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
@@ -374,7 +376,7 @@ def set_word_vectors(
     tokenizer: PreTrainedTokenizerBase,
     file: str | Path,
 ) -> None:
-    """Replaces the vectors of the words that the file has.
+    """Replaces the word vectors that the file has.
 
     Raises:
         AttnProbeError: a file that cannot be read, or vectors of another width.
@@ -398,7 +400,7 @@ def set_word_vectors(
 
 
 def named_labels(names: list[str]) -> dict[str, dict]:
-    """The fields of a configuration that name its classes."""
+    """Configuration fields that name the classes."""
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: label for label, name in enumerate(names)},

@@ -136,7 +136,7 @@ def trainer_settings(used: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_pretrained_options(options: TrainingOptions) -> None:
-    """Refuses options that mean nothing to a pretrained model.
+    """Refuses options that have no meaning for a pretrained model.
 
     Raises:
         AttnProbeError: one of them is given.

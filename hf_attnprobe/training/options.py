@@ -1,4 +1,4 @@
-"""What can be set in a training, and the architecture of a classifier to be trained."""
+"""Options of a training, and the architecture of a classifier to be trained."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ ProcedureName = Literal["jain-wallace", "serrano-smith"]
 
 @dataclass(frozen=True)
 class TrainingOptions(Options):
-    """Settings of a training. None is the procedure's, or the usual one of fine-tuning."""
+    """Settings of a training; None means the procedure's own, or the default of fine-tuning."""
 
     seed: int = option(
         0, "seed of weights, batches and bootstrap", at_least=0, at_most=LARGEST_SEED

@@ -1,4 +1,4 @@
-"""What is minimised, and how: losses and training procedures."""
+"""Losses and training procedures of the papers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ def _loss(
     *,
     class_weights: Tensor | None,
 ) -> Tensor:
-    """The weighted sum over the batch; without weights the mean."""
+    """Weighted sum over the batch; the mean where there are no weights."""
     if class_weights is None:
         task = cross_entropy(outputs.logits, labels)
         return with_penalties(task, outputs, torch.mean, penalty)
@@ -115,7 +115,7 @@ class Procedure:
     metric: str | None
 
     def settings(self) -> dict[str, Any]:
-        """The fields that are training options too, by name."""
+        """The fields that are also training options, by name."""
         fixed = ("amsgrad", "weighted", "metric")
         return {name: value for name, value in vars(self).items() if name not in fixed}
 
@@ -182,7 +182,7 @@ def papers_procedure(
 
 
 def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
-    """The architecture that goes with a procedure, with some fields replaced.
+    """The architecture that a procedure prescribes, with some fields replaced.
 
     ``serrano-smith`` is their FLAN with a BiGRU, or with ``hierarchical=True`` their HAN,
     with the dropout rates of IMDB (Serrano & Smith 2019, released code).
@@ -222,7 +222,7 @@ def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_: Any)
 
 
 def papers_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
-    """Adam with weight decay on everything but attention; of pairs on attention too.
+    """Adam with weight decay on everything but attention; for pairs on attention too.
 
     Source: Jain & Wallace 2019, released code.
     """

@@ -71,7 +71,7 @@ def check_training(
     architecture: Mapping[str, Any] | AttentionClassifierConfig | None,
     options: TrainingOptions,
 ) -> AttentionClassifierConfig | None:
-    """The configuration to train; None where ``model`` is fine-tuned.
+    """The configuration of the model to train; None where ``model`` is fine-tuned.
 
     Raises:
         AttnProbeError: sizes that make no model, unknown fields, or what means nothing to a

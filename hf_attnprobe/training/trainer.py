@@ -1,4 +1,4 @@
-"""The training loop, killed and resumed at any step.
+"""The training loop; it can be killed and resumed at any step.
 
 An interrupted training goes on at its last epoch to bit-identical weights: model, optimiser,
 random numbers and batch order are in the Trainer's checkpoint, how long there was no progress too.
@@ -76,7 +76,7 @@ def make_trainer(
     columns: Columns | None = None,
     **options: Any,
 ) -> "PlainTrainer":
-    """A Trainer that keeps the best epoch and puts its own files into ``STEPS``.
+    """A Trainer that keeps the best epoch and writes its own files to ``STEPS``.
 
     Args:
         splits: train and, where there are any, validation and test.
@@ -170,7 +170,7 @@ def _encode(
     tokenizer: PreTrainedTokenizerBase,
     columns: Columns | None,
 ) -> "datasets.Dataset":
-    """A split as the model takes it: tokens, label and further columns."""
+    """A split in the form the model takes: tokens, label and further columns."""
     encoded = examples.map(
         lambda rows: tokenizer(rows["text"], rows.get("text_pair"), truncation=True),
         batched=True,
@@ -186,7 +186,7 @@ def _encode(
 
 
 class PlainTrainer(Trainer):
-    """A Trainer that does not compute the norm of gradients that are not clipped.
+    """A Trainer that skips the gradient norm where gradients are not clipped.
 
     Nobody reads the norm, and it takes 6% of an epoch.
 
@@ -202,24 +202,24 @@ class PlainTrainer(Trainer):
         return grad_norm
 
     def train(self, *args: Any, **options: Any) -> Any:
-        """As in Transformers, a small model with one thread."""
+        """As in Transformers; a small model runs on one thread."""
         with suited_threads(self.model):
             return super().train(*args, **options)
 
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
-        """As in Transformers, a small model with one thread."""
+        """As in Transformers; a small model runs on one thread."""
         with suited_threads(self.model):
             return super().evaluation_loop(*args, **options)
 
 
 class ColumnCollator:
-    """Pads texts to the longest, and columns that no tokenizer knows with 0."""
+    """Pads texts to the longest one, and with 0 the columns that no tokenizer knows."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.texts = DataCollatorWithPadding(tokenizer)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Rows of a split as a batch, [texts, …]."""
+        """Makes a batch of the rows of a split, [texts, …]."""
         known = [{name: row[name] for name in KNOWN if name in row} for row in features]
         batch = self.texts(known)
         for name in features[0].keys() - set(KNOWN):
@@ -229,7 +229,7 @@ class ColumnCollator:
 
 
 class Stopwatch(TrainerCallback):
-    """Notes how long each part took in the log, which is saved with every checkpoint."""
+    """Logs how long each part took; the log is saved with every checkpoint."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Starts the clock."""
@@ -243,18 +243,18 @@ class Stopwatch(TrainerCallback):
 
 
 class Progress(TrainerCallback):
-    """Says on a bar at which epoch a training is, with the scores of the last one."""
+    """Shows the epoch and the last scores on a bar."""
 
     def __init__(self, bar: Bar) -> None:
         self.bar = bar
         self.scores = ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Starts the clock, at the step that an interrupted training had reached."""
+        """Starts the bar at the step that an interrupted training had reached."""
         self.first, self.since = state.global_step, time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Moves the bar. Early stopping may end it sooner."""
+        """Moves the bar; early stopping may end it sooner."""
         pace = (time.monotonic() - self.since) / (state.global_step - self.first)
         n_epochs = math.ceil(args.num_train_epochs)
         epoch = min(max(math.ceil(state.epoch), 1), n_epochs)
@@ -269,7 +269,7 @@ class Progress(TrainerCallback):
         metrics: Mapping[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Keeps the scores to be shown."""
+        """Keeps the scores to show."""
         known = {name: (metrics or {}).get(f"eval_{name}") for name in SHOWN}
         said = [f"{SHOWN[k]} {v:.3f}" for k, v in known.items() if v is not None]
         self.scores = "".join(f", {score}" for score in said[:1])
@@ -299,7 +299,7 @@ class TrainedClassifier(NamedTuple):
 
 @contextlib.contextmanager
 def begin(output_dir: str | Path, seed: int) -> Iterator[Path]:
-    """Has the output folder for this training alone, and seeds everything random.
+    """Reserves the output folder for this training and seeds everything random.
 
     The folder may hold an earlier training's result, or what is left of one.
 
@@ -320,7 +320,7 @@ def finish(
     resume: bool = False,
     data_name: str | None = None,
 ) -> TrainedClassifier:
-    """Trains, scores and saves; the training's record is written last, then a card.
+    """Trains, scores and saves; then writes the training's record and, last, a card.
 
     The Trainer's own files are removed, unless an interrupted run is to be resumed. They
     stay while the model is being saved: where they are and the record is not, a model is
@@ -366,7 +366,7 @@ def _save(
     folder: Path,
     record: Mapping[str, Any],
 ) -> None:
-    """Writes a checkpoint, its record last; then there is nothing to go on with."""
+    """Writes a checkpoint, its record last, and deletes the steps to resume from."""
     (folder / RECORD).unlink(missing_ok=True)  # that of a model which is written over
     with disk_errors(folder):
         model.save_pretrained(folder)
@@ -391,7 +391,7 @@ def _sizes(trainer: PlainTrainer) -> dict[str, int]:
 
 
 def _scores(trainer: PlainTrainer) -> dict[str, float]:
-    """Scores of the held-out splits; a score that is undefined is left out."""
+    """Scores on the held-out splits; undefined scores are left out."""
     scores = {}
     for split, examples in trainer.scored.items():
         measured = trainer.predict(examples, metric_key_prefix=split).metrics or {}
@@ -405,7 +405,7 @@ def _scores(trainer: PlainTrainer) -> dict[str, float]:
 def finished(
     folder: str | Path, record: Mapping[str, Any], *, trust_remote_code: bool = False
 ) -> TrainedClassifier | None:
-    """The result of a finished training with this record, or None.
+    """The result of a training that finished with this record, or None.
 
     Raises:
         AttnProbeError: the folder holds a training with other settings.
@@ -425,7 +425,7 @@ def finished(
 
 
 def _tidy(folder: Path, model: PreTrainedModel) -> None:
-    """Ends what a process that was killed behind the record had still to do."""
+    """Finishes what a process killed after writing the record had left to do."""
     with alone_in(folder, RECORD):
         if (folder / STEPS).exists():
             _write_card(folder, model)
@@ -433,7 +433,7 @@ def _tidy(folder: Path, model: PreTrainedModel) -> None:
 
 
 def check_same(folder: Path, held: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Checks that a folder's training had the settings asked for.
+    """Checks that the training in a folder had the settings asked for.
 
     Raises:
         AttnProbeError: it had others.
@@ -466,7 +466,7 @@ def _train(trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume
 
 
 def _relocated_state(checkpoint: Path) -> dict[str, Any]:
-    """The Trainer's state; its ``best_model_checkpoint`` is put into this folder.
+    """The Trainer's state, with ``best_model_checkpoint`` moved into this folder.
 
     The folder may have moved since it was written.
     """
@@ -480,7 +480,7 @@ def _relocated_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def _last_checkpoint(steps: Path) -> Path | None:
-    """The last complete checkpoint; incomplete ones are removed."""
+    """The last complete checkpoint; deletes incomplete ones."""
     by_step = {int(f.name.split("-")[1]): f for f in steps.glob("checkpoint-*")}
     for _, folder in sorted(by_step.items(), reverse=True):
         try:
@@ -493,7 +493,7 @@ def _last_checkpoint(steps: Path) -> Path | None:
 
 
 def _stopped_early(state: Mapping[str, Any]) -> bool:
-    """Whether early stopping had ended the run before it was interrupted."""
+    """Whether early stopping had already ended the interrupted run."""
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if stopping is None:
         return False
@@ -502,5 +502,5 @@ def _stopped_early(state: Mapping[str, Any]) -> bool:
 
 
 def _seconds(trainer: PlainTrainer) -> float:
-    """Seconds of training and evaluation, over all runs that it took."""
+    """Seconds of training and evaluation, summed over all runs."""
     return sum(row.get("seconds", 0.0) for row in trainer.state.log_history)

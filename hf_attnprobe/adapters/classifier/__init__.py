@@ -1,1 +1,1 @@
-"""Attention classifiers of this package behind the protocol of tests."""
+"""Adapters of this package's attention classifiers."""

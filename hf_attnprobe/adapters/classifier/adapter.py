@@ -1,4 +1,4 @@
-"""Our own attention classifiers as an :class:`AttentionModel`.
+"""This package's attention classifiers as :class:`AttentionModel`.
 
 Encode, attend, decode: no hooks are needed.
 """
@@ -32,7 +32,7 @@ TOKENS_PER_PASS = 4096  # of shortened texts
 
 
 class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
-    """What the adapters of all attention classifiers share.
+    """Base class of the adapters of all attention classifiers.
 
     It works on a frozen copy in ``dtype``; the user's model stays as it was. The default
     is float64: leave-one-out ranks differences of 1e-8 where a prediction is saturated,
@@ -74,7 +74,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         return other
 
     def _attention(self, weights: Tensor, batch: Batch) -> Tensor:
-        """The attention to be read: weights [batch, keys] -> [batch, 1, 1, keys]."""
+        """Attention as the tests read it: weights [batch, keys] -> [batch, 1, 1, keys]."""
         attention = weights[:, None, None, :]
         if self.reassignment is None:
             return attention
@@ -82,7 +82,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         return reassign(attention, movable, seed=self.reassignment, example_ids=batch.example_ids)
 
     def _given(self, observation: Observation) -> Tensor | None:
-        """The weights [batch, keys] that tokens keep when others go; None: new ones."""
+        """Weights [batch, keys] that tokens keep when others are erased; None: recomputed."""
         if self.reassignment is None:
             return None
         return observation.attention[self.layer][:, 0, 0]
@@ -103,7 +103,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
 
     @property
     def _resumable(self) -> bool:
-        """Whether leave-one-out can go on from the states of the whole text."""
+        """Whether leave-one-out can resume from the states of the whole text."""
         config = self.model.config
         connection = getattr(config, "residual_connection", "none")
         return config.encoder in PARTS and connection == "none"
@@ -127,7 +127,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         return observation.state.states.detach()
 
     def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """The encoder's states: the attention averages them as they are."""
+        """The encoder's states; attention averages them directly."""
         return (observation.state.states.detach()[:, None],)
 
     def output_projections(self) -> tuple[Tensor, ...]:
@@ -152,7 +152,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     def _scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
-        """Gradient × input [batch, keys] where the word vectors are scaled.
+        """Gradient × input [batch, keys] at scaled word vectors.
 
         Args:
             hold: lets no gradient flow through the attention.
@@ -180,7 +180,7 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
-        """Probabilities with each word vector that is explained times its factor.
+        """Probabilities when each explained word vector is multiplied by its factor.
 
         Args:
             factor: [batch, keys].
@@ -306,7 +306,7 @@ class ClassifierAdapter(SingleHeadAdapter):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, by: str = "deletion"
     ) -> Tensor:
-        """As in the protocol; the bias classifies a text without any token."""
+        """See the protocol; a text without tokens is classified by the bias."""
         bias = self.readout_bias().softmax(-1)
         inputs, given = dict(observation.batch.inputs), self._given(observation)
         if given is not None:
@@ -324,7 +324,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         )
 
     def _run(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities [n, classes] of texts, whose tokens may have been given weights."""
+        """Probabilities [n, classes] of texts, with the given attention if any."""
         if "given" not in texts:
             return self.model(**texts).logits.softmax(-1)
         ids, mask = texts["input_ids"], texts["attention_mask"]

@@ -31,7 +31,7 @@ SENTENCES_PER_PASS = 1 << 15  # with padding
 
 
 class HierarchicalState(NamedTuple):
-    """Results of one forward pass that the tests read, without a graph.
+    """Results of one forward pass that the tests read, detached.
 
     Attributes:
         vectors: the sentences' vectors, [batch, sentences, hidden].
@@ -81,7 +81,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         return Observation(self, batch, probs, attentions, state)
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
-        """As in the protocol, summed over the words of each sentence.
+        """See the protocol; summed over the words of each sentence.
 
         The attention of both levels is held fixed.
         """
@@ -96,7 +96,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         *,
         through_attention: bool = True,
     ) -> Tensor:
-        """As in the protocol, summed over the words of each sentence.
+        """See the protocol; summed over the words of each sentence.
 
         Special tokens and separators are in no sentence and not read.
         """
@@ -121,13 +121,13 @@ class HierarchicalAdapter(ClassifierAdapter):
         return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """As in the protocol; NaN for words, which are no site."""
+        """See the protocol; NaN for words, which are no site."""
         slope = super().attention_gradient(observation, target)[-1]
         words = slope.new_full((), torch.nan).expand_as(observation.attention[0])
         return [words, slope]
 
     def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
-        """As in the protocol; NaN for words, which are no site."""
+        """See the protocol; NaN for words, which are no site."""
         (states,) = super().head_values(observation)
         shape = (len(states), 1, observation.attention[0].shape[-1], states.shape[-1])
         return states.new_full((), torch.nan).expand(shape), states
@@ -174,7 +174,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         return super().erase_inputs(of_words, words, by=by)
 
     def _probs_of(self, observation: Observation, text: Tensor, left: Tensor) -> Tensor:
-        """Probabilities of texts of which only some sentences stay.
+        """Probabilities of texts reduced to some of their sentences.
 
         Shape: text int [rows], left bool [rows, sentences] -> [rows, classes].
         """
@@ -198,7 +198,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         return torch.cat(parts)
 
     def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
-        """With every second token a sentence, which no text exceeds.
+        """Upper estimate, as if every second token were a sentence.
 
         Words are encoded once, with a graph.
         """
@@ -210,7 +210,7 @@ class HierarchicalAdapter(ClassifierAdapter):
 
 
 def _of_sentences(values: Tensor, batch: Batch) -> Tensor:
-    """Values of words [batch, keys], added up by sentence [batch, sentences]."""
+    """Sums the values of words [batch, keys] by sentence, [batch, sentences]."""
     summed = values.new_zeros(len(values), batch.mask.shape[1] + 1)
     return summed.scatter_add(1, batch.inputs["units"] + 1, values)[:, 1:]
 

@@ -43,7 +43,7 @@ class ClassifierState(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """The read-out of one encoder state: a joint linear map, then the score.
+    """Read-out of one encoder state: a joint linear map, then the score.
 
     Attributes:
         weight: [projection + outputs, hidden].
@@ -103,7 +103,8 @@ def leave_one_out_outputs(
     content: Tensor,
     given: Tensor | None = None,
 ) -> Tensor:
-    """Read-out without bias of the text without each token; 0 without its only token.
+    """Read-out, without bias, of the text without each token; 0 where that token is the only
+    one.
 
     Args:
         kind: one of ``PARTS``.
@@ -136,7 +137,7 @@ def _context_free(
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """No state depends on another token."""
+    """For an encoder in which no state depends on another token."""
     scores, outputs = readout.read(state.states)
     n_keys = content.shape[1]
     of_each = outputs[:, None].expand(-1, n_keys, -1, -1)
@@ -150,7 +151,7 @@ def _cnn(
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """New states only for the neighbours i + δ of the deleted i.
+    """For a CNN: recomputes the states of the deleted token's neighbours i + δ alone.
 
     Each is a sum of taps K_d x_t computed once.
     """
@@ -178,7 +179,7 @@ def _cnn(
 
 
 def _tap_sum(tap: Tensor, delta: int, deleted: Tensor) -> Tensor:
-    """Convolution at i + delta with token i gone, [batch, deleted, filters].
+    """Convolution at i + delta when token i is deleted, [batch, deleted, filters].
 
     Shape: tap [width, batch, keys, filters].
     """
@@ -224,7 +225,7 @@ def _recurrent(
     states: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Each direction resumes behind the deleted token.
+    """For a recurrent encoder: each direction resumes after the deleted token.
 
     The other direction's half of the state is the original one.
     """
@@ -245,7 +246,7 @@ def _resume(
     weight: Tensor,
     readout: Readout,
 ) -> tuple[Tensor, Tensor]:
-    """Goes on behind every token as if it were not there.
+    """Resumes after every token as if it were not there.
 
     Copies are added at the token's step, from the state before it.
 

@@ -117,7 +117,9 @@ class PairAdapter(SingleHeadAdapter):
         )
 
     def _inner(self, states: Tensor, query: Tensor) -> Inner:
-        """What states [batch, keys, hidden] and q [batch, hidden] put into the tanh."""
+        """The argument of the read-out's tanh, from states [batch, keys, hidden] and q [batch,
+        hidden].
+        """
         decoder = self._decoder
         held = decoder.query(query) + decoder.context.bias
         return Inner(held, states @ decoder.context.weight.t())
@@ -148,7 +150,7 @@ class PairAdapter(SingleHeadAdapter):
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
-        """As in the base class; the second text and the candidates are held."""
+        """See the base class; the second text and the candidates are not scaled."""
         batch, state = observation.batch, observation.state
         ids, kinds = batch.inputs["input_ids"], batch.inputs["token_type_ids"]
         first = split_pair(batch.inputs["attention_mask"], kinds).first
@@ -181,7 +183,7 @@ class PairAdapter(SingleHeadAdapter):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, by: str = "deletion"
     ) -> Tensor:
-        """As in the protocol; q alone classifies a first text without any token."""
+        """See the protocol; without a first text, q alone is classified."""
         batch, state = observation.batch, observation.state
         pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
         # What is held has an axis of 1, so that it is not taken for values of tokens.
@@ -208,7 +210,7 @@ class PairAdapter(SingleHeadAdapter):
         )
 
     def _run_first(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities [n, classes] of first texts, with what is held."""
+        """Probabilities [n, classes] of first texts; the second texts are held."""
         ids, mask = texts["input_ids"], texts["attention_mask"]
         query, candidates = texts["query"][:, 0], texts["candidates"][:, 0]
         states = self.base.encode(self.base.embeddings(ids), mask)

@@ -1,4 +1,4 @@
-"""Recurrent encoders, resumed around a deleted token instead of being run again."""
+"""Recurrent encoders that resume around a deleted token instead of starting again."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

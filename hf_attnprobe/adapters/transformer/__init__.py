@@ -1,1 +1,1 @@
-"""Any Transformer behind the protocol of tests: tap, edit, resume."""
+"""Adapter of any Transformer: reads its attention, edits it, and resumes above the edit."""

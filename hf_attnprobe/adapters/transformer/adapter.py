@@ -111,7 +111,7 @@ def bytes_per_example(
 
 
 def _widths(model: PreTrainedModel, layout: Layout) -> tuple[int, int]:
-    """The model's width and the largest width of any projection in its layers."""
+    """The model's width, and the largest width of any projection in its layers."""
     widest = 0
     for block in layout.blocks or [model]:
         for weight in block.parameters():
@@ -129,7 +129,7 @@ LEVELS = ("token", "word")
 def masks(
     model: PreTrainedModel, layout: Layout, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Positions that may receive attention, and special ones, both bool [batch, keys].
+    """Which positions may receive attention, and which are special, both bool [batch, keys].
 
     Raises:
         AttnProbeError: inputs are missing, or are not those of this model.
@@ -163,7 +163,7 @@ def masks(
 
 
 def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
-    """For each position the one that stands for it, int64 [batch, keys].
+    """For each position, the position that represents its unit, int64 [batch, keys].
 
     That is the first piece of its word, or itself.
 
@@ -318,7 +318,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         example_ids: tuple[int, ...],
         labels: Tensor | None = None,
     ) -> Batch:
-        """A batch from padded tokenizer output, or from ``pixel_values``.
+        """Makes a batch of padded tokenizer output, or of ``pixel_values``.
 
         Texts need ``special_tokens_mask`` [batch, keys] beside the model's own inputs;
         ``word_ids`` [batch, keys] (int, -1 for none) makes words of pieces. The batch
@@ -340,7 +340,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
-        """The model's own output."""
+        """Runs the model."""
         with _in_one_line(inputs):
             return self.model(**self.arguments(self._taken(inputs)))
 
@@ -357,7 +357,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return self._observed(batch, replacing(self._reassigned(own)))
 
     def _reassigned(self, observation: Observation) -> dict[int, Tensor]:
-        """The attention of every layer with its weights at other content tokens."""
+        """Attention of every layer with its weights moved to other content tokens."""
         batch = observation.batch
         content = batch.content_mask.gather(-1, batch.inputs["units"])
         return {
@@ -371,7 +371,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         }
 
     def _imposed(self, observation: Observation) -> dict[int, Tensor]:
-        """The attention that every pass has, by layer; none but where it is reassigned."""
+        """Attention imposed on every pass, by layer; empty unless weights are reassigned."""
         if self.reassignment is None:
             return {}
         return dict(enumerate(observation.attention))
@@ -418,7 +418,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return self.head.probabilities(scores, observation.batch.inputs)
 
     def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """As :meth:`replay`, the head's scores: [copies, batch, scores]."""
+        """Like :meth:`replay`, for the head's scores: [copies, batch, scores]."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
@@ -495,7 +495,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return "the first token" if is_first else "the last token"
 
     def _rows_read(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
-        """Weight of each query row in a reading, [batch, queries].
+        """Weight of each query row in the read-out, [batch, queries].
 
         The tokens that the prediction is read from count alike; where it is read from
         the whole text, see :func:`query_rows`.
@@ -517,7 +517,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return places
 
     def visible(self, observation: Observation, layer: int) -> Tensor:
-        """As in the protocol: causality and windows count, padding sees nothing.
+        """See the protocol: follows causality and windows; padding sees nothing.
 
         What is drawn for queries, or averaged over them, then does not depend on padding.
         """
@@ -525,7 +525,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
 
     def _explained(self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor) -> Tensor:
-        """The sum over texts of the probability of the class ``target`` [batch]."""
+        """Probability of the class ``target`` [batch], summed over texts."""
         probs = self.head.probabilities(self.logits(inputs, edit), inputs)
         return small_side(probs, target).sum()
 
@@ -545,7 +545,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         *,
         through_attention: bool = True,
     ) -> Tensor:
-        """As in the protocol; a decoder's start token is not scaled."""
+        """See the protocol; a decoder's start token is not scaled."""
         inputs = observation.batch.inputs
         edit = None if through_attention else detached
         explained = partial(self._explained, inputs, edit, target)
@@ -560,7 +560,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return self.head.probabilities(scores, inputs)
 
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """As in the protocol, in one backward pass."""
+        """See the protocol; one backward pass."""
         seen: list[Tensor] = []
         edit = replacing(self._imposed(observation))
 
@@ -594,7 +594,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return probs
 
     def _of_whole(self, observation: Observation) -> dict[str, Tensor]:
-        """The inputs, with the prediction of the whole text where it may be needed."""
+        """The model's inputs, with the whole text's prediction and attention where they are
+        needed.
+        """
         inputs = dict(observation.batch.inputs)
         if "reads" in inputs:
             inputs["whole"] = observation.probs[:, None]
@@ -606,7 +608,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return inputs
 
     def _probs_of(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities of texts, whose attention may be given by :meth:`_of_whole`."""
+        """Probabilities of texts, with the attention that :meth:`_of_whole` gives, if any."""
         own = {name: v for name, v in texts.items() if not name.startswith(GIVEN)}
         edit = None
         if len(own) < len(texts):
@@ -623,7 +625,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     @property
     def _passes(self) -> dict[str, Any]:
-        """How shorter texts are fed."""
+        """Arguments of the functions that run shortened texts."""
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
             n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
@@ -684,7 +686,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
 
 def _of_places(attention: Tensor, places: Tensor, kept: Tensor) -> Tensor:
-    """Attention among some tokens of each text, every row divided by its sum.
+    """Attention among the given tokens of each text; every row is divided by its sum.
 
     Shape: attention [n, heads, keys, keys], places and kept [n, shorter] ->
     [n, heads, shorter, shorter].
@@ -697,12 +699,12 @@ def _of_places(attention: Tensor, places: Tensor, kept: Tensor) -> Tensor:
 
 
 def _comparable(scores: Tensor) -> Tensor:
-    """Scores whose differences are numbers: 0 where a slot cannot be chosen, or is none."""
+    """Scores with finite differences: 0 where a slot cannot be chosen or does not exist."""
     return scores.nan_to_num(nan=0, neginf=0)
 
 
 def _read_alone(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
-    """Tokens that are all that a prediction is read from, bool [batch, keys].
+    """Tokens that alone determine the prediction, bool [batch, keys].
 
     Without it there is nothing to compare, so it is not explained.
     """
@@ -714,7 +716,7 @@ def _read_alone(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
-    """An error of the model's, such as for too long a text, in one line."""
+    """Turns an error of the model, such as for too long a text, into one line."""
     try:
         yield
     except (AttnProbeError, torch.OutOfMemoryError):

@@ -68,7 +68,7 @@ def gradient_times_input(
 def _scaled(
     embeddings: Embeddings, scale: float, change: Callable[[Tensor, Tensor], Tensor]
 ) -> AbstractContextManager[None]:
-    """The model goes on with ``change(embeddings, the same scaled)``.
+    """Replaces embeddings by ``change(embeddings, scaled embeddings)`` while the model runs.
 
     A decoder's start token is not scaled: it is none of the text.
     """
@@ -85,7 +85,7 @@ def _scaled(
 
 
 def without_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
-    """``run()`` with all embeddings 0, as at the start of the integral."""
+    """Calls ``run()`` with all embeddings 0, the baseline of the integral."""
     with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
         return run()
 
@@ -93,7 +93,7 @@ def without_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Ten
 def integrated_gradient(
     embeddings: Embeddings, explained: Callable[[], Tensor], n_keys: int, n_steps: int
 ) -> Tensor:
-    """The mean of :func:`gradient_times_input` on the way from embeddings of 0.
+    """Mean of :func:`gradient_times_input` on the path from embeddings of 0.
 
     See :class:`~hf_attnprobe.attention_model.IntegratedGradients`. Positions and segments
     are added behind the embeddings and stay.

@@ -17,7 +17,7 @@ from hf_attnprobe.attention_model import Batch, Reference
 
 
 class Heads(NamedTuple):
-    """Which head outputs and values of a model can be read.
+    """Which heads' outputs and values can be read.
 
     Attributes:
         projections: per layer [heads, width, hidden]: a head adds ``output @ slice`` to
@@ -33,7 +33,7 @@ class Heads(NamedTuple):
 
 @torch.no_grad()
 def examine_heads(transformer: TappedTransformer) -> Heads:
-    """Runs the example and compares zero-ablated outputs with zero-ablated attention."""
+    """Compares zero-ablated outputs with zero-ablated attention on an example."""
     inputs, layers = example_inputs(transformer.model), range(len(transformer.layers))
     attention: dict[int, Tensor] = {}
     outputs: dict[int, Tensor] = {}
@@ -73,7 +73,7 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
 
 
 def _missing(transformer: TappedTransformer, seen: Collection[int], what: str) -> str | None:
-    """Says which layer was not seen to compute ``what``; None where all were."""
+    """Names the layers that were not seen to compute ``what``; None if there are none."""
     for layer, name in enumerate(transformer.layer_names):
         if layer not in seen:
             return (
@@ -90,7 +90,8 @@ def _ablation_error(
     attention: Tensor,
     output: Tensor,
 ) -> float:
-    """How far the logits differ when the first head's output, or its attention, is zero.
+    """Difference between the logits when the first head's output, or its attention, is set to
+    0.
 
     They agree where the output is attention times values; a gate or a norm of its own in
     between would make a difference.
@@ -109,7 +110,7 @@ def _ablation_error(
 def head_outputs(
     transformer: TappedTransformer, batch: Batch
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Outputs and values of every layer, in one forward pass.
+    """Outputs and values of every layer's heads, from one forward pass.
 
     Returns:
         Per layer [batch, heads, queries, width], and [batch, heads, keys, width].
@@ -129,7 +130,7 @@ def head_outputs(
 
 
 def reference_of(transformer: TappedTransformer, batch: Batch) -> Reference:
-    """The head outputs of a sample of texts, with padding of either side behind them."""
+    """Head outputs for a sample of texts, padded on the right."""
     outputs, mask = head_outputs(transformer, batch)[0], batch.mask
     order = (~mask).sort(dim=1, stable=True).indices
     real = mask.gather(1, order)[:, None, :, None]

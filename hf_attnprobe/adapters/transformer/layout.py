@@ -29,7 +29,7 @@ CROSS_ATTENTION = ("encoder_attn", "encdecattention", "crossattention", "cross_a
 
 
 class Layer(NamedTuple):
-    """One attention layer; its number is its place in the order of calls.
+    """One attention layer, numbered in the order of calls.
 
     Attributes:
         module: qualified name.
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 
 
 def layer_kind(module: str, is_encoder_decoder: bool) -> str:
-    """The kind of a layer by its qualified name: layer, encoder, decoder or cross."""
+    """Kind of a layer, from its qualified name: layer, encoder, decoder or cross."""
     if not is_encoder_decoder:
         return "layer"
     parts = module.lower().split(".")
@@ -56,7 +56,7 @@ def layer_kind(module: str, is_encoder_decoder: bool) -> str:
 
 
 def layer_names(layers: list[Layer]) -> list[str]:
-    """ "layer.3", or "encoder.0", "decoder.0", "cross.0" where there are two stacks.
+    """ "layer.3", or "encoder.0", "decoder.0", "cross.0" if there are two stacks.
 
     Numbers count within the kind.
     """
@@ -65,7 +65,7 @@ def layer_names(layers: list[Layer]) -> list[str]:
 
 
 def readout_of(config: PreTrainedConfig, readout: str | None) -> str | None:
-    """The asked read-out, or the one that the configuration tells.
+    """The read-out asked for, or the one in the configuration.
 
     None leaves it to the attention, see :func:`query_rows`.
 
@@ -87,7 +87,7 @@ def pads_left(config: PreTrainedConfig) -> bool:
 
 
 def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
-    """How much each query row counts in the reading of a layer, rows summing to 1.
+    """Weight of each query row in the read-out of a layer; weights sum to 1.
 
     Without an asked read-out: the last real token where no query sees a later key (GPT-2,
     Llama) and in decoders, whose classifiers take the last token; the mean over all real
@@ -129,14 +129,14 @@ def image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
 
 
 def n_patches(config: PreTrainedConfig) -> int:
-    """Into how many patches an image is cut."""
+    """Number of patches of an image."""
     height, width = height_and_width(_of_images(config, "image_size"))
     down, right = height_and_width(_of_images(config, "patch_size"))
     return (height // down) * (width // right)
 
 
 def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
-    """Of an image or patch whose configuration gives both, or one number for a square."""
+    """Height and width of an image or patch, from a configuration with both or one number."""
     if isinstance(size, int):
         return size, size
     height, width = size
@@ -144,7 +144,7 @@ def height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def embeddings_of(model: PreTrainedModel) -> nn.Module:
-    """The table of a model's tokens, or what makes patches of its images.
+    """The token embeddings, or the module that makes an image's patches.
 
     Raises:
         AttnProbeError: it reads texts and has none.
@@ -164,7 +164,7 @@ def embeddings_of(model: PreTrainedModel) -> nn.Module:
 
 
 def _patch_embeddings(model: PreTrainedModel) -> nn.Module:
-    """The first module that is named like embeddings; the model itself without one."""
+    """The first module whose name says embeddings; else the model itself."""
     for module in model.modules():
         if type(module).__name__.endswith("Embeddings"):
             return module
@@ -172,7 +172,7 @@ def _patch_embeddings(model: PreTrainedModel) -> nn.Module:
 
 
 def _of_images(config: PreTrainedConfig, name: str) -> Any:
-    """A value of the part for images, where a configuration has parts."""
+    """A field of the vision part, if the configuration has parts."""
     part = getattr(config, "vision_config", config)
     value = getattr(part, name, None)
     return USUAL[name] if value is None else value
@@ -189,7 +189,7 @@ N_PROBED = 8  # odd windows, sinks and landmarks do not come out as 8 keys by ch
 
 
 class Embeddings(NamedTuple):
-    """The modules whose outputs are the token embeddings.
+    """Modules whose outputs are the token embeddings.
 
     Attributes:
         modules: several where encoder and decoder each look tokens up.
@@ -201,7 +201,7 @@ class Embeddings(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where a model keeps what the tests read and edit.
+    """Modules of a model that the tests read and edit.
 
     Attributes:
         modules: attention modules by qualified name.
@@ -236,7 +236,7 @@ def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrained
 
 @torch.no_grad()
 def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
-    """Runs ``model`` on a short example and notes every layer of softmax attention.
+    """Runs ``model`` on a short example and records every layer of softmax attention.
 
     Raises:
         AttnProbeError: another output than the head's, no softmax attention, or attention
@@ -271,7 +271,7 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 
 
 def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str, nn.Module]:
-    """The modules with attention, where the model runs on a text and nothing else."""
+    """Modules with attention, if the model runs on a text alone."""
     try:
         return attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
@@ -287,7 +287,7 @@ def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str
 def find_embeddings(
     model: PreTrainedModel, blocks: Sequence[nn.Module], run: Callable[[], object]
 ) -> Embeddings:
-    """Where gradient × input is taken.
+    """Finds where gradient × input is taken.
 
     Where nothing but a normalisation reads the embeddings (DeBERTa-v3, ModernBERT,
     Bloom), the model does not depend on their lengths, so that gradient × input is 0 by
@@ -327,7 +327,7 @@ def find_embeddings(
 
 
 def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The least that a text or image classifier runs on, a batch of one."""
+    """The smallest input that a text or image classifier runs on, a batch of one."""
     config, device = model.config, model.device
     if model.main_input_name == "pixel_values":
         shape = (1, *image_shape(config))
@@ -361,7 +361,7 @@ def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
 
 
 def _shapes(result: Any) -> list[str]:
-    """The tensors of a model's output, such as ``logits [1, 8, 30522]``."""
+    """Shapes of the tensors in a model's output, such as ``logits [1, 8, 30522]``."""
     items = result.items() if hasattr(result, "items") else ()
     tensors = [(name, value) for name, value in items if isinstance(value, Tensor)]
     return [f"{name} {list(value.shape)}" for name, value in tensors]
@@ -394,7 +394,7 @@ MOST = 8  # numbers that are named
 
 
 def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
-    """Notes on layers whose numbers differ from the model's own.
+    """Notes on layers whose numbers differ from the model's own numbering.
 
     Args:
         model: with the modules that ``layers`` name.
@@ -428,7 +428,7 @@ def _unseen(prefix: str, n_layers: int, seen: set[int]) -> list[str]:
 
 
 def _doubled(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
-    """Attentions of one call of one module: ALBERT's layers are calls of their own."""
+    """Attention modules called more than once: ALBERT's layers are calls of one module."""
     calls: dict[tuple[str, int], list[str]] = {}
     for layer, name in zip(layers, names, strict=True):
         calls.setdefault((layer.module, layer.n_skipped), []).append(name)

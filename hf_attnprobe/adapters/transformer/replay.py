@@ -1,4 +1,4 @@
-"""A Transformer run again with edited attention, on a twin that shares its weights.
+"""Runs a Transformer again with edited attention, on a twin that shares its weights.
 
 Replays run vectorised over the edits, the layers below cached: for 32 edits of the top layer of a
 6-layer BERT 7.6 times faster than a loop of full passes on 8 texts, where caching with a repeated
@@ -55,7 +55,7 @@ TOKENS_PER_PASS = {"cpu": 4096}
 
 
 class TappedTransformer:
-    """A twin of a model that shares its weights, and where its attention is.
+    """A twin of a model that shares its weights, with the places of its attention.
 
     Attributes:
         model: the twin, in eval mode.
@@ -86,7 +86,7 @@ class TappedTransformer:
         self.tokens_per_pass = tokens_per_pass or at_once
 
     def stack_notes(self) -> list[str]:
-        """Sentences about layers that are not numbered as the model's own."""
+        """Notes on layers that the model numbers in another way."""
         return stack_notes(self.model, self.layers, self.layer_names)
 
     def logits(
@@ -121,7 +121,7 @@ class TappedTransformer:
         outputs: Sequence[Any],
         hidden: Tensor,
     ) -> Tensor:
-        """The head's scores [copies, batch, scores] of last hidden states.
+        """Scores [copies, batch, scores] of the head, from the last hidden states.
 
         Args:
             inputs: see :meth:`logits`.
@@ -141,7 +141,7 @@ class TappedTransformer:
 
     @cached_property
     def sublayers(self) -> list[Sublayer] | None:
-        """The attention of every block, where replays may be short.
+        """The attention sublayer of every block, if replays may be short.
 
         Tried once, on the example, an edit in every layer; None where a model is built
         in another way.
@@ -184,7 +184,7 @@ class TappedTransformer:
         return sublayers
 
     def arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-        """What the model is called with: the inputs that are not this package's own."""
+        """The model's arguments: the inputs that are not this package's own."""
         own = {name: value for name, value in inputs.items() if name not in OURS}
         arguments = self.head.arguments(own)
         if self.caches:
@@ -226,7 +226,7 @@ Run = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
 def resume(
     transformer: TappedTransformer, observation: Observation, edits: Edits, run: Run
 ) -> Tensor:
-    """What ``run`` returns for every copy of the edits, from the lowest edited layer up.
+    """Runs every copy of the edits from the lowest edited layer up.
 
     Args:
         edits: by layer, each [copies, batch, ...].
@@ -260,7 +260,7 @@ def _resume(
 
 
 def short_replay(transformer: TappedTransformer, observation: Observation) -> ShortReplay | None:
-    """The observation, ready for short replays; None where they do not hold."""
+    """Prepares an observation for short replays; None if they are not exact for it."""
     sublayers = transformer.sublayers
     if sublayers is None:
         return None
@@ -278,7 +278,7 @@ def short_replay(transformer: TappedTransformer, observation: Observation) -> Sh
 
 @torch.no_grad()
 def check_short_replays(transformer: TappedTransformer, observation: Observation) -> None:
-    """Short replays of other attention must give what whole passes give, in every layer.
+    """Checks in every layer that short replays equal whole passes.
 
     Where they do not, the transformer makes no short ones any more.
     """
@@ -300,7 +300,7 @@ def check_short_replays(transformer: TappedTransformer, observation: Observation
 
 
 def _in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
-    """What ``run`` returns for some copies at once, [copies, …]."""
+    """Calls ``run`` on a few copies at a time, [copies, …]."""
     n_at_once = max(1, n_at_once)
     starts = range(0, n_copies, n_at_once)
     return torch.cat([run(slice(start, start + n_at_once)) for start in starts])
@@ -312,7 +312,7 @@ def replay_logits(
     edits: Edits,
     as_edit: Callable[[Edits], Edit],
 ) -> Tensor:
-    """Logits [copies, batch, outputs]; ``as_edit`` makes an edit of one copy's ``edits``."""
+    """Logits [copies, batch, outputs]; ``as_edit`` turns one copy of ``edits`` into an edit."""
     short = short_replay(transformer, observation)
     if short is not None:
         return _replay_shortly(transformer, short, edits, as_edit)
@@ -370,7 +370,7 @@ def replay_outputs(
 
 
 class _Reached(Exception):
-    """The block call that was waited for is over; no error."""
+    """Ends a run once the awaited block call is over; no error."""
 
 
 def block_output(
@@ -401,7 +401,7 @@ def block_output(
 
 
 def hidden_of(transformer: TappedTransformer, output: Any) -> Tensor:
-    """Hidden states [batch, queries, hidden] from what a block returns."""
+    """Hidden states [batch, queries, hidden] in a block's output."""
     hidden = first_tensor(output)
     if transformer.layout.embeddings.sequence_first:
         return hidden.transpose(0, 1)
@@ -421,7 +421,7 @@ def self_check(
     layer_names: Sequence[str],
     dtype: torch.dtype,
 ) -> None:
-    """Raises AttnProbeError, naming the layer, unless edits of every layer arrive.
+    """Raises AttnProbeError, naming the layer, unless edits reach the logits from every layer.
 
     Args:
         observation: of the texts to check with.
@@ -451,7 +451,7 @@ def self_check(
 
 
 def least_attended(attention: Tensor, visible: Tensor) -> Tensor:
-    """All of each row's weight on the visible key that had least.
+    """Puts all weight of each row on the visible key that had the least.
 
     It is another attention wherever two keys are visible. Shape: attention [batch, heads,
     queries, keys], visible bool [batch, queries, keys].

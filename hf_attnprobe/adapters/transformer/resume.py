@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[nn.Module]:
-    """For each attention module the outermost element of a ModuleList that holds it.
+    """For each attention module, the outermost ModuleList element that contains it.
 
     Each block is listed once.
     """
@@ -57,38 +57,38 @@ class BlockCall(NamedTuple):
 
     @property
     def before(self) -> Tensor:
-        """The hidden states that go in; the first argument of every family."""
+        """The hidden states given to the block; the first argument in every family."""
         return self.args[0]
 
     @property
     def after(self) -> Tensor:
-        """The hidden states that come out."""
+        """The hidden states that the block returned."""
         return first_tensor(self.output)
 
     def run(self, hidden: Tensor) -> Tensor:
-        """The block on other hidden states, its other arguments as they were."""
+        """Runs the block on other hidden states with its other arguments unchanged."""
         return first_tensor(self.block(hidden, *self.args[1:], **self.kwargs))
 
     def repeated(self, n_copies: int, n_batch: int) -> "BlockCall":
-        """The same call with its other arguments for so many copies of the batch."""
+        """The same call with its other arguments repeated for ``n_copies`` of the batch."""
         others = repeated((self.args[1:], self.kwargs), n_copies, n_batch)
         return self._replace(args=(self.before, *others[0]), kwargs=others[1])
 
 
 def first_tensor(output: Any) -> Tensor:
-    """The first tensor of what a module returns: its hidden states."""
+    """The first tensor of a module's output: its hidden states."""
     return next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
 
 
 def with_first_tensor(output: Any, new: Tensor) -> Any:
-    """What a module returned, with other hidden states."""
+    """A module's output with other hidden states."""
     old = first_tensor(output)
     return tree_map_only(Tensor, lambda leaf: new if leaf is old else leaf, output)
 
 
 @contextmanager
 def recorded_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
-    """A list that receives every block call, in order."""
+    """Records every block call in a list, in order."""
     calls: list[BlockCall] = []
 
     def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -104,7 +104,7 @@ def recorded_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
 
 @contextmanager
 def recorded(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
-    """A list that receives the output of every block call, in order."""
+    """Records the output of every block call in a list, in order."""
     outputs: list[Any] = []
 
     def record(module: nn.Module, args: Any, output: Any) -> None:
@@ -116,7 +116,7 @@ def recorded(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
 
 @contextmanager
 def resumed(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
-    """The first ``len(outputs)`` block calls return ``outputs`` without running."""
+    """Makes the first ``len(outputs)`` block calls return ``outputs`` without running."""
     waiting = iter(outputs)
     with patched({block: _Skipping(waiting, block.forward) for block in blocks}):
         yield
@@ -124,7 +124,7 @@ def resumed(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[Non
 
 @contextmanager
 def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """The modules run these functions, until the block is left."""
+    """Replaces the modules' forward by these functions inside the context."""
     # somebody else may have wrapped a module already, for offloading for one
     before = {module: module.__dict__.get("forward") for module in forwards}
     try:
@@ -139,7 +139,7 @@ def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
 
 
 class _Skipping:
-    """Returns what waits, and calls ``forward`` when nothing waits any more."""
+    """Returns the waiting outputs in turn, then calls ``forward``."""
 
     def __init__(self, waiting: Iterator[Any], forward: Callable[..., Any]) -> None:
         self.waiting, self.forward = waiting, forward
@@ -165,7 +165,7 @@ def repeated(output: Any, n_copies: int, n_batch: int) -> Any:
 
 
 def relative_tolerance(dtype: torch.dtype) -> float:
-    """How far two runs of a model may be apart, relative to the largest number.
+    """How far two runs of a model may differ, relative to the largest number.
 
     Above what another order of summation does to a deep model, far below a lost mask.
     """

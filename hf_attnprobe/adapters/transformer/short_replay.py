@@ -30,7 +30,7 @@ from hf_attnprobe.adapters.transformer.taps import Edit, OutputTap, tapped, unto
 
 
 class Sublayer(NamedTuple):
-    """The attention of a block.
+    """The attention sublayer of a block.
 
     Attributes:
         name: qualified name of the module that computes attention.
@@ -65,7 +65,7 @@ class Captured(NamedTuple):
 def find_sublayer(
     call: BlockCall, modules: Mapping[str, nn.Module], n_heads: int
 ) -> Sublayer | None:
-    """The attention of a block that computes it once; None where it is of another form.
+    """The attention sublayer of a block; None if the block has another form.
 
     Args:
         call: a recorded call of the block.
@@ -91,7 +91,7 @@ def find_sublayer(
 
 
 def _owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
-    """The module whose weight these are the slices of."""
+    """The module that owns the weight of which these are slices."""
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.data_ptr() == slices.data_ptr():
@@ -102,7 +102,7 @@ def _owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
 def _returned(
     call: BlockCall, modules: Collection[nn.Module]
 ) -> dict[nn.Module, tuple[tuple[Any, ...], Any]]:
-    """What the modules were given, and what they returned, in a run of the block."""
+    """Inputs and outputs of the modules in a run of the block."""
     seen = {}
 
     def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -114,7 +114,7 @@ def _returned(
 
 
 def _joins_rows(call: BlockCall, args: tuple[Any, ...], projected: Tensor, joined: Any) -> bool:
-    """Whether the projection is of [batch, queries, …] and the joint returns the same."""
+    """Whether the projection is [batch, queries, …] and is all that the sublayer returns."""
     rows, given = call.before.shape[:2], args[0]
     if given.dim() != 3 or not given.shape[:2] == projected.shape[:2] == rows:
         return False
@@ -122,7 +122,7 @@ def _joins_rows(call: BlockCall, args: tuple[Any, ...], projected: Tensor, joine
 
 
 def capture(call: BlockCall, sublayer: Sublayer) -> Captured:
-    """Runs a block as it was called and keeps what its attention computes."""
+    """Runs a block as it was called and keeps the intermediate results of its attention."""
     seen: list[Tensor] = []
 
     def note(layer: int, output: Tensor, values: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def capture(call: BlockCall, sublayer: Sublayer) -> Captured:
 
 
 def finish(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
-    """A block's output [rows, hidden] from what its attention adds to these rows.
+    """A block's output [rows, hidden] from its attention's contribution to these rows.
 
     Args:
         call, sublayer: the block.
@@ -159,11 +159,11 @@ def _instead(output: Any, *_: Any, **__: Any) -> Any:
 
 
 class _Reached(Exception):
-    """The heads' outputs are known; no error."""
+    """Ends a run once the heads' outputs are known; no error."""
 
 
 def head_outputs_of(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tensor:
-    """The heads' outputs side by side [any, queries, heads · width], without the rest.
+    """The heads' outputs side by side [any, queries, heads · width]; the rest is not run.
 
     Args:
         call, sublayer: the block, its other arguments for as many texts.
@@ -186,7 +186,7 @@ def head_outputs_of(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tens
 
 
 def chosen_rows(chosen: Tensor) -> Tensor | None:
-    """Places of the chosen rows, bool [batch, queries] -> int [batch, most chosen].
+    """Positions of the chosen rows, bool [batch, queries] -> int [batch, most chosen].
 
     Texts with fewer take some of their other rows along. At least one is taken; None
     stands for all of them.
@@ -241,7 +241,7 @@ Head = Callable[[Tensor], Tensor]
 
 
 def is_stack(calls: Sequence[BlockCall]) -> bool:
-    """Whether every block is given what the one below returned, [batch, keys, hidden]."""
+    """Whether every block receives the output of the one below, [batch, keys, hidden]."""
     below: Tensor | None = None
     for call in calls:
         hidden = call.args[0] if call.args else None
@@ -256,7 +256,7 @@ def is_stack(calls: Sequence[BlockCall]) -> bool:
 def find_sublayers(
     calls: Sequence[BlockCall], modules: Mapping[str, nn.Module], n_heads: Sequence[int]
 ) -> list[Sublayer] | None:
-    """The attention of every block; None where a model is of another form.
+    """The attention sublayer of every block; None if the model has another form.
 
     Args:
         calls: of all blocks, recorded.
@@ -275,7 +275,7 @@ def find_sublayers(
 
 
 def rows_read(hidden: Tensor, mask: Tensor, head: Head) -> Tensor | None:
-    """The rows that the prediction is read from, int [batch, 1]; None: perhaps all.
+    """Rows that the prediction is read from, int [batch, 1]; None: perhaps all.
 
     Tried: [CLS] and the last token. All other rows are made NaN, which goes through
     whatever reads them.
@@ -299,13 +299,13 @@ def rows_read(hidden: Tensor, mask: Tensor, head: Head) -> Tensor | None:
 
 
 def _given(call: BlockCall) -> tuple[object, ...]:
-    """What a block computes with beside hidden states and weights, to compare."""
+    """A block's other inputs, to be compared."""
     others = tree_leaves((call.args[1:], call.kwargs))
     return type(call.block), *map(id, others)
 
 
 class ShortReplay:
-    """One batch, run once, ready for edits of its attention.
+    """One batch, run once and prepared for edits of its attention.
 
     Args:
         calls: of all blocks, for the batch.
@@ -336,7 +336,7 @@ class ShortReplay:
 
     @torch.no_grad()
     def holds(self, tolerance: float) -> bool:
-        """Whether every block can be run on copies of the batch, and on some rows alone.
+        """Whether every block gives the same on copies of the batch and on some of its rows.
 
         Blocks of one class that are given the same are tried once.
 
@@ -368,7 +368,7 @@ class ShortReplay:
     # What an edit costs
 
     def n_rows(self, layer: int) -> int:
-        """How many rows of each text are run where a layer is edited, at most."""
+        """The most rows of a text that are run when a layer is edited."""
         if layer == self.top and self.read is not None:
             return self.read.shape[1]
         return self.mask.shape[1]
@@ -416,7 +416,7 @@ class ShortReplay:
         return self.run(layer, [head], rows, take_rows(change, rows).unsqueeze(2))
 
     def captured(self, layer: int) -> Captured:
-        """What the attention of a layer computes; of one layer at a time."""
+        """Intermediate results of a layer's attention; those of one layer are kept."""
         if layer not in self._captured:
             self._captured.clear()
             with torch.no_grad():
@@ -432,7 +432,7 @@ class ShortReplay:
         change: Tensor,
         above: Edit | None = None,
     ) -> Tensor:
-        """Scores [copies, batch, …] where the outputs of some heads change.
+        """Scores [copies, batch, …] when some heads' outputs change.
 
         Args:
             layer, heads: the changed heads.
@@ -450,7 +450,7 @@ class ShortReplay:
     def _edited(
         self, layer: int, heads: Sequence[int], rows: Tensor | None, change: Tensor
     ) -> Tensor:
-        """The rows that the edited block returns, [copies, batch, rows, hidden]."""
+        """Rows that the edited block returns, [copies, batch, rows, hidden]."""
         call, sublayer = self.calls[layer], self.sublayers[layer]
         added = change.transpose(2, 3).flatten(3) @ sublayer.slices[heads].flatten(0, 1)
         projected = take_rows(self.captured(layer).projected, rows) + added

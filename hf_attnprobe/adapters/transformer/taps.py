@@ -1,4 +1,4 @@
-"""Reading and replacing what a Transformer computes inside: attention, and outputs of heads and blocks.
+"""Reads and replaces values inside a Transformer: attention, and outputs of heads and blocks.
 
 One mechanism reads and edits every Transformer: the softmax over keys and
 ``scaled_dot_product_attention`` are intercepted inside attention modules. The registered attention
@@ -24,7 +24,7 @@ HEADS = ("num_heads", "num_attention_heads", "n_heads")
 
 
 class Form(NamedTuple):
-    """Attention as the tests see it, and the way back.
+    """Shape of attention for the tests, and the way back to the model's own.
 
     Attributes:
         weights: [batch, heads, queries, keys].
@@ -39,7 +39,7 @@ class Form(NamedTuple):
 
 
 def heads_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
-    """The number of heads of every module that names it."""
+    """Number of heads of every module that states it."""
     found: dict[str, int] = {}
     for name, module in modules.items():
         for attribute in HEADS:
@@ -50,14 +50,14 @@ def heads_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
 
 
 def is_packed(weights: Tensor, n_heads: int | None) -> bool:
-    """Whether weights are [batch · heads, queries, keys] of as many keys as queries."""
+    """Whether weights are [batch · heads, queries, keys] with as many keys as queries."""
     if weights.dim() != 3 or not n_heads or len(weights) % n_heads:
         return False
     return weights.shape[1] == weights.shape[2]
 
 
 def form_of(weights: Tensor, scores: Tensor, n_heads: int | None) -> Form:
-    """The form that weights after a softmax, of the same shape as its scores, are in."""
+    """The form of attention weights after a softmax, given the shape of its scores."""
     if weights.dim() == 3:
         assert n_heads is not None  # `is_packed` has said so
         shown, seen = (v.unflatten(0, (-1, n_heads)) for v in (weights, scores))
@@ -76,7 +76,7 @@ def form_of(weights: Tensor, scores: Tensor, n_heads: int | None) -> Form:
 
 
 def unpacked(values: Tensor, n_heads: int) -> Tensor:
-    """[batch, heads, queries, ...] also where a text has one token.
+    """Restores [batch, heads, queries, ...] also where a text has one token.
 
     Grouped queries of a single token come packed as [batch, key heads, group, ...].
     """
@@ -96,10 +96,10 @@ Edit = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class FollowsWeights(Protocol):
-    """What is done behind the attention weights, as by ``OutputTap``."""
+    """Follows attention weights through later operations, as ``OutputTap`` does."""
 
     def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
-        """Follows the weights of a layer, and other forms of them, from now on."""
+        """Starts to follow a layer's weights and other forms of them."""
 
     def see(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Called after every operation; returns the result to go on with."""
@@ -109,7 +109,7 @@ class FollowsWeights(Protocol):
 
 
 def attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
-    """The modules that compute attention, by qualified name.
+    """Modules that compute attention, by qualified name.
 
     They are found by what they do in ``run()``, one forward pass of a single text: the
     softmax over keys of [1, heads, n, n], or ``scaled_dot_product_attention``. It belongs
@@ -147,7 +147,7 @@ def tapped(
     first: int = 0,
     outputs: FollowsWeights | None = None,
 ) -> Iterator["AttentionTap"]:
-    """Puts ``edit`` between attention and what follows it, until the block is left.
+    """Inserts ``edit`` between attention and the next operation, inside the context.
 
     Args:
         modules: where attention is computed, see :func:`attention_modules`.
@@ -180,7 +180,7 @@ def _enter(stack: list[str], name: str, *_: Any) -> None:
 
 
 class AttentionTap(TorchFunctionMode):
-    """Intercepts attention while ``stack`` names the module that computes it.
+    """Intercepts attention; ``stack`` names the module that computes it.
 
     Attributes:
         names: the layers it saw, in the order of their calls.
@@ -234,7 +234,7 @@ class AttentionTap(TorchFunctionMode):
 
     @property
     def _n_heads(self) -> int | None:
-        """The number of heads that the innermost running module names."""
+        """Number of heads of the innermost running module that states it."""
         return self.heads.get(self.stack[-1])
 
 
@@ -244,7 +244,7 @@ def _is_attention(
     kwargs: Mapping[str, Any],
     n_heads: int | None,
 ) -> bool:
-    """Whether a softmax is over the keys of [batch, heads, queries, keys].
+    """Whether a softmax runs over the keys of [batch, heads, queries, keys].
 
     Batch and heads may be one axis where the module names its number of heads.
 
@@ -269,7 +269,7 @@ def attend(
     edit: Callable[[Tensor, Tensor], Tensor],
     product: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """``scaled_dot_product_attention`` in the plain steps of the eager models.
+    """``scaled_dot_product_attention`` in the separate steps of the eager models.
 
     A row without a visible key comes out uniform as in the eager models; it only ever
     belongs to padding.
@@ -307,12 +307,12 @@ def untouched(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
 
 
 def detached(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-    """The edit that lets no gradient flow through the attention."""
+    """The edit that stops gradients at the attention."""
     return weights.detach()
 
 
 def replacing(attention: Mapping[int, Tensor]) -> Edit:
-    """The edit that puts ``attention[layer]`` in place of the layer's own."""
+    """The edit that replaces a layer's attention by ``attention[layer]``."""
     return partial(_replaced, attention)
 
 
@@ -325,7 +325,7 @@ def _replaced(
 
 
 def masking(kept: Mapping[int, Tensor], n_heads: Sequence[int]) -> Edit:
-    """The edit that multiplies the attention of a layer by ``kept[layer]``.
+    """The edit that multiplies a layer's attention by ``kept[layer]``.
 
     It broadcasts to [batch, heads, queries, keys].
 
@@ -353,7 +353,7 @@ def _masked(
 
 
 def visible_keys(scores: Tensor) -> Tensor:
-    """Which keys of scores [..., keys] are not masked, bool.
+    """Which keys of scores [..., keys] are unmasked, bool.
 
     Masks subtract 10,000 or more, so that no masked key is near its row's best.
     """
@@ -408,7 +408,7 @@ class OutputTap:
         self._output: list[Tensor] = []
 
     def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
-        """Follow these weights [batch, heads, queries, keys] from now on.
+        """Starts to follow the weights [batch, heads, queries, keys].
 
         Args:
             layer: their number.
@@ -446,7 +446,7 @@ class OutputTap:
         return self._follow(self._edit(output, values).reshape(result.shape))
 
     def _einsum(self, equation: str, values: Tensor, result: Tensor) -> Tensor:
-        """XLNet's ``bnij,jbnd->ibnd`` and its like."""
+        """Handles ``bnij,jbnd->ibnd`` of XLNet and similar products."""
         operands, out = equation.split("->")
         weights, other = operands.split(",")
         (width,) = set(out) - set(weights)
@@ -472,7 +472,7 @@ class OutputTap:
 
 
 def _position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
-    """Which argument is one of the followed tensors."""
+    """Index of the argument that is a followed tensor."""
     for position, arg in enumerate(args):
         if any(arg is tensor for tensor in followed):
             return position
@@ -480,7 +480,7 @@ def _position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
 
 
 def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
-    """The matrix of a linear map of the argument at ``position``; None for others."""
+    """The matrix of a linear map of the argument at ``position``; None for other operations."""
     if name == "linear" and position == 0:
         return args[1].t()
     if (name == "addmm" and position == 1) or (name in PRODUCTS and position == 0):
@@ -493,7 +493,7 @@ def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | Non
 def replacing_output(
     layer: int, head: int, query: int | None, n_heads: int, new: Tensor
 ) -> EditOutput:
-    """The edit that replaces one head's output, or that of one query.
+    """The edit that replaces one head's output, at all queries or one.
 
     Args:
         layer, head, query: the site.

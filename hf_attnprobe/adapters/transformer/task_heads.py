@@ -28,7 +28,7 @@ PREDICTS = ("auto", "probability", "number")
 
 
 class TaskHead:
-    """Base class: reads a model that returns some numbers per text.
+    """Base class: for a model that returns some numbers per text.
 
     Attributes:
         prediction: the vector that comes out.
@@ -41,20 +41,20 @@ class TaskHead:
         self.prediction = prediction
 
     def fits(self, result: Any) -> bool:
-        """Whether a model's output is of this kind."""
+        """Whether the head can read a model's output."""
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 2
 
     def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the model is called with."""
+        """Arguments for the model."""
         return dict(inputs)
 
     def select(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
-        """The inputs of the texts that are explained, [batch, keys] each."""
+        """Inputs of the explained texts, [batch, keys] each."""
         return dict(inputs)
 
     def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
-        """The inputs with what the whole text fixes for all that is made of it.
+        """Adds to the inputs what the whole text determines for its shortened copies.
 
         Args:
             inputs: of whole texts.
@@ -65,15 +65,15 @@ class TaskHead:
         return dict(inputs)
 
     def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
-        """Labels as the prediction numbers its outcomes, −1 where there is none."""
+        """Labels, numbered as the prediction's outcomes; −1 where there is none."""
         return labels
 
     def scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """[batch, scores] of a model's output."""
+        """Scores [batch, scores] from a model's output."""
         return result.logits
 
     def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """The prediction's vector [..., batch, entries] of scores [..., batch, scores].
+        """Prediction vector [..., batch, entries] from scores [..., batch, scores].
 
         Args:
             inputs: those that the scores are of.
@@ -105,7 +105,7 @@ class Number(TaskHead):
 
 
 class OfTokens(TaskHead):
-    """A distribution over classes at every token that is read: tags."""
+    """Tags: a distribution over classes at every token that is read."""
 
     output = "logits [batch, keys, classes]"
 
@@ -125,11 +125,11 @@ class OfTokens(TaskHead):
         return dict(inputs) | _numbered(read)
 
     def scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """[batch, slots · classes], NaN at slots that the text has lost."""
+        """[batch, slots · classes]; NaN at slots that the text has lost."""
         return self._at_slots(result.logits, inputs).flatten(1)
 
     def _at_slots(self, values: Tensor, inputs: Inputs) -> Tensor:
-        """Values [batch, keys, width] of tokens as [batch, slots, width]."""
+        """Values [batch, keys, width] of tokens, gathered as [batch, slots, width]."""
         place, is_there = _find(inputs, values.shape[1], values.device)
         index = place[..., None].expand(-1, -1, values.shape[-1])
         return values.gather(1, index).where(is_there[..., None], torch.nan)
@@ -142,7 +142,7 @@ class OfTokens(TaskHead):
 
 
 class MaskedWords(OfTokens):
-    """The words under the mask: the likeliest by name, then the next one, then the others.
+    """Masked words: the likeliest words by name, then the next one, then all others.
 
     The likeliest are those of the whole text. Whatever of the others is the likeliest has
     an outcome of its own, so that a decision for it is seen; the rest together is nothing
@@ -167,7 +167,7 @@ class MaskedWords(OfTokens):
         return {**placed, "kept": logits.topk(n_kept).indices}
 
     def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
-        """Token ids as places among the likeliest; one beyond all where it is not there."""
+        """Token ids as positions among the likeliest words; the last position for any other."""
         kept = inputs["kept"]
         wanted = (labels[:, None] if labels.dim() == 1 else labels).to(kept.device)
         hits = kept == wanted[..., None]
@@ -186,7 +186,7 @@ class MaskedWords(OfTokens):
 
 
 class Span(TaskHead):
-    """Where an answer starts and where it ends: two distributions over the context."""
+    """Start and end of an answer: two distributions over the context."""
 
     output = "start_logits and end_logits [batch, keys]"
 
@@ -214,7 +214,7 @@ class Span(TaskHead):
         }
 
     def scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """[batch, 2 · slots], −inf at positions that are no part of an answer."""
+        """[batch, 2 · slots]; −inf at positions outside the context."""
         both = torch.stack([result.start_logits, result.end_logits], dim=1)
         place, is_there = _find(inputs, both.shape[-1], both.device)
         values = both.gather(-1, place[:, None].expand(-1, 2, -1))
@@ -262,7 +262,7 @@ class Choice(TaskHead):
 
 
 def _numbered(read: Tensor) -> dict[str, Tensor]:
-    """``reads`` and ``slots`` of tokens that are read, bool [batch, keys].
+    """``reads`` and ``slots`` of the tokens that are read, from bool [batch, keys].
 
     Slots are bool [batch, 1, slots], those that a whole text has.
     """
@@ -276,7 +276,7 @@ def _numbered(read: Tensor) -> dict[str, Tensor]:
 
 
 def _find(inputs: Inputs, n_keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where each slot's token is, int and bool [batch, slots]: position, and whether.
+    """Position of each slot's token, and whether there is one; int and bool [batch, slots].
 
     Without ``reads`` every token is a slot: while the model's layout is found.
     """
@@ -290,7 +290,7 @@ def _find(inputs: Inputs, n_keys: int, device: torch.device) -> tuple[Tensor, Te
 
 
 def _filled(probs: Tensor, inputs: Inputs) -> Tensor:
-    """Parts that a shortened text cannot speak of are held at the whole text's."""
+    """Fills parts that a shortened text does not predict with the whole text's prediction."""
     whole = inputs.get("whole")
     return probs if whole is None else probs.where(~probs.isnan(), whole[:, 0])
 
@@ -397,7 +397,7 @@ OF_PARTS: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
 
 
 def _n_kept(n_words: int) -> int:
-    """Candidates by name, of a vocabulary of so many words."""
+    """Number of candidate words kept by name, for a vocabulary of this size."""
     return min(N_KEPT, n_words - 2)
 
 
@@ -407,7 +407,7 @@ def _of_texts(
     scale: float | None,
     threshold: float | None,
 ) -> TaskHead:
-    """Heads that say one thing of a whole text, or image."""
+    """Heads that predict one thing for a whole text or image."""
     names = names_in_order(model.config.id2label)
     if predicts_number(model.config, predicts):
         is_said = getattr(model.config, "problem_type", None) == "regression"
@@ -433,7 +433,7 @@ def _of_texts(
 
 
 def predicts_number(config: PreTrainedConfig, predicts: str = "auto") -> bool:
-    """Whether logits are numbers, by what is asked or by the configuration."""
+    """Whether logits are numbers, as asked for or by the configuration."""
     if predicts == "auto":
         return getattr(config, "problem_type", None) == "regression"
     return predicts == "number"
