@@ -40,7 +40,18 @@ LABELS = (*LABEL_NAMES, "mixed", "none")
 
 
 DRAWN = {"page", "audit_page", "reports", "report_forms", "text_view", "security", "job_report"}
-DRAWN |= {"differences", "retraining", "checkpoint_comparison", "deception", "robustness"}
+DRAWN |= {
+    "study",
+    "cli",
+    "publishing",
+    "calibrate",
+    "kills",
+    "differences",
+    "retraining",
+    "checkpoint_comparison",
+    "deception",
+    "robustness",
+}
 """Folders and files of tests that look at what is drawn on a page, or draw what is spoilt."""
 
 
@@ -82,6 +93,12 @@ def reviews_folder(reviews):
             table.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
 
     return zoo.once("reviews", write)
+
+
+@pytest.fixture(scope="session")
+def once():
+    """``once(name, make)``: the folder that ``make(folder)`` filled, shared by all processes; see ``zoo.once``."""
+    return zoo.once
 
 
 @pytest.fixture(scope="session")

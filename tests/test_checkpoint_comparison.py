@@ -53,20 +53,18 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def checkpoints(reviews, tmp_path_factory):
+def checkpoints(reviews, once):
     """Four trainings of three epochs over 160 texts, differing in one field of the configuration."""
-    folder = tmp_path_factory.mktemp("models")
     options = TrainingOptions(epochs=3, learning_rate=1e-2, batch_size=16)
-    for name, changes in KINDS.items():
-        config = AttentionClassifierConfig(**SIZES, **changes)
-        train_classifier(
-            config,
-            reviews["train"],
-            reviews["validation"],
-            output_dir=folder / name,
-            options=options,
-            progress=False,
-        )
+    data = reviews["train"], reviews["validation"]
+
+    def make(folder):
+        for name, changes in KINDS.items():
+            config = AttentionClassifierConfig(**SIZES, **changes)
+            given = {"output_dir": folder / name, "options": options, "progress": False}
+            train_classifier(config, *data, **given)
+
+    folder = once("compared", make)
     return [folder / name for name in KINDS]
 
 

@@ -14,12 +14,11 @@ from datasets import Dataset, DatasetDict
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BertConfig,
-    BertForSequenceClassification,
     GPT2Config,
     GPT2ForSequenceClassification,
 )
 
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
@@ -100,44 +99,29 @@ def folder(data, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def classifier(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "classifier"
+def classifier(data, once):
     config = AttentionClassifierConfig(embedding_size=12, encoder_size=8)
-    train_classifier(
-        config,
-        data["train"],
-        data["validation"],
-        output_dir=folder,
-        progress=False,
-        options=TrainingOptions(epochs=6, learning_rate=1e-2),
+    options = TrainingOptions(epochs=6, learning_rate=1e-2)
+    given = {"options": options, "progress": False}
+    splits = data["train"], data["validation"]
+    return once(
+        "deceiving", lambda made: train_classifier(config, *splits, output_dir=made, **given)
     )
-    return folder
 
 
 @pytest.fixture(scope="module")
-def bert(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
-    tokenizer = build_tokenizer(data["train"]["text"][:])
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-        hidden_dropout_prob=0.0,
-        initializer_range=0.2,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder / "start")
-    tokenizer.save_pretrained(folder / "start")
-    options = {
-        "output_dir": folder / "bert",
-        "progress": False,
-        "options": TrainingOptions(epochs=15, learning_rate=2e-3),
-    }
-    fine_tune(folder / "start", data["train"], data["validation"], **options)
-    return folder / "bert"
+def bert(data, once):
+    options = TrainingOptions(epochs=15, learning_rate=2e-3)
+
+    def make(folder):
+        tokenizer = build_tokenizer(data["train"]["text"][:])
+        fields = {"hidden_dropout_prob": 0.0, "max_position_embeddings": 32}
+        start = zoo.bert(tokenizer, width=32, spread=0.2, **fields)
+        zoo.saved(folder / "start", start, tokenizer)
+        given = {"output_dir": folder / "bert", "options": options, "progress": False}
+        fine_tune(folder / "start", data["train"], data["validation"], **given)
+
+    return once("fine-tuned", make) / "bert"
 
 
 @pytest.fixture(scope="module")

@@ -50,30 +50,20 @@ def run(model, data, folder, tests=ASKED, **options):
 
 
 @pytest.fixture(scope="module")
-def base(reviews, tmp_path_factory):
+def base(reviews, once):
     """A checkpoint of two epochs over 160 texts."""
-    folder = tmp_path_factory.mktemp("models") / "base"
     config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
-    data = {
-        "validation": reviews["validation"],
-        "output_dir": folder,
-        "progress": False,
-    }
-    train_classifier(
-        config,
-        reviews["train"],
-        **data,
-        options=TrainingOptions(epochs=2, learning_rate=1e-2, batch_size=16),
+    options = TrainingOptions(epochs=2, learning_rate=1e-2, batch_size=16)
+    data = {"validation": reviews["validation"], "options": options, "progress": False}
+    return once(
+        "base", lambda made: train_classifier(config, reviews["train"], output_dir=made, **data)
     )
-    return folder
 
 
 @pytest.fixture(scope="module")
-def folder(base, reviews_folder, tmp_path_factory):
+def folder(base, reviews_folder, once):
     """What all tests leave behind; do not write into it."""
-    folder = tmp_path_factory.mktemp("retrained") / "out"
-    run(base, reviews_folder, folder)
-    return folder
+    return once("retrained", lambda made: run(base, reviews_folder, made))
 
 
 @pytest.fixture(scope="module")

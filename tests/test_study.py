@@ -126,8 +126,13 @@ def write(folder: Path, content, name: str = "tiny.yaml") -> Path:
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("files"), TINY)
+def file(once):
+    def make(folder):
+        folder.mkdir()
+        write(folder, TINY)
+
+    (made,) = once("study-file", make).iterdir()
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -136,16 +141,10 @@ def flags(file, reviews_folder):
 
 
 @pytest.fixture(scope="module")
-def folder(file, reviews_folder, tmp_path_factory):
+def folder(file, reviews_folder, once):
     """What the tiny study leaves behind; do not write into it."""
-    folder = tmp_path_factory.mktemp("study") / "out"
-    study(
-        file,
-        options=StudyOptions(dataset=f"reviews={reviews_folder}"),
-        output_dir=folder,
-        progress=False,
-    )
-    return folder
+    given = StudyOptions(dataset=f"reviews={reviews_folder}")
+    return once("study", lambda made: study(file, options=given, output_dir=made, progress=False))
 
 
 @pytest.fixture(scope="module")
