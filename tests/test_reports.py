@@ -33,6 +33,7 @@ from hf_attnprobe.reports.document import (
     texts_in,
     written,
 )
+from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.reports.html import to_cell, to_html
 from hf_attnprobe.reports.markdown import to_markdown
 from hf_attnprobe.reports.text import to_text
@@ -324,3 +325,17 @@ def test_data_for_machines_ends_no_script():
     assert page.count("</script>") == 2 and "\\u003c/script\\u003e" in page
     with pytest.raises(ValueError, match="Out of range"):
         to_html(Document("t", [], [], data={"a": float("nan")}))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_report_fits_the_terminal(width, monkeypatch):
+    """The verdict's table had lines of 100 letters, which a terminal of 80 broke anywhere."""
+    row = ["Do the top weights decide it?", "mostly yes", Number(0.57, (0.46, 0.67))]
+    table = Table(["question", "answer", "number", "beside it"], [[*row, "own 0.88, random 0.2"]])
+    facts = Facts({"heads": "a sentence that is longer than a line of a terminal " * 3})
+    shown = Documented()
+    monkeypatch.setattr(shown, "document", lambda: Document("t", [table, facts, "word " * 60], []))
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = str(shown).splitlines()
+    assert width - 12 < max(map(len, lines)) <= width
+    assert "0.570 [0.460, 0.670]" in str(shown)

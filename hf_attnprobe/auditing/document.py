@@ -674,24 +674,6 @@ LIMITS = (
     "A yes means that a test found no disagreement of this size. It is no proof that "
     "people draw the right conclusions from a heat map.",
 )
-DOES = {
-    "correlation": "compares the order of attention with that of gradients and of leave-one-out",
-    "permutation": "shuffles the weights among the tokens",
-    "adversarial": "searches other attention that keeps the output",
-    "erasure": "sets weights to 0 one after the other until the decision flips",
-    "input_erasure": "takes the tokens with most attention out of the text",
-    "uniform_attention": "gives all tokens of a text the same weight",
-    "head_ablation": "replaces the output of a head",
-    "explanations": "compares other explanations of a head with leaving tokens out",
-    "screen": "estimates quickly what each head does",
-    "plausibility": "compares attention with the tokens that people marked",
-    "conicity": "measures how alike the states are that attention chooses from",
-    "fragility": "asks whether decisions stay with even and with shuffled attention",
-    "single_token": "lets each token be read alone",
-    "attribution_agreement": "compares attention with integrated gradients",
-    "attention_by_tag": "counts which kinds of words get the attention",
-}
-"""What each test does, in a clause; tests of other packages have only their name."""
 
 
 def not_tested(report: AuditResult) -> Section:
@@ -726,7 +708,9 @@ def not_tested(report: AuditResult) -> Section:
 
 
 def _test(name: str) -> str:
-    return f"{name} ({DOES[name]})" if name in DOES else name
+    """A test with what it does, where it is installed and says so."""
+    known = tests().get(name)
+    return f"{name} ({known.does})" if known is not None and known.does else name
 
 
 def _of_texts(report: AuditResult) -> list[str]:

@@ -98,6 +98,7 @@ def _check_method(observation: Observation, options: Adversarial) -> None:
 
 @register_test(
     readings=READINGS,
+    does="searches other attention that keeps the output",
     head_titles=HEAD_TITLES,
     needs=((LinearReadout, Differentiable),),
     groups=True,

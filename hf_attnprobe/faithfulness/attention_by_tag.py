@@ -61,6 +61,7 @@ def _check(preview: AuditPreview, options: NoOptions) -> None:
 
 @register_test(
     readings=READINGS,
+    does="counts which kinds of words get the attention",
     default="on request",
     groups=True,
     check=_check,

@@ -96,6 +96,7 @@ class AttributionAgreementResult:
 
 @register_test(
     readings=READINGS,
+    does="compares attention with integrated gradients",
     head_titles=HEAD_TITLES,
     needs=(Differentiable, IntegratedGradients),
     default="on request",

@@ -45,7 +45,12 @@ class ConicityResult:
     absolute_conicity: Tensor
 
 
-@register_test(readings=READINGS, head_titles=HEAD_TITLES, needs=(HeadValues,))
+@register_test(
+    readings=READINGS,
+    does="measures how alike the states are that attention chooses from",
+    head_titles=HEAD_TITLES,
+    needs=(HeadValues,),
+)
 @torch.no_grad()
 def conicity(
     observation: Observation,

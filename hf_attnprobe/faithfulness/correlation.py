@@ -191,6 +191,7 @@ class CorrelationResult:
 
 @register_test(
     readings=READINGS,
+    does="compares the order of attention with that of gradients and of leave-one-out",
     head_titles=HEAD_TITLES,
     groups=True,
     needs=(Differentiable, EditableInputs),

@@ -220,6 +220,7 @@ class ErasureResult:
 
 @register_test(
     readings=READINGS,
+    does="sets weights to 0 one after the other until the decision flips",
     head_titles=HEAD_TITLES,
     groups=True,
     needs=(Decisions,),

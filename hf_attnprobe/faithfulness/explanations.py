@@ -125,6 +125,7 @@ def _check(preview: AuditPreview, options: Explanations) -> None:
 
 @register_test(
     readings=READINGS,
+    does="compares other explanations of a head with leaving tokens out",
     head_titles=HEAD_TITLES,
     layer_titles=LAYER_TITLES,
     needs=(EditableInputs,),

@@ -67,6 +67,7 @@ class FragilityResult:
 
 @register_test(
     readings=READINGS,
+    does="asks whether decisions stay with even and with shuffled attention",
     head_titles=HEAD_TITLES,
     default="on request",
     needs=(Decisions,),

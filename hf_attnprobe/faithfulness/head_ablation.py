@@ -75,6 +75,7 @@ class HeadAblationResult:
 
 @register_test(
     readings=READINGS,
+    does="replaces the output of a head",
     head_titles=HEAD_TITLES,
     default="many heads",
     groups=True,

@@ -148,6 +148,7 @@ class InputErasureResult:
 
 @register_test(
     readings=READINGS,
+    does="takes the tokens with most attention out of the text",
     head_titles=HEAD_TITLES,
     needs=(Differentiable, EditableInputs),
     groups=True,

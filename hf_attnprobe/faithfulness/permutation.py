@@ -106,6 +106,7 @@ class PermutationResult:
 
 @register_test(
     readings=READINGS,
+    does="shuffles the weights among the tokens",
     head_titles=HEAD_TITLES,
     groups=True,
     copies_at_once=lambda options: options.n_permutations,

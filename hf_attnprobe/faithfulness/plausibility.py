@@ -125,6 +125,7 @@ def _check(preview: AuditPreview, options: Plausibility) -> None:
 
 @register_test(
     readings=READINGS,
+    does="compares attention with the tokens that people marked",
     head_titles=HEAD_TITLES,
     needs=(Differentiable, EditableInputs),
     default="rationales",

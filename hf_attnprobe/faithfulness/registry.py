@@ -64,6 +64,7 @@ class FaithfulnessTest:
         readings: a sentence for each field of the result, with places for ``{mean}``,
             ``{median}`` and ``{key}``; of a share a
             :class:`~hf_attnprobe.readings.Reading` that says so.
+        does: what it does, in a clause for the list of tests that were not run.
         head_titles: titles of the layer × head tables of models with several heads.
         layer_titles: short titles of statistics of whole layers, reported at head −1.
         estimates: statistics of this test that estimate a statistic of another one.
@@ -87,6 +88,7 @@ class FaithfulnessTest:
     function: Callable[..., Any]
     options: type[Options]
     readings: TestReadings
+    does: str = ""
     head_titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     layer_titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     estimates: Mapping[str, str] = dataclasses.field(default_factory=dict)

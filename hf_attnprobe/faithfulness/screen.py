@@ -45,6 +45,7 @@ class ScreenResult:
 
 @register_test(
     readings=READINGS,
+    does="estimates quickly what each head does",
     head_titles=HEAD_TITLES,
     estimates=ESTIMATES,
     needs=(Differentiable,),

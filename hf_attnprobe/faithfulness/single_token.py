@@ -61,6 +61,7 @@ class SingleTokenResult:
 
 @register_test(
     readings=READINGS,
+    does="lets each token be read alone",
     head_titles=HEAD_TITLES,
     needs=(EditableInputs,),
     default="on request",

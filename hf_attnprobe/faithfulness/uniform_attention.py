@@ -43,7 +43,12 @@ class UniformAttentionResult:
     uniform_tvd_of: Mapping[str, Tensor] | None = None
 
 
-@register_test(readings=READINGS, head_titles=HEAD_TITLES, groups=True)
+@register_test(
+    readings=READINGS,
+    does="gives all tokens of a text the same weight",
+    head_titles=HEAD_TITLES,
+    groups=True,
+)
 @torch.no_grad()
 def uniform_attention(
     observation: Observation,

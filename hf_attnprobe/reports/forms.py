@@ -3,12 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.html import to_cell, to_html
 from hf_attnprobe.reports.markdown import to_markdown
-from hf_attnprobe.reports.text import to_text
+from hf_attnprobe.reports.text import WIDTH, to_text
 from hf_attnprobe.storage.folders import write_atomically
 
 
@@ -27,13 +28,17 @@ class Documented:
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, *, verbose: bool = False) -> str:
+    def to_text(self, *, verbose: bool = False, width: int | None = None) -> str:
         """The report for a terminal.
 
         Args:
             verbose: all of it; else its lead, and the sections that are ``brief``.
+            width: letters of a line; by default those of the terminal, 100 at most and
+                where there is none.
         """
-        return to_text(self.document(), verbose=verbose)
+        if width is None:
+            width = min(WIDTH, get_terminal_size((WIDTH, 24)).columns)
+        return to_text(self.document(), verbose=verbose, width=width)
 
     def to_markdown(self) -> str:
         """The whole report as Markdown."""

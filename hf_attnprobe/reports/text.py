@@ -36,85 +36,87 @@ from hf_attnprobe.terminal import one_line, visible
 
 
 WIDTH = 100
-"""Letters of a line of words; tables whose numbers need more room have it."""
+"""Letters of a line of words at most; tables whose numbers need more room have it."""
 
 LONGEST = 30
 """Letters of a word in a table that is not broken."""
 
 
-def to_text(report: Document, *, verbose: bool = False) -> str:
+def to_text(report: Document, *, verbose: bool = False, width: int = WIDTH) -> str:
     """The report, without colours.
 
     Args:
         report: a document.
         verbose: all of it; else its lead and the sections that are ``brief``.
+        width: letters of a line.
     """
     sections = [s for s in report.sections if s is not None and (verbose or s.brief)]
-    return "\n\n".join([_words(report.heading), *_blocks([*report.lead, *sections])])
+    said = [_words(report.heading, width), *_blocks([*report.lead, *sections], width)]
+    return "\n\n".join(said)
 
 
-def _blocks(parts: Iterable[Block]) -> list[str]:
-    return [_block(part) for part in parts if part]
+def _blocks(parts: Iterable[Block], width: int) -> list[str]:
+    return [_block(part, width) for part in parts if part]
 
 
-def _words(said: Words, hang: str = "") -> str:
+def _words(said: Words, width: int, hang: str = "") -> str:
     """A sentence in lines; the lines behind the first begin with ``hang``."""
     text = " ".join(visible(written(said)).split())
-    return fill(text, WIDTH, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+    return fill(text, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
 
 
 @singledispatch
-def _block(block: object) -> str:
+def _block(block: object, width: int) -> str:
     raise TypeError(f"expected a block of a document, got {type(block).__name__}")
 
 
 @_block.register(str)
 @_block.register(tuple)
 @_block.register(Link)
-def _paragraph(block: Words) -> str:
-    return _words(block)
+def _paragraph(block: Words, width: int) -> str:
+    return _words(block, width)
 
 
 @_block.register
-def _(block: list) -> str:
-    return "\n".join(_words(("- ", *_spans(item)), hang="  ") for item in block)
+def _(block: list, width: int) -> str:
+    return "\n".join(_words(("- ", *_spans(item)), width, hang="  ") for item in block)
 
 
 @_block.register
-def _(block: Note) -> str:
-    return _words(block.words)
+def _(block: Note, width: int) -> str:
+    return _words(block.words, width)
 
 
 @_block.register
-def _(block: Facts) -> str:
-    width = max(map(len, block.said))
+def _(block: Facts, width: int) -> str:
+    room = max(map(len, block.said))
     lines = []
     for term, said, _ in block.items():
         for k, item in enumerate(said):
             name = one_line(term) if k == 0 else ""
-            text = _words(item)
-            lines.append(indent(text, " " * (width + 2)).replace(" " * width, name.ljust(width), 1))
+            text = indent(_words(item, max(width - room - 2, LONGEST)), " " * (room + 2))
+            lines.append(text.replace(" " * room, name.ljust(room), 1))
     return "\n".join(lines)
 
 
 @_block.register
-def _(block: Table) -> str:
+def _(block: Table, width: int) -> str:
     table = RichTable(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
-    for k, width in enumerate(_widths(block)):
+    for k, own in enumerate(_widths(block, width)):
         numbers = any(is_number(row[k]) for row in block.rows)
         side: Literal["left", "right"] = "right" if numbers else "left"
-        table.add_column(_cell(block.head[k]), justify=side, width=width)
+        table.add_column(_cell(block.head[k]), justify=side, width=own)
     for row in block.rows:
         table.add_row(*map(_cell, row))
     console = Console(file=StringIO(), width=100_000, color_system=None)
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join([_words(block.caption), *lines] if block.caption else lines)
+    return "\n".join([_words(block.caption, width), *lines] if block.caption else lines)
 
 
-def _widths(table: Table) -> list[int]:
-    """Of the columns: numbers are never broken, words only between them, first ones last."""
+def _widths(table: Table, width: int) -> list[int]:
+    """Of the columns: numbers are never broken, words only between them, as evenly as needed."""
     least, most = [], []
     for k, name in enumerate(table.head):
         cells = [_cell(name), *(_cell(row[k]) for row in table.rows)]
@@ -122,13 +124,10 @@ def _widths(table: Table) -> list[int]:
         words = [Text(word[:LONGEST]) for cell in cells for word in cell.plain.split()]
         least.append(max([1, *(text.cell_len for text in (*whole, *words))]))
         most.append(max(cell.cell_len for cell in cells))
-    spare = WIDTH - sum(least) - 2 * (len(least) - 1)
-    widths = []
-    for low, high in zip(least, most, strict=True):
-        more = max(0, min(high - low, spare))
-        widths.append(low + more)
-        spare -= more
-    return widths
+    spare = max(0, width - sum(least) - 2 * (len(least) - 1))
+    wanted = [high - low for low, high in zip(least, most, strict=True)]
+    given = min(1.0, spare / max(1, sum(wanted)))
+    return [low + int(given * more) for low, more in zip(least, wanted, strict=True)]
 
 
 def _cell(cell: Cell) -> Text:
@@ -136,47 +135,47 @@ def _cell(cell: Cell) -> Text:
 
 
 @_block.register
-def _(block: Answered) -> str:
+def _(block: Answered, width: int) -> str:
     asked = (block.question, " ") if block.question else ()
-    said = _words((*asked, f"{block.answer}. ", *_spans(block.sentence)))
-    return "\n".join([said, *(indent(part, "  ") for part in _blocks(block.blocks))])
+    said = _words((*asked, f"{block.answer}. ", *_spans(block.sentence)), width)
+    return "\n".join([said, *(indent(part, "  ") for part in _blocks(block.blocks, width - 2))])
 
 
 @_block.register
-def _(block: NumberLine) -> str:
-    return _words(number_line_in_words(block))
+def _(block: NumberLine, width: int) -> str:
+    return _words(number_line_in_words(block), width)
 
 
 @_block.register
-def _(block: Listing) -> str:
+def _(block: Listing, width: int) -> str:
     return indent(visible(block.text), "  ")
 
 
 @_block.register(Chart)
-def _drawn(block: Chart | HeatMap) -> str:
+def _drawn(block: Chart | HeatMap, width: int) -> str:
     source = f" Source: {block.source}." if block.source else ""
-    return _words(f"{block.title}: {block.finding}{source}")
+    return _words(f"{block.title}: {block.finding}{source}", width)
 
 
 @_block.register
-def _(block: HeatMap) -> str:
-    return "\n".join([_drawn(block), *_blocks([head_grid(block)])])
+def _(block: HeatMap, width: int) -> str:
+    return "\n".join([_drawn(block, width), *_blocks([head_grid(block)], width)])
 
 
 @_block.register
-def _(block: Texts) -> str:
-    return "\n\n".join("\n".join(_blocks(in_words(text))) for text in block.texts)
+def _(block: Texts, width: int) -> str:
+    return "\n\n".join("\n".join(_blocks(in_words(text), width)) for text in block.texts)
 
 
 @_block.register
-def _(block: Folded) -> str:
-    return "\n".join([_words(block.summary), *_blocks(block.blocks)])
+def _(block: Folded, width: int) -> str:
+    return "\n".join([_words(block.summary, width), *_blocks(block.blocks, width)])
 
 
 @_block.register
-def _(block: Section) -> str:
-    parts = (indent(part, "  ") for part in _blocks(block.blocks))
-    return "\n".join([_words(block.title), "\n\n".join(parts)])
+def _(block: Section, width: int) -> str:
+    parts = (indent(part, "  ") for part in _blocks(block.blocks, width - 2))
+    return "\n".join([_words(block.title, width), "\n\n".join(parts)])
 
 
 def _spans(said: Words) -> tuple[str | Link, ...]:
