@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,9 +15,11 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.published import PUBLISHED, Published
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimates
-from hf_attnprobe.statistics.rows import Rows
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.evidence import Evidence
+from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.samples import sample
+from hf_attnprobe.statistics.stopping import stopping_of
 from hf_attnprobe.statistics.summary import (
     BY_ROUNDING,
     at_site,
@@ -32,72 +35,52 @@ from hf_attnprobe.statistics.wording import CLASSES, Words
 
 MOST_CLASSES = 4
 """Series of predicted classes that can be told apart; more are not divided."""
-BESIDE_RANDOM = ("comprehensiveness@", "sufficiency@", "auprc@")
-BEYOND = "beyond random: "
 EXACT = "exact"
 NOTHING = Estimate(float("nan"), None, 0)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Texts that are drawn together.
+class Group(NamedTuple):
+    """Texts that are drawn together: their name in legends, their class, their numbers.
 
-    Attributes:
-        name: in legends.
-        number: of the predicted class; None for all texts.
-        values: their statistics, a text per row.
+    Without a class they are all texts.
     """
 
     name: str
     number: int | None
-    values: pd.DataFrame
-
-    @cached_property
-    def means(self) -> dict[str, Estimate]:
-        """Of every statistic, with intervals."""
-        values = self.values.to_numpy(dtype=np.float64)
-        means = mean_estimates(values)
-        return dict(zip(self.values.columns, means, strict=True))
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The numbers of one site.
-
-    Attributes:
-        everything: all texts.
-        groups: by predicted class, where there are few of them; else all texts.
-        words: of the kind of prediction.
-        published: where the papers' numbers are, if they have any.
-    """
-
-    everything: Group
-    groups: tuple[Group, ...]
-    words: Words
-    published: Published | None = None
+    evidence: Evidence
 
     @property
     def values(self) -> pd.DataFrame:
+        """Their statistics, a text per row."""
+        return self.evidence.texts.frame()
+
+
+@dataclass(frozen=True)
+class SiteEvidence(Evidence):
+    """The numbers of one site, and of its groups of texts.
+
+    Attributes:
+        groups: by predicted class, where there are few of them; else all texts.
+        published: where the papers' numbers are, if they have any.
+    """
+
+    groups: tuple[Group, ...] = ()
+    published: Published | None = None
+
+    @cached_property
+    def values(self) -> pd.DataFrame:
         """Statistics by text."""
-        return self.everything.values
+        return self.texts.frame()
 
     def __contains__(self, name: str) -> bool:
-        return name in self.values and bool(self.values[name].notna().any())
-
-    def mean(self, name: str) -> Estimate:
-        """A statistic over all texts, with its interval; n is 0 where there is none."""
-        return self.everything.means.get(name, NOTHING)
-
-    def beyond_random(self, name: str) -> Estimate:
-        """The statistic of a ranking minus that of a random one, paired by text."""
-        return self.mean(f"{BEYOND}{name}")
+        return name in self.texts and bool(self.texts[name].notna().any())
 
     def rankings(self, family: str) -> dict[str, str]:
         """Statistics ``family@ranking`` that have values, by ranking, in table order.
 
         Single random orders are left out, their mean ``random`` stands for them.
         """
-        names = [n for n in self.values if n.startswith(f"{family}@") and n in self]
+        names = [n for n in self.texts if n.startswith(f"{family}@") and n in self]
         keys = {n.partition("@")[2]: n for n in sorted(names, key=position)}
         return {k: n for k, n in keys.items() if not k.startswith("random_")}
 
@@ -109,7 +92,7 @@ def evidence_at(
     site: tuple[int, int],
     words: Words,
     published: Published | None = None,
-) -> Evidence:
+) -> SiteEvidence:
     """The evidence that rows hold at a site.
 
     Args:
@@ -119,38 +102,50 @@ def evidence_at(
         words: of the kind of prediction.
         published: what the papers call data and model.
     """
-    known = at_site(rows, site).frame().dropna(axis=1, how="all")
-    values = _with_differences(known)
-    everything = Group("all texts", None, values)
+    texts = at_site(rows, site).frame().dropna(axis=1, how="all")
+    everything = Evidence(Texts.of_frame(texts), (), words, stopping_of(rows))
     groups = tuple(_classes(everything, predictions_of(rows), classes))
-    return Evidence(everything, groups or (everything,), words, published)
-
-
-def _with_differences(values: pd.DataFrame) -> pd.DataFrame:
-    """With what rankings have beyond a random one, to be resampled with the rest."""
-    further = {}
-    for name in values:
-        random = f"{name.partition('@')[0]}@random"
-        if name.startswith(BESIDE_RANDOM) and name != random and random in values:
-            further[f"{BEYOND}{name}"] = values[name] - values[random]
-    return pd.concat([values, pd.DataFrame(further, index=values.index)], axis=1)
+    groups = groups or (Group("all texts", None, everything),)
+    return SiteEvidence(**vars(everything), groups=groups, published=published)
 
 
 def _classes(
-    everything: Group, predictions: pd.DataFrame, classes: Sequence[str]
+    everything: Evidence, predictions: pd.DataFrame, classes: Sequence[str]
 ) -> Iterator[Group]:
     """The predicted classes, where they are known and few."""
     if "predicted_class" not in predictions:
         return
-    number = predictions.predicted_class.reindex(everything.values.index)
+    number = predictions.predicted_class.reindex(everything.texts.index)
     found = sorted(int(k) for k in number.dropna().unique())
     if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
         for k in found:
-            texts = everything.values[number == k]
-            yield Group(f"predicted {classes[k]}", k, texts)
+            yield Group(f"predicted {classes[k]}", k, everything.of(number.index[number == k]))
 
 
-def kind_of_distance(evidence: Evidence) -> str:
+def _published(
+    evidence: SiteEvidence, table: Mapping, before: str = "", after: str = ""
+) -> dict[str, Any]:
+    """The papers' numbers for a model of this kind, by the names of the groups drawn."""
+    if evidence.published is None:
+        return {}
+    keys = [key for key in (before, evidence.published.encoder, after) if key]
+    found = {
+        group.name: evidence.published.of_class(table, *keys, number=group.number)
+        for group in evidence.groups
+    }
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _published_lines(
+    evidence: SiteEvidence, name: str, table: Mapping, before: str = ""
+) -> list[Reference]:
+    """The same as lines across a chart; of several numbers the first, which is the mean."""
+    found = _published(evidence, table, before)
+    numbers = {k: n[0] if isinstance(n, Sequence) else n for k, n in found.items()}
+    return [Reference(f"{name}, {group}", number, "x") for group, number in numbers.items()]
+
+
+def kind_of_distance(evidence: SiteEvidence) -> str:
     """Whether the distances are exact, a lower bound, or mixed."""
     exact = evidence.mean("epsilon_max_jsd_exact")
     if not exact.n or exact.value == 0:
@@ -232,7 +227,7 @@ def audit_charts(
     return charts_of(evidence)
 
 
-def charts_of(evidence: Evidence) -> tuple[Chart, ...]:
+def charts_of(evidence: SiteEvidence) -> tuple[Chart, ...]:
     """The same of evidence at hand."""
     smallest = next(iter(shown_epsilons(evidence)), "")
     found = (
@@ -264,7 +259,7 @@ MEASURES = {
 }
 
 
-def tau_histogram(evidence: Evidence, measure: str) -> Chart | None:
+def tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
     """Kendall τ-b of attention with a measure of importance, by predicted class.
 
     Args:
@@ -288,7 +283,10 @@ def tau_histogram(evidence: Evidence, measure: str) -> Chart | None:
         x_label=f"Kendall τ with {name}",
         y_label="share of texts",
         series=tuple(_histogram(group, column) for group in groups),
-        references=(Reference("chance", 0.0, "x"), *_published_taus(evidence, measure)),
+        references=(
+            Reference("chance", 0.0, "x"),
+            *_published_lines(evidence, "published", PUBLISHED.tau, measure),
+        ),
         x_range=(-1.0, 1.0),
         bin_width=BIN_WIDTH,
     )
@@ -302,34 +300,22 @@ def _histogram(group: Group, column: str) -> Series:
     return Series(group.name, places, tuple(shares.tolist()), n=tuple(counts.tolist()))
 
 
-def _published_taus(evidence: Evidence, measure: str) -> list[Reference]:
-    """The paper's mean of each class that is drawn."""
-    if evidence.published is None:
-        return []
-    encoder, found = evidence.published.encoder, []
-    for group in evidence.groups:
-        numbers = evidence.published.of_class(PUBLISHED.tau, measure, encoder, number=group.number)
-        if numbers is not None:
-            found.append(Reference(f"published, {group.name}", numbers[0], "x"))
-    return found
-
-
-def _tau_sentences(evidence: Evidence, groups: list[Group], measure: str) -> tuple[str, ...]:
+def _tau_sentences(evidence: SiteEvidence, groups: list[Group], measure: str) -> tuple[str, ...]:
     column, significant = (
         f"attention_{measure}_tau",
         f"attention_{measure}_significant",
     )
     parts = []
     for group in groups:
-        tau = group.means[column]
-        share = group.means.get(significant, NOTHING)
+        tau = group.evidence.mean(column)
+        share = group.evidence.mean(significant)
         sure = f", {share.value:.0%} of them significant" if share.n else ""
         parts.append(f"{said(tau)} for {group.name} ({tau.n} texts{sure})")
     n_undefined = int(evidence.values[column].isna().sum())
     left_out: tuple[str, ...] = ()
     if n_undefined:
         texts = "text has" if n_undefined == 1 else "texts have"
-        left_out = (f"{n_undefined} {texts} no τ here.",)
+        left_out = (f"{n_undefined} {texts} no τ: not reached, or nothing to rank.",)
     by_chance = evidence.mean("significant_by_chance")
     chance = "0 is chance and 1 the same order"
     if by_chance.n:
@@ -344,7 +330,7 @@ BARS = "middle half of the texts"
 X_LABEL = "largest attention weight of the text"
 
 
-def permutation_by_max_attention(evidence: Evidence) -> Chart | None:
+def permutation_by_max_attention(evidence: SiteEvidence) -> Chart | None:
     """Median change of the output under shuffles, in four bins; None without values."""
     if not {"median_tvd", "max_attention"} <= set(evidence.values):
         return None
@@ -368,7 +354,7 @@ def permutation_by_max_attention(evidence: Evidence) -> Chart | None:
     )
 
 
-def distance_by_max_attention(evidence: Evidence, epsilon: str) -> Chart | None:
+def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | None:
     """How far attention can be moved within ε, in four bins; None without values."""
     column = f"epsilon_max_jsd@{epsilon}"
     if column not in evidence or "max_attention" not in evidence:
@@ -410,7 +396,7 @@ def _in_bins(texts: pd.DataFrame, column: str) -> dict[str, pd.Series]:
     return {name: both[column][bins == name] for name in bin_names()}
 
 
-def _by_bin(evidence: Evidence, column: str) -> list[Series]:
+def _by_bin(evidence: SiteEvidence, column: str) -> list[Series]:
     return [
         series_of_medians(group.name, _in_bins(group.values, column))
         for group in evidence.groups
@@ -418,24 +404,20 @@ def _by_bin(evidence: Evidence, column: str) -> list[Series]:
     ]
 
 
-def _published_medians(evidence: Evidence) -> list[Series]:
+def _published_medians(evidence: SiteEvidence) -> list[Series]:
     """The authors' reruns, by class, in the bins where they have texts."""
-    if evidence.published is None:
-        return []
-    encoder, found = evidence.published.encoder, []
-    for group in evidence.groups:
-        medians = [
-            evidence.published.of_class(PUBLISHED.permutation, encoder, name, number=group.number)
-            for name in bin_names()
-        ]
-        if any(m is not None for m in medians):
-            y = tuple(float("nan") if m is None else m for m in medians)
-            found.append(Series(f"published, {group.name}", tuple(bin_names()), y))
-    return found
+    names = tuple(bin_names())
+    by_bin = [_published(evidence, PUBLISHED.permutation, after=name) for name in names]
+    groups = dict.fromkeys(group for found in by_bin for group in found)
+    nan = float("nan")
+    return [
+        Series(f"published, {group}", names, tuple(found.get(group, nan) for found in by_bin))
+        for group in groups
+    ]
 
 
 def _sentences_by_bin(
-    evidence: Evidence, column: str, begin: str, yardstick: str, *, least: str = ""
+    evidence: SiteEvidence, column: str, begin: str, yardstick: str, *, least: str = ""
 ) -> tuple[str, ...]:
     """The median of the lowest and of the highest bin that has texts."""
     bins = _in_bins(evidence.values, column)
@@ -463,7 +445,7 @@ PUBLISHED_EPSILON = 0.05  # that the authors' code evaluates at
 MOST_EPSILONS = 3
 
 
-def shown_epsilons(evidence: Evidence) -> list[str]:
+def shown_epsilons(evidence: SiteEvidence) -> list[str]:
     """The papers' ε where they were tried, else up to three that were, as keys."""
     names = [n for n in evidence.values if n.startswith("epsilon_max_jsd@")]
     keys = sorted((n.partition("@")[2] for n in names), key=float)
@@ -471,7 +453,7 @@ def shown_epsilons(evidence: Evidence) -> list[str]:
     return papers or keys[:MOST_EPSILONS]
 
 
-def adversarial_distance(evidence: Evidence) -> Chart | None:
+def adversarial_distance(evidence: SiteEvidence) -> Chart | None:
     """The share of texts whose attention can be moved at least so far, for each ε.
 
     A line of each ε, a second one where what is found and what cannot be exceeded
@@ -504,31 +486,22 @@ def adversarial_distance(evidence: Evidence) -> Chart | None:
     )
 
 
-def _reached(evidence: Evidence, column: str, name: str) -> Series:
+def _reached(evidence: SiteEvidence, column: str, name: str) -> Series:
     values = evidence.values[column].dropna().to_numpy()
     reached = len(values) - np.searchsorted(np.sort(values), GRID - ROUNDING)
     shares = reached / len(values)
     return Series(name, tuple(GRID.tolist()), tuple(shares.tolist()))
 
 
-def _published_distances(evidence: Evidence) -> list[Reference]:
+def _published_distances(evidence: SiteEvidence) -> list[Reference]:
     """The authors' medians at ε = .05, by predicted class."""
     drawn = [key_of(n) for n in evidence.values if n.startswith("epsilon_max_jsd@")]
-    if evidence.published is None or PUBLISHED_EPSILON not in drawn:
+    if PUBLISHED_EPSILON not in drawn:
         return []
-    found = []
-    for group in evidence.groups:
-        encoder = evidence.published.encoder
-        median = evidence.published.of_class(
-            PUBLISHED.epsilon_max_jsd, encoder, number=group.number
-        )
-        if median is not None:
-            name = f"published median (ε = .05), {group.name}"
-            found.append(Reference(name, median, "x"))
-    return found
+    return _published_lines(evidence, "published median (ε = .05)", PUBLISHED.epsilon_max_jsd)
 
 
-def _distance_sentences(evidence: Evidence, epsilons: list[str], kind: str) -> tuple[str, ...]:
+def _distance_sentences(evidence: SiteEvidence, epsilons: list[str], kind: str) -> tuple[str, ...]:
     parts = []
     for key in epsilons:
         column = evidence.values[f"epsilon_max_jsd@{key}"]
@@ -559,7 +532,7 @@ MOST_POINTS = 300
 NEEDED = ("delta_attention", "delta_js")
 
 
-def js_against_attention(evidence: Evidence) -> Chart | None:
+def js_against_attention(evidence: SiteEvidence) -> Chart | None:
     """ΔJS against Δα: single texts, and the median of all; None without values."""
     if not set(NEEDED) <= set(evidence.values):
         return None
@@ -635,7 +608,7 @@ OPTIMAL = "margin"  # the order that the smallest set is read from
 THEIRS = "Serrano & Smith (medians)"
 
 
-def fraction_to_flip(evidence: Evidence) -> Chart | None:
+def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
     """The share of the tokens erased when the decision flips, beside the least possible.
 
     All orders are on the same texts, those that some set (or some order that was tried)
@@ -665,7 +638,7 @@ def fraction_to_flip(evidence: Evidence) -> Chart | None:
     )
 
 
-def _least(evidence: Evidence, orders: dict[str, str]) -> tuple[str, pd.Series]:
+def _least(evidence: SiteEvidence, orders: dict[str, str]) -> tuple[str, pd.Series]:
     """The exact minimum, or of each text the best of the rankings."""
     if SMALLEST in evidence:
         return SMALLEST_SET, evidence.values[SMALLEST]
@@ -673,7 +646,7 @@ def _least(evidence: Evidence, orders: dict[str, str]) -> tuple[str, pd.Series]:
     return BEST_TRIED, evidence.values[tried or list(orders.values())].min(axis=1)
 
 
-def _published_flips(evidence: Evidence, keys: list[str]) -> list[Series]:
+def _published_flips(evidence: SiteEvidence, keys: list[str]) -> list[Series]:
     if evidence.published is None:
         return []
     dataset, encoder, _ = evidence.published
@@ -686,7 +659,7 @@ def _published_flips(evidence: Evidence, keys: list[str]) -> list[Series]:
     return [Series(THEIRS, places, tuple(theirs[key] for key in known))]
 
 
-def _flip_sentences(evidence: Evidence, best_name: str, best: pd.Series) -> tuple[str, ...]:
+def _flip_sentences(evidence: SiteEvidence, best_name: str, best: pd.Series) -> tuple[str, ...]:
     parts = []
     for key in ("attention", "random"):
         mean = evidence.mean(f"fraction_to_flip@{key}")
@@ -715,7 +688,7 @@ def _order(key: str) -> str:
 # --- what rankings of the tokens are worth, beside a random one -----------------------
 
 
-def comprehensiveness(evidence: Evidence) -> Chart | None:
+def comprehensiveness(evidence: SiteEvidence) -> Chart | None:
     """What is lost without the tokens that each ranking puts first."""
     words = evidence.words
     return _by_ranking(
@@ -731,7 +704,7 @@ def comprehensiveness(evidence: Evidence) -> Chart | None:
     )
 
 
-def sufficiency(evidence: Evidence) -> Chart | None:
+def sufficiency(evidence: SiteEvidence) -> Chart | None:
     """What is lost on nothing but the tokens that each ranking puts first."""
     words = evidence.words
     return _by_ranking(
@@ -746,7 +719,7 @@ def sufficiency(evidence: Evidence) -> Chart | None:
     )
 
 
-def plausibility(evidence: Evidence) -> Chart | None:
+def plausibility(evidence: SiteEvidence) -> Chart | None:
     """How well each ranking finds the words that people marked."""
     return _by_ranking(
         evidence,
@@ -762,7 +735,7 @@ def plausibility(evidence: Evidence) -> Chart | None:
 
 
 def _by_ranking(
-    evidence: Evidence,
+    evidence: SiteEvidence,
     *,
     family: str,
     title: str,
@@ -794,7 +767,7 @@ def _by_ranking(
 
 
 def _ranking_sentences(
-    evidence: Evidence, found: dict[str, str], said_of: str, yardstick: str
+    evidence: SiteEvidence, found: dict[str, str], said_of: str, yardstick: str
 ) -> tuple[str, ...]:
     own = [key for key in ("attention", "mean_attention") if key in found]
     key = [*own, *found][0]
@@ -802,6 +775,6 @@ def _ranking_sentences(
     sentence = said_of.format(name=ranking_name(key), value=said(mean))
     if "random" in found and key != "random":
         random = evidence.mean(found["random"])
-        difference = evidence.beyond_random(found[key])
+        difference = evidence.beyond(found[key], found["random"])
         sentence += f"; random has {said(random)}, a difference of {said(difference)}"
     return f"{sentence} ({mean.n} texts).", yardstick

@@ -66,7 +66,7 @@ def test_tau_is_counted_by_class(rows, drawn, predicted, measure):
         assert f"{own.mean():z.2f} [" in chart.finding
         significant = (tau > 0.5)[predicted == k]
         assert f"{significant.mean():.0%} of them significant" in chart.finding
-    assert "1 text has no τ here" in chart.finding
+    assert "1 text has no τ: not reached, or nothing to rank." in chart.finding
     assert "2.5% of texts" in chart.finding
 
 
