@@ -362,7 +362,7 @@ def test_forms_say_the_same(compared):
             assert in_line(caution) in said
         for setting in compared.settings:
             assert setting.name in said and all(value in said for value in setting.values)
-    read = json.loads(json.dumps(compared.document().data, allow_nan=False))
+    read = json.loads(compared.to_json())
     assert len(read["statistics"]) == len(compared.statistics) and "reports" not in read
     frame = compared.summary_frame()
     told = frame.set_index("statistic").can_be_told

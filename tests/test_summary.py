@@ -296,18 +296,16 @@ def test_the_text_has_a_table_of_rankings_and_what_was_compared(report):
     text = re.sub(r"\s+", " ", report.to_text(verbose=True))
     mean = find_statistic(report.statistics, "fraction_to_flip@product").mean
     assert f"fraction_to_flip@product all {mean:.3f} [" in text
-    (said,) = re.findall(r"- (fraction_to_flip: attention .*?)\.? - ", text)
-    higher, lower, same = said.split("; ")
-    assert (
-        all(name in higher for name in ("gradient", "product", "margin"))
-        and "lower than random (-0" in lower
-    )
-    assert same == "not told from leave_one_out"
-    assert (
-        "flips: top more often than random" in text
-        and "fewer_removals: attention more often than random" in text
-        and "nan" not in text
-    )
+    lines = [line.strip("| ").split(" | ") for line in report.to_markdown().splitlines()]
+    compared = {tuple(line[:3]): line[3:] for line in lines if len(line) == 9}
+    for name in ("gradient", "product", "margin"):
+        difference, *_, p = compared["fraction_to_flip", "attention", name]
+        assert difference.startswith("+0.") and float(p.lstrip("< ")) <= 0.001
+    difference, *_, p = compared["fraction_to_flip", "attention", "random"]
+    assert difference.startswith("-0.") and float(p.lstrip("< ")) <= 0.001
+    assert float(compared["fraction_to_flip", "attention", "leave_one_out"][-1]) > 0.05
+    assert ("flips", "top", "random") in compared and "nan" not in text
+    assert ("fewer_removals", "attention", "random") in compared
 
 
 def test_the_report_has_the_tables_of_erasure(report):

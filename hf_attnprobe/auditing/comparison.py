@@ -321,44 +321,10 @@ def _against_first(comparison: AuditComparison, number: int) -> Section:
     first, other = comparison.names[0], comparison.names[number]
     return Section(
         f"{other} against {first}",
-        [
-            _told(comparison, number),
-            [q.sentences[number - 1] for q in comparison.questions],
-        ],
+        [[q.sentences[number - 1] for q in comparison.questions]],
         id=f"against-{number}",
         brief=True,
     )
-
-
-def _told(comparison: AuditComparison, number: int) -> str:
-    """Which questions an audit differs in from the first, by name."""
-    groups: dict[str, list[str]] = {
-        "The answers differ in": [],
-        "The number differs, which does not change what is answered, in": [],
-        "They cannot be told apart in": [],
-    }
-    changed, moved, alike = groups.values()
-    for q in comparison.questions:
-        difference = q.differences[number - 1]
-        if difference is None:
-            continue
-        kind = alike
-        if difference.can_be_told:
-            kind = changed if q.changed(number) else moved
-        kind.append(f"{RULES[q.rule].name.lower()}{_by_class(comparison, q, number)}")
-    said = [f"{begin} {', '.join(rules)}." for begin, rules in groups.items() if rules]
-    return " ".join(said) or "No question can be compared."
-
-
-def _by_class(comparison: AuditComparison, question: ComparedQuestion, number: int) -> str:
-    """Both audits' answers where one has several, by class, and they are not the same."""
-    several = any(len(question.findings[k]) > 1 for k in (0, number))
-    answers = [question.answer(k) or "not asked" for k in (0, number)]
-    if not several or answers[0] == answers[1]:
-        return ""
-    names = comparison.names[0], comparison.names[number]
-    pairs = zip(names, answers, strict=True)
-    return f" ({'; '.join(f'{name} {said}' for name, said in pairs)})"
 
 
 def _for_users(comparison: AuditComparison) -> Section:

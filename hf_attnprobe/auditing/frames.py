@@ -10,8 +10,8 @@ from hf_attnprobe.auditing.head_tables import controls_of, few_parts, has_line, 
 from hf_attnprobe.auditing.heads import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.reports.latex import escape, table
-from hf_attnprobe.statistics.differences import Contrast
+from hf_attnprobe.reports import latex
+from hf_attnprobe.reports.document import Cell, Figures, Number, Table
 from hf_attnprobe.statistics.rows import COLUMNS, PREDICTION, Rows
 from hf_attnprobe.statistics.summary import Statistic
 
@@ -91,25 +91,38 @@ def to_latex(report: AuditResult, statistics: Collection[str] | None = None) -> 
     Raises:
         AttnProbeError: a name that the audit does not have.
     """
-    chosen = _chosen(report, statistics)
     several, controls = has_several(report.statistics), controls_of(report)
+    sets = report.provenance.get("head_sets") or []
     head = [
         "statistic",
-        *(["where"] if several else []),
+        "where",
         "mean",
-        r"95\% interval",
-        "$n$",
+        "95% interval",
+        "n",
+        "control",
+        "difference, 95% interval",
     ]
-    head += ["control", r"difference, 95\% interval"] if controls else []
-    rows = []
-    for s in chosen:
-        cells = [escape(s.statistic), *([_where(s, report)] if several else [])]
-        cells += [markdown.number(s.mean), markdown.bounds(s.ci95), str(s.n)]
-        if controls:
-            beside = controls.get((*s.column, s.group))
-            cells += _beside(beside)
-        rows.append(cells)
-    return table(head, rows, _caption(report), n_texts=2 if several else 1)
+    rows: list[list[Cell]] = []
+    for s in _chosen(report, statistics):
+        where = place_name((s.layer, s.head), sets)
+        beside = controls.get((*s.column, s.group))
+        row: list[Cell] = [
+            s.statistic,
+            where,
+            Number(s.mean),
+            Figures(markdown.bounds(s.ci95)),
+            s.n,
+        ]
+        rows.append([*row, Number(beside.control_mean) if beside else None, beside])
+    kept = [k for k in range(len(head)) if (k != 1 or several) and (k < 5 or controls)]
+    caption = (
+        f"{report.model} on {report.dataset}: means over {report.n} texts with 95% "
+        "intervals over texts."
+    )
+    if "control" in report.provenance:
+        caption += f" Control: {report.provenance['control']}."
+    table = Table([head[k] for k in kept], [[row[k] for k in kept] for row in rows], caption)
+    return latex.to_latex(table)
 
 
 def _chosen(report: AuditResult, statistics: Collection[str] | None) -> Sequence[Statistic]:
@@ -125,25 +138,3 @@ def _chosen(report: AuditResult, statistics: Collection[str] | None) -> Sequence
             "report.summary_frame() lists those there are"
         )
     return [s for name in wanted for s in overall if s.statistic == name]
-
-
-def _where(s: Statistic, report: AuditResult) -> str:
-    sets = report.provenance.get("head_sets") or []
-    return escape(place_name((s.layer, s.head), sets))
-
-
-def _beside(contrast: Contrast | None) -> list[str]:
-    if contrast is None:
-        return [markdown.MISSING] * 2
-    difference = markdown.interval(contrast.value, contrast.ci95)
-    return [markdown.number(contrast.control_mean), difference]
-
-
-def _caption(report: AuditResult) -> str:
-    caption = (
-        f"{report.model} on {report.dataset}: means over {report.n} texts with 95% "
-        "intervals over texts."
-    )
-    if "control" in report.provenance:
-        caption += f" Control: {report.provenance['control']}."
-    return escape(caption)

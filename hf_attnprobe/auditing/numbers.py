@@ -1,7 +1,6 @@
 """The numbers of an audit as tables: rankings, comparisons, all statistics, the papers'."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -263,47 +262,13 @@ def _proportional(agreement: Statistic | None) -> str | None:
     )
 
 
-def comparison_sentences(comparisons: Sequence[Comparison]) -> list[str]:
-    """One line per statistic: from which others the first differs, after correction."""
-    return [
-        f"{statistic}: {first} {'; '.join(_differences(group))}"
-        for (_, statistic, first), group in _grouped(comparisons)
-    ]
-
-
-def _grouped(
-    comparisons: Sequence[Comparison],
-) -> Iterator[tuple[tuple[str, str, str], list[Comparison]]]:
-    def kind(c: Comparison) -> tuple[str, str, str]:
-        return c.test, c.statistic, c.first
-
-    for key, group in itertools.groupby(comparisons, kind):
-        yield key, list(group)
-
-
-def _differences(group: Sequence[Comparison]) -> list[str]:
-    """Than which others the first is higher or lower, and which it is not told from."""
-    of_means = group[0].n_first is None
-    more = "higher than" if of_means else "more often than"
-    less = "lower than" if of_means else "less often than"
-    others: dict[str, list[str]] = {more: [], less: [], "not told from": []}
-    for c in group:
-        if c.adjusted_p_value > SIGNIFICANT:
-            others["not told from"].append(c.second)
-            continue
-        side = more if c.value > 0 else less
-        others[side].append(f"{c.second} ({c.value:+.3f})")
-    return [f"{words} {', '.join(names)}" for words, names in others.items() if names]
-
-
 def comparisons(compared: Sequence[Comparison]) -> list[Block]:
-    """Rankings compared on the same texts, test by test: in words, as a table, and how."""
+    """Rankings compared on the same texts, test by test: as a table, and how."""
     return [
         Folded(
             f"{test}: rankings compared on the same texts (first − second; clear at corrected "
             f"p ≤ {SIGNIFICANT})",
             [
-                [f"{line}." for line in comparison_sentences(of_test)],
                 Table(COMPARED_HEAD, list(map(_comparison_row, of_test))),
                 COMPARED.format(n=len(of_test)),
                 OF_ERASURE if test == "erasure" else None,

@@ -1,6 +1,6 @@
-"""Tables with booktabs' rules, and texts that LaTeX prints as they are."""
+"""A table of a report for LaTeX, with booktabs' rules."""
 
-from collections.abc import Sequence
+from hf_attnprobe.reports.document import Table, is_number, written
 
 
 ESCAPED = {
@@ -26,21 +26,16 @@ def escape(text: str) -> str:
     return "".join(ESCAPED.get(letter, letter) for letter in text)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, n_texts: int) -> str:
-    """A table; columns of text are aligned to the left, those of numbers to the right.
-
-    Args:
-        head, rows: cells, escaped.
-        caption: escaped.
-        n_texts: how many columns, the first ones, are of text.
-    """
-    form = "l" * n_texts + "r" * (len(head) - n_texts)
+def to_latex(table: Table) -> str:
+    """A table with booktabs' rules: text to the left, numbers to the right."""
+    is_text = [not any(is_number(row[k]) for row in table.rows) for k in range(len(table.head))]
+    head, *rows = ([escape(written(cell)) for cell in row] for row in (table.head, *table.rows))
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{caption}}}",
-        rf"\begin{{tabular}}{{{form}}}",
+        rf"\caption{{{escape(table.caption)}}}",
+        rf"\begin{{tabular}}{{{''.join('l' if text else 'r' for text in is_text)}}}",
         r"\toprule",
         rf"{' & '.join(head)} \\",
         r"\midrule",

@@ -38,6 +38,9 @@ from hf_attnprobe.terminal import one_line, visible
 WIDTH = 100
 """Letters of a line of words at most; tables whose numbers need more room have it."""
 
+KEPT = 8
+"""Letters that a column leaves to each longer one, where a table is too wide."""
+
 LONGEST = 30
 """Letters of a word in a table that is not broken."""
 
@@ -116,7 +119,7 @@ def _(block: Table, width: int) -> str:
 
 
 def _widths(table: Table, width: int) -> list[int]:
-    """Of the columns: numbers are never broken, words only between them, as evenly as needed."""
+    """Of the columns: numbers are never broken, words only between them, the longest most."""
     least, most = [], []
     for k, name in enumerate(table.head):
         cells = [_cell(name), *(_cell(row[k]) for row in table.rows)]
@@ -125,9 +128,15 @@ def _widths(table: Table, width: int) -> list[int]:
         least.append(max([1, *(text.cell_len for text in (*whole, *words))]))
         most.append(max(cell.cell_len for cell in cells))
     spare = max(0, width - sum(least) - 2 * (len(least) - 1))
-    wanted = [high - low for low, high in zip(least, most, strict=True)]
-    given = min(1.0, spare / max(1, sum(wanted)))
-    return [low + int(given * more) for low, more in zip(least, wanted, strict=True)]
+    widths = list(least)
+    by_need = sorted(range(len(least)), key=lambda k: most[k] - least[k])
+    for n_before, k in enumerate(by_need):
+        n_left = len(least) - n_before
+        room = max(spare // n_left, spare - KEPT * (n_left - 1))
+        more = min(most[k] - least[k], room)
+        widths[k] += more
+        spare -= more
+    return widths
 
 
 def _cell(cell: Cell) -> Text:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports import latex
-from hf_attnprobe.reports.document import Document
+from hf_attnprobe.reports.document import Cell, Document, Number, Table
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.curves import curve_of
 from hf_attnprobe.retraining.document import document_of
@@ -116,24 +115,17 @@ def to_latex(report: RetrainingResult, metric: str = "f1") -> str:
     if not scores:
         known = sorted({s.metric for of in report.scores.values() for s in of})
         raise AttnProbeError(f"expected {' or '.join(known)}, got the metric {metric!r}")
-    rows = [
-        [
-            latex.escape(test),
-            latex.escape(s.model),
-            markdown.interval(s.value, s.ci95),
-            markdown.interval(s.difference, s.difference_ci95),
-            latex.escape(s.reference),
-        ]
+    rows: list[list[Cell]] = [
+        [test, s.model, s, Number(s.difference, s.difference_ci95), s.reference]
         for test, s in scores
     ]
-    interval = r"95\% interval"
-    name = latex.escape(METRICS.get(metric, metric))
-    head = ["test", "model", f"{name}, {interval}", f"lost, {interval}", "against"]
+    name = METRICS.get(metric, metric)
+    head = ["test", "model", f"{name}, 95% interval", "lost, 95% interval", "against"]
     caption = (
         f"{report.model} on {report.dataset}: scores on {report.n} test texts, of one "
         "training each. Lost is the score of the model on the right minus a model's own."
     )
-    return latex.table(head, rows, latex.escape(caption), n_texts=2)
+    return latex.to_latex(Table(head, rows, caption))
 
 
 # --- The folder ----------------------------------------------------------------------------------
