@@ -276,18 +276,5 @@ def _series(name: str, places: tuple[str, ...], cells: Sequence[Cell]) -> Series
 
 def latex_of(report: StudyReport) -> str:
     """All tables for a paper, with booktabs' rules."""
-    made = []
-    for table in report.tables:
-        n_texts = next((k for k, c in enumerate(table.rows[0]) if not isinstance(c, str)), 1)
-        head = [latex.escape(name) for name in table.head]
-        rows = [[latex.escape(_in_latex(cell)) for cell in row] for row in table.rows]
-        made.append(latex.table(head, rows, latex.escape(table.title), n_texts=n_texts))
-    return "\n".join(made)
-
-
-def _in_latex(cell: Cell) -> str:
-    if isinstance(cell, Estimate):
-        low, high = cell.ci95 or (math.nan, math.nan)
-        interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""
-        return f"{cell.value:.3f}{interval}"
-    return "–" if cell is None else f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    tables = (Table(table.head, table.rows, table.title) for table in report.tables)
+    return "\n".join(map(latex.to_latex, tables))
