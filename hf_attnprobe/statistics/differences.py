@@ -27,7 +27,7 @@ from hf_attnprobe.statistics.estimates import (
     share_difference_interval,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.rows import Rows, Texts, mean_of
+from hf_attnprobe.statistics.rows import AT_ONCE, Rows, Texts, mean_of
 from hf_attnprobe.statistics.summary import Control, draws_of, groups_of_texts, position
 
 
@@ -379,7 +379,7 @@ def compare_rankings(
         texts = _at(Rows.of(rows).select(lambda name, *_, test=test: name == test), site)
         if texts is not None:
             pairs = _pairs_of(test, texts, against)
-            comparisons += _measured(test, pairs, seed)
+            comparisons += _measured(test, pairs, len(texts), seed)
     return tuple(comparisons)
 
 
@@ -398,38 +398,34 @@ class _Pair(NamedTuple):
     others: np.ndarray
 
 
-def _pairs_of(test: str, texts: Texts, against: str | None) -> list[_Pair]:
+def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
     """Every pair of one test in which some text has both values."""
-    pairs = _single_erasures(texts)
-    never = _by_ranking(texts, "never_flips")
+    if {"top_flips", "random_flips"} <= {*texts.names}:  # the largest weight, a random one
+        flips = (texts.values(name) for name in ("top_flips", "random_flips"))
+        yield _Pair("flips", "mcnemar", "top", "random", *flips)
     for family in MEANS[test]:
-        values = _by_ranking(texts, family)
-        names = _names(list(values), against)
-        if family == "fraction_to_flip":
-            for first, second in names:
-                sides = np.sign(values[second] - values[first])
-                later = np.sign(never[second] - never[first])
-                sides = np.where(sides == 0, later, sides)
-                nobody = np.zeros(len(sides))
-                pairs.append(_Pair("fewer_removals", "sign", first, second, sides, nobody))
-        for first, second in names:
-            sides_of = values[first], values[second]
-            pairs.append(_Pair(family, "permutation", first, second, *sides_of))
-    return [pair for pair in pairs if not np.isnan(pair.values - pair.others).all()]
+        known = _by_ranking(texts, family)
+        for first, second in _names(list(known), against) if family == "fraction_to_flip" else ():
+            sides = np.sign(texts.values(known[second]) - texts.values(known[first]))
+            never = (texts.values(f"never_flips@{ranking}") for ranking in (second, first))
+            sides = np.where(sides == 0, np.sign(np.subtract(*never)), sides)
+            yield _Pair("fewer_removals", "sign", first, second, sides, np.zeros(len(sides)))
+        for first, second in _names(list(known), against):
+            values = (texts.values(known[ranking]) for ranking in (first, second))
+            yield _Pair(family, "permutation", first, second, *values)
 
 
-def _single_erasures(texts: Texts) -> list[_Pair]:
-    """The largest weight against a random one."""
-    if not {"top_flips", "random_flips"} <= {*texts.names}:
-        return []
-    flips = (texts.values(name) for name in ("top_flips", "random_flips"))
-    return [_Pair("flips", "mcnemar", "top", "random", *flips)]
-
-
-def _measured(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
+def _measured(test: str, pairs: Iterator[_Pair], n_texts: int, seed: int) -> list[Comparison]:
     """The comparisons of one test, all on the same draws of signs."""
-    if not pairs:
-        return []
+    found: list[Comparison] = []
+    while some := [*itertools.islice(pairs, max(1, AT_ONCE // max(1, n_texts)))]:
+        some = [pair for pair in some if not np.isnan(pair.values - pair.others).all()]
+        found += _measured_together(test, some, seed) if some else []
+    adjusted = holm([c.p_value for c in found])
+    return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
+
+
+def _measured_together(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
     values, others = (
         np.stack([getattr(pair, side) for pair in pairs], axis=1) for side in ("values", "others")
     )
@@ -462,8 +458,7 @@ def _measured(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
                 p_value=p_values[k],
             )
         )
-    adjusted = holm([c.p_value for c in comparisons])
-    return [replace(c, adjusted_p_value=p) for c, p in zip(comparisons, adjusted, strict=True)]
+    return comparisons
 
 
 def _coin_p_value(n_first: int, n_second: int) -> float:
@@ -542,17 +537,17 @@ def _at(rows: Rows, site: tuple[int, int] | None) -> Texts | None:
     return Texts.at(rows, *sites) if len(sites) == 1 else None
 
 
-def _by_ranking(texts: Texts, family: str) -> dict[str, np.ndarray]:
-    """The values [texts] of ``family@ranking`` by ranking, in table order.
+def _by_ranking(texts: Texts, family: str) -> dict[str, str]:
+    """The statistics ``family@ranking`` by ranking, in table order.
 
     Single random orders are left out, their mean ``random`` stands for them.
     """
-    values = {}
-    for statistic in sorted(texts.names, key=position):
-        name, _, ranking = statistic.partition("@")
-        if name == family and not ranking.startswith("random_"):
-            values[ranking] = texts.values(statistic)
-    return values
+    split = [(name, *name.partition("@")) for name in sorted(texts.names, key=position)]
+    return {
+        ranking: name
+        for name, own, _, ranking in split
+        if own == family and not ranking.startswith("random_")
+    }
 
 
 def _names(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
