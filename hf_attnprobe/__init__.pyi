@@ -93,6 +93,7 @@ from hf_attnprobe.statistics.differences import Comparison as Comparison
 from hf_attnprobe.statistics.differences import compare_rankings as compare_rankings
 from hf_attnprobe.statistics.scores import Score as Score
 from hf_attnprobe.statistics.summary import Statistic as Statistic
+from hf_attnprobe.storage.rows import read_rows as read_rows
 from hf_attnprobe.studies.plan import StudyOptions as StudyOptions
 from hf_attnprobe.studies.report import StudyReport as StudyReport
 from hf_attnprobe.studies.run import study as study

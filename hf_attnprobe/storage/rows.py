@@ -194,16 +194,17 @@ def owner(folder: Path) -> str | None:
     return None
 
 
-def read_rows(folder: Path, test: str | None = None) -> pd.DataFrame:
-    """All rows of a folder, each once, in an order that only depends on them.
+def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
+    """All rows of a folder, long, each once, in an order that only depends on them.
 
     Args:
+        folder: ``rows`` in the folder of an audit, a draw of its control, or a retraining.
         test: whose rows alone are read; None: those of all.
 
     Raises:
         AttnProbeError: see :func:`read_part`.
     """
-    files = sorted(folder.glob("part-*.parquet"))
+    files = sorted(Path(folder).glob("part-*.parquet"))
     if not files:
         return pd.DataFrame({name: [] for name in COLUMNS})
     parts = [read_part(file, COLUMNS, test) for file in files]
