@@ -140,6 +140,7 @@ def touching(tree: Path, file: Path) -> list[list[str]]:
         text = test.read_text()
         is_own = module in text or test.stem == f"test_{file.stem}"
         found[0 if is_own else 1 if room in text else 2].append(str(test.relative_to(tree)))
+    found[1].sort(key=lambda test: f"/{file.parent.name}/" not in test)  # its own folder's first
     return found
 
 

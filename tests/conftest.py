@@ -39,26 +39,15 @@ torch.set_num_threads(1)
 LABELS = (*LABEL_NAMES, "mixed", "none")
 
 
-DRAWN = {"page", "audit_page", "reports", "report_forms", "text_view", "security", "job_report"}
-DRAWN |= {
-    "study",
-    "cli",
-    "publishing",
-    "calibrate",
-    "kills",
-    "differences",
-    "retraining",
-    "checkpoint_comparison",
-    "deception",
-    "robustness",
-}
+DRAWN = "page audit_page reports report_forms text_view security job_report study cli publishing"
+DRAWN += " calibrate kills differences retraining checkpoint_comparison deception robustness"
 """Folders and files of tests that look at what is drawn on a page, or draw what is spoilt."""
 
 
 @pytest.fixture(autouse=True)
 def _charts_are_sketched(request, monkeypatch):
     """Drawing takes half the time of a small audit with a folder, so few tests do it."""
-    if not {request.path.parent.name, request.path.stem.removeprefix("test_")} & DRAWN:
+    if not {request.path.parent.name, request.path.stem.removeprefix("test_")} & set(DRAWN.split()):
         monkeypatch.setattr("hf_attnprobe.reports.svg.draw", lambda chart: "<svg></svg>")
 
 
