@@ -1,6 +1,6 @@
 """What the documents tell a reader to do, works."""
 
-import importlib
+import importlib.metadata
 import json
 import re
 import runpy
@@ -86,8 +86,10 @@ def run_python_blocks(page: str, folder: Path, monkeypatch, smaller: dict[str, s
 # --- commands and links -----------------------------------------------------------------
 
 
-def test_every_command_is_understood(registries):
+def test_every_command_is_understood(registries, monkeypatch):
     """An ``attnprobe`` command by the parser, and ``make`` has the target; there are no others."""
+    installed = importlib.metadata.EntryPoint("attention_entropy", "attention_entropy", "")
+    monkeypatch.setattr("hf_attnprobe.cli.flags.entry_points", lambda group: [installed])
     page = read("docs/extending.md")
     file = re.findall(r"<!-- file: \S+ -->\n```python\n(.*?)```", page, re.S)[0]
     exec(compile(file, "docs/extending.md", "exec"), {})
