@@ -23,13 +23,14 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import cached_file, find_adapter_config_file, is_peft_available
+from transformers.utils import find_adapter_config_file, is_peft_available
 
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.checkpoints.origins import (
+    CONFIGS,
     Origin,
     check_adapter_is_data,
     check_names_no_code,
@@ -341,18 +342,6 @@ def _base_name(origin: Origin, values: Mapping[str, Any]) -> str:
     return str(values.get("base_model_name_or_path") or "")
 
 
-def has_tokenizer(origin: Origin) -> bool:
-    """Whether a tokenizer was saved beside the weights."""
-    with origin.reported():
-        file = cached_file(
-            origin.name,
-            "tokenizer_config.json",
-            _raise_exceptions_for_missing_entries=False,
-            **origin.place,
-        )
-    return file is not None
-
-
 def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) -> PreTrainedModel:
     """The base model with an adapter's weights added into its own.
 
@@ -540,8 +529,7 @@ def has_trained_attention(config: PreTrainedConfig) -> bool:
 
 def _check_folder(folder: Path) -> None:
     check_whole(folder)
-    names = ("config.json", "adapter_config.json")
-    if not any((folder / name).exists() for name in names):
+    if not any((folder / name).exists() for name in CONFIGS):
         raise AttnProbeError(
             f"expected a model in {folder}, found no config.json there; give the folder "
             "of save_pretrained"

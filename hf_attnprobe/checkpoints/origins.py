@@ -16,6 +16,8 @@ from hf_attnprobe.options import check_name, check_path
 
 
 logger = logging.getLogger(__name__)
+CONFIGS = ("config.json", "adapter_config.json")
+"""Either marks a folder as that of a model."""
 LONGEST = 300
 """Characters of somebody else's error that are shown."""
 
@@ -54,6 +56,16 @@ class Origin:
             "subfolder": self.subfolder,
         }
         return {name: value for name, value in given.items() if value is not None}
+
+    def file(self, name: str) -> Path | None:
+        """A file of the checkpoint, fetched from the Hub; None where it has none."""
+        if self.folder is not None:
+            return self.folder / name if (self.folder / name).is_file() else None
+        with self.reported():
+            found = cached_file(
+                self.name, name, _raise_exceptions_for_missing_entries=False, **self.place
+            )
+        return Path(found) if found else None
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
@@ -130,17 +142,8 @@ def commit_of(origin: Origin) -> str | None:
     """
     if origin.folder is not None:
         return None
-    with origin.reported():
-        for name in ("config.json", "adapter_config.json"):
-            file = cached_file(
-                origin.name,
-                name,
-                _raise_exceptions_for_missing_entries=False,
-                **origin.place,
-            )
-            if file is not None:
-                return extract_commit_hash(file, None)
-    return None
+    file = next(filter(None, map(origin.file, CONFIGS)), None)
+    return None if file is None else extract_commit_hash(str(file), None)
 
 
 def _folder_meant(folder: Path, subfolder: str | None) -> str:
@@ -150,7 +153,7 @@ def _folder_meant(folder: Path, subfolder: str | None) -> str:
                 f"expected a folder {subfolder} in {folder}, found none; leave subfolder out"
             )
         folder = folder / subfolder
-    if any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
+    if any((folder / name).exists() for name in CONFIGS):
         return str(folder)
     saved = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
     numbered = [path for path in saved if path.name.rpartition("-")[2].isdigit()]
@@ -216,7 +219,7 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
         return
     named = values.get("transformers_weights")
     names = [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
-    found = (file for name in names if (file := _file_of(origin, name)) is not None)
+    found = (file for name in names if (file := origin.file(name)) is not None)
     file = next(found, None)
     if file is None:
         raise _pickled(origin)
@@ -240,7 +243,7 @@ def check_adapter_is_data(origin: Origin) -> None:
     Raises:
         AttnProbeError: it has none, and no ``allow_pickle``.
     """
-    if not origin.allow_pickle and _file_of(origin, ADAPTER_WEIGHTS) is None:
+    if not origin.allow_pickle and origin.file(ADAPTER_WEIGHTS) is None:
         raise _pickled(origin)
 
 
@@ -267,21 +270,6 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield str(name), value
         if isinstance(value, Mapping):
             yield from _named(value)
-
-
-def _file_of(origin: Origin, name: str) -> Path | None:
-    """A file of the checkpoint, fetched from the Hub where it is there."""
-    if origin.folder is not None:
-        file = origin.folder / name
-        return file if file.is_file() else None
-    with origin.reported():
-        found = cached_file(
-            origin.name,
-            name,
-            _raise_exceptions_for_missing_entries=False,
-            **origin.place,
-        )
-    return Path(found) if found else None
 
 
 def _parts(index: Path) -> list[str]:

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.checkpoints.loading import adapter_config, base_of, has_tokenizer
+from hf_attnprobe.checkpoints.loading import adapter_config, base_of
 from hf_attnprobe.checkpoints.origins import Origin, first_line, origin_of
 from hf_attnprobe.errors import AttnProbeError
 
@@ -38,7 +38,7 @@ def load_tokenizer(
     """
     origin = origin_of(model, trust_remote_code=trust_remote_code)
     values = adapter_config(origin)
-    if values is not None and not has_tokenizer(origin):
+    if values is not None and origin.file("tokenizer_config.json") is None:
         origin = base_of(origin, values)
     try:
         # the revision is in `place`: that of the model

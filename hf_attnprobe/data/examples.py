@@ -214,53 +214,44 @@ def open_split(
 
 def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
     """The rows of an opened split, see :func:`load_examples`; there may be none."""
-    source, rows, recipe = opened.source, opened.rows, opened.recipe
-    splits, split = opened.splits, opened.name
-    images: dict[str, list[Any]] = {}
+    source, recipe = opened.source, opened.recipe
+    images, choices = {}, None
     if not recipe.text_column:
         images = read_images(source, texts=bool(set(SINGLE) & set(source.column_names)))
-    if not images:
+    if images:
+        columns, seconds = TextColumns(tuple(images)), None
+        texts = [""] * len(source)
+    else:
         columns, choices = _text_columns(source, recipe)
         texts, seconds = read_texts(source, columns)
-    else:
-        columns, choices = TextColumns(tuple(images)), None
-        texts, seconds = [""] * len(source), None
-    ids = _example_ids(source)
-    table: dict[str, Sequence[Any]] = {"example_id": ids, "text": texts}
-    table |= images
-    if seconds is not None:
-        table["text_pair"] = seconds
     word_labels, word_names = _word_labels(source, columns, recipe, texts)
     is_beside = recipe.label_column is None and "label" in source.column_names
+    labels = Labels("classes", [-1] * len(source))
     if word_labels is None or is_beside:
-        labels = _read_labels(source, splits, recipe)
-    else:
-        labels = Labels("classes", [-1] * len(ids))
+        labels = _read_labels(source, opened.splits, recipe)
     labels = keep_classes(labels, recipe.keep_labels)
-    table["label"] = labels.values
-    for ending, strings in (("", texts), ("_pair", seconds)):
-        rationales = strings and read_rationales(source, strings, ending)
-        if rationales:
-            table[f"rationale{ending}"] = rationales
-    if word_labels is not None:
-        table["word_labels"] = word_labels
-    if seconds is not None:
-        table |= read_answers(source, seconds)
-    if choices is not None:
-        table["choices"] = choices
-
-    tags = read_word_tags(source)
-    if tags is not None:
-        table["word_tags"] = tags
-
-    is_training = split in ("train", "validation")
-    if recipe.keep_labels is not None:
-        rows = [row for row in rows if labels.values[row] is not None]
+    ids = _example_ids(source)
+    of_seconds = {} if seconds is None else read_answers(source, seconds)
+    table: dict[str, Any] = {
+        "example_id": ids,
+        "text": texts,
+        **images,
+        "text_pair": seconds,
+        "label": labels.values,
+        "rationale": read_rationales(source, texts),
+        "rationale_pair": seconds and read_rationales(source, seconds, "_pair"),
+        "word_labels": word_labels,
+        **of_seconds,
+        "choices": choices,
+        "word_tags": read_word_tags(source),
+    }
+    is_training = opened.name in ("train", "validation")
+    keeps_all = recipe.keep_labels is None
+    rows = [row for row in opened.rows if keeps_all or labels.values[row] is not None]
     rows = [row for row in rows if recipe.admits(texts[row], training=is_training)]
     rows = sample(rows, [ids[row] for row in rows], limit)
-    for name, values in table.items():
-        table[name] = [values[row] for row in rows]
-    return _to_dataset(table, labels, word_names, columns)
+    chosen = {k: [values[row] for row in rows] for k, values in table.items() if values is not None}
+    return _to_dataset(chosen, labels, word_names, columns)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import errno
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -265,24 +266,11 @@ def _to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":
     """The splits, with the types of their columns."""
     import datasets
 
-    places = datasets.List(datasets.Value("int64"))
-    special = {
-        "rationale": places,
-        "rationale_pair": places,
-        "choices": datasets.List(datasets.Value("string")),
-    }
-    if contents.classes is not None:
-        special["label"] = datasets.ClassLabel(names=list(contents.classes))
-    splits = {}
-    for split, rows in contents.splits.items():
-        columns = {name: [row[name] for row in rows] for name in (rows or [{}])[0]}
-        features = {}
-        for name in columns:
-            is_number = isinstance(rows[0][name], int)
-            plain = datasets.Value("int64" if is_number else "string")
-            features[name] = special.get(name, plain)
-        splits[split] = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
-    return splits
+    splits = {name: datasets.Dataset.from_list(rows) for name, rows in contents.splits.items()}
+    if contents.classes is None:
+        return splits
+    label = datasets.ClassLabel(names=list(contents.classes))
+    return {name: examples.cast_column("label", label) for name, examples in splits.items()}
 
 
 def _check_there(path: Path, recipe: Recipe) -> None:
@@ -376,19 +364,13 @@ def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
     examples = examples.rename_columns({name: name.strip() for name in blank})
     table = examples.data.table
     for position, (name, feature) in enumerate(examples.features.items()):
-        kind = getattr(feature, "dtype", "")
-        if kind in ("string", "large_string") and table[name].null_count:
-            filled = pc.fill_null(table[name], "")
-            table = table.set_column(position, name, filled)
-    filled = datasets.Dataset(table, info=examples.info, split=examples.split)
-    if "example_id" not in filled.column_names:
-        return filled
-    ids = filled.with_format(None)["example_id"][:]
-    if not all(str(k).isdecimal() and int(k) <= LARGEST_ID for k in ids):
-        return filled
-    numbers = pa.array([int(k) for k in ids], pa.int64())
-    position = filled.column_names.index("example_id")
-    return datasets.Dataset(table.set_column(position, "example_id", numbers))
+        if getattr(feature, "dtype", "") in ("string", "large_string"):
+            column = pc.fill_null(table[name], "")
+            if name == "example_id":
+                with suppress(pa.ArrowInvalid):  # names that are no numbers stay
+                    column = pc.cast(column, pa.int64())
+            table = table.set_column(position, name, column)
+    return datasets.Dataset(table)
 
 
 def _is_columns(dataset: Any) -> bool:

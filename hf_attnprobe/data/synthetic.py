@@ -33,7 +33,7 @@ splits them.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.errors import AttnProbeError
@@ -164,28 +164,44 @@ def rationale_examples(
             f"{max_tokens}; widen the range"
         )
     rng = random.Random(seed)
+
+    def draw(label: int) -> dict[str, Any]:
+        length = rng.randint(min_tokens, max_tokens)
+        tokens, rationale = _sentence(rng, length, label, negation_rate, decoy_rate)
+        text = " ".join(tokens)
+        return {"text": text, "tokens": tokens, "label": label, "rationale": rationale}
+
+    return _different(n_examples, _balanced(rng, 2), draw, "sentences", "raise max_tokens")
+
+
+def _balanced(rng: random.Random, n_labels: int) -> Iterator[int]:
+    """Labels in random order, of as many in succession one of each."""
+    while True:
+        if n_labels == 2:
+            first = rng.randrange(2)
+            yield from (first, 1 - first)
+        else:
+            yield from reversed(rng.sample(range(n_labels), n_labels))
+
+
+def _different(
+    n: int,
+    labels: Iterator[int],
+    draw: Callable[[int], dict[str, Any]],
+    what: str,
+    advice: str,
+) -> Iterator[dict[str, Any]]:
+    """Examples whose texts differ from all before."""
     seen: set[tuple[str, ...]] = set()
-    for example_id in range(n_examples):
-        if example_id % 2 == 0:
-            first_label = rng.randrange(2)
-        label = first_label ^ (example_id % 2)
-        for _ in range(_ATTEMPTS):
-            length = rng.randint(min_tokens, max_tokens)
-            tokens, rationale = _sentence(rng, length, label, negation_rate, decoy_rate)
-            if tuple(tokens) not in seen:
+    for example_id, label in zip(range(n), labels, strict=False):
+        for example in (draw(label) for _ in range(_ATTEMPTS)):
+            texts = tuple(value for value in example.values() if isinstance(value, str))
+            if texts not in seen:
                 break
         else:
-            raise AttnProbeError(
-                f"found only {example_id} different sentences of {n_examples}; raise max_tokens"
-            )
-        seen.add(tuple(tokens))
-        yield {
-            "example_id": example_id,
-            "text": " ".join(tokens),
-            "tokens": tokens,
-            "label": label,
-            "rationale": rationale,
-        }
+            raise AttnProbeError(f"found only {example_id} different {what} of {n}; {advice}")
+        seen.add(texts)
+        yield {"example_id": example_id, **example}
 
 
 def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
@@ -230,13 +246,26 @@ def _sentence(
     room -= len(verdict) + sum(len(clause) + 1 for clause in others)
     n_before = rng.randint(0, len(others))
     tokens = rng.sample(_OPENERS, room)
+    start = _join(tokens, verdict, others, n_before, lambda: rng.choice(_CONNECTIVES))
+    return tokens, [start + position for position in rationale]
+
+
+def _join(
+    words: list[str],
+    told: list[str],
+    others: Sequence[list[str]],
+    n_before: int,
+    connective: Callable[[], str],
+) -> int:
+    """Puts a clause behind some of the others and before the rest; where it begins."""
     for clause in others[:n_before]:
-        tokens += [*clause, rng.choice(_CONNECTIVES)]
-    start = len(tokens)
-    tokens += verdict
+        words += [*clause, connective()]
+    start = len(words)
+    words += told
     for clause in others[n_before:]:
-        tokens += [rng.choice(_CONNECTIVES), *clause]
-    return [*tokens, "."], [start + position for position in rationale]
+        words += [connective(), *clause]
+    words.append(".")
+    return start
 
 
 def _verdict(
@@ -342,22 +371,10 @@ def evidence_pairs(
     if not 0 <= decoy_rate <= 1:
         raise AttnProbeError(f"expected a decoy_rate from 0 to 1, got {decoy_rate}; it is a share")
     rng = random.Random(seed)
-    seen: set[tuple[str, str]] = set()
-    labels: list[int] = []
-    for example_id in range(n_pairs):
-        if not labels:
-            labels = rng.sample(range(3), 3)
-        label = labels.pop()
-        for _ in range(_ATTEMPTS):
-            pair = _pair(rng, label, decoy_rate)
-            if (pair["premise"], pair["hypothesis"]) not in seen:
-                break
-        else:
-            raise AttnProbeError(
-                f"found only {example_id} different pairs of {n_pairs}; ask for fewer"
-            )
-        seen.add((pair["premise"], pair["hypothesis"]))
-        yield {"example_id": example_id, **pair}
+    labels = _balanced(rng, len(PAIR_LABELS))
+    return _different(
+        n_pairs, labels, lambda label: _pair(rng, label, decoy_rate), "pairs", "ask for fewer"
+    )
 
 
 def evidence_pair_dataset(n_pairs: int = 6000, **options: Any) -> "datasets.DatasetDict":
@@ -433,13 +450,8 @@ def _premise(rng: random.Random, thing: str, told: str, decoy_rate: float) -> tu
     scene = _fill_pair(rng, rng.choice(_SCENES), thing, told)
     n_before = rng.randint(0, len(clauses))
     words: list[str] = []
-    for clause in clauses[:n_before]:
-        words += [*clause, ","]
-    place = len(words) + scene.index(told)
-    words += scene
-    for clause in clauses[n_before:]:
-        words += [",", *clause]
-    return [*words, "."], place
+    start = _join(words, scene, clauses, n_before, lambda: ",")
+    return words, start + scene.index(told)
 
 
 def _fill_pair(rng: random.Random, template: str, thing: str, attribute: str) -> list[str]:
