@@ -28,8 +28,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Site
-from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
+from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.functional.erasure import (
     minimal_flip_set,

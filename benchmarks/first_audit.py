@@ -20,8 +20,7 @@ import work
 from sides import EPSILONS, OurSide, PlainSide, Rows
 
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
-from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
+from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.inference.encoding import tokenize
 

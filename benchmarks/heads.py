@@ -32,8 +32,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Observation, Site
-from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
+from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.permutation import permutation

@@ -16,12 +16,12 @@ import hf_attnprobe
 from hf_attnprobe import audit, cli, run_partition
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.calibration.run import calibrate
+from hf_attnprobe.calibration.report import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.cli import verbs
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.data.catalogue import known_datasets
+from hf_attnprobe.data.examples import known_datasets
 from hf_attnprobe.deception import run as deception
 from hf_attnprobe.faithfulness.options import OPTIONS
 from hf_attnprobe.faithfulness.registry import tests as all_tests

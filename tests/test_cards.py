@@ -19,12 +19,13 @@ from hf_attnprobe.cards.metadata import (
     AuditedOn,
     Card,
     Checkpoint,
+    DataName,
     entries,
     eval_results,
     eval_results_yaml,
     metadata,
+    public,
 )
-from hf_attnprobe.cards.names import DataName, public
 from hf_attnprobe.cards.readme import BEGIN, END, Readme, dumped, with_others
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import Finding

@@ -11,9 +11,15 @@ from transformers import PreTrainedConfig
 
 from hf_attnprobe import AttnProbeError, Data, load_examples
 from hf_attnprobe.adapters.pretrained import class_names
-from hf_attnprobe.data.examples import columns_read, dataset_fingerprint, label_kind, label_names
+from hf_attnprobe.data.examples import (
+    check_sets,
+    columns_read,
+    dataset_fingerprint,
+    label_kind,
+    label_names,
+    load_splits,
+)
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.data.splits import check_sets, load_splits
 from hf_attnprobe.inference.labels import labels_of_model
 
 

@@ -138,7 +138,7 @@ def test_every_model_is_an_ordinary_checkpoint(folder, report):
 
 def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
     """λ = .002 in our scale: .001 here, not .05. Its weights, read again, are those that the model was trained with."""
-    from hf_attnprobe.data.splits import load_splits
+    from hf_attnprobe.data.examples import load_splits
     from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
     from hf_attnprobe.retraining.base import load_base
 

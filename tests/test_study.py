@@ -30,8 +30,8 @@ from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
-from hf_attnprobe.studies import papers
 from hf_attnprobe.studies import plan as study_plan
+from hf_attnprobe.studies import results
 from hf_attnprobe.studies import results as study_grid
 from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.plan import FolderOf, Job, StudyOptions, load_as, name_of
@@ -661,7 +661,7 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
         }
     )
     job = Job("audit", "audit", {"dataset": "sst"}, {}, "audit")
-    table = papers._correlation([papers._Group(job, 0, rows)])
+    table = results._correlation([results._Group(job, 0, rows)])
     (row,) = cells(table)
     assert row["significant"] == 0.5 and row["published significant"] == 0.59
     assert "either sign" in table.sentences[0]

@@ -19,7 +19,7 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.attention_classifier import configuration_attention_classifier as configuration
-from hf_attnprobe.data import splits
+from hf_attnprobe.data import examples as splits
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.statistics.scores import classification_metrics
 from hf_attnprobe.training import classifier as training

@@ -28,9 +28,8 @@ from hf_attnprobe.auditing.selection import (
 from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
 from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.data.arguments import Data, as_data
-from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.columns import column_of, has_images
 from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
-from hf_attnprobe.data.images import has_images
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness.registry import asked_tests, tests
 from hf_attnprobe.functional.fingerprint import hash_of_tensors

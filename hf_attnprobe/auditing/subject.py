@@ -29,14 +29,14 @@ from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
-from hf_attnprobe.checkpoints.tokenizers import (
+from hf_attnprobe.checkpoints.loading import (
     check_belongs,
     check_tokenizer,
+    load_model,
     load_processor,
     load_tokenizer,
 )
+from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import mask_id
 from hf_attnprobe.inference.images import ImageReader, reader_of, takes_images

@@ -1,22 +1,428 @@
-"""The models of known truth: constructs by formula, and grafts in a tiny BERT."""
+"""Models whose truth is known, because they are made by hand: no training, no download.
+
+    logit = gain · Σ_i a_i [(1 − c) v_i + c Σ_j v_j] + around · Σ_j v_j,  a = softmax(s)
+
+Every word has a score s and a value v, a vector of one number per class. Where s is
+large, what v says there, whether every state holds the sum of all (c) and whether there
+is a path around attention are the knobs. White-box models have tested explanations
+before: Hao 2020 (arXiv 2010.08606), Khakzar et al. 2023 (arXiv 2310.06514).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
+from zlib import crc32
 
+import numpy as np
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from torch import Tensor, nn
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters import wrap
-from hf_attnprobe.calibration.constructed import (
-    VOCABULARY,
-    Drawn,
-    Knobs,
-    Role,
-    draw,
-    tokenizer,
-    words_of,
-)
+from hf_attnprobe.adapters import register_adapter, wrap
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
+from hf_attnprobe.data.tokenizer import SPECIAL_TOKENS, build_tokenizer
+from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.intervention import permute, random_permutations
 
+
+N_FILLERS = 60
+PER_CLASS = 4
+"""Words of a role and a class."""
+VOCABULARY = [a + b + c for a in "bdfgklmnpr" for b in "aeiou" for c in "kmst"]
+"""Made-up words: the first are fillers, of those behind them each role has its own."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """Words of a text that are no fillers.
+
+    Attributes:
+        share: of the attention, for each of them in a text of mean length; 0: the score
+            is that of a filler.
+        worth: how far one moves the margin of its class; against it where negative.
+        n: how many are in a text.
+        side: the class it speaks of: the text's label, or any, drawn by text. "one" is a
+            single word in all texts. Of "left" and "right" neither says anything alone:
+            together they say whether their own classes are equal.
+    """
+
+    share: float = 0.0
+    worth: float = 1.0
+    n: int = 1
+    side: Literal["label", "any", "one", "left", "right"] = "label"
+
+    @property
+    def evidence(self) -> float:
+        """What all of them in a text say for its label, if that is certain."""
+        return 0.0 if self.side in ("any", "one") else self.n * self.worth
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """A kind of constructed model, and its texts.
+
+    Attributes:
+        roles: words that are no fillers.
+        logit: the margin of a text's label that goes through attention, in a text of
+            mean length without noise; without roles the standard deviation of a word's.
+        around: the margin that goes around attention.
+        shared: c, from 0 (a state knows its word) to 1 (every state knows all).
+        score_noise: standard deviation of the words' scores.
+        value_noise: standard deviation of the fillers' worth.
+        labels: the class of the roles, what the model says, or nothing but chance.
+        n_classes: two or more.
+        lengths: the fewest and the most words of a text.
+    """
+
+    roles: tuple[Role, ...] = (Role(share=0.85),)
+    logit: float = 6.0
+    around: float = 0.0
+    shared: float = 0.0
+    score_noise: float = 0.3
+    value_noise: float = 0.03
+    labels: Literal["key", "own", "chance"] = "key"
+    n_classes: int = 2
+    lengths: tuple[int, int] = (8, 14)
+
+    @property
+    def filler_share(self) -> float:
+        """Of the attention, for each word without a share, in a text of mean length."""
+        sharing = [role for role in self.roles if role.share]
+        n_rest = sum(self.lengths) / 2 - sum(role.n for role in sharing)
+        return (1 - sum(role.share * role.n for role in sharing)) / n_rest
+
+    @property
+    def gain(self) -> float:
+        """What gives attention's path the margin ``logit``."""
+        if not self.roles:
+            return self.logit
+        attended = sum((r.share or self.filler_share) * r.evidence for r in self.roles)
+        return self.logit / ((1 - self.shared) * attended + self.shared * self.total_evidence)
+
+    @property
+    def total_evidence(self) -> float:
+        """What all words of a text say for its label, with equal weights of 1."""
+        return sum(role.evidence for role in self.roles)
+
+
+class ConstructedModel(nn.Module):
+    """Token ids to logits, by the formula of this module.
+
+    Args:
+        scores: [words].
+        values: [words, classes].
+        halves: [words, 2]; a left and a right word say together the product of theirs.
+        gain, shared, around: numbers, see :class:`Knobs`.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        values: Tensor,
+        halves: Tensor,
+        *,
+        gain: float,
+        shared: float,
+        around: float,
+    ) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(scores, requires_grad=False)
+        self.values = nn.Parameter(values, requires_grad=False)
+        self.halves = nn.Parameter(halves, requires_grad=False)
+        self.register_buffer("paths", torch.tensor([gain, shared, around]).double())
+
+    def forward(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Logits [batch, classes]; mask bool [batch, keys]."""
+        states, rest = self.read(input_ids, mask.double())
+        return (attend(self.scores[input_ids], mask)[..., None] * states).sum(-2) + rest
+
+    def read(self, input_ids: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention averages, and what goes around it, both in logits.
+
+        Args:
+            present: by what each word's value is multiplied, 0 where there is no word;
+                [..., batch, keys].
+
+        Returns:
+            [..., batch, keys, classes] and [..., batch, classes].
+        """
+        gain, shared, around = self.get_buffer("paths")
+        values = self.values[input_ids] * present[..., None]
+        halves = self.halves[input_ids] * present[..., None]
+        together = (halves * halves.sum(-2, keepdim=True).flip(-1)).sum(-1)
+        values = values + together[..., None] * _sides(values)
+        total = values.sum(-2)
+        states = (1 - shared) * values + shared * total[..., None, :]
+        return gain * states, around * total
+
+
+def attend(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the mask, [..., keys]; all 0 where it is empty."""
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    return weights.nan_to_num(0.0)
+
+
+def _sides(values: Tensor) -> Tensor:
+    """−½ for the first class and ½ for the second."""
+    sides = values.new_zeros(values.shape[-1])
+    sides[0], sides[1] = -0.5, 0.5
+    return sides
+
+
+class ConstructedAdapter(AttentionModelBase):
+    """One layer, one head, one query; all of it in closed form, in float64.
+
+    ``LinearReadout`` holds for attention that sums to 1: what goes around it is then
+    part of every token's logits.
+
+    Args:
+        model: what is read.
+        reassignment: seed by which each text's weights go to other tokens of it; None
+            leaves them where they are.
+    """
+
+    def __init__(self, model: ConstructedModel, *, reassignment: int | None = None) -> None:
+        self.model: ConstructedModel = model.double().eval()
+        self.reassignment = reassignment
+        n_words, n_classes = model.values.shape
+        self.n_embeddings = n_words
+        self.label_names = [f"class {k}" for k in range(n_classes)]
+
+    def reassigned(self, seed: int) -> "ConstructedAdapter":
+        """The same model, its weights of each text shuffled among the content tokens.
+
+        Of what is left of a text each token keeps the weight it was given, renormalised.
+        """
+        return ConstructedAdapter(self.model, reassignment=seed)
+
+    def sites(self) -> list[Site]:
+        return [Site()]
+
+    def prepare(
+        self,
+        inputs: Mapping[str, Tensor],
+        example_ids: tuple[int, ...],
+        labels: Tensor | None = None,
+    ) -> Batch:
+        content = inputs["attention_mask"].bool() & ~inputs["special_tokens_mask"].bool()
+        kept = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        return Batch(kept, content, content, tuple(example_ids), labels)
+
+    @torch.no_grad()
+    def observe(self, batch: Batch) -> Observation:
+        """The state is the scores, what attention averages, and what goes around it."""
+        scores = self.model.scores[batch.inputs["input_ids"]]
+        if self.reassignment is not None:
+            order = random_permutations(
+                batch.content_mask[:, None],
+                1,
+                seed=self.reassignment,
+                example_ids=batch.example_ids,
+            )
+            scores = permute(scores, order[0, :, 0])
+        states, rest = self.model.read(batch.inputs["input_ids"], batch.mask.double())
+        attention = attend(scores, batch.mask)
+        probs = _probs(attention, states, rest)
+        maps = (attention[:, None, None],)
+        return Observation(self, batch, probs, maps, (scores, states, rest))
+
+    def native_probs(self, batch: Batch) -> Tensor | None:
+        if self.reassignment is not None:
+            return None
+        return self.model(batch.inputs["input_ids"], batch.mask).softmax(-1)
+
+    def visible(self, observation: Observation, layer: int) -> Tensor:
+        return observation.batch.mask[:, None]
+
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+        return values[:, 0]
+
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        _, states, rest = observation.state
+        weights = attention[0][:, :, 0, 0].transpose(0, 1)
+        return ((weights @ states).transpose(0, 1) + rest).softmax(-1)
+
+    # Capabilities
+
+    def token_logits(self, observation: Observation) -> Tensor:
+        _, states, rest = observation.state
+        return states + rest[:, None]
+
+    def readout_bias(self) -> Tensor:
+        return self.model.values.new_zeros(len(self.label_names))
+
+    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+        present = observation.batch.mask.double().requires_grad_()
+        with torch.enable_grad():
+            ids = observation.batch.inputs["input_ids"]
+            states, rest = self.model.read(ids, present)
+            probs = _probs(observation.attention[0][:, 0, 0], states, rest)
+            (slope,) = torch.autograd.grad(small_side(probs, target).sum(), present)
+        return slope * observation.batch.mask
+
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+        """In closed form: p (z_target − Σ_k p_k z_k) with the states z."""
+        _, states, _ = observation.state
+        probs = observation.probs
+        explained = target[:, None, None].expand(-1, states.shape[1], 1)
+        mean = (states * probs[:, None]).sum(-1)
+        above_mean = states.gather(-1, explained)[..., 0] - mean
+        return [(probs.gather(-1, target[:, None]) * above_mean)[:, None, None]]
+
+    def leave_one_out(self, observation: Observation) -> Tensor:
+        n_texts, n_keys = observation.batch.mask.shape
+        each = torch.eye(n_keys, dtype=torch.bool)[:, None].expand(-1, n_texts, -1)
+        return self.erase_inputs(observation, each).transpose(0, 1)
+
+    @torch.no_grad()
+    def erase_inputs(
+        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+    ) -> Tensor:
+        """As in the protocol; no word stands for an erased one, so all are deleted."""
+        batch, scores = observation.batch, observation.state[0]
+        kept = batch.mask & ~(erased & batch.content_mask)
+        states, rest = self.model.read(batch.inputs["input_ids"], kept.double())
+        return _probs(attend(scores, kept), states, rest)
+
+
+def _probs(attention: Tensor, states: Tensor, rest: Tensor) -> Tensor:
+    """[..., batch, keys] and what it averages -> [..., batch, classes]."""
+    return ((attention[..., None] * states).sum(-2) + rest).softmax(-1)
+
+
+register_adapter(ConstructedModel, ConstructedAdapter)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One model of a kind, with its texts.
+
+    Attributes:
+        adapter: the model behind the protocol, a :class:`ConstructedAdapter` or a graft.
+        texts: of words joined by spaces.
+        labels: the number of each text's class.
+    """
+
+    adapter: AttentionModelBase
+    texts: Sequence[str]
+    labels: Sequence[int]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """One token per word."""
+        return tokenizer()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The texts as an audit takes them."""
+        pairs = zip(self.texts, self.labels, strict=True)
+        return [{"text": text, "label": label} for text, label in pairs]
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerBase:
+    """The tokenizer of all constructed models."""
+    return build_tokenizer([" ".join(VOCABULARY)])
+
+
+def draw(name: str, knobs: Knobs, *, seed: int, n_texts: int) -> Drawn:
+    """A model of a kind, and texts for it.
+
+    Fewer texts are the first of more, and the model is the same.
+
+    Args:
+        name: of the kind; two kinds of one seed are drawn apart.
+        knobs: what the kind is.
+        seed: of words and texts.
+        n_texts: how many.
+    """
+    model = _model(knobs, np.random.default_rng([seed, crc32(name.encode()), 0]))
+    adapter = ConstructedAdapter(model)
+    draws = np.random.default_rng([seed, crc32(name.encode()), 1])
+    pairs = [_text(knobs, draws) for _ in range(n_texts)]
+    texts, labels = [text for text, _ in pairs], [label for _, label in pairs]
+    if knobs.labels == "own":
+        labels = _said(adapter, texts)
+    return Drawn(adapter, texts, labels)
+
+
+def _model(knobs: Knobs, draws: np.random.Generator) -> ConstructedModel:
+    n_classes = knobs.n_classes
+    n_words = len(VOCABULARY)
+    scores = draws.normal(0, knobs.score_noise, n_words)
+    values = draws.normal(0, knobs.value_noise / 2**0.5, (n_words, n_classes))
+    halves = np.zeros((n_words, 2))
+    for place, role in enumerate(knobs.roles):
+        for k in range(n_classes):
+            words = words_of(place, k, n_classes)
+            values[words] = 0
+            if role.share:
+                scores[words] += np.log(role.share / knobs.filler_share)
+            if role.side in ("left", "right"):
+                halves[words, int(role.side == "right")] = role.worth * (2 * k - 1)
+            else:
+                values[words, k] = role.worth
+    order = [*SPECIAL_TOKENS, *VOCABULARY]
+    ids = tokenizer().convert_tokens_to_ids(order)
+    places = np.empty(len(order), dtype=np.int64)
+    places[ids] = np.arange(len(order))
+    none = len(SPECIAL_TOKENS)
+
+    def by_id(table: np.ndarray) -> Tensor:
+        padded = np.concatenate([np.zeros((none, *table.shape[1:])), table])
+        return torch.from_numpy(padded[places])
+
+    around = knobs.around / knobs.total_evidence if knobs.around else 0.0
+    return ConstructedModel(
+        by_id(scores),
+        by_id(values),
+        by_id(halves),
+        gain=knobs.gain,
+        shared=knobs.shared,
+        around=around,
+    )
+
+
+def words_of(place: int, k: int, n_classes: int) -> slice:
+    """Where the words of a role and a class stand in the vocabulary."""
+    start = N_FILLERS + (place * n_classes + k) * PER_CLASS
+    return slice(start, start + PER_CLASS)
+
+
+def _text(knobs: Knobs, draws: np.random.Generator) -> tuple[str, int]:
+    """A text and its label."""
+    n_classes = knobs.n_classes
+    label = int(draws.integers(n_classes))
+    left = int(draws.integers(2))
+    sides = {"label": label, "one": 0, "left": left, "right": left ^ label ^ 1}
+    words: list[int] = []
+    for place, role in enumerate(knobs.roles):
+        side = int(draws.integers(n_classes)) if role.side == "any" else sides[role.side]
+        own = words_of(place, side, n_classes)
+        last = own.start + 1 if role.side == "one" else own.stop
+        words += draws.integers(own.start, last, role.n).tolist()
+    low, high = knobs.lengths
+    n_fillers = int(draws.integers(low, high + 1)) - len(words)
+    words += draws.integers(0, N_FILLERS, max(n_fillers, 1)).tolist()
+    if knobs.labels == "chance":
+        label = int(draws.integers(n_classes))
+    return " ".join(VOCABULARY[word] for word in draws.permutation(words)), label
+
+
+def _said(adapter: ConstructedAdapter, texts: Sequence[str]) -> list[int]:
+    """The classes that the model predicts."""
+    inputs = tokenizer()(
+        list(texts),
+        padding=True,
+        return_special_tokens_mask=True,
+        return_tensors="pt",
+    )
+    batch = adapter.prepare(inputs, tuple(range(len(texts))))
+    return adapter.observe(batch).probs.argmax(-1).tolist()
+
+
+# --- The models of known truth: constructs by formula, and grafts in a tiny BERT -----------------
 
 FLAG, CLASS, FIRST, READ = range(4)
 """Directions of the hidden states: is looked at, which class, first token, evidence."""
@@ -85,7 +491,7 @@ def grafted(graft: Graft, *, seed: int) -> BertForSequenceClassification:
 
 # --- The kinds of constructed models, and which answer is true of each, and why ------------------
 # A truth belongs to a rule: attention may name what matters and still not be needed. It
-# follows from the formula of :mod:`hf_attnprobe.calibration.constructed`, never from a
+# follows from the formula of :mod:`hf_attnprobe.calibration.constructs`, never from a
 # test, and where the formula does not decide a question there is none.
 
 WHOLE = "whole"

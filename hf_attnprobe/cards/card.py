@@ -3,7 +3,8 @@
 The findings of an audit are blocks, printed as every report prints them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,10 +16,17 @@ from hf_attnprobe.cards.metadata import (
     AuditedOn,
     Card,
     Checkpoint,
+    DataName,
+    code,
     metadata,
+    native,
+    prose,
+    public,
+    public_record,
+    shown,
     task_of,
+    versions,
 )
-from hf_attnprobe.cards.names import code, prose, public, public_record, shown, versions
 from hf_attnprobe.cards.readme import BEGIN, END, dumped, with_part
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.reports.document import Block, Cell, Code, Link, Number, Table, Words
@@ -272,3 +280,62 @@ def _besides(audit: AuditedOn) -> Iterator[Words]:
         yield "The data were an object in Python, so no command repeats it by itself"
     if audit.rows_url:
         yield ("Every number of every text: ", Link(audit.rows_url, audit.rows_url))
+
+
+# --- The card of a data set of rows: an audit's numbers, one per test, statistic and text --------
+
+
+@dataclass(frozen=True)
+class PublishedRows:
+    """One audit in a data set of rows.
+
+    Attributes:
+        config: name of the configuration, and of its folder.
+        data: what was audited on.
+        split: of these data.
+        n: texts.
+        conclusion: the question with its graded answer; None without evidence.
+        files: of the folder, by the split's name in the data set: ``model`` and, where
+            one was run, ``control``.
+        beside: names of the other files in the folder.
+    """
+
+    config: str
+    data: DataName
+    split: str
+    n: int
+    conclusion: str | None
+    files: dict[str, str]
+    beside: tuple[str, ...] = ()
+
+
+def rows_readme(
+    repository: str, model: str, audits: Sequence[PublishedRows], license: str | None
+) -> str:
+    """The README of the data set, with a configuration for each audit."""
+    configs = [
+        {
+            "config_name": audit.config,
+            "data_files": [
+                {"split": split, "path": f"{audit.config}/{file}"}
+                for split, file in audit.files.items()
+            ],
+        }
+        for audit in audits
+    ]
+    front = {
+        "license": license,
+        "tags": ["attention", "interpretability", "faithfulness", "hf_attnprobe"],
+        "configs": configs,
+    }
+    text = (
+        templates()
+        .get_template("rows.md")
+        .render(
+            repository=repository,
+            model=model,
+            audits=audits,
+            with_texts=any("texts.json" in audit.beside for audit in audits),
+        )
+    )
+    return f"---\n{dumped(native(front))}---\n\n{text.strip()}\n"

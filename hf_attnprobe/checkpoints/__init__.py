@@ -1,13 +1,8 @@
 """Models and tokenizers from folders or the Hub: the one that is meant, or an error.
 
-origins.py         where they are: folder, Hub id, revision, checkpoints of a training
-configurations.py  a configuration, its values checked
-heads.py           what a checkpoint predicts, and whether its weights are all there
-peft_adapters.py   LoRA and its like, on their base model
-loading.py         models
-tokenizers.py      tokenizers, and whether they are the model's
-trust.py           pickles and names of code, refused unless allowed
-records.py         what a training leaves beside its weights
+origins.py  where they are: folder, Hub id, revision; pickles and code refused unless allowed
+loading.py  configurations, heads, adapters of peft on their base, models and tokenizers, checked
+records.py  what stands beside the weights: the record of the training, and the card
 """
 
 from hf_attnprobe.adapters.pretrained import class_names
@@ -16,10 +11,10 @@ from hf_attnprobe.checkpoints.loading import (
     is_attention_classifier,
     load_attention_classifier,
     load_model,
+    load_tokenizer,
 )
 from hf_attnprobe.checkpoints.origins import Origin, origin_of
 from hf_attnprobe.checkpoints.records import RECORD, check_not_itself, read_record
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a training leaves in its folder beside the weights.
+"""What stands beside a model's weights: the record of its training, and its card.
 
 A model is whole or is refused: while a training saves its model, ``.steps`` is there and
 ``training.json``, which is written last, is not. The record holds the weights' SHA-256, so damaged
@@ -10,9 +10,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.cards.card import updated
+from hf_attnprobe.cards.metadata import EVAL_RESULTS, Card, Checkpoint, eval_results_yaml
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.storage.folders import write_atomically
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 RECORD = "training.json"
@@ -92,3 +99,69 @@ def read_record(folder: Path) -> dict[str, Any]:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise AttnProbeError(f"cannot read {file} ({error}); train the model again") from error
+
+
+# --- Writes a checkpoint's card, beside whatever its user wrote ----------------------------------
+
+README = "README.md"
+
+
+def describe(folder: Path, model: "PreTrainedModel", name: str | None = None) -> Checkpoint:
+    """A checkpoint in words and numbers.
+
+    Args:
+        folder: of the checkpoint, with the record of its training where it has one.
+        model: the checkpoint, loaded.
+        name: by which it is known; default the folder's.
+
+    Raises:
+        AttnProbeError: its record cannot be read.
+    """
+    config = model.config.to_dict() | {"architectures": [type(model).__name__]}
+    return Checkpoint(
+        name=name or folder.resolve().name,
+        config=config,
+        record=read_record(folder),
+        n_parameters=model.num_parameters(),
+    )
+
+
+def write_files(folder: Path, card: Card) -> list[Path]:
+    """Writes README.md and, where there are findings, the results beside it.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        AttnProbeError: what is there cannot be read or kept, or nothing can be written.
+    """
+    readme, results = folder / README, folder / EVAL_RESULTS
+    text = updated(read_text(readme), card)
+    found = eval_results_yaml(card, read_text(results))
+    try:
+        write_atomically(readme, text)
+        if found is None:
+            results.unlink(missing_ok=True)
+            return [readme]
+        results.parent.mkdir(exist_ok=True)
+        write_atomically(results, found)
+    except OSError as error:
+        raise AttnProbeError(
+            f"cannot write the card into {folder} ({error}); make it writable"
+        ) from error
+    return [readme, results]
+
+
+def read_text(file: Path) -> str | None:
+    """A text file with its own line ends; None where there is none.
+
+    Raises:
+        AttnProbeError: it cannot be read.
+    """
+    if not file.exists():
+        return None
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            return opened.read()
+    except (OSError, ValueError) as error:
+        raise AttnProbeError(f"cannot read {file} ({error}); mend or delete it") from error

@@ -40,7 +40,7 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 if TYPE_CHECKING:
-    from hf_attnprobe.data.catalogue import KnownDataset
+    from hf_attnprobe.data.examples import KnownDataset
 
 
 FAILED = 3
@@ -471,8 +471,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 def run_calibrate(arguments: dict[str, Any]) -> None:
     """Calibrates the verdict and prints the tables."""
-    from hf_attnprobe.calibration.report import to_json
-    from hf_attnprobe.calibration.run import calibrate
+    from hf_attnprobe.calibration.report import calibrate, to_json
 
     options = from_flat(arguments, CalibrationOptions)
     found = calibrate(arguments["output_dir"], options=options)
@@ -523,7 +522,7 @@ def add_datasets(parser: argparse.ArgumentParser) -> None:
 
 def run_datasets(arguments: dict[str, Any]) -> None:
     """Lists the data sets that have a name, or says what to bring for some."""
-    from hf_attnprobe.data.catalogue import known_datasets
+    from hf_attnprobe.data.examples import known_datasets
 
     known = known_datasets(*arguments["names"])
     if arguments["json"]:

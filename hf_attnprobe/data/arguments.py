@@ -79,11 +79,11 @@ class Data(Options):
         return open_split(self.dataset, self.split, **self._columns(), seed=seed)
 
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
-        """All splits, see :func:`~hf_attnprobe.data.splits.load_splits`.
+        """All splits, see :func:`~hf_attnprobe.data.examples.load_splits`.
 
         ``train_limit`` bounds the training texts.
         """
-        from hf_attnprobe.data.splits import load_splits
+        from hf_attnprobe.data.examples import load_splits
 
         return load_splits(self.dataset, **self._columns(), limit=self.train_limit, seed=seed)
 

@@ -10,8 +10,10 @@ import json
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,10 +24,12 @@ from hf_attnprobe.data.columns import (
     check_present,
     choose_columns,
     column_of,
+    image_column,
+    image_digest,
+    not_images,
+    read_images,
     read_texts,
 )
-from hf_attnprobe.data.images import digest as image_digest
-from hf_attnprobe.data.images import image_column, not_images, read_images
 from hf_attnprobe.data.labels import (
     Labels,
     join_columns,
@@ -39,31 +43,25 @@ from hf_attnprobe.data.labels import (
     right_choices,
     word_label_column,
 )
-from hf_attnprobe.data.layouts.files import hold_out
-from hf_attnprobe.data.recipes import RECIPES, Recipe
-from hf_attnprobe.data.sources import LARGEST_ID, open_splits, recipe_of
+from hf_attnprobe.data.layouts import hold_out
+from hf_attnprobe.data.recipes import RECIPES, Card, Recipe
+from hf_attnprobe.data.sources import LARGEST_ID, has_splits, is_file, named, open_splits, recipe_of
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
-from hf_attnprobe.statistics.samples import sample
+from hf_attnprobe.progress import quiet_datasets
+from hf_attnprobe.statistics.samples import by_hash, sample
 
 
 if TYPE_CHECKING:
     import datasets
     import pandas as pd
 
-    Source: TypeAlias = (
-        str
-        | os.PathLike
-        | Recipe
-        | datasets.Dataset
-        | datasets.DatasetDict
-        | pd.DataFrame
-        | Mapping[str, Any]
-        | list[dict[str, Any]]
-        | list[str]
-    )
 
-
+Source: TypeAlias = (
+    "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | pd.DataFrame"
+    " | Mapping[str, Any] | list[dict[str, Any]] | list[str]"
+)
+"""What a data set may be given as."""
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "answerKey")
@@ -354,11 +352,11 @@ def _as_present(
     present = {name for part in splits.values() for name in part.column_names}
     usual = {"text_column": set(SINGLE), "label_column": {"label"}}
     changes: dict[str, Any] = {}
-    for (field, names), given in zip(usual.items(), chosen, strict=True):
-        wanted = getattr(recipe, field)
+    for (name, names), given in zip(usual.items(), chosen, strict=True):
+        wanted = getattr(recipe, name)
         wanted = {wanted} if isinstance(wanted, str) else set(wanted or ())
         if given is None and not wanted <= present and names & present:
-            changes[field] = None
+            changes[name] = None
             logger.warning(
                 "no column %s as in %s, %s is read instead",
                 ", ".join(sorted(wanted)),
@@ -561,3 +559,271 @@ def dataset_fingerprint(examples: "datasets.Dataset") -> str:
     for _, _, row in sorted(order):
         digest.update(row.encode() + b"\n")
     return digest.hexdigest()[:16]
+
+
+# --- The splits that a model is trained, chosen and scored on ------------------------------------
+
+WORDS_FOR = {
+    "numbers": "numbers to be predicted",
+    "several": "lists of several labels",
+}
+
+
+def load_splits(
+    dataset: "str | os.PathLike | Recipe | Mapping[str, Any]",
+    *,
+    dataset_config: str | None = None,
+    text_column: str | Sequence[str] | None = None,
+    text_pair_column: str | None = None,
+    label_column: str | Sequence[str] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+) -> "dict[str, datasets.Dataset]":
+    """Train, validation and, where there is one with labels, test.
+
+    The result fits the keyword arguments of :func:`train_classifier`.
+
+    Args:
+        dataset: a name, a folder, a Hub id, a `Recipe` or a `DatasetDict`.
+        dataset_config, text_column, text_pair_column, label_column, seed: see
+            :func:`load_examples`.
+        limit: number of training texts, as even over the classes as possible; a smaller
+            sample is part of a larger one.
+
+    Raises:
+        AttnProbeError: one split alone, or no validation split.
+    """
+    if not has_splits(dataset):
+        raise AttnProbeError(
+            "expected the splits train, validation and test, since a model is not scored on the "
+            f"texts that it learned, got one {'file' if is_file(dataset) else 'split'}; give a "
+            "folder with train.csv, validation.csv and test.csv, or in Python a DatasetDict"
+        )
+
+    load = partial(
+        load_examples,
+        dataset,
+        dataset_config=dataset_config,
+        text_column=text_column,
+        text_pair_column=text_pair_column,
+        label_column=label_column,
+        seed=seed,
+    )
+    splits = {"train": load("train")}
+    if limit is not None:
+        check_at_least(1, limit=limit)
+        splits["train"] = _balanced(splits["train"], limit)
+    for name in ("validation", "test"):
+        try:
+            examples = load(name)
+        except NoSuchSplit:
+            continue
+        if name == "validation" or has_labels(examples):
+            splits[name] = examples
+    if "validation" not in splits:
+        raise AttnProbeError(
+            f"expected a validation split in {dataset}, which chooses the epoch to "
+            "keep; add one, or call train_classifier"
+        )
+    return splits
+
+
+def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
+    """The first ``limit`` examples when the classes take turns.
+
+    Within a class the order is that of :func:`by_hash`.
+    """
+    labels = column_of(examples, "label")
+    order = by_hash(column_of(examples, "example_id"))
+    n_drawn: Counter[int] = Counter()
+    turns = {}
+    for row in order:
+        turns[row] = n_drawn[labels[row]]
+        n_drawn[labels[row]] += 1
+    return examples.select(sorted(sorted(order, key=turns.__getitem__)[:limit]))
+
+
+def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
+    """The given splits by name, as :func:`load_examples` returns them.
+
+    Raises:
+        AttnProbeError: a split without labels, or with other classes than ``train``.
+    """
+    given = {"train": train, "validation": validation, "test": test}
+    splits = {}
+    for name, examples in given.items():
+        if examples is not None:
+            splits[name] = load_examples(examples, name)
+    names = label_names(splits["train"])
+    _check_classes(splits["train"], names)
+    for name in splits.keys() - {"train"}:
+        _check_held_out(name, splits[name], names)
+    return splits
+
+
+def _check_classes(train: "datasets.Dataset", names: list[str]) -> None:
+    if not has_labels(train):
+        raise AttnProbeError(
+            "expected labelled training texts, got none; name the column of the labels with "
+            "--label-column (in Python: Data(…, label_column=…))"
+        )
+    _check_are_classes("training", train)
+    present = set(column_of(train, "label"))
+    if len(names) < 2 or present != set(range(len(names))):
+        raise AttnProbeError(
+            f"expected labelled training texts of every class of {', '.join(names)}, "
+            f"got labels {sorted(present)}; check the label column"
+        )
+
+
+def _check_are_classes(name: str, examples: "datasets.Dataset") -> None:
+    if label_kind(examples) != "classes":
+        raise AttnProbeError(
+            f"expected one class per {name} text, got "
+            f"{WORDS_FOR[label_kind(examples)]}; name a column of classes with "
+            "--label-column"
+        )
+
+
+def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
+    """The same classes under the same numbers as in the training texts.
+
+    Where classes have no names there may be fewer.
+    """
+    _check_are_classes(name, examples)
+    labels = column_of(examples, "label")
+    held_out_names = label_names(examples)
+    if held_out_names != names[: len(held_out_names)]:
+        raise AttnProbeError(
+            f"expected labelled {name} texts of the training texts' classes "
+            f"{', '.join(names)}, got labels {sorted(set(labels))} of "
+            f"{', '.join(held_out_names) or 'none'}; give all splits the same classes"
+        )
+    if -1 in labels:
+        raise AttnProbeError(
+            f"expected labelled {name} texts, got {labels.count(-1)} of {len(labels)} "
+            "without a label; label or drop them"
+        )
+
+
+# --- The data sets that have a name, and whether they are at hand --------------------------------
+
+
+@dataclass(frozen=True)
+class KnownDataset:
+    """A data set that has a name here. ``print(dataset)`` says what to bring.
+
+    Attributes:
+        name: by which ``audit``, ``train`` and the others take it.
+        source: its Hub id, or the folder in which its files are looked for.
+        at_hand: where it is on this machine; "" where it is not.
+        card: task, classes, sizes, licence, files and rules.
+        found: number of texts by split in a folder that was given, after the rules.
+    """
+
+    name: str
+    source: str
+    at_hand: str
+    card: Card
+    found: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_on_hub(self) -> bool:
+        """Whether the Hub has it under an id that could be verified."""
+        return RECIPES[self.name].hub_id[:2] != "./"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        own = asdict(self)
+        return own | own.pop("card")
+
+    def __str__(self) -> str:
+        card = self.card
+        classes = card.n_classes or "as many as the files show"
+        lines = [
+            f"{self.name}: {card.task}",
+            f"  classes   {classes}",
+            f"  texts     {card.sizes_in_words()} (train / validation / test, {card.sizes_from})",
+            f"  licence   {card.licence}",
+            f"  at hand   {self.at_hand or 'no'}",
+        ]
+        if self.found:
+            counts = ", ".join(f"{name} {n}" for name, n in self.found.items())
+            lines.append(f"  found     {counts}, after the rules below")
+        for label, said in (("bring", self.to_bring()), ("rules", card.rules)):
+            for first, text in enumerate(said):
+                lines.append(f"  {'' if first else label:<10}{text}")
+        return "\n".join(lines)
+
+    def to_bring(self) -> list[str]:
+        """What is needed, in sentences."""
+        if not self.is_on_hub:
+            here = RECIPES[self.name].hub_id
+            where = f"put them into {here}, or say where with {self.name}=FOLDER"
+            return [*self.card.bring, where]
+        recipe = RECIPES[self.name]
+        texts = recipe.text_column
+        text = texts if isinstance(texts, str) else ", ".join(texts or ["text"])
+        columns = [text, recipe.text_pair_column, str(recipe.label_column or "label")]
+        part = f", configuration {recipe.config}" if recipe.config else ""
+        return [
+            f"nothing: it is loaded from the Hub ({recipe.hub_id}{part})",
+            f"or, as {self.name}=FOLDER, files that datasets.load_dataset reads, with "
+            f"the columns {', '.join(filter(None, columns))}",
+            *self.card.bring,
+        ]
+
+
+def known_datasets(*names: str) -> list[KnownDataset]:
+    """The data sets that have a name, and whether they are at hand.
+
+    Args:
+        names: the ones to say something of, default all. ``name=folder`` reads the
+            folder and counts its texts.
+
+    Raises:
+        AttnProbeError: no such name; the folder does not hold the data set.
+    """
+    return [_describe(name) for name in names or RECIPES]
+
+
+def _describe(dataset: str) -> KnownDataset:
+    recipe = named(dataset)
+    if not recipe.name:
+        raise AttnProbeError(
+            f"expected one of {', '.join(RECIPES)}, or name=folder of one, got "
+            f"{dataset!r}; any other folder or Hub id is taken as it comes"
+        )
+    found = _count(dataset) if "=" in dataset else {}
+    at_hand = recipe.hub_id if found else _at_hand(recipe.hub_id)
+    assert recipe.card is not None  # of a data set with a name
+    return KnownDataset(recipe.name, recipe.hub_id, at_hand, recipe.card, found)
+
+
+@quiet_datasets()
+def _count(dataset: str) -> dict[str, int]:
+    """Number of texts in each split that there is."""
+    counts = {}
+    for split in ("train", "validation", "test"):
+        try:
+            counts[split] = len(load_examples(dataset, split))
+        except NoSuchSplit:
+            continue
+    return counts
+
+
+def _at_hand(source: str) -> str:
+    """Where a data set is on this machine; "" where it is not.
+
+    Of the Hub's, what was once downloaded counts; whether it is whole shows when it is
+    loaded.
+    """
+    if source.startswith("./"):
+        return source if Path(source).is_dir() else ""
+    import datasets
+    from huggingface_hub import constants
+
+    downloaded = Path(constants.HF_HUB_CACHE) / f"datasets--{source.replace('/', '--')}"
+    prepared = Path(datasets.config.HF_DATASETS_CACHE) / source.replace("/", "___")
+    is_there = any((downloaded / "snapshots").glob("*/*")) or prepared.is_dir()
+    return "in the Hub's cache" if is_there else ""

@@ -11,11 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.data.layouts.babi import read_babi
-from hf_attnprobe.data.layouts.cnn import read_cnn
-from hf_attnprobe.data.layouts.eraser import read_eraser
-from hf_attnprobe.data.layouts.files import Contents, check_fields, read_nli, read_tables
-from hf_attnprobe.data.layouts.mimic import read_mimic
+from hf_attnprobe.data.layouts import (
+    Contents,
+    check_fields,
+    read_babi,
+    read_cnn,
+    read_eraser,
+    read_mimic,
+    read_nli,
+    read_tables,
+)
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_name, check_path

@@ -42,13 +42,12 @@ from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
     is_attention_classifier,
     load_model,
+    load_tokenizer,
 )
 from hf_attnprobe.checkpoints.records import check_not_itself, read_record
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.examples import dataset_name
-from hf_attnprobe.data.splits import check_sets
+from hf_attnprobe.data.examples import check_sets, dataset_name
 from hf_attnprobe.deception.options import DeceptionOptions
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.distributed import check_one_process

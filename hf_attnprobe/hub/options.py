@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hf_attnprobe.cards.names import HUB_ID
+from hf_attnprobe.cards.metadata import HUB_ID
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Options, option
 

@@ -20,15 +20,22 @@ from huggingface_hub.errors import (
 
 from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import conclusion_sentence
-from hf_attnprobe.cards.card import updated
-from hf_attnprobe.cards.metadata import EVAL_RESULTS, AuditedOn, Card, eval_results_yaml
-from hf_attnprobe.cards.names import IN_MEMORY, DataName, anonymous, public, public_record
+from hf_attnprobe.cards.card import PublishedRows, rows_readme, updated
+from hf_attnprobe.cards.metadata import (
+    EVAL_RESULTS,
+    IN_MEMORY,
+    AuditedOn,
+    Card,
+    DataName,
+    anonymous,
+    eval_results_yaml,
+    public,
+    public_record,
+)
 from hf_attnprobe.cards.readme import Readme, has_findings, with_others
-from hf_attnprobe.cards.rows import PublishedRows, rows_readme
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.origins import first_line
-from hf_attnprobe.checkpoints.readme import README, describe, read_text, write_files
-from hf_attnprobe.checkpoints.records import RECORD
+from hf_attnprobe.checkpoints.records import README, RECORD, describe, read_text, write_files
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.hub.options import CardOptions

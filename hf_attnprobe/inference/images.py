@@ -8,8 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.transformer.layout import image_shape
-from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.images import image_column
+from hf_attnprobe.data.columns import column_of, image_column
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized
 from hf_attnprobe.inference.labels import labels_of_model

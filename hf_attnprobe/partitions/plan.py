@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_attnprobe.auditing.prepare import N_REFERENCE
-from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.columns import column_of, has_images
 from hf_attnprobe.data.examples import OpenedSplit, columns_read, read_split
-from hf_attnprobe.data.images import has_images
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import RATIONALES, second_texts
 from hf_attnprobe.partitions.store import Store

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import audit_asked_for
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
-from hf_attnprobe.cards.names import IN_MEMORY
+from hf_attnprobe.cards.metadata import IN_MEMORY
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError

@@ -16,9 +16,9 @@ from hf_attnprobe.attention_classifier import (
 from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
     load_attention_classifier,
+    load_tokenizer,
 )
 from hf_attnprobe.checkpoints.records import read_record
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint

@@ -8,8 +8,7 @@ from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints.loading import load_attention_classifier
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
+from hf_attnprobe.checkpoints.loading import load_attention_classifier, load_tokenizer
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.distributed import process_state

@@ -63,21 +63,41 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.run import audit
+from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
+from hf_attnprobe.checkpoint_comparison.run import asked_comparison, compare_checkpoints
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
+from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import registry as tested
-from hf_attnprobe.options import LARGEST, from_names
+from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.options import (
+    LARGEST,
+    Options,
+    check_known,
+    from_flat,
+    from_names,
+    names_of,
+    option,
+)
 from hf_attnprobe.plain_data import from_plain, in_short
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining import registry
+from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
+from hf_attnprobe.retraining.registry import asked_retrainings
+from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.retraining.transfer import transfer
 from hf_attnprobe.studies.plan import (
     Column,
     FolderOf,
@@ -91,8 +111,191 @@ from hf_attnprobe.studies.plan import (
     each,
     name_of,
 )
-from hf_attnprobe.studies.verbs import Verb, verb_of
+from hf_attnprobe.training.options import ONLY_CLASSIFIER, Architecture, TrainingOptions
+from hf_attnprobe.training.run import check_training, train
 
+
+# --- The verbs: which arguments a step may have, and what it calls -------------------------------
+# A verb reads the arguments with option classes, each of which takes the fields that it has. So
+# a step is checked by making these options, long before it runs.
+
+TESTING = ("split", "test_limit")  # data arguments of verbs that test one split
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AnyStep(Options):
+    """What every step has."""
+
+    dataset: str = option(help="name, Hub id, folder, or name=folder")
+
+
+@dataclass(frozen=True)
+class ModelStep(AnyStep):
+    """A step about one model."""
+
+    model: str = option(help="an earlier step, a folder or a Hub id")
+
+
+@dataclass(frozen=True)
+class TestStep(ModelStep):
+    """A step that runs tests on one model."""
+
+    tests: Any = option(None, "names of tests, or options by name of the test")
+
+
+@dataclass(frozen=True)
+class TransferStep(ModelStep):
+    """A step that trains one model with the attention of another."""
+
+    guide: str = option(help="the model whose attention is imposed")
+
+
+@dataclass(frozen=True)
+class CompareStep(AnyStep):
+    """A step that compares several models."""
+
+    models: Sequence[str] = option(help="earlier steps, folders or Hub ids")
+    tests: Any = option(None, "names of tests, or options by name of the test")
+
+
+@dataclass(frozen=True)
+class DeceiveStep(ModelStep):
+    """A step that trains a model to hide attention."""
+
+    tokens: Sequence[str] = option(help="impermissible tokens")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One kind of step.
+
+    Args:
+        function: does the step. It takes the fields of ``step`` by name, the data set as
+            :class:`Data`, and ``options``.
+        step: what the step has besides options.
+        options: the classes whose fields are the other arguments; the function takes
+            the first one as ``options``.
+        unused: fields of these classes that mean nothing here.
+        references: arguments that name models: an earlier step, a folder or a Hub id.
+        trains: whether the step trains on the data set's training split.
+        prepare: keyword arguments that are not simply fields of the step.
+        check: raises AttnProbeError for keyword arguments that the option classes let
+            pass.
+    """
+
+    function: Callable[..., object]
+    step: type[AnyStep]
+    options: tuple[type[Options], ...]
+    unused: tuple[str, ...] = TESTING
+    references: tuple[str, ...] = ("model",)
+    trains: bool = True
+    prepare: Callable[[Arguments], dict[str, Any]] = lambda arguments: {}
+    check: Callable[[dict[str, Any]], object] = lambda keywords: None
+
+    @property
+    def names(self) -> set[str]:
+        """The arguments that a step may have."""
+        fields = names_of([self.step, Data, *self.options])
+        return fields.keys() - set(self.unused)
+
+    def check_names(self, arguments: Arguments) -> None:
+        """Raises AttnProbeError for an argument too many or too few."""
+        check_known("option", arguments, sorted(self.names))
+        for name, field in names_of([self.step]).items():
+            if field.default is MISSING and name not in arguments:
+                raise AttnProbeError(f"expected {name} to be given")
+
+    def check_values(self, arguments: Arguments) -> None:
+        """Raises AttnProbeError for a value of a wrong type or out of its range."""
+        for kind in (self.step, *self.options):
+            from_flat(arguments, kind)
+        self.check(self.keywords(arguments))
+
+    def keywords(self, arguments: Arguments) -> dict[str, Any]:
+        """The keyword arguments of ``function``."""
+        keywords = {name: arguments.get(name) for name in names_of([self.step])}
+        keywords["dataset"] = from_flat(arguments, Data)
+        keywords["options"] = from_flat(arguments, self.options[0])
+        return keywords | self.prepare(arguments)
+
+
+def _named(arguments: Arguments, kinds: Sequence[type[Options]]) -> dict[str, Any]:
+    """The arguments that are fields of the option classes."""
+    names = names_of(kinds)
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def _prepare_train(arguments: Arguments) -> dict[str, Any]:
+    return {"architecture": _named(arguments, [Architecture])}
+
+
+def _check_train(keywords: dict[str, Any]) -> None:
+    check_training(keywords.get("model"), keywords["architecture"], keywords["options"])
+
+
+VERBS: dict[str, Verb] = {
+    "train": Verb(
+        train,
+        AnyStep,
+        (TrainingOptions, Architecture),
+        references=(),
+        prepare=_prepare_train,
+        check=_check_train,
+    ),
+    "audit": Verb(
+        audit,
+        TestStep,
+        (AuditOptions,),
+        unused=("train_limit", "token"),  # a study is written down, a token is not
+        trains=False,
+        check=lambda keywords: asked_tests(keywords["tests"]),
+    ),
+    "retrain": Verb(
+        retrain,
+        TestStep,
+        (RetrainOptions,),
+        check=lambda keywords: asked_retrainings(keywords["tests"]),
+    ),
+    "transfer": Verb(
+        transfer,
+        TransferStep,
+        (TransferOptions,),
+        references=("model", "guide", "uniform"),
+    ),
+    "compare": Verb(
+        compare_checkpoints,
+        CompareStep,
+        (ComparisonOptions,),
+        unused=(),
+        references=("models",),
+        trains=False,
+        check=lambda keywords: asked_comparison(keywords["tests"]),
+    ),
+    "deceive": Verb(deceive, DeceiveStep, (DeceptionOptions,)),
+}
+FINE_TUNING = Verb(
+    train,
+    ModelStep,
+    (TrainingOptions,),
+    unused=(*TESTING, *ONLY_CLASSIFIER),
+    prepare=_prepare_train,
+    check=_check_train,
+)
+
+
+def verb_of(name: str, arguments: Mapping[str, Any]) -> Verb:
+    """The verb of a step; ``train`` with a model is fine-tuning.
+
+    Raises:
+        AttnProbeError: no verb of that name.
+    """
+    if name not in VERBS:
+        raise AttnProbeError(f"expected a verb of {', '.join(VERBS)}, got {name!r}")
+    return FINE_TUNING if name == "train" and "model" in arguments else VERBS[name]
+
+
+# --- The file, read and checked; nothing is run here ----------------------------------------------
 
 READY = Path(__file__).parent / "ready"
 WITH_STATISTICS = ("audit", "retrain", "transfer")
@@ -251,12 +454,12 @@ class _Reader:
 
     def _check_allowed(self, jobs: Sequence[Job]) -> None:
         """A file is data: it may ask for code to be run, its user must say so too."""
-        for option in ("trust_remote_code", "allow_pickle"):
-            asked = any(job.arguments.get(option) for job in jobs)
-            if asked and not getattr(self.options, option):
+        for name in ("trust_remote_code", "allow_pickle"):
+            asked = any(job.arguments.get(name) for job in jobs)
+            if asked and not getattr(self.options, name):
                 raise AttnProbeError(
-                    f"the file asks for {option}, which can run code that comes with a "
-                    f"model: expected --{option.replace('_', '-')} with the command too; "
+                    f"the file asks for {name}, which can run code that comes with a "
+                    f"model: expected --{name.replace('_', '-')} with the command too; "
                     "add it if you trust who made the model, or take it out of the file"
                 )
 

@@ -15,9 +15,8 @@ from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import read_summary
-from hf_attnprobe.studies.papers import paper_tables
 from hf_attnprobe.studies.plan import DataUsed, Job, Study
-from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables
+from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables, paper_tables
 
 
 OVER_TEXTS = (

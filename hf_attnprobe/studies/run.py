@@ -19,7 +19,7 @@ from hf_attnprobe.plain_data import plain
 from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
-from hf_attnprobe.studies.file import read_study
+from hf_attnprobe.studies.file import read_study, verb_of
 from hf_attnprobe.studies.plan import (
     STATE,
     DataUsed,
@@ -31,7 +31,6 @@ from hf_attnprobe.studies.plan import (
     load_as,
 )
 from hf_attnprobe.studies.report import StudyReport, report_of
-from hf_attnprobe.studies.verbs import verb_of
 
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.examples import dataset_fingerprint, label_names
-from hf_attnprobe.data.splits import check_sets
+from hf_attnprobe.data.examples import check_sets, dataset_fingerprint, label_names
 from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import second_texts

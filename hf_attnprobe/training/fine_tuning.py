@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.checkpoints.loading import load_model
+from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.records import check_not_itself
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
-from hf_attnprobe.data.examples import dataset_fingerprint, label_names
-from hf_attnprobe.data.splits import check_sets
+from hf_attnprobe.data.examples import check_sets, dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.training.classifier import named_labels, with_max_length

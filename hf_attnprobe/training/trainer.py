@@ -31,17 +31,17 @@ from transformers import (
 )
 
 from hf_attnprobe.cards.metadata import Card
-from hf_attnprobe.checkpoints.loading import load_model
-from hf_attnprobe.checkpoints.readme import describe, write_files
+from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.records import (
     RECORD,
     STEPS,
     WEIGHTS,
     check_digests,
+    describe,
     read_record,
     weights_digest,
+    write_files,
 )
-from hf_attnprobe.checkpoints.tokenizers import load_tokenizer
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hardware import suited_threads

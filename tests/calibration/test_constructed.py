@@ -9,9 +9,16 @@ import torch
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.control import DRAWS
-from hf_attnprobe.calibration.constructed import Knobs, Role, draw
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, HIDDEN, N_HEADS, WHOLE
-from hf_attnprobe.calibration.run import TESTS, batch_of, rows_of
+from hf_attnprobe.calibration.constructs import (
+    CONSTRUCTS,
+    HIDDEN,
+    N_HEADS,
+    WHOLE,
+    Knobs,
+    Role,
+    draw,
+)
+from hf_attnprobe.calibration.report import TESTS, batch_of, rows_of
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import KEY, draw_folder, read_rows
 from hf_attnprobe.testing import check_adapter
