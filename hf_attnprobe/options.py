@@ -12,6 +12,7 @@ mapping from names of tests to such objects, see :func:`options_by_test`.
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,8 @@ LARGEST = 2**63 - 1
 """The largest number of any option: tensors and tables hold no larger whole one."""
 LARGEST_SEED = 2**32 - 1
 """NumPy's generators, which every training seeds, take no larger one."""
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+"""``org/name``."""
 LONGEST_PART = 255
 """Bytes of the name of a file or a folder, in all file systems of today."""
 

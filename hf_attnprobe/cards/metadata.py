@@ -16,11 +16,11 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_res
 from hf_attnprobe.cards.readme import BY, dumped
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import HUB_ID
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 IN_MEMORY = "data given in memory"
 CUT = 200  # characters of a name or value that are shown
 LONGEST = 5000  # of a sentence in YAML

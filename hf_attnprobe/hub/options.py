@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from hf_attnprobe.cards.metadata import HUB_ID
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.options import HUB_ID, Options, option
 
 
 @dataclass(frozen=True)
