@@ -32,9 +32,15 @@ def process_state() -> "PartialState":
 
     # An existing state stays as it is: `cpu` matters for the first one only. Without it
     # Accelerate sees one process under torchrun on a machine without an accelerator.
-    state = PartialState(cpu=not torch.cuda.is_available())
-    n_launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if n_launched != state.num_processes:
+    n_launched = os.environ.get("WORLD_SIZE", "1")
+    try:
+        state = PartialState(cpu=not torch.cuda.is_available())
+    except (ValueError, RuntimeError) as error:  # torch's, of addresses and numbers
+        raise AttnProbeError(
+            f"expected {n_launched} processes (WORLD_SIZE) that find each other, but "
+            f"{error}; start them with torchrun or accelerate launch, or unset WORLD_SIZE"
+        ) from error
+    if n_launched != str(state.num_processes):
         raise AttnProbeError(
             f"expected {n_launched} processes (WORLD_SIZE), Accelerate sees "
             f"{state.num_processes}; create no Accelerator or PartialState before, or "

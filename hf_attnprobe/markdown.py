@@ -17,7 +17,7 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]
     >>> table(["model", "F1"], [["base", "0.812"]])
     ['| model | F1 |', '| --- | --- |', '| base | 0.812 |']
     >>> table(["class"], [["a|b"], ["<i>"]])[2:]
-    ['| a\\\\|b |', '| \\\\<i> |']
+    ['| a\\\\|b |', '| &lt;i> |']
     """
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(map(_cell, cells))} |" for cells in lines]
@@ -26,7 +26,16 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]
 def _cell(content: object) -> str:
     """One line in which no column ends and no HTML begins."""
     text = " ".join(str(content).split())
-    return UNSAFE.sub(r"\\\g<0>", text)
+    return UNSAFE.sub(escaped, text)
+
+
+def escaped(sign: re.Match[str]) -> str:
+    r"""A sign that Markdown leaves as it is; ``\<`` begins HTML in some dialects all the same.
+
+    >>> re.sub("[<|]", escaped, "a < b | c")
+    'a &lt; b \\| c'
+    """
+    return "&lt;" if sign[0] == "<" else f"\\{sign[0]}"
 
 
 def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:

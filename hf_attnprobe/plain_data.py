@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import yaml
 
@@ -75,7 +75,8 @@ def from_plain(hint: Any, value: Any, place: str = "") -> Any:
     (0.5, nan)
 
     Args:
-        hint: a type; dataclasses, tuples, mappings, unions and enums of others within.
+        hint: a type; dataclasses, typed dicts, tuples, mappings, unions and enums of others
+            within. A typed dict may hold more than it names.
         value: plain data. None is NaN, unless the type takes None.
         place: where the data stand, for errors: a file, and the names on the way.
 
@@ -92,6 +93,8 @@ def from_plain(hint: Any, value: Any, place: str = "") -> Any:
         return kind.parse(value)
     if dataclasses.is_dataclass(kind):
         return _made(kind, value, place)
+    if is_typeddict(kind):
+        return _known(kind, value, place)
     inner = get_args(kind)
     if isinstance(value, dict) and inner:
         return {name: from_plain(inner[1], v, _below(place, name)) for name, v in value.items()}
@@ -119,6 +122,17 @@ def _made(kind: Any, value: Mapping[str, Any], place: str) -> Any:
         own = fields[name].name
         given[own] = from_plain(hints[own], inner, _below(place, name))
     return kind(**given)
+
+
+def _known(kind: Any, value: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Values by name, those that a typed dict names of its types; there may be others."""
+    for name in sorted(kind.__required_keys__ - value.keys()):
+        raise _unexpected("a value", "none", _below(place, name))
+    hints = get_type_hints(kind)
+    return {
+        name: from_plain(hints.get(name, Any), inner, _below(place, name))
+        for name, inner in value.items()
+    }
 
 
 def stored_fields(kind: Any, data: Mapping[str, Any], *besides: str) -> dict[str, Any]:

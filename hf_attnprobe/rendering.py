@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.auditing.comparison import compare_audits
+from hf_attnprobe.auditing.frames import csv_of
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.partitions.plan import PLAN
@@ -21,7 +22,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     ".md": lambda result: result.to_markdown(),
     ".html": lambda result: result.to_html(),
     ".json": lambda result: result.to_json(),
-    ".csv": lambda result: result.summary_frame().to_csv(index=False),
+    ".csv": lambda result: csv_of(result.summary_frame()),
     ".tex": lambda result: result.to_latex(),
 }
 """How a result is written, by the ending of the file."""

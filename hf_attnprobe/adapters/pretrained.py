@@ -96,8 +96,8 @@ class PretrainedFacts:
         if has_positions and not _is_ours(config):  # ours read any number of tokens
             lost = 2 if config.model_type in POSITIONS_FROM_PADDING else 0
             bounds.append(config.max_position_embeddings - lost)
-        bounds.append(int(tokenizer.model_max_length))
-        return min([bound for bound in bounds if 0 < bound < UNLIMITED], default=None)
+        bounds.append(tokenizer.model_max_length)
+        return min([int(bound) for bound in bounds if 0 < bound < UNLIMITED], default=None)
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the given weights' content, before any change of dtype."""

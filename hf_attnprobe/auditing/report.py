@@ -9,7 +9,7 @@ import pandas as pd
 
 from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.document import document_of, published_as
-from hf_attnprobe.auditing.frames import summary_frame, to_latex, wide_frame
+from hf_attnprobe.auditing.frames import csv_of, summary_frame, to_latex, wide_frame
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
 from hf_attnprobe.auditing.stopping import valid_statistics
@@ -122,7 +122,7 @@ class Report(AuditResult, Documented):
 
     def to_csv(self, path: str | Path) -> None:
         """Writes :meth:`summary_frame` to a file."""
-        write_atomically(Path(path), self.summary_frame().to_csv(index=False))
+        write_atomically(Path(path), csv_of(self.summary_frame()))
 
     def to_json(self) -> str:
         """All of it for machines; a page is too small for that."""

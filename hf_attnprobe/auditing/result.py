@@ -17,7 +17,7 @@ from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
-from hf_attnprobe.plain_data import plain, stored_fields
+from hf_attnprobe.plain_data import from_plain, plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import QUESTIONS
@@ -25,6 +25,7 @@ from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of
+from hf_attnprobe.storage.provenance import Provenance
 
 
 COUNTED = {
@@ -173,5 +174,9 @@ def fields_from_json(data: Mapping) -> dict[str, Any]:
     """The fields of a result, from :func:`to_json` and :func:`extras_to_json`.
 
     All but the rows and the shown texts.
+
+    Raises:
+        KeyError, AttnProbeError: it is not what those wrote.
     """
+    from_plain(Provenance, data["provenance"], "provenance")
     return stored_fields(AuditResult, data, "examples", "rows")

@@ -130,6 +130,7 @@ def make_subject(
     def wrapped(model: nn.Module, **others: Any) -> AttentionModelBase:
         return wrap(model, **(arguments | others))
 
+    _check_weights(loaded.model)
     adapter = wrapped(loaded.model.to(device))
     _check_tokenizer_of(loaded, adapter)
     _say_what_is_slow(loaded.model, options, device)
@@ -273,6 +274,22 @@ def _head_options(model: Any, options: AuditOptions, spread: float | None) -> di
             "leave it out, or say --predicts number"
         )
     return given
+
+
+def _check_weights(model: nn.Module) -> None:
+    """Raises AttnProbeError where a weight has no value that can be read, or nothing computes."""
+    for name, weight in {"": torch.empty(0), **model.state_dict()}.items():
+        if isinstance(weight, torch.Tensor) and weight.is_meta:
+            raise AttnProbeError(
+                f"expected weights with values, {name or 'every new tensor'} is on the device "
+                "'meta'; load the model without cpu_offload, disk_offload and "
+                "set_default_device('meta')"
+            )
+        if not name.endswith("_extra_state") and not isinstance(weight, torch.Tensor):
+            raise AttnProbeError(
+                f"expected weights as tensors, {name} is packed, as quantize_dynamic does; "
+                "audit the model as it was before"
+            )
 
 
 def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:

@@ -48,6 +48,8 @@ from hf_attnprobe.options import LARGEST
 
 MOST_LABELS = 1_000_000
 """Transformers names every label when it reads a configuration: 10^12 take for ever."""
+MOST_LAYERS = 2_000
+"""They are made one by one, before any weight is looked for; the deepest models have 1,000."""
 ENDS_A_TEXT = "eos_token_id"
 """Of a model that generates there may be several."""
 
@@ -106,6 +108,9 @@ def check_values(values: Mapping[str, Any], name: str) -> None:
     n_labels = values.get("num_labels")
     if n_labels is not None and not (_is_int(n_labels) and n_labels <= MOST_LABELS):
         refuse("num_labels", f"a whole number up to {MOST_LABELS:,}")
+    for key, value in values.items():
+        if key.endswith(("layer", "layers")) and _is_int(value) and value > MOST_LAYERS:
+            refuse(key, f"a whole number up to {MOST_LAYERS:,}")
     if not _is_list_of_names(values.get("architectures")):
         refuse("architectures", "a list of names")
     if not _is_numbered(values.get("id2label")):

@@ -10,12 +10,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from hf_attnprobe.cards.card import updated
 from hf_attnprobe.cards.metadata import EVAL_RESULTS, Card, Checkpoint, eval_results_yaml
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import from_plain
 from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.provenance import UNREADABLE
 
 
 if TYPE_CHECKING:
@@ -28,6 +30,26 @@ STEPS = ".steps"
 """Folder of what a training keeps to go on, there until all else is written."""
 WEIGHTS = "weights_sha256"
 """Key of the digests of a record's weights."""
+
+
+class Training(TypedDict, total=False):
+    """What a training records of itself, as far as others read it."""
+
+    seed: int
+    procedure: str | None
+    data: dict[str, str]
+    dataset: str
+
+
+class Trained(Training):
+    """The same of one that is finished."""
+
+    metrics: dict[str, float]
+    n_epochs: int
+    seconds: float
+    n_texts: dict[str, int]
+    versions: dict[str, str]
+    weights_sha256: dict[str, str]
 
 
 def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
@@ -96,8 +118,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return dict(from_plain(Trained if WEIGHTS in data else Training, data))
+    except UNREADABLE as error:
         raise AttnProbeError(f"cannot read {file} ({error}); train the model again") from error
 
 

@@ -400,11 +400,10 @@ def _label_column(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str
     if given is None:
         present = [name for name in LABEL_COLUMNS if name in source.column_names]
         return present[0] if present else None
-    for name in [given] if isinstance(given, str) else given:
+    names = tuple(dict.fromkeys([given] if isinstance(given, str) else given))  # each once
+    for name in names:
         check_present(source.column_names, name, "--label-column")
-    if isinstance(given, str):
-        return given
-    return given[0] if len(given) == 1 else tuple(given)
+    return names[0] if len(names) == 1 else names
 
 
 def _read_labels(

@@ -27,6 +27,10 @@ NOTHING = {"", "na", "nan", "null", "none", "n/a"}
 """Cells of a table that stand for no number."""
 
 
+DIGITS = 18
+"""Of the longest number that is a position: a table of int64 holds all of them."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """The labels of a split.
@@ -516,11 +520,14 @@ def _parse(cell: Any) -> list[int] | None:
     if isinstance(cell, str):
         if not re.fullmatch(r"\s*\[?[\s,\d]*\]?\s*", cell):
             return None
-        return [int(number) for number in re.findall(r"\d+", cell)]
+        cell = [int(number[: DIGITS + 1]) for number in re.findall(r"\d+", cell)]
     items = cell if isinstance(cell, list) else [cell]
-    if not all(isinstance(item, int | float) and item == int(item) for item in items):
-        return None
-    return [int(item) for item in items]
+    return [int(item) for item in items] if all(map(_is_position, items)) else None
+
+
+def _is_position(item: Any) -> bool:
+    """Whether it is a whole number that a table holds."""
+    return isinstance(item, int | float) and abs(item) < 10**DIGITS and item == int(item)
 
 
 def _of_masks(rows: list[list[int]], n_words: list[int]) -> list[list[int]]:

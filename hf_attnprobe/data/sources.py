@@ -227,10 +227,10 @@ def _cannot_load(name: str, reason: Exception) -> str:
     if Path(name).is_file() and not Path(name).stat().st_size:
         return f"expected examples in {name}, the file is empty; write some"
     if Path(name).is_file():
-        return (
-            f"expected a file ending in {', '.join(FORMATS)}, got {name!r}, which "
-            f"cannot be read: {_in_short(reason)}"
-        )
+        cause = f", which cannot be read: {_in_short(reason)}"
+        if Path(name).suffix not in FORMATS:
+            cause = "; unpack it, or write it as one of them"
+        return f"expected a file ending in {', '.join(FORMATS)}, got {name!r}{cause}"
     return (
         f"expected one of {', '.join(RECIPES)}, a folder of data files, a file or a "
         f"Hub id, got {name!r}, which cannot be loaded: {_in_short(reason)}"
@@ -405,6 +405,11 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
     if isinstance(dataset, datasets.Dataset):
         return dataset
     if isinstance(dataset, pd.DataFrame):
+        twice = dataset.columns[dataset.columns.duplicated()]
+        if len(twice):
+            raise AttnProbeError(
+                f"expected columns with a name each, got {str(twice[0])[:80]!r} twice; rename one"
+            )
         frame = dataset.astype(object).where(dataset.notna(), None)
         return _from_columns({str(name): frame[name].tolist() for name in frame})
     if _is_columns(dataset):

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 SEGMENTS = ("text", "text_pair")
 RATIONALES = {"rationale", "rationale_pair"}
 PLACED = {*RATIONALES, "word_tags"}
+KNOWN = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
+"""What texts can be padded and shortened with."""
 """Columns that are about words, whose tokens have to be found."""
 
 
@@ -157,6 +159,13 @@ def tokenize(
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
+    further = inputs.keys() - KNOWN
+    if further:
+        raise AttnProbeError(
+            f"expected {', '.join(KNOWN)} of the tokenizer, got {', '.join(sorted(further))} too; "
+            "a model that reads those cannot be audited, of another leave them out of "
+            "tokenizer.model_input_names"
+        )
     _mark_separators(inputs, model.separator_ids)
     rows = range(len(ids))
     if tokenizer.is_fast:

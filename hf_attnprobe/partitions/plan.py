@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,9 @@ from hf_attnprobe.data.examples import OpenedSplit, columns_read, read_split
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import RATIONALES, second_texts
 from hf_attnprobe.partitions.store import Store
+from hf_attnprobe.plain_data import from_plain
 from hf_attnprobe.statistics.samples import by_hash
+from hf_attnprobe.storage.provenance import UNREADABLE
 
 
 if TYPE_CHECKING:
@@ -199,6 +201,35 @@ def rows_ending(draw: int | None = None) -> str:
     return "parquet" if draw is None else f"control-{draw}.parquet"
 
 
+class File(TypedDict):
+    """One of a part's files."""
+
+    bytes: int
+    sha256: str
+
+
+class Aside(TypedDict):
+    """A text that was set aside."""
+
+    example_id: int
+    reason: str
+
+
+class Record(TypedDict):
+    """What vouches for a part; nothing of clocks or of who did it."""
+
+    job: str
+    partition: int
+    texts: int
+    audited: int
+    without_tokens: int
+    set_aside: tuple[Aside, ...]
+    split_batches: int
+    rows: int
+    ids_sha256: str
+    files: dict[str, File]
+
+
 def part_name(k: int, ending: str) -> str:
     """A file of a partition."""
     return f"parts/part-{k:05d}.{ending}"
@@ -232,11 +263,11 @@ def read_record(store: Store, plan: Plan, k: int) -> Mapping[str, Any] | None:
     if held is None:
         return None
     try:
-        record = json.loads(held)
+        record = from_plain(Record, json.loads(held))
         is_own = record["job"] == plan.name and record["partition"] == k
         files = record["files"]
         sizes = {ending: file["bytes"] for ending, file in files.items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except UNREADABLE:
         return None
     found = {ending: store.size(part_name(k, ending)) for ending in sizes}
     return record if is_own and sizes and found == sizes else None

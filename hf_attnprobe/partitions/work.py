@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 class Trust:
     """What a user says and no plan can: whose token, and what foreign files may do."""
 
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     trust_remote_code: bool = False
     allow_pickle: bool = False
 

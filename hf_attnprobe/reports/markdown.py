@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 
 from hf_attnprobe.charts.chart import Chart, HeatMap
-from hf_attnprobe.markdown import table
+from hf_attnprobe.markdown import escaped, table
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
@@ -83,12 +83,12 @@ def _span(span: str | Link) -> str:
 
 def _line(text: str) -> str:
     """A text that stays within its line; spaces at its ends part it from its neighbours."""
-    return READ.sub(r"\\\g<0>", visible(re.sub(r"\s+", " ", text)))
+    return READ.sub(escaped, visible(re.sub(r"\s+", " ", text)))
 
 
 def _quoted(text: str) -> str:
     """Text whose every sign Markdown leaves as it is."""
-    return re.sub(r"([\\`*_\[\]<>|#]|!$)", r"\\\1", visible(" ".join(text.split()) or text))
+    return re.sub(r"[\\`*_\[\]<>|#]|!$", escaped, visible(" ".join(text.split()) or text))
 
 
 def _code(text: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.plain_data import plain, plain_fields, stored_fields
+from hf_attnprobe.plain_data import from_plain, plain, plain_fields, stored_fields
 from hf_attnprobe.retraining.verdict import (
     Verdict,
     farthest_seed,
@@ -18,6 +18,7 @@ from hf_attnprobe.retraining.verdict import (
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.scores import Score, metrics
 from hf_attnprobe.statistics.summary import Statistic, attention_bin
+from hf_attnprobe.storage.provenance import Provenance
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def to_json(report: RetrainingResult) -> dict:
 
 def fields_from_json(data: Mapping) -> dict[str, Any]:
     """The fields of a result, from what :func:`to_json` made of it; not the rows."""
+    from_plain(Provenance, data["provenance"], "provenance")
     return stored_fields(RetrainingResult, data, "rows")
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from hf_attnprobe import options
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 
@@ -175,6 +176,8 @@ def _clean(folder: Path) -> None:
 # same.
 
 Taken = TypeVar("Taken")
+URL = re.compile(r"[A-Za-z][\w+.-]+:/")
+"""How a URL begins, as a path too, which has no two slashes in a row; no drive has two letters."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """A full disk, a full share of one."""
 
@@ -198,9 +201,9 @@ def write_json(file: Path, data: object) -> None:
 
 def check_usable(folder: str | Path) -> None:
     """Raises AttnProbeError where a folder can be neither made nor written to."""
-    there = Path(folder)
+    there = check_name(folder)
     try:
-        while not there.exists() and there != there.parent:
+        while not os.path.lexists(there) and there != there.parent:
             there = there.parent
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
@@ -210,6 +213,21 @@ def check_usable(folder: str | Path) -> None:
             raise OSError(cause, os.strerror(cause), str(there))
     except OSError as error:
         raise cannot_use(folder, error) from error
+
+
+def check_name(folder: str | Path) -> Path:
+    """The folder as a path.
+
+    Raises:
+        AttnProbeError: a name that no file system takes, or a URL.
+    """
+    options.check_name("the output", str(folder))
+    if URL.match(str(folder)):
+        raise AttnProbeError(
+            f"expected a folder of this machine for the output, got the URL {folder}; choose "
+            "another --output-dir (attnprobe plan and work take URLs)"
+        )
+    return Path(folder)
 
 
 def check_free(folder: str | Path, *marks: str) -> Path:
@@ -226,7 +244,7 @@ def check_free(folder: str | Path, *marks: str) -> Path:
     Raises:
         AttnProbeError: it holds other files or a link that leads out of it, or is none.
     """
-    folder = Path(folder)
+    folder = check_name(folder)
     try:
         names = [f.name for f in folder.iterdir()] if folder.exists() else []
     except OSError as error:

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from hf_attnprobe.errors import AttnProbeError
 
@@ -38,6 +38,32 @@ SUMMARY = "summary.json"
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)
 """What a torn or foreign summary raises, in reading or in parsing."""
 PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
+
+
+class Provenance(TypedDict, total=False):
+    """What a result was made with, as far as a report reads it; there may be more."""
+
+    model_fingerprint: str
+    data_fingerprint: str
+    options: dict[str, dict[str, Any]]
+    sites: dict[str, Any]
+    head_sets: tuple[str, ...]
+    prediction: dict[str, Any]
+    tests: tuple[str, ...]
+    classes: tuple[str, ...]
+    asked_for: dict[str, Any]
+    architecture: dict[str, Any]
+    versions: dict[str, str]
+    control: str | None
+    attention: str | None
+    text_columns: str | None
+    dtype: str
+    segment: str | None
+    unit_of_number: str
+    skipped_empty: int
+    truncated: int
+    unknown_tokens: float
+    notes: tuple[str, ...]
 
 
 def versions() -> dict[str, str]:

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat, names_of
-from hf_attnprobe.plain_data import plain
+from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
 from hf_attnprobe.studies.file import read_study, verb_of
 from hf_attnprobe.studies.plan import (
     STATE,
@@ -159,6 +159,15 @@ def _data_key(job: Job) -> str:
 # It is kept in ``study.json``, which is written before each step begins and when it ends.
 
 
+class State(TypedDict, total=False):
+    """What ``study.json`` holds; steps and data sets by folder and name."""
+
+    study: str
+    quick: bool
+    data: dict[str, dict[str, str]]
+    steps: dict[str, dict[str, Any]]
+
+
 class StudyState:
     """What the folder of a study holds.
 
@@ -188,8 +197,8 @@ class StudyState:
 
     def _read(self) -> dict[str, Any]:
         try:
-            return dict(json.loads(self.file.read_text()))
-        except (OSError, ValueError, TypeError) as error:
+            return dict(from_plain(State, json.loads(self.file.read_text())))
+        except UNREADABLE as error:
             raise AttnProbeError(
                 f"cannot read {self.file} ({error}); choose another --output-dir"
             ) from error

@@ -17,6 +17,14 @@ steps:
 
 
 @pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """The folders of a tiny BiLSTM and a tiny BERT."""
+    from bad_inputs import make_models
+
+    return make_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
 def few(tmp_path_factory):
     """A folder of 40 training, 10 validation and 10 test texts."""
     from hf_attnprobe.data.synthetic import rationale_dataset

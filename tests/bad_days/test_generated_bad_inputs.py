@@ -4,7 +4,7 @@ import faulthandler
 from collections import Counter
 
 import pytest
-from bad_inputs import KINDS, SECONDS, make_models, outcome, placed
+from bad_inputs import KINDS, SECONDS, outcome, placed
 from hypothesis import HealthCheck, Phase, given, settings
 
 
@@ -12,12 +12,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SLOW_CASES, FAST_CASES = 1000, 20
 """Of each kind; 5,000 and 100 in all."""
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    """The folders of a tiny BiLSTM and a tiny BERT."""
-    return make_models(tmp_path_factory.mktemp("models"))
 
 
 def check(kind, models, n_cases):

@@ -1,16 +1,22 @@
 """What attacks and generated inputs found, one by one: a result that is right, or one line before memory is asked for."""
 
+import gzip
+import io
 import json
 import time
 from dataclasses import fields
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
 from bad_inputs import GOOD, STUDY, bomb, huge_grid, json_lines
+from transformers import AutoTokenizer, BertForSequenceClassification
 
 from hf_attnprobe import AttnProbeError, audit, build_tokenizer, read_audit
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.auditing.frames import csv_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import check_values
 from hf_attnprobe.checkpoints.origins import origin_of
@@ -18,6 +24,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
 from hf_attnprobe.faithfulness.registry import tests as known_tests
+from hf_attnprobe.partitions.work import Trust
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.studies.file import plain_yaml, read_study
 from hf_attnprobe.training.options import Architecture, TrainingOptions
@@ -172,6 +179,89 @@ def test_a_word_of_a_hundred_thousand_letters_costs_linear_time():
         assert time.process_time() - begin < 2
 
 
+@pytest.mark.parametrize("position", [10**30, float("inf"), float("nan"), "9" * 5000])
+def test_positions_that_no_table_holds_are_no_rationales(position, tmp_path):
+    cell, other = (position, "0") if isinstance(position, str) else ([position], [0])
+    rows = [{"text": t, "rationale": r} for t, r in zip(TEXTS, (cell, other), strict=True)]
+    (tmp_path / "data.jsonl").write_bytes(json_lines(rows))
+    assert "rationale" not in load_examples(tmp_path / "data.jsonl", "test").column_names
+
+
+def test_a_column_of_labels_that_is_named_twice_counts_once():
+    rows = [{"text": text, "label": k} for k, text in enumerate(TEXTS)]
+    examples = load_examples(rows, "test", label_column=["label", "label"])
+    assert examples["label"][:] == [0, 1]
+
+
+def test_a_frame_with_a_column_twice_is_one_line():
+    frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
+    with pytest.raises(AttnProbeError, match="expected columns with a name each, got 'text' twice"):
+        load_examples(frame, "test")
+
+
+@pytest.mark.parametrize("name", ["data.jsonl.gz", "data.csv.gz", "data.zip"])
+def test_a_packed_file_is_called_so(name, tmp_path):
+    (tmp_path / name).write_bytes(gzip.compress(GOOD))
+    with pytest.raises(AttnProbeError, match="unpack it, or write it as one of them") as error:
+        load_examples(str(tmp_path / name), "test")
+    one_line(error)
+
+
+# --- output folders -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("s3://bucket/x", "got the URL s3:"),
+        ("memory://x", "got the URL"),
+        ("file:///tmp/x", "got the URL"),
+        ("http://localhost/x", "got the URL"),
+        ("a\0b", "expected a path or an id for the output"),
+        ("b" * 300, "for the output"),
+        ("broken", "cannot use broken for the output"),
+    ],
+)
+def test_an_output_folder_that_cannot_be_is_one_line_and_leaves_nothing(
+    place, said, checkpoint, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    rows = [{"text": text, "label": k} for k, text in enumerate(TEXTS)]
+    with pytest.raises(AttnProbeError, match=said) as error:
+        audit(checkpoint, rows, "conicity", output_dir=place, progress=False)
+    one_line(error)
+    assert [file.name for file in tmp_path.iterdir()] == ["broken"]
+
+
+def test_a_plan_into_a_broken_link_is_one_line(checkpoint, cli, tmp_path):
+    (tmp_path / "data.jsonl").write_bytes(GOOD)
+    (tmp_path / "job").symlink_to(tmp_path / "nowhere")
+    job = ("--output-dir", tmp_path / "job")
+    done = cli("plan", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl", *job)
+    assert done.code == 1 and "cannot use" in done.err and done.err.count("\n") == 1
+
+
+def test_a_launchers_variables_without_a_launcher_are_one_line(run_module, checkpoint, tmp_path):
+    (tmp_path / "data.jsonl").write_bytes(GOOD)
+    command = ("audit", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")
+    done = run_module(*command, env={"WORLD_SIZE": "4"})
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert "expected 4 processes (WORLD_SIZE)" in done.err and "unset WORLD_SIZE" in done.err
+
+
+def test_cells_of_a_table_are_no_formulas():
+    names = ['=HYPERLINK("http://evil")', "+1+cmd|' /C calc'!A0", "-x", "@x", "\tx", "good"]
+    frame = pd.DataFrame({"group": names, "mean": [-0.5] * len(names)})
+    read = pd.read_csv(io.StringIO(csv_of(frame)))
+    assert read.group.tolist() == [*(f"'{name}" for name in names[:-1]), "good"]
+    assert read["mean"].tolist() == [-0.5] * len(names)
+
+
+def test_a_token_is_in_no_repr():
+    assert "hf_secret" not in repr(Trust("hf_secret"))
+
+
 # --- checkpoints ----------------------------------------------------------------------
 
 
@@ -186,6 +276,9 @@ def test_a_word_of_a_hundred_thousand_letters_costs_linear_time():
         ("max_position_embeddings", "64"),
         ("max_position_embeddings", 10**30),
         ("num_labels", 10**12),
+        ("num_hidden_layers", 10**9),
+        ("n_layer", 10**6),
+        ("encoder_layers", 10**30),
         ("id2label", {"1": "a", "2": "b"}),
     ],
 )
@@ -193,6 +286,68 @@ def test_a_value_of_a_configuration_that_is_no_such_thing(key, value):
     with pytest.raises(AttnProbeError, match=f"for {key} in the configuration") as error:
         check_values({key: value}, "model")
     one_line(error)
+
+
+ROWS = [{"text": text, "label": k} for k, text in enumerate(TEXTS)]
+
+
+def with_column(name):
+    """A change of a tokenizer that gives one more column."""
+
+    def change(model, tokenizer):
+        class More(type(tokenizer)):
+            def __call__(self, *given, **options):
+                encoded = super().__call__(*given, **options)
+                encoded[name] = [[0] * len(ids) for ids in encoded["input_ids"]]
+                return encoded
+
+        tokenizer.__class__ = More
+        return model
+
+    return change
+
+
+def hidden_forward(model, tokenizer):
+    forward = model.forward
+    model.forward = lambda *given, **options: forward(*given, **options)
+    return model
+
+
+def quantised(model, tokenizer):
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+
+
+def on_meta(model, tokenizer):
+    return model.to("meta")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_column("bbox"), "got bbox too"),
+        (with_column("position_ids"), "got position_ids too"),
+        (with_column("input_shape_ids"), "got input_shape_ids too"),
+        (quantised, "is packed, as quantize_dynamic does"),
+        (on_meta, "is on the device 'meta'"),
+        (hidden_forward, "expected embeddings that are one tensor, got 0"),
+    ],
+)
+def test_a_model_that_cannot_be_audited_is_one_line(change, said, models):
+    tokenizer = AutoTokenizer.from_pretrained(models["bert"])
+    model = BertForSequenceClassification.from_pretrained(models["bert"])
+    model = change(model, tokenizer)
+    with pytest.raises(AttnProbeError, match=said) as error:
+        audit(model, ROWS, Permutation(2), tokenizer=tokenizer, progress=False)
+    one_line(error)
+
+
+@pytest.mark.parametrize("longest", [float("inf"), float("nan"), 64])
+def test_the_length_of_a_tokenizer_may_be_no_number(longest, models):
+    tokenizer = AutoTokenizer.from_pretrained(models["bert"])
+    model = BertForSequenceClassification.from_pretrained(models["bert"])
+    tokenizer.model_max_length = longest
+    assert wrap(model).max_length(tokenizer) == 64
 
 
 def test_ends_of_a_text_may_be_several():

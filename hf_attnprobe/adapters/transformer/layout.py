@@ -317,7 +317,7 @@ def find_embeddings(
 
     with recorded(tables) as looked_up, hooked(norms, note_norm):
         run()
-    tensors = [leaf for leaf in tree_leaves(looked_up[0]) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in tree_leaves(looked_up[:1]) if isinstance(leaf, Tensor)]
     if len(tensors) != 1:
         raise AttnProbeError(
             f"expected embeddings that are one tensor, got {len(tensors)} from "
