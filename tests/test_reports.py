@@ -257,7 +257,7 @@ def test_drawings_have_their_place_in_every_form():
             assert words_ in " ".join(said.split()), (name, words_)
     page = to_html(document)
     assert page.count("<figure") == 2 and 'id="key_of_chart"' in page and "<b>" not in page
-    assert "**\\<b\\>** (0.62)" in to_markdown(document)
+    assert "**&lt;b\\>** (0.62)" in to_markdown(document)
 
 
 def test_a_small_document_word_by_word():
