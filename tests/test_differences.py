@@ -249,7 +249,7 @@ def test_accuracy_is_paired_by_text(base, moved, compared):
 
 
 def with_losses(rows, ids=range(N), *, lost=0.0):
-    """The rows with what texts lose without tokens of most attention, and of random ones."""
+    """The rows with what texts lose without tokens with most attention, and of random ones."""
     text = np.random.default_rng([7, 1]).uniform(0.2, 0.4, 1000)[np.asarray(ids)]
     added = [
         tidy("input_erasure", name, text * k + lost / (2 - k), ids) for k, name in enumerate(LOSSES)

@@ -41,8 +41,8 @@ class Distance:
     """Shares of erased texts that are farther from the data than 95% of whole texts.
 
     Attributes:
-        attention: without the fifth of their units of most attention.
-        random: without as many random ones.
+        attention: without the fifth of their units that has most attention.
+        random: without as many random units.
     """
 
     attention: Estimate
@@ -54,10 +54,10 @@ class Distance:
             markdown.interval(e.value, e.ci95, digits=2) for e in (self.attention, self.random)
         ]
         return (
-            f"Distance: a share of {shares[0]} of {self.attention.n} texts is farther from the data "
-            "than 95% of whole texts once the fifth of their tokens with most attention is "
-            f"deleted; with as many random tokens deleted, a share of {shares[1]}. A share of .05 "
-            "is that of whole texts (MaSF, from hidden states)."
+            "Distance: without the fifth of their tokens that has most attention, a share of "
+            f"{shares[0]} of {self.attention.n} texts is farther from the data than 95% of whole "
+            f"texts; without as many random tokens, {shares[1]}. Of whole texts it is .05 (MaSF, "
+            "from hidden states)."
         )
 
 
@@ -105,7 +105,7 @@ def _features(sweep: Sweep, texts: Sequence[Text]) -> np.ndarray:
 
 
 def _erased(sweep: Sweep, site: Site, text: Text) -> tuple[Text, Text]:
-    """The text without a fifth of its units: those of most attention, and random ones.
+    """The text without a fifth of its units: those with most attention, and random ones.
 
     At least one goes, and one stays.
     """

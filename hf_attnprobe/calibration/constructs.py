@@ -550,16 +550,16 @@ POINTS = RIGHT | {
         True, "attention is on the words that decide, and only they move the output"
     ),
     "assignment": Truth(True, "the key's weight on another word would leave the output undecided"),
-    "erasure": Truth(True, "the words of most attention are the ones that the decision rests on"),
-    "removal": Truth(True, "without the words of most attention nothing decides"),
+    "erasure": Truth(True, "the words with most attention are the ones that the decision rests on"),
+    "removal": Truth(True, "without the words with most attention nothing decides"),
     WHOLE: Truth(True, "attention is the only path, and lies on the words that decide"),
 }
 MISLEADS = RIGHT | {
     "importance": Truth(
-        False, "the words of most attention say nothing, the key has a filler's weight"
+        False, "the words with most attention say nothing, the key has a filler's weight"
     ),
     "erasure": Truth(False, "to erase what has most attention leaves the decision where it is"),
-    "removal": Truth(False, "without the words of most attention the key still decides"),
+    "removal": Truth(False, "without the words with most attention the key still decides"),
     WHOLE: Truth(False, "attention is on words that are worth nothing"),
 }
 VOID = RIGHT | {

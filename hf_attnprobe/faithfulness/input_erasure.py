@@ -2,7 +2,7 @@
 
 Comprehensiveness and sufficiency: DeYoung et al. 2020.
 
-Question: does the prediction fall without the tokens of most attention, and does it
+Question: does the prediction fall without the tokens with most attention, and does it
           stand on them alone?
 Measure:  with p the predicted class's probability, and the model run again on the
           changed text:

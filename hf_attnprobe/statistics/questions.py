@@ -107,8 +107,8 @@ BY_CALIBRATION = (
 )
 """The constructed models are those of ``docs/calibration.md``; a yes of two grades begins
 half of the way, which none of these models exceeds."""
-WAY = "way: from the control, 0, to the best, 1"
-OWN = "own: with no control taken off"
+SCORE = "score: from the control, 0, to the best, 1"
+RAW = "raw: not compared with the control"
 AS_PEAKED = 0.8
 """Of the model's mean largest weight: from there on a control is as peaked."""
 NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
@@ -127,9 +127,8 @@ def said_as(estimate: Estimate) -> str:
 @question(
     "Importance",
     "Do tokens with more attention matter more when they are left out?",
-    "Gini correlation of attention with leave-one-out importance, as a share of the "
-    "way from the control's to 1: (own − control) / (1 − control), of the means over "
-    "texts",
+    "Gini correlation of attention with leave-one-out importance, on the scale from the "
+    "control's to 1: (own − control) / (1 − control), of the means over texts",
     partly=0.35,
     yes=0.5,
     source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & "
@@ -137,12 +136,12 @@ def said_as(estimate: Estimate) -> str:
     done="Each token is left out in turn, and how far {said} then falls says how "
     "much the token matters (leave-one-out). The Gini correlation says how well "
     "attention puts the tokens that matter first: 1 is the best order, 0 chance. "
-    "Sharp attention agrees with leave-one-out by itself, so the same weights are "
-    "given to other tokens of the text at random (the control), and what they reach "
-    "is where the scale begins.",
-    scale="way from the same weights at random tokens to the best order",
+    "Sharp attention agrees with leave-one-out wherever it lies, so the same weights are "
+    "given to random other tokens of the text (the control); the scale begins at what "
+    "these reach.",
+    scale="score between the same weights at random tokens and the best order",
     if_yes="the tokens with most attention are those that matter when left out",
-    if_no="the same weights at random other tokens name what matters about as well",
+    if_no="the same weights at random other tokens would name what matters about as well",
     ends={"the control": 0.0, "the best order": 1.0},
     yardsticks={
         "agreement": "Gini correlation of attention with leave-one-out",
@@ -152,8 +151,8 @@ def said_as(estimate: Estimate) -> str:
         "gradient": "Kendall's τ of gradients with leave-one-out",
     },
     asks="Do weights name what matters?",
-    word="way",
-    labels={"agreement": "own", "control": "control", "tau": "τ"},
+    word="score",
+    labels={"agreement": "raw", "control": "control", "tau": "τ"},
     part="ranking",
     test="correlation",
     charts=("tau_leave_one_out", "tau_gradient"),
@@ -161,7 +160,7 @@ def said_as(estimate: Estimate) -> str:
         "attention_leave_one_out_agreement",
         "the Gini correlation with leave-one-out is",
     ),
-    legend=(WAY, OWN),
+    legend=(SCORE, RAW),
     is_ratio=True,
     compared=(
         Measure(
@@ -184,9 +183,9 @@ def importance(evidence: Evidence, rule: Rule) -> Measured | None:
         "gradient": evidence.mean("gradient_leave_one_out_tau").value,
     }
     said = (
-        "Attention puts the tokens that matter when left out first with a Gini "
-        f"correlation of {said_as(own)} (1 is the best order, 0 chance; over all pairs "
-        f"of tokens alike, Kendall's τ is {said_as(tau)})."
+        "Attention orders the tokens as leaving them out does with a Gini correlation of "
+        f"{said_as(own)} (1 is the best order, 0 chance; with all pairs of tokens alike, "
+        f"Kendall's τ is {said_as(tau)})."
     )
     control = evidence.control_mean(name)
     if not control.n:
@@ -196,8 +195,8 @@ def importance(evidence: Evidence, rule: Rule) -> Measured | None:
     if not way.n:  # the control's order is the best: there is no way to go
         return None
     said += (
-        f" The control reaches {said_as(control)}. From there attention goes "
-        f"{said_as(way)} of the way to the best order ({rule.graded})."
+        f" The control reaches {said_as(control)}. On the scale from the control to the "
+        f"best order, attention scores {said_as(way)} ({rule.graded})."
     )
     caution = _less_peaked(evidence)
     if caution:
@@ -232,9 +231,8 @@ def _less_peaked(evidence: Evidence) -> str:
     yes=0.1,
     source="Jain & Wallace 2019, Section 4.2.1; " + BY_CALIBRATION,
     done="The weights of a text are shuffled among its tokens again and again. If it "
-    "matters which token has which weight, the output moves ({measured}). Of a model "
-    "that is very sure the log-odds are looked at too, since its probability hardly "
-    "shows what happens.",
+    "matters which token has which weight, the output moves ({measured}). The log-odds "
+    "are measured too, since the probability of a model that is very sure hardly moves.",
     scale="how far the median shuffle moves the output",
     if_yes="the output depends on which token has which weight",
     if_no="giving the same weights to other tokens hardly changes the output",
@@ -304,8 +302,8 @@ def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
 @question(
     "Uniqueness",
     "Is this attention the only one that gives this output?",
-    "1 − the farthest attention within ε = .01 as a share of the farthest of all, "
-    "per text; a yes needs an upper bound of that distance",
+    "1 − the distance of the farthest attention within ε = .01 as a share of the largest "
+    "there is, per text; a yes needs an upper bound of that distance",
     partly=0.42,
     yes=0.75,
     source="Jain & Wallace 2019, Section 4.2.2 (ε); .42 = 1 − .40 / ln 2, the "
@@ -323,10 +321,10 @@ def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
     yardsticks={
         "largest_jsd": "JSD of the farthest attention of all",
         "epsilon_max_jsd": "JSD of the farthest that keeps the output",
-        "upper_bound": "share of the way that none can exceed",
-        "control": "share of the way that the control's can go",
+        "upper_bound": "share of the largest distance that none can exceed",
+        "control": "share of the largest distance in the control",
     },
-    asks="Do only these weights do it?",
+    asks="Are these the only weights?",
     word="pinned",
     labels={"epsilon_max_jsd": "others at JSD", "largest_jsd": "of at most"},
     part="beside",
@@ -354,18 +352,18 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
         pinned_at_least, bound = pinned_at_most, "exact"
     elif upper.n:
         pinned_at_least = one_minus(upper)
-        bound = f"certainly at most {said_as(upper)} of the way"
+        bound = f"certainly at most {said_as(upper)} of it"
     moved, largest = evidence.mean("epsilon_max_jsd@0.01"), evidence.mean("largest_jsd")
     least = "" if exact else "at least "
     said = (
-        f"The farthest attention that keeps the output within {evidence.words.within} lies "
-        f"{least}{said_as(share)} of the way to the farthest attention of all, on average "
-        f"over texts (JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
-        f"{_room(rule)} How far it lies also depends on {_room_depends(evidence.words)}."
+        f"The farthest attention that keeps the output within {evidence.words.within} has "
+        f"{least}{said_as(share)} of the largest distance there is, on average over texts "
+        f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
+        f"{_room(rule)} The share also depends on {_room_depends(evidence.words)}."
     )
     control = evidence.control_mean("share_of_largest@0.01")
     if control.n:
-        said += f" In the control it lies {said_as(control)} of the way."
+        said += f" In the control it has {said_as(control)}."
     unbounded = not exact and not upper.n and pinned_at_most.value >= rule.partly
     return Measured(
         pinned_at_most,
@@ -391,10 +389,10 @@ def one_minus(estimate: Estimate) -> Estimate:
 
 
 def _room(rule: Rule) -> str:
-    """The thresholds of uniqueness, in shares of the way that others may go."""
+    """The thresholds of uniqueness, in shares of the largest distance."""
     return (
-        f"The answer is yes up to {1 - rule.yes:.2f} of the way, partly up to "
-        f"{1 - rule.partly:.2f}, and no beyond."
+        f"The answer is yes up to {1 - rule.yes:.2f}, partly up to {1 - rule.partly:.2f}, and no "
+        "beyond."
     )
 
 
@@ -408,9 +406,8 @@ def _room_depends(words: Words) -> str:
     "Erasure",
     "Does the decision rest on the largest weights?",
     "1 − (tokens erased in attention's order beyond the smallest set) / (those of a "
-    "random order), until nine tenths of the decision's lead are gone, as a share of "
-    "the way from the control's to 1; of the means over texts that some order gets "
-    "there",
+    "random order), until nine tenths of the decision's lead are gone, on the scale from "
+    "the control's to 1; of the means over texts in which some order gets there",
     partly=0.35,
     yes=0.5,
     source="Serrano & Smith 2019, Section 5; nine tenths of the lead in place of the "
@@ -419,7 +416,7 @@ def _room_depends(words: Words) -> str:
     "until nine tenths of the decision's lead are gone. The same is done with the "
     "smallest set that does it, with random orders, and with the same weights at "
     "other tokens (the control).",
-    scale="way from the same weights at random tokens to the smallest set",
+    scale="score between the same weights at random tokens and the smallest set",
     if_yes="the largest weights are what the decision rests on",
     if_no="the decision rests on the largest weights no more than it would if they "
     "were at other tokens",
@@ -428,13 +425,13 @@ def _room_depends(words: Words) -> str:
         "attention": "share of tokens erased in attention's order",
         "smallest": "share of tokens in the smallest set",
         "random": "share of tokens erased in a random order",
-        "way": "way of attention from a random order to the smallest set",
-        "control": "way of the control's attention",
-        "flip way": "the same way until the decision flips (Serrano & Smith)",
+        "way": "attention's score between a random order and the smallest set",
+        "control": "the control's score on that scale",
+        "flip way": "attention's score until the decision flips (Serrano & Smith)",
     },
     asks="Do the top weights decide?",
-    word="way",
-    labels={"way": "own", "control": "control", "attention": "erased"},
+    word="score",
+    labels={"way": "raw", "control": "control", "attention": "erased"},
     part="ranking",
     test="erasure",
     charts=("js_against_attention", "fraction_to_flip"),
@@ -442,7 +439,7 @@ def _room_depends(words: Words) -> str:
         "fraction_to_lose_lead@attention",
         "the share of tokens erased in attention's order is",
     ),
-    legend=(WAY,),
+    legend=(SCORE, RAW),
     is_ratio=True,
     compared=tuple(
         Measure(
@@ -473,12 +470,13 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
     }
     said = (
         f"Until {until}, attention's order erases {attention.value:.2f} of the tokens, a "
-        f"random one {random.value:.2f}, the smallest set known {best.value:.2f} (means "
-        f"over {own.n} texts in which some order gets there). That is {said_as(own)} of "
-        "the way from a random order to the smallest set."
+        f"random order {random.value:.2f}, the smallest set known {best.value:.2f} (means "
+        f"over {own.n} texts in which some order gets there). On the scale from a random "
+        f"order to the smallest set, attention scores {said_as(own)}."
     )
     after = (
-        " The attention that is left is divided by its sum, which the model never saw in training."
+        " The attention left is divided by its sum, and the model never saw such attention in "
+        "training."
     )
     control = evidence.share_of_means(names, _way, control=True)
     if not control.n:
@@ -488,8 +486,8 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
     if not way.n:
         return None
     said += (
-        f" The control goes {said_as(control)} of that way. From there attention goes "
-        f"{said_as(way)} of the way that is left ({rule.graded})."
+        f" The control scores {said_as(control)}. On the scale from the control to the "
+        f"smallest set, attention scores {said_as(way)} ({rule.graded})."
     )
     return Measured(way, said + after, yardsticks)
 
@@ -502,7 +500,7 @@ def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndar
 
 @question(
     "Removal",
-    "Does the prediction fall without the tokens of most attention?",
+    "Does the prediction fall without the tokens with most attention?",
     "comprehensiveness of attention's ranking minus a random one's, minus the same "
     "of the control, per text",
     partly=0.1,
@@ -511,32 +509,32 @@ def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndar
     done="The tokens with most attention are taken out of the text itself. The loss is "
     "compared with that of as many random tokens, and with that of the same weights at "
     "other tokens (the control).",
-    scale="what is lost beyond random tokens, less the control's",
-    if_yes="the prediction loses more without the tokens of most attention than "
+    scale="loss beyond that of random tokens, minus the control's",
+    if_yes="the prediction loses more without the tokens with most attention than "
     "without random ones",
-    if_no="the prediction loses no more without the tokens of most attention than "
+    if_no="the prediction loses no more without the tokens with most attention than "
     "it does without others",
     ends={"the control": 0.0},
     yardsticks={
-        "attention": "lost without the tokens of most attention",
-        "random": "lost without random tokens",
+        "attention": "loss without the tokens with most attention",
+        "random": "loss without random tokens",
         "beyond random": "the difference of the two",
-        "control": "that difference of the control",
+        "control": "the control's difference",
     },
     asks="Do the top tokens decide?",
     word="loses",
-    labels={"attention": "own", "random": "random", "control": "control's"},
+    labels={"attention": "raw", "random": "random", "control": "control's"},
     part="ranking",
     test="input_erasure",
     charts=("comprehensiveness", "sufficiency"),
     by_class=(
         "comprehensiveness@attention",
-        "without the tokens of most attention the loss is",
+        "without the tokens with most attention the loss is",
     ),
-    legend=(OWN,),
+    legend=(RAW,),
     compared=tuple(
         Measure(
-            "what is lost without the tokens of most attention, minus without random ones",
+            "loss without the tokens with most attention, minus loss without random ones",
             {f"comprehensiveness@{ranking}": 1, "comprehensiveness@random": -1},
             beyond_control=True,
         )
@@ -559,7 +557,7 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
     }
     words = evidence.words
     said = (
-        f"Without the tokens of most attention {words.said} loses {said_as(attention)} "
+        f"Without the tokens with most attention {words.said} loses {said_as(attention)} "
         f"{words.amount}{words.aside}, without as many random ones "
         f"{said_as(random)}. The difference is {said_as(beyond)}."
     )
@@ -569,5 +567,8 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
         return Measured(beyond, said + after, yardsticks, lacks_control=True)
     yardsticks["control"] = control.value
     less = evidence.less_control(known[0], chance)
-    said += f" In the control it is {said_as(control)}; less that, {said_as(less)} are left ({rule.graded})."
+    said += (
+        f" The control's difference is {said_as(control)}; attention's minus the control's is "
+        f"{said_as(less)} ({rule.graded})."
+    )
     return Measured(less, said + after, yardsticks)
