@@ -32,7 +32,7 @@ from hf_attnprobe.calibration.options import CalibrationOptions as CalibrationOp
 from hf_attnprobe.calibration.report import Calibration as Calibration
 from hf_attnprobe.calibration.report import calibrate as calibrate
 from hf_attnprobe.charts.shown_text import ShownText as ShownText
-from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions as ComparisonOptions
+from hf_attnprobe.checkpoint_comparison import ComparisonOptions as ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison as CheckpointComparison
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints as compare_checkpoints
 from hf_attnprobe.data.arguments import Data as Data
@@ -43,7 +43,7 @@ from hf_attnprobe.data.examples import load_splits as load_splits
 from hf_attnprobe.data.synthetic import evidence_pair_dataset as evidence_pair_dataset
 from hf_attnprobe.data.synthetic import rationale_dataset as rationale_dataset
 from hf_attnprobe.data.tokenizer import build_tokenizer as build_tokenizer
-from hf_attnprobe.deception.options import DeceptionOptions as DeceptionOptions
+from hf_attnprobe.deception import DeceptionOptions as DeceptionOptions
 from hf_attnprobe.deception.report import Deception as Deception
 from hf_attnprobe.deception.run import deceive as deceive
 from hf_attnprobe.demonstration import DemoOptions as DemoOptions
@@ -88,7 +88,7 @@ from hf_attnprobe.retraining.options import TransferOptions as TransferOptions
 from hf_attnprobe.retraining.report import RetrainingReport as RetrainingReport
 from hf_attnprobe.retraining.report import read_retraining as read_retraining
 from hf_attnprobe.retraining.run import retrain as retrain
-from hf_attnprobe.retraining.transfer import transfer as transfer
+from hf_attnprobe.retraining.run import transfer as transfer
 from hf_attnprobe.statistics.differences import Comparison as Comparison
 from hf_attnprobe.statistics.differences import compare_rankings as compare_rankings
 from hf_attnprobe.statistics.scores import Score as Score

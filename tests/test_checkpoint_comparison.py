@@ -33,8 +33,7 @@ from hf_attnprobe.checkpoint_comparison.report import (
     to_json,
 )
 from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
-from hf_attnprobe.retraining.base import load_base, train_again
-from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp
+from hf_attnprobe.retraining.base import Setup, load_base, run_test, train_again
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
@@ -152,7 +151,8 @@ def test_the_whole_audit_of_a_model_that_cannot_be_resumed(changes, tokenizer, t
 
 
 def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, reviews, tmp_path):
-    result = diagnostic_mlp(load_base(checkpoints[1], epochs=1), reviews, output_dir=tmp_path)
+    base = load_base(checkpoints[1], epochs=1)
+    result = run_test("diagnostic_mlp", Setup(base, reviews, tmp_path))
     assert {run.model.config.tying for run in result.trained} == {0.0}
 
 
@@ -270,7 +270,7 @@ def test_room_is_compared_by_its_share_of_each_models_ceiling():
     noise = rng.normal(0, 0.01, 300)
     even = numbers_of(room_rows(0.590 + noise, np.full(300, 0.645)), 2)
     peaked = numbers_of(room_rows(0.610 + noise, np.full(300, 0.693)), 2)
-    difference = peaked.minus(even)
+    difference = peaked.minus(even).estimates()
     assert "epsilon_max_jsd@0.01" not in difference and "largest_jsd" not in difference
     share = difference["share_of_largest@0.01"]
     assert share.value == pytest.approx(
@@ -288,7 +288,7 @@ def test_differences_are_paired_by_text():
     first = numbers_of(room_rows(room, bound), 2)
     shuffled = room_rows(room + 0.01, bound).sample(frac=1, random_state=0)
     other = numbers_of(shuffled, 2)
-    share = other.minus(first)["share_of_largest@0.01"]
+    share = other.minus(first).estimates()["share_of_largest@0.01"]
     assert share.value == pytest.approx(0.01 / 0.69)
     assert share.ci95 == pytest.approx((0.01 / 0.69, 0.01 / 0.69))
     one, two = (x.estimates()["share_of_largest@0.01"] for x in (first, other))
@@ -306,7 +306,7 @@ def test_scores_of_other_texts_are_not_subtracted():
     shares = one_hot(np.array(labels), 2)
     first = numbers_of(rows_of(shares, shares, shares, labels), 2)
     fewer = numbers_of(rows_of(shares, shares, shares, [-1, *labels[1:]]), 2)
-    assert "f1" in first.minus(first) and "f1" not in fewer.minus(first)
+    assert "f1" in first.minus(first).estimates() and "f1" not in fewer.minus(first).estimates()
 
 
 @pytest.mark.parametrize("case", range(10))
@@ -332,7 +332,7 @@ def test_what_cannot_be_told_follows_from_plain_pandas(case):
         for part in (frame.sample(frac=1, replace=True, random_state=k) for k in range(600))
     ]
     low, high = np.nanpercentile(differences, [2.5, 97.5])
-    difference = found[1].minus(found[0])["f1"]
+    difference = found[1].minus(found[0]).estimates()["f1"]
     assert difference.value == pytest.approx(f1(frame, "other") - f1(frame, "first"))
     slack = 0.35 / math.sqrt(n)
     assert difference.ci95 == pytest.approx((low, high), abs=slack)
@@ -440,7 +440,7 @@ def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
     )
     for row in found.checkpoints:
         (point,) = row.adversaries
-        assert 0 <= point.jsd <= math.log(2) and 0 <= point.tvd <= 1
+        assert 0 <= point.jsd.value <= math.log(2) and 0 <= point.tvd.value <= 1
     assert "| trained adversary |" in found.to_markdown() and "| Un |" not in found.to_markdown()
     tied = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "out" / "2-tying" / "retrained" / "adversary" / "lambda-0.002"

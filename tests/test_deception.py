@@ -25,7 +25,7 @@ from hf_attnprobe import (
     build_tokenizer,
     train_classifier,
 )
-from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.deception import DeceptionOptions
 from hf_attnprobe.deception.report import (
     Measured,
     answers,

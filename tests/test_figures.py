@@ -344,12 +344,13 @@ def test_png_is_for_slides(tmp_path):
 def test_no_text_lies_on_another(report, report_of_heads):
     """Tick labels, axis labels and legends, measured as they are drawn."""
     from charts.test_curves import STATISTICS
-    from hf_attnprobe.retraining.curves import curve_points, penalty_curve
+    from hf_attnprobe.retraining.document import penalty_curve
+    from hf_attnprobe.retraining.verdict import points_of
 
     for chart in (
         *report.charts(),
         *report_of_heads.charts(),
-        penalty_curve(curve_points(STATISTICS)),
+        penalty_curve(points_of(STATISTICS, {})),
     ):
         ax = figures.draw(chart, title=True)
         figure = ax.get_figure(root=True)

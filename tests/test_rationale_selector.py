@@ -15,9 +15,9 @@ from hf_attnprobe import (
     build_tokenizer,
 )
 from hf_attnprobe.retraining import rationale as token_selector
-from hf_attnprobe.retraining.base import Base
+from hf_attnprobe.retraining.base import Base, Setup, run_test
 from hf_attnprobe.retraining.options import Rationale
-from hf_attnprobe.retraining.rationale import Judge, SelectorTrainer, TokenSelector, rationale
+from hf_attnprobe.retraining.rationale import Judge, SelectorTrainer, TokenSelector, select
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.storage.folders import write_json
 from hf_attnprobe.training.options import TrainingOptions
@@ -74,27 +74,31 @@ def base(splits):
 
 @pytest.fixture(scope="module")
 def found(base, splits, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rationale") / "selector"
-    return rationale(base, splits, OPTIONS, output_dir=folder)
+    return run_selector(base, splits, tmp_path_factory.mktemp("retrained"))
+
+
+def run_selector(base, splits, folder, options=OPTIONS):
+    return run_test("rationale", Setup(base, splits, folder, {"rationale": options}))
 
 
 def test_the_selector_finds_the_word_that_decides(found, base, splits):
+    selected, _ = select(base, found.trained[0].model, splits["test"])
     for row, text in enumerate(splits["test"]["text"]):
         words = text.split()
-        kept = [w for w, s in zip(words, found.selected[row], strict=False) if s]
+        kept = [w for w, s in zip(words, selected[row], strict=False) if s]
         assert kept == [w for w in words if w in CUES]
-    assert found.rationale_correct.tolist() == [1.0] * 30
+    assert found.statistics["rationale_correct"].tolist() == [1.0] * 30
 
 
 def test_its_share_of_attention_is_that_of_a_hand_count(found, splits):
     for row, text in enumerate(splits["test"]["text"]):
         n = len(text.split())
         attention = math.e / (math.e + n - 1)
-        assert found.rationale_length[row].item() == pytest.approx(1 / n)
-        assert found.rationale_attention[row].item() == pytest.approx(attention)
-        assert found.rationale_attention_above_length[row].item() == pytest.approx(
-            attention - 1 / n
-        )
+        expected = {"": attention, "_above_length": attention - 1 / n}
+        assert found.statistics["rationale_length"][row].item() == pytest.approx(1 / n)
+        for end, value in expected.items():
+            share = found.statistics[f"rationale_attention{end}"]
+            assert share[row].item() == pytest.approx(value)
 
 
 def test_the_judge_rewards_what_a_hand_count_rewards(base):
@@ -143,14 +147,15 @@ def test_the_gradient_is_that_of_the_expected_reward(base):
 def test_a_finished_selector_is_loaded_and_other_settings_are_refused(
     found, base, splits, tmp_path, monkeypatch
 ):
-    folder = shutil.copytree(found.trained[0].folder, tmp_path / "copy")
+    folder = shutil.copytree(found.trained[0].folder, tmp_path / "rationale")
     assert isinstance(TokenSelector.from_pretrained(folder), TokenSelector)
     monkeypatch.setattr(token_selector, "make_trainer", None)  # nothing is trained
-    again = rationale(base, splits, OPTIONS, output_dir=folder)
-    assert torch.equal(again.selected, found.selected)
+    again = run_selector(base, splits, tmp_path)
+    for name, values in found.statistics.items():
+        assert torch.equal(again.statistics[name], values)
     other = Rationale(size=8, sparsity=0.1)
     with pytest.raises(AttnProbeError, match=r"training with sparsity 0\.5, not 0\.1"):
-        rationale(base, splits, other, output_dir=folder)
+        run_selector(base, splits, tmp_path, other)
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(base, splits, tmp_path, monkeypatch):

@@ -24,15 +24,14 @@ from transformers import (
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
 from hf_attnprobe.cli.flags import asked as asked_by_flags
-from hf_attnprobe.cli.verbs import build_parser, of_retrainings
+from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.retraining import asked_retrainings
 from hf_attnprobe.retraining.document import command as retraining_command
-from hf_attnprobe.retraining.options import Adversary, RetrainOptions, Seeds
-from hf_attnprobe.retraining.registry import asked_retrainings
+from hf_attnprobe.retraining.options import KINDS, Adversary, RetrainOptions, Seeds
 from hf_attnprobe.retraining.report import from_json, read_retraining
-from hf_attnprobe.retraining.result import to_json
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.verdict import curve
+from hf_attnprobe.retraining.verdict import points_of, to_json
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.training.options import TrainingOptions
@@ -102,7 +101,7 @@ def test_the_short_verdict_and_its_table_are_the_reports_numbers(report):
         cells = row.removesuffix(r" \\").split(" & ")
         assert cells[0].replace(r"\_", "_") == test and cells[1] == s.model
         assert cells[2].startswith(f"{s.value:.3f} [")
-        assert cells[3].startswith(f"{s.difference:z.3f} [")
+        assert cells[3].startswith(f"{s.lost.value:z.3f} [")
     with pytest.raises(AttnProbeError, match=r"accuracy or f1.*'recall'"):
         report.to_latex("recall")
 
@@ -182,14 +181,16 @@ def test_every_mean_can_be_recomputed_from_the_rows(folder, report):
 
 
 def test_the_curve_has_what_it_is_compared_with(report):
-    points = {p.name: p for p in curve(report.statistics, report.scores)}
+    points = {p.name: p for p in points_of(report.statistics, report.scores) if p.name}
     means = {s.statistic: s.mean for s in report.statistics if s.group == "all"}
-    assert points["adversary λ 0.05"].jsd == means["adversary_jsd@0.05"]
-    assert points["another seed"].tvd == means["seed_tvd"]
-    assert points["trained with uniform attention"].jsd == means["uniform_model_jsd"]
-    assert points["exactly, within 0.05"].tvd == "≤ 0.05"
-    assert points["search within 0.05"].jsd <= points["exactly, within 0.05"].jsd + 1e-9
-    assert points["no weights at all are farther"].jsd >= max(p.jsd for p in points.values()) - 1e-9
+    assert points["adversary λ 0.05"].jsd.value == means["adversary_jsd@0.05"]
+    assert points["another seed"].tvd.value == means["seed_tvd"]
+    assert points["trained with uniform attention"].jsd.value == means["uniform_model_jsd"]
+    frontier, search = points["exactly, within 0.05"], points["search within 0.05"]
+    assert frontier.moved == "≤ 0.05"
+    assert search.jsd.value <= frontier.jsd.value + 1e-9
+    farthest = max(p.jsd.value for p in points.values())
+    assert points["no weights at all are farther"].jsd.value >= farthest - 1e-9
 
 
 def test_the_report_says_what_it_is(folder, report):
@@ -502,7 +503,7 @@ def test_the_command_on_the_page_asks_for_the_same(report):
     words = shlex.split(retraining_command(report))
     asked = vars(build_parser().parse_args(words[1:]))
     assert asked["model"] == report.model
-    chosen = asked_retrainings(asked_by_flags(asked, of_retrainings))
+    chosen = asked_retrainings(asked_by_flags(asked, lambda: KINDS))
     assert list(chosen) == TESTS and chosen == asked_retrainings(ASKED)
 
 

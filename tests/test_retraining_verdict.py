@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from hf_attnprobe.retraining import readings
 from hf_attnprobe.retraining.adversary import crossed_choice
-from hf_attnprobe.retraining.registry import readings
-from hf_attnprobe.retraining.result import farther_than_a_seed
-from hf_attnprobe.retraining.verdict import CHOSEN, over_seeds, verdict
+from hf_attnprobe.retraining.verdict import CHOSEN, farther_than_a_seed, over_seeds, verdict
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scores import Score, compare_scores
@@ -23,8 +22,9 @@ SST_SEEDS = (0.798, 0.770, 0.785, 0.764, 0.793, 0.790, 0.798, 0.787)
 """F1 of eight seeds beside a base of .787, as they were trained on SST."""
 
 
-def f1(model, value, lost=0.0, interval=(0.0, 0.0), reference="base"):
-    return Score(model, "f1", value, (value, value), lost, interval, reference)
+def f1(model, value, lost=0.0, interval=(0.0, 0.0), reference="base", n=1821):
+    of = {"model": model, "metric": "f1", "reference": reference}
+    return Score(value, ci95=(value, value), n=n, lost=Estimate(lost, interval, n), **of)
 
 
 def seeds_of(values, base=0.787):
@@ -33,10 +33,11 @@ def seeds_of(values, base=0.787):
 
 
 def need_of(lost, interval, seeds=(), *, n=1821, base=0.787):
-    scores = {"uniform": (f1("base", base), f1("uniform", base - lost, lost, interval))}
+    uniform = f1("uniform", base - lost, lost, interval, n=n)
+    scores = {"uniform": (f1("base", base), uniform)}
     if seeds:
         scores["seeds"] = seeds_of(seeds, base)
-    return verdict((), scores, n=n).need
+    return verdict((), scores).need
 
 
 # --- need -------------------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def test_a_guide_is_judged_beyond_the_spread_of_the_seeds(lost, interval, seeds,
     scores = {"diagnostic_mlp": guides}
     if seeds:
         scores["seeds"] = seeds_of(seeds)
-    found = verdict((), scores, n=1821).transfer
+    found = verdict((), scores).transfer
     assert found.answer == answer and found.value == pytest.approx(-lost)
     assert found.answer == answer
     assert "uniform guide 0.790" in found.sentence
@@ -155,10 +156,10 @@ def elsewhere_of(lost, interval, jsd, seeds=None, *, n=200):
     rows = rows_of(values, n)
     statistics = summarize(rows, [], readings())
     scores = {
-        "adversary": (f1("base", 0.8), f1(CHOSEN, 0.8 - lost, lost, interval)),
+        "adversary": (f1("base", 0.8), f1(CHOSEN, 0.8 - lost, lost, interval, n=n)),
     }
     beyond = farther_than_a_seed(rows, statistics)
-    return verdict(statistics, scores, n=n, beyond_seed=beyond).elsewhere
+    return verdict(statistics, scores, beyond_seed=beyond).elsewhere
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_chance_stands_beside_equal_weights(to_uniform, said):
     if to_uniform is not None:
         values["uniform", "uniform_model_jsd"] = to_uniform
     statistics = summarize(rows_of(values, 40), [], readings())
-    chance = verdict(statistics, {}, n=40).chance
+    chance = verdict(statistics, {}).chance
     assert "JSD of 0.13" in chance
     assert said in chance if said else "Equal weights" not in chance
 
@@ -326,7 +327,7 @@ def test_words_follow_from_an_independent_recomputation(case):
     }
     if seeds:
         scores["seeds"] = compare_scores(labels, {"base": models["base"]} | seeds, reference="base")
-    found = verdict(statistics, scores, n=n, beyond_seed=beyond)
+    found = verdict(statistics, scores, beyond_seed=beyond)
 
     frame = pd.DataFrame({"labels": labels, "chosen": chosen.argmax(1)})
     for name, probs in (models | seeds).items():

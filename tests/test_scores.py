@@ -73,13 +73,10 @@ def test_differences_are_paired():
     }
     for metric in ("f1", "accuracy", "roc_auc"):
         same, worse = found["same", metric], found["worse", metric]
-        low, high = same.difference_ci95  # unpaired it would be wide
-        assert same.difference == 0 and -0.04 < low <= 0 <= high < 0.04
-        assert found["base", metric].difference_ci95 == (0, 0)
-        assert (
-            worse.difference > 0
-            and worse.difference_ci95[0] <= worse.difference <= worse.difference_ci95[1]
-        )
+        low, high = same.lost.ci95  # unpaired it would be wide
+        assert same.lost.value == 0 and -0.04 < low <= 0 <= high < 0.04
+        assert found["base", metric].lost.ci95 == (0, 0)
+        assert worse.lost.value > 0 and worse.lost.ci95[0] <= worse.lost.value <= worse.lost.ci95[1]
     counts = np.random.default_rng(3).multinomial(80, np.full(80, 1 / 80), 200)
     differences = []
     for row in counts:
@@ -87,7 +84,7 @@ def test_differences_are_paired():
         scores = [area(p[rows, 1], labels[rows]) for p in (probs["base"], probs["worse"])]
         differences.append(scores[0] - scores[1])
     expected = tuple(np.percentile(differences, [2.5, 97.5]))
-    assert found["worse", "roc_auc"].difference_ci95 == pytest.approx(expected)
+    assert found["worse", "roc_auc"].lost.ci95 == pytest.approx(expected)
 
 
 def test_resampled_scores_are_those_of_the_resampled_texts():

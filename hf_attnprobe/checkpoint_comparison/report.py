@@ -1,7 +1,8 @@
 """Several checkpoints on the same texts: scores from their rows, and what they say. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -17,13 +18,11 @@ from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.verdict import Point
 from hf_attnprobe.statistics.estimates import (
     Estimate,
-    mean_estimate,
-    percentile_interval,
+    mean_estimates,
     resample_counts,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.scores import weighted_metrics, with_all_texts
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.scores import resampled_estimate, weighted_metrics, with_all_texts
 
 
 CHANGED = ("uniform", "permuted")  # attention put in place of the trained one
@@ -46,6 +45,7 @@ NOT_COMPARED = ("epsilon_max_jsd@0.01", "largest_jsd")
 """Shown, but of no difference: the first is bounded by the second, each model's own."""
 DRAWN = ("f1", "uniform_change", "permuted_change", "accuracy", "share_of_largest@0.01")
 """Numbers that have a chart."""
+NOTHING = Estimate(math.nan)
 IN_POINTS = ("f1", "uniform_change", "permuted_change")  # as the paper shows scores
 
 
@@ -148,32 +148,21 @@ class Numbers:
 
     def estimates(self) -> dict[str, Estimate]:
         """Every number with its interval."""
-        return self._with_intervals(self.resampled, self.texts)
+        n = len(self.labelled)
+        scores = {name: resampled_estimate(values, n) for name, values in self.resampled.items()}
+        means = mean_estimates(self.texts.to_numpy(dtype=np.float64))
+        return scores | {name: mean for name, mean in zip(self.texts, means, strict=True) if mean.n}
 
-    def minus(self, first: "Numbers") -> dict[str, Estimate]:
+    def minus(self, first: "Numbers") -> "Numbers":
         """Every difference to another's number on the same texts and resamples."""
+        same = self.labelled.equals(first.labelled)
         resampled = {
             name: values - first.resampled[name]
             for name, values in self.resampled.items()
-            if name in first.resampled and self.labelled.equals(first.labelled)
+            if same and name in first.resampled
         }
-        names = [name for name in self.texts if name in first.texts]
-        names = [name for name in names if name not in NOT_COMPARED]
-        texts = self.texts[names] - first.texts[names]
-        return self._with_intervals(resampled, texts)
-
-    def _with_intervals(
-        self, resampled: Mapping[str, np.ndarray], texts: pd.DataFrame
-    ) -> dict[str, Estimate]:
-        estimates = {}
-        for name, values in resampled.items():
-            interval = percentile_interval(values[1:])
-            estimates[name] = Estimate(float(values[0]), interval, len(self.labelled))
-        for name in texts:
-            values = texts[name].to_numpy(dtype=np.float64)
-            if not np.isnan(values).all():
-                estimates[name] = mean_estimate(values)
-        return estimates
+        names = [n for n in self.texts if n in first.texts and n not in NOT_COMPARED]
+        return Numbers(resampled, self.texts[names] - first.texts[names], self.labelled)
 
 
 def numbers_of(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> Numbers:
@@ -184,20 +173,22 @@ def numbers_of(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> Numbers:
         n_classes: of the model.
         seed: of the bootstrap.
     """
-    resampled = resampled_scores(rows, n_classes, seed=seed)
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
-    bound, room = wide.get("largest_jsd"), wide.get("epsilon_max_jsd@0.01")
-    if bound is not None and room is not None:
-        wide["share_of_largest@0.01"] = room / bound.where(bound > 0)
+    if {"largest_jsd", "epsilon_max_jsd@0.01"} <= set(wide):
+        bound = wide.largest_jsd
+        wide["share_of_largest@0.01"] = wide["epsilon_max_jsd@0.01"] / bound.where(bound > 0)
     if {"label", "predicted_class"} <= set(wide):
         right = (wide.label == wide.predicted_class).astype(float)
         wide["accuracy"] = right.where(wide.label >= 0)
+    labelled = wide[wide.label >= 0] if "label" in wide else wide[:0]
+    resampled = resampled_scores(labelled, n_classes, seed=seed)
     names = [name for name in COLUMNS if name in wide and name not in resampled]
-    labelled = wide.index[wide["label"] >= 0] if "label" in wide else wide.index[:0]
-    return Numbers(resampled, wide[names], labelled)
+    return Numbers(resampled, wide[names], labelled.index)
 
 
-def resampled_scores(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> dict[str, np.ndarray]:
+def resampled_scores(
+    texts: pd.DataFrame, n_classes: int, *, seed: int = 0
+) -> dict[str, np.ndarray]:
     """F1 and accuracy with trained attention, and what other attention changes of them.
 
     All are of the same resamples of the texts, [1 + resamples], behind the value over all
@@ -205,7 +196,7 @@ def resampled_scores(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> di
     permutations that of their counts together.
 
     Args:
-        rows: of an audit; texts without a label are left out.
+        texts: labelled ones, a statistic per column.
         n_classes: of the model.
         seed: of the bootstrap.
 
@@ -213,26 +204,21 @@ def resampled_scores(rows: pd.DataFrame, n_classes: int, *, seed: int = 0) -> di
         ``f1``, ``accuracy``, ``uniform_change``, ``accuracy_uniform_change``, …; empty
         without labels or without the test ``fragility``.
     """
-    of_label = (rows.test == PREDICTION) & (rows.statistic == "label")
-    labels = rows[of_label].set_index("example_id").value
-    labels = labels[labels >= 0].astype(int).sort_index()
-    of_test = rows[rows.test == "fragility"]
-    if labels.empty or of_test.empty:
+    if texts.empty or "trained_share@0" not in texts:
         return {}
-    wide = of_test.pivot_table(index="example_id", columns="statistic", values="value")
-    wide = wide.loc[labels.index]
+    labels = texts.label.to_numpy(dtype=int)
     counts = with_all_texts(resample_counts(len(labels), seed=seed))
-    scores = {}
-    for attention in ("trained", *CHANGED):
-        columns = [f"{attention}_share@{k}" for k in range(n_classes)]
-        shares = wide[columns].to_numpy()
-        scores[attention] = weighted_metrics(labels.to_numpy(), shares, counts)
-    trained = scores["trained"]
+
+    def scores(attention: str) -> dict[str, np.ndarray]:
+        shares = texts[[f"{attention}_share@{k}" for k in range(n_classes)]]
+        return weighted_metrics(labels, shares.to_numpy(), counts)
+
+    trained = scores("trained")
     resampled = dict(trained)
     for attention in CHANGED:
-        for metric, prefix in (("f1", ""), ("accuracy", "accuracy_")):
-            change = scores[attention][metric] - trained[metric]
-            resampled[f"{prefix}{attention}_change"] = change
+        for metric, values in scores(attention).items():
+            of_metric = "" if metric == "f1" else f"{metric}_"
+            resampled[f"{of_metric}{attention}_change"] = values - trained[metric]
     return resampled
 
 
@@ -283,49 +269,62 @@ def document_of(comparison: CheckpointComparison) -> Document:
 
 def number_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
     """A checkpoint per row, a number per column."""
-    names = [name for name in COLUMNS if any(name in c.found for c in checkpoints)]
-    has_published = any(c.published for c in checkpoints)
-    head = ["checkpoint", "attention", *(COLUMNS[name] for name in names)]
-    if has_published:
+    head, rows = _rows_of(checkpoints, [c.found for c in checkpoints])
+    if any(c.published for c in checkpoints):
         head.append("published F1, Un, Pm")
+        for c, row in zip(checkpoints, rows, strict=True):
+            row.append(
+                None if c.published is None else "{:.1f}, {:+.1f}, {:+.1f}".format(*c.published)
+            )
+    return Table(["checkpoint", *head], rows, caption="Every checkpoint")
+
+
+def difference_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
+    """What can be told of the differences to the first checkpoint."""
+    compared = [c for c in checkpoints if c.differences]
+    head, rows = _rows_of(compared, [c.differences for c in compared], doubted=True)
+    return Table(["difference to the first", *head], rows, caption="Differences")
+
+
+def _rows_of(
+    checkpoints: Sequence[ComparedCheckpoint],
+    numbers: Sequence[Mapping[str, Estimate]],
+    *,
+    doubted: bool = False,
+) -> tuple[list[str], list[list[Cell]]]:
+    """The head behind a checkpoint's name, and its row of numbers.
+
+    Args:
+        doubted: whether a number whose sign cannot be told is marked.
+    """
+    names = [name for name in COLUMNS if any(name in found for found in numbers)]
     rows: list[list[Cell]] = []
-    for c in checkpoints:
-        row: list[Cell] = [f"{c.name} ({c.model})", c.attention]
-        row += [_cell(name, c.found.get(name)) for name in names]
-        if has_published:
-            row.append(_published_cell(c.published))
+    for c, found in zip(checkpoints, numbers, strict=True):
+        row: list[Cell] = [_title(c), c.attention]
+        for name in names:
+            estimate, cell = found.get(name), None
+            if estimate is not None:
+                digits, scale = (1, 100) if name in IN_POINTS else (3, 1)
+                mark = "(?)" if doubted and not can_be_told(estimate) else ""
+                cell = Number(estimate.value, estimate.ci95, digits=digits, scale=scale, after=mark)
+            row.append(cell)
         rows.append(row)
-    return Table(head, rows, caption="Every checkpoint")
+    return ["attention", *(COLUMNS[name] for name in names)], rows
+
+
+def _title(checkpoint: ComparedCheckpoint) -> str:
+    return f"{checkpoint.name} ({checkpoint.model})"
 
 
 def difference_note(checkpoints: Sequence[ComparedCheckpoint]) -> str:
     """What the differences are."""
     first = checkpoints[0]
     return (
-        f"Differences to {first.name} ({first.model}) are paired by text. (?): the sign "
+        f"Differences to {_title(first)} are paired by text. (?): the sign "
         f"cannot be told, as the interval holds 0 or there are fewer than {MIN_TEXTS} "
         "texts. Intervals are over texts, of one training each: another seed may move a "
         "number by more."
     )
-
-
-def difference_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
-    """What can be told of the differences to the first checkpoint."""
-    compared = [c for c in checkpoints if c.differences]
-    names = [name for name in COLUMNS if any(name in c.differences for c in compared)]
-    head = ["difference to the first", "attention", *(COLUMNS[name] for name in names)]
-    rows: list[list[Cell]] = []
-    for c in compared:
-        cells = [_difference_cell(name, c.differences.get(name)) for name in names]
-        rows.append([f"{c.name} ({c.model})", c.attention, *cells])
-    return Table(head, rows, caption="Differences")
-
-
-def _difference_cell(name: str, estimate: Estimate | None) -> Number | None:
-    cell = _cell(name, estimate)
-    if cell is None or estimate is None or can_be_told(estimate):
-        return cell
-    return replace(cell, after="(?)")
 
 
 def can_be_told(difference: Estimate) -> bool:
@@ -336,30 +335,14 @@ def can_be_told(difference: Estimate) -> bool:
     return low > 0 or high < 0
 
 
-def _cell(name: str, estimate: Estimate | None) -> Number | None:
-    if estimate is None:
-        return None
-    if name in IN_POINTS:
-        return Number(estimate.value, estimate.ci95, digits=1, scale=100)
-    return Number(estimate.value, estimate.ci95)
-
-
-def _published_cell(published: tuple[float, float, float] | None) -> str | None:
-    if published is None:
-        return None
-    f1, uniform, permuted = published
-    return f"{f1:.1f}, {uniform:+.1f}, {permuted:+.1f}"
-
-
 def adversary_table(checkpoints: Sequence[ComparedCheckpoint]) -> Table:
     """How far trained adversaries attend, by checkpoint and λ."""
     rows: list[list[Cell]] = []
     for c in checkpoints:
         for point in c.adversaries:
             f1 = None if point.f1 is None else Number(point.f1, digits=1, scale=100)
-            tvd = point.tvd if isinstance(point.tvd, str) else Number(point.tvd, digits=4)
-            own = [f"{c.name} ({c.model})", c.attention, point.name]
-            rows.append([*own, Number(point.jsd), tvd, f1])
+            moved = point.jsd.value, Number(point.tvd.value, digits=4)
+            rows.append([_title(c), c.attention, point.name, *moved, f1])
     head = ["checkpoint", "attention", "trained adversary", "mean JSD", "mean TVD", "F1"]
     return Table(head, rows, "Distance of attention and output from the checkpoint's own")
 
@@ -389,16 +372,13 @@ def _told(comparison: CheckpointComparison) -> Iterator[str]:
     """Of every checkpoint behind the first, what is surely higher or lower."""
     first = comparison.checkpoints[0].name
     for c in comparison.checkpoints[1:]:
-        higher: list[str] = []
-        lower: list[str] = []
-        for name, difference in c.differences.items():
-            if name in COLUMNS and can_be_told(difference):
-                side = higher if difference.value > 0 else lower
-                side.append(COLUMNS[name])
+        told = {n: d.value for n, d in c.differences.items() if n in COLUMNS and can_be_told(d)}
+        higher = [COLUMNS[name] for name, value in told.items() if value > 0]
+        lower = [COLUMNS[name] for name, value in told.items() if value <= 0]
         said = [f"higher in {', '.join(higher)}"] if higher else []
         said += [f"lower in {', '.join(lower)}"] if lower else []
-        told = "; ".join(said) or "cannot be told apart in any number"
-        yield f"{c.name} ({c.model}) against {first}: {told}."
+        differs = "; ".join(said) or "cannot be told apart in any number"
+        yield f"{_title(c)} against {first}: {differs}."
 
 
 def charts(comparison: CheckpointComparison) -> Iterator[Chart]:
@@ -408,12 +388,12 @@ def charts(comparison: CheckpointComparison) -> Iterator[Chart]:
         return
     places = tuple(f"{k}. {c.name}" for k, c in enumerate(checkpoints, 1))
     for name in DRAWN:
-        found = [c.found.get(name) for c in checkpoints]
-        if all(e is None for e in found):
+        found = [c.found.get(name, NOTHING) for c in checkpoints]
+        if all(e is NOTHING for e in found):
             continue
         scale = 100 if name in IN_POINTS else 1
-        ends = [_ends(e, scale) for e in found]
-        values, low, high = (tuple(e[k] for e in ends) for k in range(3))
+        ends = [(e.value, *(e.ci95 or (math.nan, math.nan))) for e in found]
+        values, low, high = (tuple(scale * e[k] for e in ends) for k in range(3))
         finding = ", ".join(
             f"{place} {value:.3g}" for place, value in zip(places, values, strict=True)
         )
@@ -431,14 +411,6 @@ def charts(comparison: CheckpointComparison) -> Iterator[Chart]:
             y_label=f"{COLUMNS[name]}{', points' if scale == 100 else ''}",
             series=(Series("checkpoints", places, values, low, high),),
         )
-
-
-def _ends(estimate: Estimate | None, scale: int) -> tuple[float, float, float]:
-    nan = float("nan")
-    if estimate is None:
-        return nan, nan, nan
-    low, high = estimate.ci95 or (nan, nan)
-    return scale * estimate.value, scale * low, scale * high
 
 
 def to_json(comparison: CheckpointComparison) -> dict:

@@ -4,16 +4,14 @@ Source: the experiments of Tutek & Šnajder 2020, Section 4.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.session import run_audit
-from hf_attnprobe.checkpoint_comparison.options import AUDITED, KINDS, ComparisonOptions
+from hf_attnprobe.checkpoint_comparison import AUDITED, KINDS, ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -32,7 +30,7 @@ from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import load_base_model
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.verdict import Point, adversaries
+from hf_attnprobe.retraining.verdict import ADVERSARY, Point, points_of
 from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 
 
@@ -75,7 +73,7 @@ def compare_checkpoints(
         models: folders or Hub ids.
         dataset: a :class:`~hf_attnprobe.data.arguments.Data`, or a name, a folder, a Hub id
             or a DatasetDict. ``test_limit`` is of the audits, ``train_limit`` of adversaries.
-        tests: of :data:`~hf_attnprobe.checkpoint_comparison.options.TESTS`, names or
+        tests: of :data:`~hf_attnprobe.checkpoint_comparison.TESTS`, names or
             options, also as ``{"adversary": {"epochs": 20}}``; by default all but
             ``adversary``, which trains models besides.
         output_dir: a new or empty folder, or that of an earlier comparison.
@@ -118,17 +116,40 @@ def _compared(
 ) -> CheckpointComparison:
     """Every checkpoint tested, below ``folder``, and the first one's numbers beside it."""
     compared: list[ComparedCheckpoint] = []
+    audited = {name: given for name, given in chosen.items() if name in AUDITED}
     first: Numbers | None = None
     for number, (model, config) in enumerate(zip(models, configs, strict=True), 1):
-        own_folder = folder / f"{number}-{Path(model).name}"
-        report = _audit(model, data, own_folder / "audit", chosen, seed, progress)
-        points: tuple[Point, ...] = ()
+        own = folder / f"{number}-{Path(model).name}"
+        report = run_audit(
+            model,
+            data,
+            audited,
+            options=AuditOptions(seed=seed, control="none"),
+            output_dir=own / "audit",
+            progress=progress,
+        )
+        points: list[Point] = []
         if "adversary" in chosen:
-            points = _adversaries(model, data, own_folder / "retrained", chosen, seed, progress)
+            retrained = retrain(
+                model,
+                data,
+                chosen["adversary"],
+                output_dir=own / "retrained",
+                options=RetrainOptions(seed=seed),
+                progress=progress,
+            )
+            points = points_of(retrained.statistics, retrained.scores)
         numbers = numbers_of(report.to_pandas(), len(class_names(config)), seed=seed)
-        row = _row(str(model), config, report, points, numbers, seed)
-        if first is not None:
-            row = replace(row, differences=numbers.minus(first))
+        row = ComparedCheckpoint(
+            model=str(model),
+            name=regulariser_name(config),
+            encoder=config.encoder,
+            attention=config.attention,
+            found=numbers.estimates(),
+            adversaries=tuple(point for point in points if point.series == ADVERSARY),
+            published=published_for(report.dataset.published_as, config),
+            differences={} if first is None else numbers.minus(first).estimates(),
+        )
         first = first or numbers
         compared.append(row)
     return CheckpointComparison(report.dataset, report.n, seed, tuple(compared))
@@ -145,59 +166,3 @@ def _config_of(model: str | Path, *, as_base: bool) -> AttentionClassifierConfig
     return load_attention_classifier(
         model, "to compare", "audit its heads with attnprobe audit"
     ).config
-
-
-def _audit(
-    model: str | Path,
-    data: Data,
-    folder: Path,
-    chosen: Mapping[str, Options],
-    seed: int,
-    progress: bool,
-) -> Report:
-    return run_audit(
-        model,
-        data,
-        {name: given for name, given in chosen.items() if name in AUDITED},
-        options=AuditOptions(seed=seed, control="none"),
-        output_dir=folder,
-        progress=progress,
-    )
-
-
-def _adversaries(
-    model: str | Path,
-    data: Data,
-    folder: Path,
-    chosen: Mapping[str, Options],
-    seed: int,
-    progress: bool,
-) -> tuple[Point, ...]:
-    report = retrain(
-        model,
-        data,
-        chosen["adversary"],
-        output_dir=folder,
-        options=RetrainOptions(seed=seed),
-        progress=progress,
-    )
-    return tuple(adversaries(report.statistics, report.scores))
-
-
-def _row(
-    model: str,
-    config: AttentionClassifierConfig,
-    report: Report,
-    points: tuple[Point, ...],
-    numbers: Numbers,
-    seed: int,
-) -> ComparedCheckpoint:
-    return ComparedCheckpoint(
-        model=model,
-        name=regulariser_name(config),
-        encoder=config.encoder,
-        attention=config.attention,
-        found=numbers.estimates(),
-        adversaries=points,
-        published=published_for(report.dataset.published_as, config),
-    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.options import CalibrationOptions
-from hf_attnprobe.checkpoint_comparison.options import KINDS, ComparisonOptions
+from hf_attnprobe.checkpoint_comparison import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
     add_audited,
@@ -25,13 +25,13 @@ from hf_attnprobe.cli.flags import (
     of_audits,
 )
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.deception import DeceptionOptions
 from hf_attnprobe.demonstration import DemoOptions, demo, rationale_line, rationale_sentences
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
-from hf_attnprobe.options import Options, check_path, from_flat
+from hf_attnprobe.options import check_path, from_flat
 from hf_attnprobe.partitions.options import WorkOptions
 from hf_attnprobe.progress import say
-from hf_attnprobe.retraining import TESTS as RETRAININGS
+from hf_attnprobe.retraining.options import KINDS as RETRAININGS
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.storage.folders import check_usable
 from hf_attnprobe.studies.plan import StudyOptions
@@ -236,7 +236,7 @@ def add_retrain(parser: CommandParser) -> None:
         help="folder or Hub id of the base model, an attention classifier",
     )
     add_options(parser, Data, leave_out=TESTING)
-    add_tests(parser, RETRAININGS, "all but rationale", of_retrainings)
+    add_tests(parser, RETRAININGS, "all but rationale", lambda: RETRAININGS)
     parser.add_argument(
         "--output-dir",
         required=True,
@@ -316,25 +316,18 @@ def _publish(arguments: dict[str, Any]) -> None:
     show(written, file=sys.stderr)
 
 
-def of_retrainings() -> dict[str, type[Options]]:
-    """The classes of the options of the tests that train models."""
-    from hf_attnprobe.retraining.registry import retrainings
-
-    return {name: test.options for name, test in retrainings().items()}
-
-
 def run_retrain(arguments: dict[str, Any]) -> None:
     """Trains models beside a base and prints what they say of it."""
     data, options = from_flat(arguments, Data), from_flat(arguments, RetrainOptions)
 
     from hf_attnprobe.auditing.report import place_lines
-    from hf_attnprobe.retraining.result import to_json
     from hf_attnprobe.retraining.run import retrain
+    from hf_attnprobe.retraining.verdict import to_json
 
     report = retrain(
         arguments["model"],
         data,
-        asked(arguments, of_retrainings),
+        asked(arguments, lambda: RETRAININGS),
         output_dir=arguments["output_dir"],
         options=options,
     )

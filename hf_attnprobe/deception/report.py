@@ -1,5 +1,6 @@
 """What training against attention to some tokens did. Pure: numbers in, text out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,35 @@ from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.plain_data import plain
 from hf_attnprobe.reports.document import Answered, Cell, Document, NumberLine, Section, Table
 from hf_attnprobe.reports.forms import Documented
-from hf_attnprobe.retraining.verdict import all_of, opposite
+from hf_attnprobe.retraining.verdict import all_of
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
-from hf_attnprobe.statistics.scores import Score, compare_scores
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
+from hf_attnprobe.statistics.scores import Score, compare_scores, find_score
 from hf_attnprobe.statistics.verdicts import RULES
+
+
+RULES.update(
+    {
+        "use": Rule(
+            "Use",
+            "Does the model use the impermissible tokens?",
+            "total variation of the output when they are deleted minus that when as many "
+            "other tokens are, per text",
+            partly=0.05,
+            yes=0.05,
+            source="the control is ours, Pruthi et al. 2020 have none; .05 of probability "
+            "is our choice",
+        ),
+        "hiding": Rule(
+            "Hiding",
+            "Has attention to the impermissible tokens gone?",
+            "half of the attention mass on them before minus the mass after, per text",
+            partly=0.0,
+            yes=0.0,
+            source="Pruthi et al. 2020; half of the mass is our choice",
+        ),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -65,8 +90,9 @@ class Deception(Documented):
 
     def score(self, when: str, metric: str) -> Score:
         """The score ``before`` or ``after``."""
-        by_name = {(s.model, s.metric): s for s in self.scores}
-        return by_name[when, metric]
+        found = find_score(self.scores, when, metric)
+        assert found is not None  # both models are scored by every metric
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,40 +128,38 @@ def deception_of(before: Measured, after: Measured, *, seed: int, **settings: An
         seed: of the training.
         settings: the fields of :class:`Deception` that say what was done.
     """
-    has_tokens = before.named > 0
-    columns = {
+    models = {"before": before, "after": after}
+    named = before.named > 0
+    controlled = named & ~np.isnan(before.control)
+    masses = {
         "before": before.mean_mass,
         "after": after.mean_mass,
         "largest before": before.largest_mass,
         "largest after": after.largest_mass,
         "tokens": before.named,
     }
-    has_control = has_tokens & ~np.isnan(before.control)
-    models = {"before": before, "after": after}
-    moves: dict[str, dict[str, Estimate]] = {"moved": {}, "control": {}, "beyond": {}}
-    for when, measured in models.items():
-        moved, control = measured.moved[has_control], measured.control[has_control]
-        moves["moved"][when] = mean_estimate(moved)
-        moves["control"][when] = mean_estimate(control)
-        moves["beyond"][when] = mean_estimate(moved - control)
-    hidden = before.mean_mass / 2 - after.mean_mass
     return Deception(
         **settings,
-        n=len(has_tokens),
-        n_named=int(has_tokens.sum()),
-        n_controlled=int(has_control.sum()),
+        n=len(named),
+        n_named=int(named.sum()),
+        n_controlled=int(controlled.sum()),
         scores=compare_scores(
             before.labels.astype(int),
-            {when: measured.probs for when, measured in models.items()},
+            {when: m.probs for when, m in models.items()},
             reference="before",
             seed=seed,
         ),
-        masses={name: mean_estimate(values[has_tokens]) for name, values in columns.items()},
-        hidden=mean_estimate(hidden[has_tokens]),
-        moved=moves["moved"],
-        control=moves["control"],
-        beyond=moves["beyond"],
+        masses=_means(masses, named),
+        hidden=mean_estimate((before.mean_mass / 2 - after.mean_mass)[named]),
+        moved=_means({when: m.moved for when, m in models.items()}, controlled),
+        control=_means({when: m.control for when, m in models.items()}, controlled),
+        beyond=_means({when: m.moved - m.control for when, m in models.items()}, controlled),
     )
+
+
+def _means(values: Mapping[str, np.ndarray], texts: np.ndarray) -> dict[str, Estimate]:
+    """The means over some of the texts, bool [texts], by name."""
+    return {name: mean_estimate(of[texts]) for name, of in values.items()}
 
 
 @dataclass(frozen=True)
@@ -157,13 +181,12 @@ class Answers:
 
 def answers(deception: Deception) -> Answers:
     """What the intervals allow to say."""
-    use, score = RULES["use"], deception.score("after", "accuracy")
-    lost = score.lost(deception.n)
+    use, lost = RULES["use"], deception.score("after", "accuracy").lost
     return Answers(
         used_before=grade(deception.beyond["before"], use),
         used_after=grade(deception.beyond["after"], use),
         hidden=grade(deception.hidden, RULES["hiding"]),
-        kept=opposite(grade(lost, RULES["loss"])),
+        kept=grade(lost, RULES["loss"]).opposite,
     )
 
 
@@ -201,42 +224,41 @@ def what_became(deception: Deception) -> str:
             f"output hardly more than deleting others before ({_use(deception, 'before')})"
         ]
     else:
-        used = _words(found.used_after, "uses", "hardly uses", "may or may not use")
-        seen = _words(found.hidden, "no longer shows", "still shows", "may or may not show")
+        used = found.used_after.words("uses", "hardly uses", "may or may not use")
+        seen = found.hidden.words("no longer shows", "still shows", "may or may not show")
         said = [
             f"The model {used} the impermissible tokens ({_use(deception, 'after')}; "
             f"before: {_use(deception, 'before')}; used is from a "
             f"difference of {RULES['use'].yes}), and its attention {seen} it ({_mass(deception)})"
         ]
     score = deception.score("after", "accuracy")
-    kept = _words(found.kept, "kept", "not kept", "not told to be kept or lost")
-    lost = markdown.interval(score.difference, score.difference_ci95)
-    said.append(f"Accuracy is {kept} (lost {lost}; kept is below {RULES['loss'].yes})")
+    kept = found.kept.words("kept", "not kept", "not told to be kept or lost")
+    said.append(
+        f"Accuracy is {kept} (lost {_shown(score.lost)}; kept is below {RULES['loss'].yes})"
+    )
     if min(deception.n_controlled, deception.n_named) < MIN_TEXTS:
         said.append(f"Fewer than {MIN_TEXTS} texts tell nothing")
     return f"{'. '.join(said)}."
 
 
-def _words(answer: Answer, yes: str, no: str, neither: str) -> str:
-    return {Answer.YES: yes, Answer.NO: no}.get(answer, neither)
+def _shown(estimate: Estimate) -> str:
+    return markdown.interval(estimate.value, estimate.ci95)
 
 
 def _use(deception: Deception, when: str) -> str:
     """How far deleting moves the output, beside the control."""
-    beyond = deception.beyond[when]
     return (
         f"deleting them moves the output by {deception.moved[when].value:.2f}, as many "
         f"others by {deception.control[when].value:.2f}, difference per text "
-        f"{markdown.interval(beyond.value, beyond.ci95)}"
+        f"{_shown(deception.beyond[when])}"
     )
 
 
 def _mass(deception: Deception) -> str:
     before, after = deception.masses["before"], deception.masses["after"]
-    hidden = deception.hidden
     return (
         f"mass {before.value:.2f} before, {after.value:.2f} after; half of that before "
-        f"minus that after is {markdown.interval(hidden.value, hidden.ci95)} per text"
+        f"minus that after is {_shown(deception.hidden)} per text"
     )
 
 
@@ -263,34 +285,21 @@ LIMITS = (
 def document_of(d: Deception) -> Document:
     """All that a deception says."""
     found = answers(d)
-    use, hiding, loss = (RULES[name] for name in ("use", "hiding", "loss"))
-    accuracy = d.score("after", "accuracy")
-    lost = markdown.interval(accuracy.difference, accuracy.difference_ci95)
+    use, hiding = RULES["use"], RULES["hiding"]
     graded = [
-        Answered(
-            "Did the model use the tokens before?",
-            found.used_before,
-            use.measure,
-            [NumberLine(d.beyond["before"], {"yes above": use.yes})],
-        ),
-        Answered(
-            "Does it use them after?",
-            found.used_after,
-            use.measure,
-            [NumberLine(d.beyond["after"], {"yes above": use.yes})],
-        ),
-        Answered(
-            "Has attention to them gone?",
-            found.hidden,
-            hiding.measure,
-            [NumberLine(d.hidden, {"yes above": hiding.yes})],
-        ),
-        Answered(
-            "Is the accuracy kept?",
-            found.kept,
-            f"Accuracy is {accuracy.value:.3f} after; lost are {lost}, kept is below {loss.yes}.",
-        ),
+        Answered(question, answer, rule.measure, [NumberLine(number, {"yes above": rule.yes})])
+        for question, answer, rule, number in (
+            ("Did the model use the tokens before?", found.used_before, use, d.beyond["before"]),
+            ("Does it use them after?", found.used_after, use, d.beyond["after"]),
+            ("Has attention to them gone?", found.hidden, hiding, d.hidden),
+        )
     ]
+    accuracy = d.score("after", "accuracy")
+    kept = (
+        f"Accuracy is {accuracy.value:.3f} after; lost are {_shown(accuracy.lost)}, kept is "
+        f"below {RULES['loss'].yes}."
+    )
+    graded.append(Answered("Is the accuracy kept?", found.kept, kept))
     table = Table(
         ["", "before", "after"],
         _before_and_after(d),

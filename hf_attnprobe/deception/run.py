@@ -38,6 +38,7 @@ from hf_attnprobe.adapters.transformer.layout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
+from hf_attnprobe.attention_model import Observation
 from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
     is_attention_classifier,
@@ -48,7 +49,7 @@ from hf_attnprobe.checkpoints.records import check_not_itself, read_record
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import check_sets, dataset_name
-from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.deception import DeceptionOptions
 from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
@@ -56,7 +57,7 @@ from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.inference.encoding import Text, second_texts
 from hf_attnprobe.inference.labels import labels_of_model
-from hf_attnprobe.inference.outputs import observations, predict
+from hf_attnprobe.inference.outputs import observations, over_texts, predict
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_atomically, write_json
@@ -345,37 +346,40 @@ def _measure(
     options: DeceptionOptions,
 ) -> Measured:
     """Measures the test texts through the adapters, which know of no penalty."""
-    ids = ids.to(model.device)
-    example_ids: list[int] = []
-    parts = []
-    for observation in observations(model, tokenizer, examples, level="token"):
-        batch = observation.batch
-        content = batch.content_mask
-        impermissible = torch.isin(batch.inputs["input_ids"], ids) & content
-        sites = observation.model.sites()
-        if options.layers == "last":
-            last = max(site.layer for site in sites)
-            sites = [site for site in sites if site.layer == last]
-        masses = [(observation.read(site) * impermissible).sum(-1) for site in sites]
-        mass = torch.stack(masses).double()
-        share = impermissible.sum(-1) / content.sum(-1)
-        columns = (batch.labels, observation.probs, share, mass.mean(0), mass.amax(0))
-        example_ids += batch.example_ids
-        parts.append(columns)
-    order = torch.tensor(example_ids).argsort()
-    measured = []
-    for column in zip(*parts, strict=True):
-        measured.append(torch.cat(column).double().cpu()[order])
-    _, probs, share, *_ = measured
+    masses = partial(_masses, ids=ids.to(model.device), layers=options.layers)
+    observed = observations(model, tokenizer, examples, level="token")
+    measured = {name: values.double() for name, values in over_texts(observed, masses).items()}
+    probs = measured["probs"]
     run = partial(predict, model, tokenizer, examples)
     named = frozenset(ids.tolist())
-    moved = tvd(probs, run(edit=partial(without_named, named=named)))
+    measured["moved"] = tvd(probs, run(edit=partial(without_named, named=named)))
     controls = []
     for draw in range(N_DRAWS):
         edit = partial(without_others, named=named, seed=options.seed, draw=draw)
         controls.append(tvd(probs, run(edit=edit)))
-    control = torch.stack(controls).mean(0).masked_fill(share > 0.5, torch.nan)
-    return Measured(*(column.numpy() for column in (*measured, moved, control)))
+    control = torch.stack(controls).mean(0)
+    measured["control"] = control.masked_fill(measured["named"] > 0.5, torch.nan)
+    return Measured(**{name: values.numpy() for name, values in measured.items()})
+
+
+def _masses(observation: Observation, ids: Tensor, layers: str) -> dict[str, Tensor]:
+    """Output, and attention to impermissible tokens, each [batch, …]."""
+    batch, sites = observation.batch, observation.model.sites()
+    content = batch.content_mask
+    impermissible = torch.isin(batch.inputs["input_ids"], ids) & content
+    if layers == "last":
+        last = max(site.layer for site in sites)
+        sites = [site for site in sites if site.layer == last]
+    masses = [(observation.read(site) * impermissible).sum(-1) for site in sites]
+    of_heads = torch.stack(masses).double()
+    assert batch.labels is not None  # ``collate`` gives every batch its labels
+    return {
+        "labels": batch.labels,
+        "probs": observation.probs,
+        "named": impermissible.sum(-1) / content.sum(-1),
+        "mean_mass": of_heads.mean(0),
+        "largest_mass": of_heads.amax(0),
+    }
 
 
 def without_named(text: Text, named: Collection[int]) -> list[int]:

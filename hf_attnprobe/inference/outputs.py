@@ -1,6 +1,6 @@
 """The predictions and the attention of a model on every text of a split."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,20 @@ def read_outputs(
         attention=pad_sequence(list(all_weights), batch_first=True).cpu(),
         mask=pad_sequence(is_real, batch_first=True).cpu(),
     )
+
+
+def over_texts(
+    observations: Iterable[Observation], measure: Callable[[Observation], Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """What is measured of batches, each [batch, …], as [texts, …] in the order of their ids."""
+    ids: list[int] = []
+    parts: dict[str, list[Tensor]] = {}
+    for observation in observations:
+        ids += observation.batch.example_ids
+        for name, values in measure(observation).items():
+            parts.setdefault(name, []).append(values.detach().cpu())
+    order = torch.tensor(ids).argsort()
+    return {name: torch.cat(batches)[order] for name, batches in parts.items()}
 
 
 def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:

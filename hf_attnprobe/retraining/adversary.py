@@ -22,7 +22,7 @@ and not in the score, which they would decide alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import AttentionClassifierForSequenceClassification
 from hf_attnprobe.attention_model import Observation, Site
@@ -38,195 +39,124 @@ from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.adversarial import EPSILONS, FRONTIER, adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
-from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
+from hf_attnprobe.functional.divergence import largest_jsd, tvd
 from hf_attnprobe.inference.guides import guide_rows, special_ids
-from hf_attnprobe.inference.outputs import Outputs, observations, read_outputs, to_guide
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.inference.outputs import Outputs, observations, over_texts, to_guide
+from hf_attnprobe.readings import share
+from hf_attnprobe.retraining import register_retraining
 from hf_attnprobe.retraining.base import (
     SPLITS,
     Base,
     Progress,
+    Setup,
     Splits,
+    Tested,
     Trained,
+    Variant,
     as_trained,
-    compare_probs,
-    is_correct,
+    beside_base,
     shared_settings,
     silent,
 )
 from hf_attnprobe.retraining.options import Adversary
-from hf_attnprobe.retraining.registry import register_retraining
 from hf_attnprobe.retraining.verdict import CHOSEN
-from hf_attnprobe.statistics.scores import Score, one_hot, weighted_metrics
+from hf_attnprobe.statistics.scores import one_hot, weighted_metrics
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.training.classifier import new_model, papers_trainer, procedure_of
 from hf_attnprobe.training.procedures import with_penalties
-from hf_attnprobe.training.trainer import PlainTrainer, begin, finish, finished
+from hf_attnprobe.training.trainer import PlainTrainer, train_or_load
 
 
 if TYPE_CHECKING:
     import datasets
 
 
-GUIDE_LAMBDA = 0.002
-"""The λ of the adversary that guides the paper's diagnostic MLP: .001 with half the TVD."""
 ROUNDING = 1e-6
-BASELINES = ("frontier_jsd", "search_jsd", "search_tvd")
-
-READINGS: TestReadings = {
-    "adversary_jsd": (
-        "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
-        "0.69) away from the base"
-    ),
-    "adversary_tvd": ("the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "),
-    "adversary_correct": share("the adversary of λ {key} is right in {mean:.0%} of texts"),
-    "adversary_jsd_over_bound": share(
-        "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is"
-    ),
-    "chosen_lambda": ("the λ that the other half of the texts chooses is {mean:g} on average"),
-    "chosen_jsd": (
-        "the adversary that the other half of the texts chooses attends a divergence "
-        "of {mean:.2f} (at most 0.69) away from the base"
-    ),
-    "chosen_tvd": (
-        "the adversary that the other half of the texts chooses predicts {mean:.2f} "
-        "of 1 away from the base"
-    ),
-    "chosen_correct": share(
-        "the adversary that the other half of the texts chooses is right in {mean:.0%} of texts"
-    ),
-    "frontier_jsd": (
-        "with the base's encoder, weights within {key} of its output reach a "
-        "divergence of {mean:.2f}"
-    ),
-    "search_jsd": (
-        "the search finds weights within {key} of the output at a divergence of {mean:.2f}"
-    ),
-    "search_tvd": ("what the search finds within {key} moves the output by {mean:.3f} of 1 "),
-    "largest_jsd": (
-        "no weights at all can be farther from the base's than a divergence of {mean:.2f}"
-    ),
-}
 
 
-@dataclass(frozen=True)
-class AdversaryResult:
-    """Result of :func:`adversary`; tensors are [texts].
+def read_within_bound(
+    base: Base, model: PreTrainedModel, examples: "datasets.Dataset"
+) -> dict[str, Tensor]:
+    """As :func:`beside_base`, with the JSD as a share of the largest there is."""
+    numbers, own = beside_base(base, model, examples), base.outputs(examples)
+    bound = largest_jsd(own.attention, own.mask)
+    return numbers | {"jsd_over_bound": over_bound(numbers["jsd"], bound, own)}
 
-    Attributes:
-        adversary_jsd: JSD of each adversary's attention to the base's, by λ, in [0, ln 2].
-        adversary_tvd: total variation of their outputs, by λ, in [0, 1].
-        adversary_correct: 1 where the adversary is right, else 0, by λ.
-        adversary_jsd_over_bound: JSD as a share of the bound, by λ; NaN where that is 0.
-        chosen_lambda, chosen_jsd, chosen_tvd, chosen_correct: of the adversary that the
-            other half of the texts chooses, see
-            :func:`hf_attnprobe.retraining.adversary.crossed_choice`.
-        frontier_jsd: exact ε-max JSD by ε; empty for more than two classes.
-        search_jsd, search_tvd: what the search finds by ε.
-        largest_jsd: the bound.
-        scores: of ``base``, ``adversary λ`` for every λ, and ``chosen adversary``.
-        trained: one adversary per λ.
-    """
 
-    adversary_jsd: dict[float, Tensor]
-    adversary_tvd: dict[float, Tensor]
-    adversary_correct: dict[float, Tensor]
-    adversary_jsd_over_bound: dict[float, Tensor]
-    chosen_lambda: Tensor
-    chosen_jsd: Tensor
-    chosen_tvd: Tensor
-    chosen_correct: Tensor
-    frontier_jsd: dict[float, Tensor]
-    search_jsd: dict[float, Tensor]
-    search_tvd: dict[float, Tensor]
-    largest_jsd: Tensor
-    scores: tuple[Score, ...]
-    trained: tuple[Trained, ...]
+def choose(tested: Tested, options: Adversary) -> None:
+    """Adds what the other half of the texts chooses, and what can be reached without training."""
+    own, seed = tested.setup.own, tested.setup.seed
+    probs = torch.stack(list(tested.probs.values()))
+    divergence = tested.of_each("adversary_jsd")
+    place = crossed_choice(
+        own.labels.numpy(),
+        probs[0].numpy(),
+        list(probs[1:].numpy()),
+        list(divergence.numpy()),
+        tolerance=RULES["loss"].yes,
+        seed=seed,
+    )
+    texts = torch.arange(len(place))
+    chosen = {
+        "probs": probs[1:][place, texts],
+        "lambda": torch.tensor(options.sorted_lambdas())[place],
+        "jsd": divergence[place, texts],
+        "tvd": tested.of_each("adversary_tvd")[place, texts],
+    }
+    tested.add(CHOSEN, "chosen", chosen)
+    tested.statistics["largest_jsd"] = largest_jsd(own.attention, own.mask)
+    tested.statistics |= baselines(tested.setup)
 
 
 @register_retraining(
     title="Models trained to predict alike and attend elsewhere",
-    readings=READINGS,
-    options=Adversary,
-    n_models=lambda options: len(options.sorted_lambdas()),
+    together=choose,
+    readings={
+        "adversary_jsd": (
+            "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
+            "0.69) away from the base"
+        ),
+        "adversary_tvd": ("the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "),
+        "adversary_correct": share("the adversary of λ {key} is right in {mean:.0%} of texts"),
+        "adversary_jsd_over_bound": share(
+            "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is"
+        ),
+        "chosen_lambda": ("the λ that the other half of the texts chooses is {mean:g} on average"),
+        "chosen_jsd": (
+            "the adversary that the other half of the texts chooses attends a divergence "
+            "of {mean:.2f} (at most 0.69) away from the base"
+        ),
+        "chosen_tvd": (
+            "the adversary that the other half of the texts chooses predicts {mean:.2f} "
+            "of 1 away from the base"
+        ),
+        "chosen_correct": share(
+            "the adversary that the other half of the texts chooses is right in {mean:.0%} of texts"
+        ),
+        "frontier_jsd": (
+            "with the base's encoder, weights within {key} of its output reach a "
+            "divergence of {mean:.2f}"
+        ),
+        "search_jsd": (
+            "the search finds weights within {key} of the output at a divergence of {mean:.2f}"
+        ),
+        "search_tvd": ("what the search finds within {key} moves the output by {mean:.3f} of 1 "),
+        "largest_jsd": (
+            "no weights at all can be farther from the base's than a divergence of {mean:.2f}"
+        ),
+    },
 )
-def adversary(
-    base: Base,
-    splits: Splits,
-    options: Adversary = Adversary(),
-    *,
-    output_dir: str | Path,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> AdversaryResult:
-    """Trains one adversary per λ and compares them with the base on the test texts.
-
-    Args:
-        splits: train, validation and test texts.
-        options: the λ, and how each adversary is trained.
-        output_dir: one folder per λ in it, see :func:`lambda_folder`.
-        seed: of the bootstrap and the search; the adversaries' own is the base's plus 1.
-
-    Raises:
-        AttnProbeError: a JSD above its bound, which means that the two models cut a text
-            into other tokens.
-    """
-    examples = splits["test"]
-    own = base.outputs(examples)
-    bound = largest_jsd(own.attention, own.mask)
-    trained, divergence, moved, correct, shares = [], {}, {}, {}, {}
-    probs = {"base": own.probs}
+def adversary(setup: Setup, options: Adversary) -> Iterator[Variant]:
+    """One adversary per λ; their own seed is the base's plus 1."""
     for strength in options.sorted_lambdas():
-        folder = lambda_folder(output_dir, strength)
-        run = train_adversary(base, splits, folder, strength, options, progress=progress)
-        other = read_outputs(run.model, base.tokenizer, examples)
-        trained.append(run)
-        divergence[strength] = jsd(own.attention, other.attention)
-        moved[strength] = tvd(own.probs, other.probs)
-        correct[strength] = is_correct(other.probs, own.labels)
-        shares[strength] = over_bound(divergence[strength], bound, own)
-        probs[f"adversary {strength:g}"] = other.probs
-    place = _choice(own, probs, divergence, seed)
-    texts = torch.arange(len(place))
-    probs[CHOSEN] = torch.stack(list(probs.values())[1:])[place, texts]
-    return AdversaryResult(
-        divergence,
-        moved,
-        correct,
-        shares,
-        chosen_lambda=torch.tensor(options.sorted_lambdas())[place],
-        chosen_jsd=torch.stack(list(divergence.values()))[place, texts],
-        chosen_tvd=torch.stack(list(moved.values()))[place, texts],
-        chosen_correct=is_correct(probs[CHOSEN], own.labels),
-        **_baselines(base, examples, seed),
-        largest_jsd=bound,
-        scores=compare_probs(own.labels, probs, reference="base", seed=seed),
-        trained=tuple(trained),
-    )
-
-
-def _choice(
-    own: Outputs,
-    probs: dict[str, Tensor],
-    divergence: dict[float, Tensor],
-    seed: int,
-) -> Tensor:
-    """For every text the place of the λ that the other half of the texts chooses."""
-    base, *others = (values.numpy() for values in probs.values())
-    place = crossed_choice(
-        own.labels.numpy(),
-        base,
-        others,
-        [values.numpy() for values in divergence.values()],
-        tolerance=RULES["loss"].yes,
-        seed=seed,
-    )
-    return torch.from_numpy(place)
-
-
-def lambda_folder(output_dir: str | Path, lambda_: float) -> Path:
-    """Folder of the adversary trained with a λ."""
-    return Path(output_dir) / f"lambda-{lambda_:g}"
+        yield Variant(
+            f"adversary {strength:g}",
+            "adversary",
+            partial(train_adversary, lambda_=strength, options=options),
+            read_within_bound,
+            key=strength,
+            folder=options.folder_of(strength),
+        )
 
 
 def over_bound(divergence: Tensor, bound: Tensor, own: Outputs) -> Tensor:
@@ -248,41 +178,31 @@ def over_bound(divergence: Tensor, bound: Tensor, own: Outputs) -> Tensor:
     return torch.where(bound > 0, divergence / bound, torch.nan)
 
 
-def _baselines(
-    base: Base, examples: "datasets.Dataset", seed: int
-) -> dict[str, dict[float, Tensor]]:
-    """What can be reached per text with the base's encoder, [texts] by statistic and ε.
+def baselines(setup: Setup) -> dict[str, Tensor]:
+    """What can be reached per text with the base's encoder, [texts] by ``statistic@ε``.
 
     By search, and exactly where there are two classes.
     """
-    ids: list[int] = []
-    parts: dict[tuple[str, float], list[Tensor]] = {}
-    for observation in observations(base.model, base.tokenizer, examples):
-        ids += observation.batch.example_ids
-        for name, epsilon, values in _baselines_of_batch(observation, seed):
-            parts.setdefault((name, epsilon), []).append(values.detach().cpu())
-    order = torch.tensor(ids).argsort()
-    baselines: dict[str, dict[float, Tensor]] = {name: {} for name in BASELINES}
-    for (name, epsilon), batches in parts.items():
-        baselines[name][epsilon] = torch.cat(batches)[order]
-    return baselines
+    base = setup.base
+    observed = observations(base.model, base.tokenizer, setup.splits["test"])
+    return over_texts(observed, partial(_baselines_of_batch, seed=setup.seed))
 
 
-def _baselines_of_batch(observation: Observation, seed: int) -> Iterator[tuple[str, float, Tensor]]:
-    """Yields (statistic, ε, values [batch])."""
-    model, site = observation.model, Site()
+def _baselines_of_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
+    """Each [batch], by ``statistic@ε``."""
+    model, site, found = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
         exact = adversarial(observation, site, Adversarial(method="exact", epsilons=FRONTIER))
         for epsilon, values in exact.epsilon_max_jsd.items():
-            yield "frontier_jsd", epsilon, values
-    search = adversarial(
-        observation, site, Adversarial(method="search", epsilons=EPSILONS), seed=seed
-    )
+            found[f"frontier_jsd@{epsilon}"] = values
+    options = Adversarial(method="search", epsilons=EPSILONS)
+    search = adversarial(observation, site, options, seed=seed)
     for epsilon, values in search.epsilon_max_jsd.items():
         edit = search.attention[epsilon][None, :, None]
         probs = model.replay(observation, {0: edit})[0]
-        yield "search_jsd", epsilon, values
-        yield "search_tvd", epsilon, tvd(probs, observation.probs)
+        found[f"search_jsd@{epsilon}"] = values
+        found[f"search_tvd@{epsilon}"] = tvd(probs, observation.probs)
+    return found
 
 
 # --- Training a model that predicts as another one does while it attends elsewhere ---------------
@@ -336,18 +256,14 @@ class AdversaryTrainer(PlainTrainer):
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """The mean objective of the batches of the epoch that has just ended."""
-        metrics = {"eval_loss": torch.stack(self.reached).mean().item()}
-        self.reached = []
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, metrics
-        )
-        return metrics
+        reached, self.reached = torch.stack(self.reached).mean().item(), []
+        return self.evaluated({"eval_loss": reached})
 
 
 def train_adversary(
     base: Base,
     splits: Splits,
-    folder: str | Path,
+    folder: Path,
     lambda_: float,
     options: Adversary = Adversary(),
     *,
@@ -380,11 +296,8 @@ def train_adversary(
     used = replace(used, **settings)
     tvd_scale = options.tvd_scale
     record = shared_settings(used) | {"lambda": lambda_, "tvd_scale": tvd_scale}
-    folder = Path(folder)
-    done = finished(folder, record)
-    if done is not None:
-        return as_trained(folder, done)
-    with begin(folder, used.seed):
+
+    def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
         names = label_names(splits["train"])
         model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
         objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
@@ -400,8 +313,9 @@ def train_adversary(
             columns=partial(_targets, base),
             kind=partial(AdversaryTrainer, objective=objective),
         )
-        result = finish(trainer, base.tokenizer, folder, record, resume=True)
-    return as_trained(folder, result)
+        return trainer, base.tokenizer
+
+    return as_trained(folder, train_or_load(folder, record, prepare))
 
 
 def _targets(

@@ -1,10 +1,18 @@
-"""The base of a retraining, what it says of every text, and models trained as it was."""
+"""The base of a retraining, and its variants: trained or loaded, read, scored, compared.
+
+A test that trains models is a function that yields variants of a base. :func:`run_test` does with
+them what is the same in every test: it trains a variant with the base's recorded settings, or loads
+it where a folder has it; reads it on the test texts; puts its numbers per text beside the base's, so
+that rows, summary and readings are those of any test; and compares scores that are no mean of texts
+(F1, AUC) with paired intervals (``statistics/scores.py``).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,10 +29,12 @@ from hf_attnprobe.checkpoints.loading import (
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.inference.guides import Guide
-from hf_attnprobe.inference.outputs import Outputs, read_outputs
-from hf_attnprobe.retraining.result import TrainedModel
+from hf_attnprobe.inference.outputs import Outputs, predict, read_outputs
+from hf_attnprobe.retraining import retrainings
+from hf_attnprobe.retraining.options import KINDS
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.training.classifier import procedure_of, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
@@ -245,30 +255,156 @@ def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
     return Trained(folder, result.model, result.metrics, record["seconds"], record["n_epochs"])
 
 
-def as_row(trained: Trained, folder: Path) -> TrainedModel:
-    """A trained model as the report in ``folder`` lists it."""
-    name = str(trained.folder.relative_to(folder))
-    return TrainedModel(name, trained.seconds, trained.n_epochs, dict(trained.metrics))
+# --- Variants ------------------------------------------------------------------------------------
 
 
-def is_correct(probs: Tensor, labels: Tensor) -> Tensor:
-    """1 where the most probable class is the true one, else 0, float64 [texts].
+def beside_base(
+    base: Base, model: PreTrainedModel, examples: "datasets.Dataset"
+) -> dict[str, Tensor]:
+    """A model's outputs, and how far output and attention are from the base's.
 
-    Args:
-        probs: [texts, classes].
-        labels: the true classes [texts].
+    Returns:
+        ``probs`` [texts, classes], and [texts]: ``tvd``, the total variation of the two outputs,
+        in [0, 1], and ``jsd``, the JSD of the two attentions, in [0, ln 2].
     """
-    return (probs.argmax(-1) == labels).double()
+    own, other = base.outputs(examples), read_outputs(model, base.tokenizer, examples)
+    return {
+        "probs": other.probs,
+        "tvd": tvd(own.probs, other.probs),
+        "jsd": jsd(own.attention, other.attention),
+    }
 
 
-def compare_probs(
-    labels: Tensor, probs: Mapping[str, Tensor], *, reference: str, seed: int
-) -> tuple[Score, ...]:
-    """The scores of several models, see :func:`hf_attnprobe.statistics.scores.compare_scores`.
+def outputs_alone(
+    base: Base, model: PreTrainedModel, examples: "datasets.Dataset", guide: Guide | None = None
+) -> dict[str, Tensor]:
+    """``probs`` [texts, classes] of a model whose attention is not compared.
 
     Args:
-        labels: the true classes [texts].
+        guide: the attention weights that are imposed on it, if any.
+    """
+    return {"probs": predict(model, base.tokenizer, examples, guide=guide)}
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A model beside the base: how it comes about, and what is read of it.
+
+    Attributes:
+        name: in tables of scores, such as "seed 3".
+        statistic: its numbers per text begin with this, as ``one_seed`` in ``one_seed_jsd@3``.
+        train: ``train(base, splits, folder, progress=…)``, which loads a finished one; or the
+            model itself, where it is there already.
+        read: ``read(base, model, test texts)`` gives its ``probs`` [texts, classes] and further
+            numbers [texts] by name.
+        key: the end of the names of its numbers; None for the only one of its kind.
+        folder: of its checkpoint below the test's own, "" for that one.
+    """
+
+    name: str
+    statistic: str
+    train: Callable[..., Trained] | PreTrainedModel
+    read: Callable[..., dict[str, Tensor]] = beside_base
+    key: float | None = None
+    folder: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What the tests of a retraining share.
+
+    Attributes:
+        splits: train, validation and test texts.
+        folder: of the retraining; each test has one of its own in it.
+        chosen: the options of the tests that are run, by name.
+        seed: of bootstrap and search.
+        progress: is told the folder of every model before it is trained.
+    """
+
+    base: Base
+    splits: Splits
+    folder: Path
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    progress: Progress = silent
+
+    @property
+    def own(self) -> Outputs:
+        """What the base says of the test texts."""
+        return self.base.outputs(self.splits["test"])
+
+
+@dataclass(eq=False)
+class Tested:
+    """The models of a test on the test texts: filled by :func:`run_test`, one by one.
+
+    Attributes:
+        setup: of the retraining.
+        folder: of the test's models.
+        statistics: their numbers, each [texts], by name.
         probs: by model [texts, classes].
+        trained: the models that were trained, or loaded from the folder.
+        scores: of all models, against one of them.
     """
-    arrays = {name: values.numpy() for name, values in probs.items()}
-    return compare_scores(labels.numpy(), arrays, reference=reference, seed=seed)
+
+    setup: Setup
+    folder: Path
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    probs: dict[str, Tensor] = field(default_factory=dict)
+    trained: list[Trained] = field(default_factory=list)
+    scores: tuple[Score, ...] = ()
+
+    def run(self, variant: Variant) -> None:
+        """Trains or loads a variant, reads it on the test texts, and adds what it says."""
+        setup, model = self.setup, variant.train
+        if not isinstance(model, PreTrainedModel):
+            place = self.folder / variant.folder
+            trained = model(setup.base, setup.splits, place, progress=setup.progress)
+            self.trained.append(trained)
+            model = trained.model
+        numbers = variant.read(setup.base, model, setup.splits["test"])
+        self.add(variant.name, variant.statistic, numbers, variant.key)
+
+    def add(
+        self, name: str, statistic: str, numbers: Mapping[str, Tensor], key: float | None = None
+    ) -> None:
+        """Adds a model's numbers per text, and whether it is right in each.
+
+        Args:
+            name, statistic, key: see :class:`Variant`.
+            numbers: as :attr:`Variant.read` gives them.
+        """
+        probs = self.probs[name] = numbers["probs"]
+        correct = (probs.argmax(-1) == self.setup.own.labels).double()
+        end = "" if key is None else f"@{key}"
+        for what, values in {**numbers, "correct": correct}.items():
+            if what != "probs":
+                self.statistics[f"{statistic}_{what}{end}"] = values
+
+    def of_each(self, statistic: str) -> Tensor:
+        """A number of every variant, [variants, texts]."""
+        names = [name for name in self.statistics if name.startswith(f"{statistic}@")]
+        return torch.stack([self.statistics[name] for name in names])
+
+    def compare(self, reference: str) -> None:
+        """Scores all models, and compares each with the reference."""
+        arrays = {name: values.numpy() for name, values in self.probs.items()}
+        labels, seed = self.setup.own.labels.numpy(), self.setup.seed
+        self.scores = compare_scores(labels, arrays, reference=reference, seed=seed)
+
+
+def run_test(name: str, setup: Setup) -> Tested:
+    """The models of one test, trained or loaded, read, scored and compared.
+
+    Args:
+        name: of the test; its models go into the folder of that name in the setup's.
+    """
+    test = retrainings()[name]
+    options = setup.chosen.get(name) or KINDS[name]()
+    tested = Tested(setup, setup.folder / name, probs={"base": setup.own.probs})
+    for variant in test.variants(setup, options):
+        tested.run(variant)
+    if test.together is not None:
+        test.together(tested, options)
+    tested.compare(test.reference)
+    return tested

@@ -1,10 +1,11 @@
 """What retrainings found, as a document: read from top to bottom, it is the report. Pure."""
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from hf_attnprobe import markdown
-from hf_attnprobe.charts.chart import Chart, Series
+from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import (
     Answered,
@@ -21,15 +22,25 @@ from hf_attnprobe.reports.document import (
     Words,
     glossary,
 )
-from hf_attnprobe.retraining.curves import curve_of
-from hf_attnprobe.retraining.registry import readings, retrainings
-from hf_attnprobe.retraining.result import Bin, RetrainingResult, constant_guess, to_json
+from hf_attnprobe.retraining import readings, retrainings
 from hf_attnprobe.retraining.verdict import (
+    ADVERSARY,
+    CEILING,
+    FRONTIER,
     FRONTIER_NOTE,
+    PUBLISHED_ADVERSARY,
     PUBLISHED_NOTE,
-    curve,
+    SEARCH,
+    SEEDS,
+    Bin,
+    Point,
+    RetrainingResult,
+    constant_guess,
+    points_of,
     published_point,
+    to_json,
 )
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, find_statistic, sentence
@@ -69,44 +80,12 @@ def document_of(report: RetrainingResult) -> Document:
 
 # --- The answers in short, and how good the base is -----------------------------------------------
 
-IN_SHORT = {
-    "need": {
-        Answer.YES: "attention is needed for the score",
-        Answer.NO: "attention is not needed for the score",
-        Answer.CANNOT_SAY: "whether attention is needed for the score",
-    },
-    "elsewhere": {
-        Answer.YES: "a trained model classifies as well and attends elsewhere",
-        Answer.NO: "no trained model both classifies as well and attends elsewhere",
-        Answer.CANNOT_SAY: "whether a model that classifies as well can attend elsewhere",
-    },
-    "transfer": {
-        Answer.YES: "its weights help a simpler model",
-        Answer.NO: "its weights do not help a simpler model",
-        Answer.CANNOT_SAY: "whether its weights help a simpler model",
-    },
-}
-"""What each answer says, in a few words."""
 SAID_AS = {
     Answer.YES: "answered yes",
     Answer.NO: "answered no",
     Answer.CANNOT_SAY: "left open, cannot say",
 }
 IN_LETTERS = ("none", "one", "two", "three")
-QUESTIONS = {
-    "need": "Is its attention needed?",
-    "elsewhere": "Can a model look elsewhere?",
-    "elsewhere_without_seeds": "Can a model look elsewhere?",
-    "transfer": "Do its weights help others?",
-}
-"""What each rule asks, in few words."""
-MEASURES = {
-    "need": "F1 it is worth",
-    "elsewhere": "JSD beyond a seed's",
-    "elsewhere_without_seeds": "JSD to its attention",
-    "transfer": "F1 gained",
-}
-"""What is graded, by rule."""
 
 
 def _together(report: RetrainingResult) -> Iterator[str]:
@@ -114,11 +93,7 @@ def _together(report: RetrainingResult) -> Iterator[str]:
     findings = report.verdict.findings()
     parts = []
     for answer, said_as in SAID_AS.items():
-        own = [
-            IN_SHORT[f.rule.removesuffix("_without_seeds")][answer]
-            for f in findings
-            if f.answer == answer
-        ]
+        own = [f.graded_by.in_short(answer) for f in findings if f.answer == answer]
         if own:
             are = "is" if len(own) == 1 else "are"
             parts.append(f"{IN_LETTERS[len(own)]} {are} {said_as} ({'; '.join(own)})")
@@ -132,9 +107,9 @@ def _at_a_glance(report: RetrainingResult) -> Table:
     """A question, its answer, and the number that is graded."""
     rows: list[list[Cell]] = [
         [
-            QUESTIONS[f.rule],
+            RULES[f.rule].asks,
             f.answer,
-            Number(f.value, f.ci95, before=MEASURES[f.rule]),
+            Number(f.value, f.ci95, before=RULES[f.rule].word),
             Number(RULES[f.rule].yes, digits=2),
         ]
         for f in report.verdict.findings()
@@ -310,6 +285,9 @@ LOST = (
     "above 0 the model is worse, below 0 it is better; where the interval holds 0, the two "
     "cannot be told apart."
 )
+JOINED = (ADVERSARY, FRONTIER)
+MIN_CURVE = 3
+"""Trained models whose points may be called a curve."""
 CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
 
 
@@ -344,11 +322,11 @@ def _score_table(
     return Table([*head, "published F1"] if paper else head, rows, caption)
 
 
-def _lost(score: Score) -> Number | None:
+def _lost(score: Score) -> Estimate | None:
     """How much of the reference's score is lost; None of its own."""
     if score.model == score.reference:
         return None
-    return Number(score.difference, score.difference_ci95)
+    return score.lost
 
 
 def _curve(report: RetrainingResult) -> list[Block]:
@@ -356,15 +334,98 @@ def _curve(report: RetrainingResult) -> list[Block]:
     if "adversary" not in report.scores:
         return []
     published = published_point(report.dataset.published_as)
-    points = [*curve(report.statistics, report.scores), *published]
-    rows: list[list[Cell]] = [[p.name, p.jsd, p.tvd, p.f1] for p in points]
+    points = [*points_of(report.statistics, report.scores), *published]
+    rows: list[list[Cell]] = [[p.name, p.jsd.value, p.moved, p.f1] for p in points if p.name]
     caption = "Every way of moving attention; TVD and F1 where it has them"
     notes = [FRONTIER_NOTE, CLAMP_NOTE, PUBLISHED_NOTE if published else ""]
     return [
-        curve_of(report),
+        penalty_curve(points),
         Table(["moved by", "mean JSD", "mean TVD", "F1"], rows, caption),
         Folded("About these numbers", notes),
     ]
+
+
+def penalty_curve(points: Sequence[Point]) -> Chart | None:
+    """What moving attention costs: output change against distance of attention.
+
+    Args:
+        points: as :func:`~hf_attnprobe.retraining.verdict.points_of` gives them, and a
+            published one.
+
+    Returns:
+        None without a point of a model or a search that moves the output.
+    """
+    drawn = [p for p in points if p.series not in (CEILING, PUBLISHED_ADVERSARY)]
+    if any(p.series == SEEDS and p.label for p in drawn):  # one by one, not their median too
+        drawn = [p for p in drawn if p.series != SEEDS or p.label]
+    if not drawn:
+        return None
+    shown = [*drawn, *(p for p in points if p.series == PUBLISHED_ADVERSARY)]
+    series = [_series(name, shown) for name in dict.fromkeys(p.series for p in shown)]
+    ceiling = [p.jsd.value for p in points if p.series == CEILING]
+    return Chart(
+        key="penalty_curve",
+        title="How far attention moves, and what that does to the output",
+        sentences=tuple(_sentences(drawn, ceiling)),
+        source="Wiegreffe & Pinter 2019, Figure 5",
+        kind="points",
+        x_label="JSD from the base's attention, nats (mean)",
+        y_label="output change, total variation (mean over texts)",
+        series=tuple(series),
+        references=tuple(Reference(CEILING, jsd, "x") for jsd in ceiling),
+        x_range=(0.0, 0.7),
+    )
+
+
+def _series(name: str, points: Sequence[Point]) -> Series:
+    own = [p for p in points if p.series == name]
+    labels = [p.label for p in own if p.label]
+    span = f" ({labels[0]})" if labels else ""
+    if len(labels) > 1:
+        span = f" ({labels[0]} to {labels[-1].split()[-1]})"
+    ends = [p.tvd.ci95 or (math.nan, math.nan) for p in own]
+    has_bars = any(p.tvd.ci95 for p in own)
+    return Series(
+        name + span,
+        tuple(p.jsd.value for p in own),
+        tuple(p.tvd.value for p in own),
+        tuple(low for low, _ in ends) if has_bars else (),
+        tuple(high for _, high in ends) if has_bars else (),
+        tuple(p.jsd.n for p in own if p.jsd.n),
+        joined=name in JOINED and len(own) > 1,
+    )
+
+
+def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str]:
+    """How far each way goes at most, what that costs, and how to read it."""
+    found = [p.series for p in drawn]
+    if {SEARCH, FRONTIER} & {*found}:
+        yield (
+            "Search and exact frontier (the farthest attention that moves the output by "
+            "at most ε) move attention within the base's own states, without training."
+        )
+    if {ADVERSARY, SEEDS} & {*found}:
+        yield "Trained adversaries and other seeds learn states of their own."
+    parts = []
+    for name in dict.fromkeys(found):
+        p = max((p for p in drawn if p.series == name), key=lambda p: p.jsd.value)
+        which = f" ({p.label})" if p.label else ""
+        jsd, tvd = (markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
+        at_most = "at most " if name == FRONTIER else ""
+        parts.append(f"{name}{which} {jsd}, moving the output by {at_most}{tvd}")
+    n = max(p.jsd.n or 0 for p in drawn)
+    limit = "".join(f"; {CEILING} than {jsd:.2f}" for jsd in ceiling)
+    yield (
+        f"Farthest from the base's attention by JSD (means over {n} texts): "
+        f"{'; '.join(parts)}{limit}."
+    )
+    if found.count(ADVERSARY) >= MIN_CURVE:
+        yield (
+            "A curve of adversaries that rises late says that attention can be trained "
+            "to look elsewhere with the same output."
+        )
+    if SEEDS in found:
+        yield "The distance to other seeds is what training alone changes."
 
 
 def _bins(bins: Sequence[Bin]) -> list[Block]:

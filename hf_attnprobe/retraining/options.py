@@ -14,6 +14,8 @@ from hf_attnprobe.training.options import ProcedureName
 LAMBDAS = (0.00025, 0.0005, 0.001, 0.002, 0.004)
 """Around the published λ. The paper's code takes half the TVD, so its λ is half of ours:
 its best for SST, 5.25e-4, is .00105 here."""
+GUIDE_LAMBDA = 0.002
+"""The λ of the adversary that guides the paper's diagnostic MLP: .001 with half the TVD."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,16 @@ class Adversary(Options):
             return tuple(self.tvd_factor * strength for strength in LAMBDAS)
         return tuple(sorted({float(strength) for strength in self.lambdas}))
 
+    def folder_of(self, strength: float) -> str:
+        """Folder of the adversary trained with a λ, below that of the test."""
+        return f"lambda-{strength:g}"
+
+    @property
+    def guide(self) -> str:
+        """Folder of the adversary whose λ is nearest to that of the paper's Table 3."""
+        wanted = GUIDE_LAMBDA * self.tvd_factor
+        return self.folder_of(min(self.sorted_lambdas(), key=lambda value: abs(value - wanted)))
+
 
 @dataclass(frozen=True)
 class Rationale(Options):
@@ -81,6 +93,16 @@ class Rationale(Options):
     )
     epochs: int = option(40, "epochs of the token selector", at_least=1, at_most=100_000)
     learning_rate: float = option(1e-3, "learning rate of the token selector", at_least=0)
+
+
+KINDS: dict[str, type[Options]] = {
+    "uniform": Options,
+    "seeds": Seeds,
+    "adversary": Adversary,
+    "diagnostic_mlp": Options,
+    "rationale": Rationale,
+}
+"""The tests, in the order of reports: the diagnostic MLP uses the adversary's models."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ The paper's code reads attention on the shortened text; here, it is that on the 
 is. The paper's settings for models without its penalties: ``size=256, sparsity=0.2``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,133 +26,85 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers import initialization as init
 
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.attention_classifier import AttentionClassifierForSequenceClassification
 from hf_attnprobe.attention_classifier.layers_attention_classifier import run_recurrent
-from hf_attnprobe.checkpoints import RECORD, read_record
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.inference.outputs import predict
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.readings import share
+from hf_attnprobe.retraining import register_retraining
 from hf_attnprobe.retraining.base import (
     Base,
     Progress,
+    Setup,
     Splits,
     Trained,
+    Variant,
     as_trained,
-    compare_probs,
-    is_correct,
     silent,
 )
 from hf_attnprobe.retraining.options import Rationale
-from hf_attnprobe.retraining.registry import register_retraining
-from hf_attnprobe.statistics.scores import Score
-from hf_attnprobe.training.trainer import (
-    PlainTrainer,
-    TrainedClassifier,
-    begin,
-    check_same,
-    finish,
-    make_trainer,
-)
+from hf_attnprobe.training.trainer import PlainTrainer, make_trainer, train_or_load
 
 
 if TYPE_CHECKING:
     import datasets
 
 
-READINGS: TestReadings = {
-    "rationale_length": share("the selector keeps {mean:.0%} of a text's tokens"),
-    "rationale_attention": share(
-        "the tokens that the selector keeps have {mean:.0%} of the base's attention on "
-        "the whole text"
-    ),
-    "rationale_attention_above_length": (
-        "the share of attention of the tokens that the selector keeps is {mean:+.2f} "
-        "above their share of the tokens, which as many at random get on average"
-    ),
-    "rationale_correct": share(
-        "from the tokens that the selector keeps alone, the base is right in {mean:.0%} of texts"
-    ),
-}
-
-
-@dataclass(frozen=True)
-class RationaleResult:
-    """Result of :func:`rationale`; tensors are [texts].
-
-    Attributes:
-        rationale_length: share of the tokens that are selected, in [0, 1].
-        rationale_attention: their share of the base's attention, in [0, 1].
-        rationale_attention_above_length: the second minus the first.
-        rationale_correct: 1 where the base is right on the selected tokens alone, else 0.
-        selected: bool [texts, tokens], in the layout of the base's ``attention``.
-        scores: of the base on the texts and on their rationales alone.
-        trained: the selector.
-    """
-
-    rationale_length: Tensor
-    rationale_attention: Tensor
-    rationale_attention_above_length: Tensor
-    rationale_correct: Tensor
-    selected: Tensor
-    scores: tuple[Score, ...]
-    trained: tuple[Trained, ...]
-
-
 @register_retraining(
     title="A selector of the tokens that are enough",
-    readings=READINGS,
-    options=Rationale,
-    n_models=lambda options: 1,
-    default=False,
+    readings={
+        "rationale_length": share("the selector keeps {mean:.0%} of a text's tokens"),
+        "rationale_attention": share(
+            "the tokens that the selector keeps have {mean:.0%} of the base's attention on "
+            "the whole text"
+        ),
+        "rationale_attention_above_length": (
+            "the share of attention of the tokens that the selector keeps is {mean:+.2f} "
+            "above their share of the tokens, which as many at random get on average"
+        ),
+        "rationale_correct": share(
+            "from the tokens that the selector keeps alone, the base is right in {mean:.0%} of texts"
+        ),
+    },
 )
-def rationale(
-    base: Base,
-    splits: Splits,
-    options: Rationale = Rationale(),
-    *,
-    output_dir: str | Path,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> RationaleResult:
-    """Trains a token selector and weighs the base's attention on what it selects.
+def rationale(setup: Setup, options: Rationale) -> Iterator[Variant]:
+    """The base on the tokens that a selector keeps; only the selector is trained."""
+    train = partial(train_selector, options=options)
+    yield Variant("rationale alone", "rationale", train, read_selected)
 
-    Args:
-        splits: train, validation and test texts.
-        options: of the selector.
-        output_dir: folder of the selector; what an interrupted run left there is
-            continued.
-        seed: of the bootstrap; the selector is trained with the base's own.
+
+def read_selected(
+    base: Base, model: PreTrainedModel, examples: "datasets.Dataset"
+) -> dict[str, Tensor]:
+    """The base's outputs from the selected tokens alone, and its attention on them.
+
+    Returns:
+        ``probs`` [texts, classes], and [texts]: ``length``, the share of the tokens that are
+        selected, ``attention``, their share of the base's attention, both in [0, 1], and
+        ``attention_above_length``, the second minus the first.
     """
-    trained = train_selector(base, splits, Path(output_dir), options, progress=progress)
-    own = base.outputs(splits["test"])
-    assert isinstance(trained.model, TokenSelector)
-    selected, left = _select(base, trained.model, splits["test"])
+    assert isinstance(model, TokenSelector)
+    own = base.outputs(examples)
+    selected, left = select(base, model, examples)
     shortened = predict(
-        base.model,
-        base.tokenizer,
-        splits["test"],
-        edit=lambda text: left[text.example_id],
+        base.model, base.tokenizer, examples, edit=lambda text: left[text.example_id]
     )
     length = selected.sum(-1).double() / own.mask.sum(-1)
     attention = (own.attention * selected).sum(-1)
-    probs = {"base": own.probs, "rationale alone": shortened}
-    return RationaleResult(
-        length,
-        attention,
-        attention - length,
-        is_correct(shortened, own.labels),
-        selected,
-        compare_probs(own.labels, probs, reference="base", seed=seed),
-        (trained,),
-    )
+    return {
+        "probs": shortened,
+        "length": length,
+        "attention": attention,
+        "attention_above_length": attention - length,
+    }
 
 
 @torch.no_grad()
-def _select(
+def select(
     base: Base, selector: "TokenSelector", examples: "datasets.Dataset"
 ) -> tuple[Tensor, dict[int, list[int]]]:
     """The selected tokens of every text, and its ids with the others blanked.
@@ -324,11 +276,7 @@ class SelectorTrainer(PlainTrainer):
             labels = batch["labels"].to(model.device)
             rewards.append(self.judge.read(ids, mask, labels, selected[None]).reward[0])
         model.train()
-        metrics = {"eval_reward": torch.cat(rewards).mean().item()}
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, metrics
-        )
-        return metrics
+        return self.evaluated({"eval_reward": torch.cat(rewards).mean().item()})
 
 
 def train_selector(
@@ -354,10 +302,8 @@ def train_selector(
         "epochs": options.epochs,
         "learning_rate": options.learning_rate,
     }
-    done = _finished(folder, record, base)
-    if done is not None:
-        return as_trained(folder, done)
-    with begin(folder, base.settings.seed):
+
+    def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
         trainer = make_trainer(
             new_selector(base, options.size),
             base.tokenizer,
@@ -379,8 +325,10 @@ def train_selector(
             judge=Judge(base, options.sparsity),
         )
         trainer.scored = {}  # it has a reward and no scores
-        result = finish(trainer, base.tokenizer, folder, record, resume=True)
-    return as_trained(folder, result)
+        return trainer, base.tokenizer
+
+    load = TokenSelector.from_pretrained
+    return as_trained(folder, train_or_load(folder, record, prepare, load=load))
 
 
 def new_selector(base: Base, size: int) -> TokenSelector:
@@ -394,12 +342,3 @@ def new_selector(base: Base, size: int) -> TokenSelector:
     with torch.no_grad():
         selector.embeddings.weight.copy_(table.weight)
     return selector
-
-
-def _finished(folder: Path, record: Mapping[str, Any], base: Base) -> TrainedClassifier | None:
-    """The finished training in a folder, or None."""
-    if not (folder / RECORD).is_file():
-        return None
-    check_same(folder, read_record(folder), record)
-    model = TokenSelector.from_pretrained(folder).eval()
-    return TrainedClassifier(model, base.tokenizer, {})

@@ -1,6 +1,7 @@
 """The report of retrainings: its forms, its frames, and the folder that holds it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,18 +10,19 @@ import pandas as pd
 
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import from_plain, stored_fields
 from hf_attnprobe.reports import latex
-from hf_attnprobe.reports.document import Cell, Document, Number, Table
+from hf_attnprobe.reports.document import Cell, Document, Table
 from hf_attnprobe.reports.forms import Documented
-from hf_attnprobe.retraining.curves import curve_of
-from hf_attnprobe.retraining.document import document_of
-from hf_attnprobe.retraining.result import (
+from hf_attnprobe.retraining.document import document_of, penalty_curve
+from hf_attnprobe.retraining.verdict import (
     RetrainingResult,
-    fields_from_json,
+    points_of,
+    published_point,
     to_json,
 )
 from hf_attnprobe.storage.folders import write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY, read_summary
+from hf_attnprobe.storage.provenance import SUMMARY, Provenance, read_summary
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.terminal import tail
 
@@ -54,7 +56,8 @@ class RetrainingReport(Documented, RetrainingResult):
 
     def charts(self) -> tuple[Chart, ...]:
         """What can be drawn, as data: how far the models move attention, and at what cost."""
-        curve = curve_of(self)
+        points = points_of(self.statistics, self.scores)
+        curve = penalty_curve([*points, *published_point(self.dataset.published_as)])
         return () if curve is None else (curve,)
 
     def plot(self, kind: str | None = None, ax: "Axes | None" = None) -> "Axes":
@@ -89,15 +92,11 @@ class RetrainingReport(Documented, RetrainingResult):
         table = []
         for test, scores in self.scores.items():
             for s in scores:
-                row: dict[str, object] = {
-                    "test": test,
-                    "model": s.model,
-                    "metric": s.metric,
-                }
-                row |= {"value": s.value, "ci_low": s.ci95[0], "ci_high": s.ci95[1]}
-                low, high = s.difference_ci95
-                row |= {"lost": s.difference, "lost_low": low, "lost_high": high}
-                table.append(row | {"reference": s.reference})
+                numbers = {"value": s.value, "ci_low": s.ci95[0], "ci_high": s.ci95[1]}
+                low, high = s.lost.ci95 or (math.nan, math.nan)
+                numbers |= {"lost": s.lost.value, "lost_low": low, "lost_high": high}
+                key = {"test": test, "model": s.model, "metric": s.metric}
+                table.append({**key, **numbers, "reference": s.reference})
         return pd.DataFrame(table)
 
 
@@ -115,10 +114,7 @@ def to_latex(report: RetrainingResult, metric: str = "f1") -> str:
     if not scores:
         known = sorted({s.metric for of in report.scores.values() for s in of})
         raise AttnProbeError(f"expected {' or '.join(known)}, got the metric {metric!r}")
-    rows: list[list[Cell]] = [
-        [test, s.model, s, Number(s.difference, s.difference_ci95), s.reference]
-        for test, s in scores
-    ]
+    rows: list[list[Cell]] = [[test, s.model, s, s.lost, s.reference] for test, s in scores]
     name = METRICS.get(metric, metric)
     head = ["test", "model", f"{name}, 95% interval", "lost, 95% interval", "against"]
     caption = (
@@ -133,7 +129,8 @@ def to_latex(report: RetrainingResult, metric: str = "f1") -> str:
 
 def from_json(data: Mapping) -> RetrainingReport:
     """The inverse of ``to_json``, without the rows."""
-    return RetrainingReport(**fields_from_json(data))
+    from_plain(Provenance, data["provenance"], "provenance")
+    return RetrainingReport(**stored_fields(RetrainingResult, data, "rows"))
 
 
 def write_report(report: RetrainingReport, folder: Path) -> None:

@@ -1,35 +1,46 @@
-"""The verb ``retrain``: tests that train models, each an ordinary checkpoint, and a report."""
+"""The verbs ``retrain`` and ``transfer``: models trained beside others, and a report.
+
+Each model becomes an ordinary checkpoint. ``transfer`` is the guide of ``diagnostic_mlp`` for any
+pair of models.
+"""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from transformers import PreTrainedModel
 
+from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints.records import RECORD
+from hf_attnprobe.checkpoints.loading import load_attention_classifier, load_tokenizer
 from hf_attnprobe.data.arguments import Data, as_data
-from hf_attnprobe.data.examples import DatasetName, dataset_name
+from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.distributed import check_one_process, process_state
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import Asked, Options
 from hf_attnprobe.progress import Bar, quiet_libraries
-from hf_attnprobe.retraining.adversary import GUIDE_LAMBDA, lambda_folder
+from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
+from hf_attnprobe.retraining.again import guided
 from hf_attnprobe.retraining.base import (
     Base,
-    Splits,
-    as_row,
+    Setup,
+    Tested,
+    Variant,
     check_splits,
     identity_of,
     load_base,
+    outputs_alone,
+    run_test,
 )
-from hf_attnprobe.retraining.options import Adversary, RetrainOptions
-from hf_attnprobe.retraining.registry import asked_retrainings, readings, retrainings
+from hf_attnprobe.retraining.options import KINDS, Adversary, RetrainOptions, TransferOptions
 from hf_attnprobe.retraining.report import KIND, RetrainingReport, write_report
-from hf_attnprobe.retraining.result import attention_bins, farther_than_a_seed
+from hf_attnprobe.retraining.verdict import TrainedModel, attention_bins, farther_than_a_seed
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.asked import asked_for
 from hf_attnprobe.storage.folders import claim
@@ -39,7 +50,6 @@ from hf_attnprobe.storage.rows import (
     append_rows,
     prediction_statistics,
     read_rows,
-    statistics_of,
     to_rows,
 )
 
@@ -77,7 +87,7 @@ def retrain(
         dataset: the data it was trained on: a :class:`~hf_attnprobe.data.arguments.Data`,
             or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
             apart, the base's seed does it.
-        tests: names from :data:`hf_attnprobe.retraining.TESTS`, or their options, also as
+        tests: names from :data:`hf_attnprobe.retraining.options.KINDS`, or their options, also as
             ``{"seeds": {"n_seeds": 3}}``; by default all but ``rationale``.
         output_dir: a new or empty folder, or that of the same retraining.
         options: of all trainings. The models are trained with the base's
@@ -94,64 +104,133 @@ def retrain(
     check_one_process("retrain")
     base = load_base(model, **{name: getattr(options, name) for name in OF_TRAINING})
     data = as_data(dataset)
-    splits = data.splits(seed=base.settings.seed)
-    check_splits(base, splits)
-    folder = Path(output_dir)
-    identity = identity_of(base, splits, options.seed)
-    if "adversary" in chosen or not (folder / f"{KIND}.json").exists():
+    setup = _setup(base, data, output_dir, chosen, options.seed)
+    identity = identity_of(base, setup.splits, options.seed)
+    if "adversary" in chosen or not (setup.folder / f"{KIND}.json").exists():
         identity["adversary"] = _settings_of(chosen.get("adversary"))
     with (
-        claim(folder, identity, process_state(), kind=KIND),
+        claim(setup.folder, identity, process_state(), kind=KIND),
         suited_threads(base.model),
     ):
-        own = base.outputs(splits["test"])
         # Rows first: from here on the folder is this run's, whatever interrupts it.
-        append_rows(folder / "rows", _prediction_rows(own), name=PREDICTION)
-        n_models = sum(retrainings()[name].n_models(given) for name, given in chosen.items())
-        with Bar("retrain", progress, n_models, of="model") as bar:
-            results = _run_tests(base, splits, chosen, folder, options.seed, bar)
-        for test, result in results.items():
-            rows = to_rows(test, statistics_of(result), own.example_ids, Site())
-            append_rows(folder / "rows", rows, name=test)
-        name = dataset_name(data.dataset, "test")
-        asked = _asked_for(model, data, options, chosen, given=tests)
-        provenance = {**identity, "asked_for": asked}
-        report = _report(base, name, folder, results, provenance, options.seed)
-        write_report(report, folder)
+        append_rows(setup.folder / "rows", _prediction_rows(setup.own), name=PREDICTION)
+        known = retrainings()
+        variants = [v for name, given in chosen.items() for v in known[name].variants(setup, given)]
+        with Bar("retrain", progress, len(variants), of="model") as bar:
+
+            def begin(model: Path) -> bool:
+                bar.part(str(model.relative_to(setup.folder)))
+                return bar.shown
+
+            setup = replace(setup, progress=begin)
+            tested = {name: run_test(name, setup) for name in chosen}
+        for name, found in tested.items():
+            _write_rows(setup, name, found)
+        report = _report(
+            setup,
+            data,
+            tested,
+            identity
+            | {"asked_for": _asked_for(model, data, options, {} if tests is None else chosen)},
+        )
+        report = _with_statistics(report, setup)
+        write_report(report, setup.folder)
     return report
 
 
-def _run_tests(
-    base: Base,
-    splits: Splits,
-    chosen: Mapping[str, Options],
-    folder: Path,
-    seed: int,
-    bar: Bar,
-) -> dict[str, Any]:
-    """The results of the tests, by name."""
-    further: dict[str, dict[str, Any]] = {}
-    guide = _adversary_guide(folder, chosen.get("adversary"))
-    if guide is not None and "diagnostic_mlp" in chosen:
-        further["diagnostic_mlp"] = {"adversary": guide}
-        bar.n_parts += 1
+@quiet_libraries()
+def transfer(
+    model: str | Path,
+    guide: str | Path,
+    dataset: Any,
+    *,
+    output_dir: str | Path,
+    options: TransferOptions = TransferOptions(),
+    progress: bool = True,
+) -> RetrainingReport:
+    """Trains a model whose attention is imposed by another one, and compares the two.
 
-    def begin(model: Path) -> bool:
-        bar.part(str(model.relative_to(folder)))
-        return bar.shown
+    The trained model has the configuration, settings and seed of ``model`` and becomes a
+    checkpoint in ``output_dir``. Run again with the same folder to continue.
 
-    results = {}
-    for name, given in chosen.items():
-        results[name] = retrainings()[name].function(
-            base,
-            splits,
-            given,
-            output_dir=folder / name,
-            seed=seed,
-            progress=begin,
-            **further.get(name, {}),
+    Args:
+        model: folder of an attention classifier with attention of its own, the one that is
+            compared with.
+        guide: the attention classifier whose weights are imposed. Its tokenizer must have
+            the same vocabulary, as that of a model trained on the same texts has.
+        dataset: the data that all models were trained on, as for
+            :func:`hf_attnprobe.retrain`.
+        output_dir: a new or empty folder, or that of the same transfer.
+        options: a third model to be scored, and the seed of the bootstrap.
+        progress: show a bar on stderr.
+
+    Returns:
+        The report. Its scores of ``transfer`` are those of ``own``, ``guided`` and
+        ``uniform``, with differences to ``own``.
+
+    Raises:
+        AttnProbeError: models that do not fit the data or each other: of another kind, with
+            other classes or another vocabulary.
+    """
+    base = load_base(model)
+    data = as_data(dataset)
+    setup = _setup(base, data, output_dir, {}, options.seed)
+    others = {"guide": _load_other(base, "guide", guide)}
+    if options.uniform is not None:
+        others["uniform"] = _load_other(base, "uniform", options.uniform)
+    identity = identity_of(base, setup.splits, options.seed)
+    identity["other_models"] = {name: model_fingerprint(other) for name, other in others.items()}
+    setup = replace(setup, progress=lambda made: progress and made.name)
+    with claim(setup.folder, identity, process_state(), kind=KIND):
+        tested = Tested(setup, setup.folder)
+        tested.add("own", "own", {"probs": setup.own.probs})
+        # Rows first: from here on the folder is this run's, whatever interrupts it.
+        _write_rows(setup, "transfer", tested)
+        tested.run(guided("guided", "guided", setup, lambda: others["guide"], {}, "guided"))
+        if "uniform" in others:
+            tested.run(Variant("uniform", "uniform", others["uniform"], outputs_alone))
+        tested.compare("own")
+        _write_rows(setup, "transfer", tested)
+        provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
+        report = _report(setup, data, {"transfer": tested}, provenance)
+        write_report(report, setup.folder)
+    return report
+
+
+def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
+    """A model that reads the base's tokens and has its classes.
+
+    Args:
+        role: ``guide`` or ``uniform``.
+    """
+    loaded = load_attention_classifier(model, f"as {role}", "choose another")
+    config = loaded.config
+    is_uniform = config.attention == "uniform"
+    if config.attention == "guided" or (role == "uniform" and not is_uniform):
+        wanted = "uniform attention" if role == "uniform" else "attention of its own"
+        raise AttnProbeError(
+            f"expected as {role} a model with {wanted}, that of {model} is "
+            f"{config.attention}; choose another"
         )
-    return results
+    if load_tokenizer(model).get_vocab() != base.tokenizer.get_vocab():
+        raise AttnProbeError(
+            f"expected the same vocabulary in {model} and {base.name}, where every number "
+            "stands for the same word; train both on the same texts"
+        )
+    if class_names(config) != base.labels:
+        raise AttnProbeError(
+            f"expected the same classes in {model} and {base.name}; train both on the same data"
+        )
+    return loaded
+
+
+def _setup(
+    base: Base, data: Data, folder: str | Path, chosen: Mapping[str, Options], seed: int
+) -> Setup:
+    """The base with its data, which have all splits and its classes."""
+    splits = data.splits(seed=base.settings.seed)
+    check_splits(base, splits)
+    return Setup(base, splits, Path(folder), chosen, seed)
 
 
 def _settings_of(adversary: Options | None) -> dict[str, Any]:
@@ -161,33 +240,11 @@ def _settings_of(adversary: Options | None) -> dict[str, Any]:
 
 
 def _asked_for(
-    model: str | Path,
-    data: Data,
-    options: RetrainOptions,
-    chosen: Mapping[str, Options],
-    given: Asked | None,
+    model: str | Path, data: Data, options: RetrainOptions, tests: Mapping[str, Options]
 ) -> dict[str, Any]:
-    """What was asked beyond the defaults."""
-    usual = {name: test.options() for name, test in retrainings().items()}
-    tests = {} if given is None else chosen
+    """What was asked beyond the defaults; no tests stand for those that are run by default."""
+    usual = {name: kind() for name, kind in KINDS.items()}
     return asked_for(model, data, options, tests, usual, leave_out=("split", "test_limit"))
-
-
-def _adversary_guide(folder: Path, adversary: Any) -> Path | None:
-    """The adversary whose λ is nearest to that of the paper's Table 3, or None.
-
-    It is among the folder's, or will be once the test ``adversary`` has run.
-
-    Args:
-        adversary: options of that test; None where it is not run.
-    """
-    options = adversary or Adversary()
-    wanted = GUIDE_LAMBDA * options.tvd_factor
-    nearest = min(options.sorted_lambdas(), key=lambda value: abs(value - wanted))
-    guide = lambda_folder(folder / "adversary", nearest)
-    if adversary is not None or (guide / RECORD).is_file():
-        return guide
-    return None
 
 
 def _prediction_rows(own: Outputs) -> pd.DataFrame:
@@ -198,39 +255,51 @@ def _prediction_rows(own: Outputs) -> pd.DataFrame:
     return to_rows(PREDICTION, statistics, own.example_ids, NO_SITE)
 
 
-def _report(
-    base: Base,
-    dataset: DatasetName,
-    folder: Path,
-    results: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    seed: int,
-) -> RetrainingReport:
-    """The report of these results, from the rows on disk."""
-    rows = read_rows(folder / "rows")
-    rows = rows[rows.test.isin([*results, PREDICTION])].reset_index(drop=True)
-    labels = base.labels
-    f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
+def _write_rows(setup: Setup, test: str, tested: Tested) -> None:
+    """A test's numbers of every text, in place of those of an earlier run."""
+    rows = to_rows(test, tested.statistics, setup.own.example_ids, Site())
+    append_rows(setup.folder / "rows", rows, name=test)
+
+
+def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport:
+    """The report with what the rows of its tests say, as they lie on disk."""
+    rows = read_rows(setup.folder / "rows")
+    rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(drop=True)
+    labels = setup.base.labels
     statistics = summarize(rows, labels, readings())
-    models = []
-    for result in results.values():
-        models += [as_row(trained, folder) for trained in result.trained]
-    return RetrainingReport(
-        model=base.name,
-        dataset=dataset,
-        n=rows.example_id.nunique(),
-        seed=seed,
+    f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
+    notes = {"f1": f1, "tests": list(report.scores), "notes": list(setup.base.notes)}
+    return replace(
+        report,
         statistics=statistics,
-        scores={test: result.scores for test, result in results.items()},
-        models=tuple(models),
-        provenance={
-            **identity,
-            "f1": f1,
-            "tests": list(results),
-            "notes": list(base.notes),
-            "versions": versions(),
-        },
+        provenance=report.provenance | notes | {"versions": versions()},
         bins=attention_bins(rows, labels),
         beyond_seed=farther_than_a_seed(rows, statistics),
         rows=rows,
+    )
+
+
+def _report(
+    setup: Setup, data: Data, tested: Mapping[str, Tested], provenance: Mapping[str, Any]
+) -> RetrainingReport:
+    """The report of these tests, without what their rows say."""
+    models = [
+        TrainedModel(
+            str(trained.folder.relative_to(setup.folder)),
+            trained.seconds,
+            trained.n_epochs,
+            dict(trained.metrics),
+        )
+        for found in tested.values()
+        for trained in found.trained
+    ]
+    return RetrainingReport(
+        model=setup.base.name,
+        dataset=dataset_name(data.dataset, "test"),
+        n=len(setup.own.labels),
+        seed=setup.seed,
+        statistics=(),
+        scores={test: found.scores for test, found in tested.items()},
+        models=tuple(models),
+        provenance=dict(provenance),
     )

@@ -1,24 +1,108 @@
-"""What retrainings say together, in words.
+"""What retrainings found, as data, and what that says together, in words.
 
-Pure: statistics and scores in. Rules and thresholds are those of
-:data:`hf_attnprobe.statistics.verdicts.RULES`.
+Pure: rows, statistics and scores in. The rules stand here with their thresholds and words.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.special import stdtrit
 
 from hf_attnprobe import markdown
+from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.plain_data import plain, plain_fields
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import Statistic, find_statistic, key_of
+from hf_attnprobe.statistics.summary import (
+    Statistic,
+    attention_bin,
+    find_statistic,
+    key_of,
+    position,
+)
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
+
+# --- The rules -----------------------------------------------------------------------------------
+
+ELSEWHERE = Rule(
+    "Elsewhere",
+    "Can a model be trained that classifies as well and attends elsewhere?",
+    "JSD of an adversary's attention to the base's minus that of the farthest other "
+    "seed, paired by text; a yes needs that no F1 is lost",
+    partly=0.0,
+    yes=0.0,
+    source="Wiegreffe & Pinter 2019, Section 3.3: what is no farther than another "
+    "seed is no counter-example",
+    asks="Can a model look elsewhere?",
+    word="JSD beyond a seed's",
+    if_yes="a trained model classifies as well and attends elsewhere",
+    if_no="no trained model both classifies as well and attends elsewhere",
+    if_open="whether a model that classifies as well can attend elsewhere",
+)
+RULES.update(
+    {
+        "need": Rule(
+            "Need",
+            "Is attention needed for the score?",
+            "mean F1 of the trainings with attention (base and other seeds) minus that of "
+            "one with uniform attention; the interval covers texts and seeds",
+            partly=0.02,
+            yes=0.02,
+            source="Wiegreffe & Pinter 2019, Section 3.2; .02 of F1 is our choice; the "
+            "interval of one more training from the spread of the seeds (Student's t)",
+            asks="Is its attention needed?",
+            word="F1 it is worth",
+            if_yes="attention is needed for the score",
+            if_no="attention is not needed for the score",
+            if_open="whether attention is needed for the score",
+        ),
+        "loss": Rule(
+            "Loss",
+            "Does the trained model classify worse?",
+            "score of the reference minus that of the trained model, paired by text: F1 of "
+            "an adversary, accuracy of a deceiving model",
+            partly=0.02,
+            yes=0.02,
+            source="Wiegreffe & Pinter 2019, Section 4, and Pruthi et al. 2020 ask for no "
+            "loss; .02 is our choice",
+        ),
+        "elsewhere": ELSEWHERE,
+        "elsewhere_without_seeds": replace(
+            ELSEWHERE,
+            question="The same, where no other seeds were trained.",
+            measure="JSD of an adversary's attention to the base's; a yes needs that no F1 is lost",
+            partly=0.4,
+            yes=0.4,
+            source="Wiegreffe & Pinter 2019, Table 4",
+            word="JSD to its attention",
+        ),
+        "transfer": Rule(
+            "Transfer",
+            "Do the base's weights serve a model without context better than its own?",
+            "F1 of a model without context guided by the base's weights minus that of one "
+            "with attention of its own; the interval covers texts and seeds",
+            partly=0.0,
+            yes=0.0,
+            source="Wiegreffe & Pinter 2019, Section 3.4; as if that model varied with its "
+            "seed as the base does",
+            asks="Do its weights help others?",
+            word="F1 gained",
+            if_yes="its weights help a simpler model",
+            if_no="its weights do not help a simpler model",
+            if_open="whether its weights help a simpler model",
+        ),
+    }
+)
+
+# --- The verdict ---------------------------------------------------------------------------------
 
 Statistics = Sequence[Statistic]
 Scores = Mapping[str, Sequence[Score]]  # by test
@@ -72,22 +156,20 @@ def verdict(
     statistics: Statistics,
     scores: Scores,
     *,
-    n: int,
     beyond_seed: Estimate | None = None,
 ) -> Verdict:
     """What the tests say.
 
     Args:
-        n: test texts.
         beyond_seed: how much farther the chosen adversary attends from the base than
             the farthest other seed, paired by text.
     """
     seeds = _f1_of_seeds(scores)
     return Verdict(
-        need=_need(scores.get("uniform", ()), seeds, n),
+        need=_need(scores.get("uniform", ()), seeds),
         chance=_chance(statistics, seeds),
-        elsewhere=_elsewhere(statistics, scores, n, beyond_seed),
-        transfer=_transfer(scores.get("diagnostic_mlp", ()), seeds, n),
+        elsewhere=_elsewhere(statistics, scores, beyond_seed),
+        transfer=_transfer(scores.get("diagnostic_mlp", ()), seeds),
     )
 
 
@@ -117,11 +199,11 @@ def over_seeds(over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: i
     return Estimate(value, (low, high), over_texts.n)
 
 
-def _need(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | None:
+def _need(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
     if base is None or uniform is None:
         return None
-    worth = uniform.lost(n)
+    worth = uniform.lost
     enough = RULES["need"].yes
     if len(seeds) < 2:
         sentence = (
@@ -133,16 +215,16 @@ def _need(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | 
         return _finding("need", Answer.CANNOT_SAY, sentence, worth)
     low, high = worth.ci95 or (worth.value, worth.value)
     shift = float(np.mean(seeds)) - base.value
-    worth = Estimate(worth.value + shift, (low + shift, high + shift), n)
+    worth = Estimate(worth.value + shift, (low + shift, high + shift), worth.n)
     worth = over_seeds(worth, seeds, len(seeds))
     answer = grade(worth, RULES["need"])
-    said = {
-        Answer.YES: f"Attention is worth {enough} of F1 or more here",
-        Answer.NO: f"Attention is worth less than {enough} of F1 here",
-    }
+    said = answer.words(
+        f"Attention is worth {enough} of F1 or more here",
+        f"Attention is worth less than {enough} of F1 here",
+        _undecided(worth, f"{enough} of F1"),
+    )
     sentence = (
-        f"{said.get(answer, _undecided(n, f'{enough} of F1'))}: "
-        f"{_shown(worth)}, the mean of {len(seeds)} trainings with it "
+        f"{said}: {_shown(worth)}, the mean of {len(seeds)} trainings with it "
         f"({min(seeds):.3f} to {max(seeds):.3f}) minus one without "
         f"({uniform.value:.3f}); the interval covers the texts and another seed."
     )
@@ -177,34 +259,35 @@ def _flatness(statistics: Statistics, of_seed: float) -> str:
 
 
 def _elsewhere(
-    statistics: Statistics, scores: Scores, n: int, beyond_seed: Estimate | None
+    statistics: Statistics, scores: Scores, beyond_seed: Estimate | None
 ) -> Finding | None:
     """The adversary that each half of the texts chose for the other half."""
     score = find_score(scores.get("adversary", ()), CHOSEN)
     jsd = find_statistic(statistics, "chosen_jsd")
     if score is None or jsd is None:
         return None
-    lost = score.lost(n)
-    worse = grade(lost, RULES["loss"])
+    worse = grade(score.lost, RULES["loss"])
     seed = farthest_seed(statistics)
     key = "elsewhere_without_seeds"
     distance: Estimate = jsd
     if seed is not None and beyond_seed is not None:
         key, distance = "elsewhere", beyond_seed
     far = grade(distance, RULES[key])
-    answer = all_of(opposite(worse), far)
-    quality = {Answer.YES: "classifies worse than", Answer.NO: "classifies as well as"}
+    answer = all_of(worse.opposite, far)
+    quality = worse.words(
+        "classifies worse than",
+        "classifies as well as",
+        "cannot be told to classify as well as or worse than",
+    )
     sentence = (
-        "The adversary "
-        f"{quality.get(worse, 'cannot be told to classify as well as or worse than')} "
-        f"the base (F1 lost {_shown(lost)}, negative: gained; below "
+        f"The adversary {quality} the base (F1 lost {_shown(score.lost)}, negative: gained; below "
         f"{RULES['loss'].yes} is as well) and "
         f"{_where(far, distance, jsd, seed)}. {CHOICE_NOTE}."
     )
     if answer == Answer.NO:
         sentence += " Another λ or a longer training might."
-    if n < MIN_TEXTS:
-        sentence += f" {_undecided(n, '')}."
+    if score.n < MIN_TEXTS:
+        sentence += f" {_undecided(score, '')}."
     yardsticks = {} if seed is None else {"farthest other seed": seed.mean}
     largest = find_statistic(statistics, "largest_jsd")
     if largest is not None:
@@ -224,31 +307,36 @@ def farthest_seed(statistics: Statistics) -> Statistic | None:
 def _where(far: Answer, distance: Estimate, jsd: Statistic, seed: Statistic | None) -> str:
     """How far the adversary attends, beside its yardstick."""
     if seed is None:
-        said = {Answer.YES: "attends far from it", Answer.NO: "does not attend far"}
+        said = far.words(
+            "attends far from it",
+            "does not attend far",
+            "cannot be told to attend far from it or not",
+        )
         threshold = RULES["elsewhere_without_seeds"].yes
         return (
-            f"{said.get(far, 'cannot be told to attend far from it or not')} (JSD "
-            f"{_shown(distance, 2)} of at most .69; far is {threshold:g}, as in the "
+            f"{said} (JSD {_shown(distance, 2)} of at most .69; far is {threshold:g}, as in the "
             "paper's Table 4, for how far another seed goes was not measured: test "
             "seeds)"
         )
-    said = {Answer.YES: "attends farther from it", Answer.NO: "does not attend farther"}
-    name = f"{key_of(seed.statistic):g}"
+    said = far.words(
+        "attends farther from it",
+        "does not attend farther",
+        "cannot be told to attend farther or not",
+    )
     return (
-        f"{said.get(far, 'cannot be told to attend farther or not')} than the farthest "
-        f"other seed (seed {name}, JSD {jsd.mean:.2f} "
+        f"{said} than the farthest other seed (seed {key_of(seed.statistic):g}, JSD {jsd.mean:.2f} "
         f"against {seed.mean:.2f} of at most .69, difference per text {_shown(distance, 2)})"
     )
 
 
-def _transfer(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Finding | None:
+def _transfer(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
     """The base's weights against those that the context-free model learns itself."""
     trained = find_score(scores, "trained guide")
     base = find_score(scores, "base guide")
     if trained is None or base is None:
         return None
-    low, high = base.difference_ci95
-    gain = Estimate(-base.difference, (-high, -low), n)
+    low, high = base.lost.ci95 or (math.nan, math.nan)
+    gain = Estimate(-base.lost.value, (-high, -low), base.n)
     others = ""
     for name in ("uniform", "adversary"):
         score = find_score(scores, f"{name} guide")
@@ -267,29 +355,24 @@ def _transfer(scores: Sequence[Score], seeds: Sequence[float], n: int) -> Findin
         return _finding("transfer", Answer.CANNOT_SAY, sentence, gain)
     gain = over_seeds(gain, seeds, 1)
     answer = grade(gain, RULES["transfer"])
-    said = {
-        Answer.YES: "The base's weights serve better than its own",
-        Answer.NO: "The base's weights serve no better than its own",
-    }
+    said = answer.words(
+        "The base's weights serve better than its own",
+        "The base's weights serve no better than its own",
+        _undecided(gain, "0"),
+    )
     sentence = (
-        f"{said.get(answer, _undecided(n, '0'))}: {models}; "
+        f"{said}: {models}; "
         f"difference {_shown(gain)}, where the interval covers the texts and another "
         f"seed, as if it moved this model as it moves the base ({len(seeds)} trainings)."
     )
     return _finding("transfer", answer, sentence, gain)
 
 
-def _undecided(n: int, threshold: str) -> str:
+def _undecided(number: Estimate, threshold: str) -> str:
     """Why there is no answer."""
-    if n < MIN_TEXTS:
+    if (number.n or 0) < MIN_TEXTS:
         return f"Fewer than {MIN_TEXTS} texts tell nothing"
     return f"The interval holds {threshold}"
-
-
-def opposite(answer: Answer) -> Answer:
-    """No for yes, yes for no."""
-    turned = {Answer.YES: Answer.NO, Answer.NO: Answer.YES}
-    return turned.get(answer, answer)
 
 
 def all_of(*answers: Answer) -> Answer:
@@ -323,6 +406,149 @@ def _finding(
     )
 
 
+# --- The result ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model that was trained.
+
+    Attributes:
+        name: its folder below the output folder.
+        seconds: of training and evaluation, over all runs that it took.
+        n_epochs: it was trained for.
+        metrics: its scores.
+    """
+
+    name: str
+    seconds: float
+    n_epochs: int
+    metrics: dict[str, float]
+
+
+class Bin(NamedTuple):
+    """How far another seed moves attention that is as peaked.
+
+    Attributes:
+        largest_weight: the range of the base's largest weight, such as "[0.25, 0.50)".
+        predicted: name of the predicted class.
+        n: texts.
+        median_jsd: of the mean JSD to another seed, nats.
+    """
+
+    largest_weight: str
+    predicted: str
+    n: int
+    median_jsd: float
+
+
+@dataclass(frozen=True)
+class RetrainingResult:
+    """What retrainings say. ``print(report)`` gives the verdict.
+
+    Attributes:
+        model: the base.
+        dataset: the test texts' data set and split.
+        n: test texts.
+        seed: of bootstrap and search.
+        statistics: over all texts and by predicted class.
+        scores: by test.
+        models: that were trained.
+        provenance: settings, versions and fingerprints.
+        bins: how far another seed moves attention, by its peakedness.
+        beyond_seed: see :func:`farther_than_a_seed`.
+        rows: one value per test, statistic and text.
+    """
+
+    model: str
+    dataset: DatasetName
+    n: int
+    seed: int
+    statistics: tuple[Statistic, ...]
+    scores: dict[str, tuple[Score, ...]]
+    models: tuple[TrainedModel, ...]
+    provenance: dict
+    bins: tuple[Bin, ...] = ()
+    beyond_seed: Estimate | None = None
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the tests say, one sentence each."""
+        return verdict(self.statistics, self.scores, beyond_seed=self.beyond_seed)
+
+
+def to_json(report: RetrainingResult) -> dict:
+    """Plain data, as ``retrain --json`` prints and ``summary.json`` holds it.
+
+    NaN becomes None.
+    """
+    return plain_fields(report, "rows") | {
+        "verdict": report.verdict.sentences(),
+        "findings": plain(report.verdict.findings()),
+    }
+
+
+def farther_than_a_seed(rows: pd.DataFrame, statistics: Sequence[Statistic]) -> Estimate | None:
+    """JSD of the chosen adversary minus that of the farthest other seed, per text.
+
+    Args:
+        rows: of the tests ``adversary`` and ``seeds``.
+        statistics: of the same rows; they tell which seed is the farthest on average.
+
+    Returns:
+        The mean with its interval; None where one of the tests was not run.
+    """
+    other = farthest_seed(statistics)
+    if other is None:
+        return None
+    values = rows.set_index("example_id").value
+    chosen = values[(rows.statistic == "chosen_jsd").to_numpy()]
+    if chosen.empty:
+        return None
+    of_seed = values[(rows.statistic == other.statistic).to_numpy()]
+    return mean_estimate((chosen - of_seed).to_numpy())
+
+
+def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[Bin, ...]:
+    """How far another seed moves attention, by how peaked it is, as the papers plot it.
+
+    Args:
+        rows: of the test ``seeds`` and of the predictions.
+        labels: names of the classes.
+    """
+    wide = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
+        index="example_id", columns="statistic", values="value"
+    )
+    if not {"max_attention", "seed_jsd"} <= set(wide):
+        return ()
+    by = [attention_bin(wide.max_attention), wide.predicted_class.astype(int)]
+    groups = wide.groupby(by, observed=True).seed_jsd
+    bins = []
+    for (name, predicted), jsd in groups:
+        bins.append(Bin(name, labels[predicted], len(jsd), float(jsd.median())))
+    return tuple(bins)
+
+
+def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
+    """(the largest F1, the largest accuracy) of always saying one and the same class.
+
+    The two may be of different classes. None where the rows have no labels.
+    """
+    rows = report.rows
+    if rows.empty:
+        return None
+    own = rows[rows.test == "prediction"]
+    labels = own.value[own.statistic == "label"].dropna().to_numpy(int)
+    if not len(labels):
+        return None
+    predicted = own.value[own.statistic == "predicted_class"].dropna().to_numpy(int)
+    n_classes = max(2, labels.max() + 1, predicted.max(initial=0) + 1)
+    share = np.bincount(labels, minlength=n_classes) / len(labels)
+    f1 = 2 * share / (1 + share)  # of the class that is always said; that of others is 0
+    return float(f1[1] if n_classes == 2 else f1.max() / n_classes), float(share.max())
+
+
 # --- How far adversaries and other models attend from the base, as one curve ---------------------
 # Pure: statistics and scores in.
 
@@ -339,46 +565,107 @@ PUBLISHED_NOTE = (
 
 
 @dataclass(frozen=True)
+class Way:
+    """A kind of way to move attention: how its points are called, and where their numbers stand.
+
+    Attributes:
+        series: its line in a chart.
+        statistic: of the JSD, the beginning of its name.
+        name: of a point in a table, with the place of a key; empty where it is in none.
+        label: of a point in a chart, with the same.
+        test: whose scores have the F1 of its models.
+        model: whose F1 that is, with the place of a key; without one the mean of all but the
+            base's.
+    """
+
+    series: str
+    statistic: str
+    name: str
+    label: str = ""
+    test: str = ""
+    model: str = ""
+
+
+ADVERSARY, SEEDS = "trained adversaries", "other seeds"
+UNIFORM = "trained with uniform attention"
+SEARCH, FRONTIER = "search, same states", "exact frontier, same states"
+CEILING, PUBLISHED_ADVERSARY = "no attention whatever can be farther", "published adversary"
+WAYS = (
+    Way(
+        ADVERSARY,
+        "adversary",
+        "adversary λ {key:g}",
+        "λ {key:g}",
+        test="adversary",
+        model="adversary {key:g}",
+    ),
+    Way(SEEDS, "one_seed", "", "seed {key:g}"),
+    Way(SEEDS, "seed", "another seed", test="seeds"),
+    Way(UNIFORM, "uniform_model", UNIFORM, test="uniform"),
+    Way(SEARCH, "search", "search within {key:g}", "ε {key:g}"),
+    Way(FRONTIER, "frontier", "exactly, within {key:g}", "ε {key:g}"),
+    Way(CEILING, "largest", "no weights at all are farther"),
+)
+"""In the order of tables and legends."""
+
+
+@dataclass(frozen=True)
 class Point:
     """One way to move attention, on average over the texts.
 
     Attributes:
-        name: what moved it.
-        jsd: Jensen-Shannon divergence from the base's attention.
-        tvd: total variation of the output; a text such as ``≤ 0.05`` for a bound.
+        series: the kind of way, see :class:`Way`.
+        name: what moved it; empty for a single seed.
+        label: which one of its kind, such as "λ 0.001".
+        jsd: Jensen-Shannon divergence from the base's attention, nats.
+        tvd: change of the output, total variation: of the frontier the largest that is allowed,
+            of the ceiling NaN, since any is.
         f1: of the model, if it is another one.
     """
 
+    series: str
     name: str
-    jsd: float
-    tvd: float | str
+    label: str
+    jsd: Estimate
+    tvd: Estimate
     f1: float | None = None
 
+    @property
+    def moved(self) -> float | str:
+        """The change of the output as a table has it."""
+        if math.isnan(self.tvd.value):
+            return "–"
+        return f"≤ {self.tvd.value:g}" if self.series == FRONTIER else self.tvd.value
 
-def adversaries(statistics: Statistics, scores: Scores) -> list[Point]:
-    """The curve of the adversaries, by λ."""
+
+def points_of(statistics: Statistics, scores: Scores) -> list[Point]:
+    """All ways of moving attention that a retraining has numbers of, by kind and key."""
+    means = {s.statistic: s for s in statistics if s.group == "all" and s.n}
     points = []
-    for key, jsd, tvd in _pairs(statistics, "adversary_jsd", "adversary_tvd"):
-        f1 = find_score(scores.get("adversary", ()), f"adversary {key:g}")
-        value = None if f1 is None else f1.value
-        points.append(Point(f"adversary λ {key:g}", jsd, tvd, value))
+    for way in WAYS:
+        own = [name for name in means if name.partition("@")[0] == f"{way.statistic}_jsd"]
+        for name in sorted(own, key=position):
+            key = key_of(name)
+            allowed = Estimate(key if isinstance(key, float) else math.nan)
+            moved = means.get(name.replace("_jsd", "_tvd"))
+            point = Point(
+                way.series,
+                way.name.format(key=key),
+                way.label.format(key=key),
+                means[name].bare,
+                allowed if moved is None else moved.bare,
+                _f1(scores.get(way.test, ()), way.model.format(key=key)),
+            )
+            points.append(point)
     return points
 
 
-def curve(statistics: Statistics, scores: Scores) -> list[Point]:
-    """The adversaries, and beside them in the same units what else moves attention."""
-    points = adversaries(statistics, scores)
-    uniform = "trained with uniform attention"
-    points += _of_models("another seed", "seeds", "seed", statistics, scores)
-    points += _of_models(uniform, "uniform", "uniform_model", statistics, scores)
-    for key, jsd, tvd in _pairs(statistics, "search_jsd", "search_tvd"):
-        points.append(Point(f"search within {key:g}", jsd, tvd))
-    for key, jsd, _ in _pairs(statistics, "frontier_jsd", "frontier_jsd"):
-        points.append(Point(f"exactly, within {key:g}", jsd, f"≤ {key:g}"))
-    bound = find_statistic(statistics, "largest_jsd")
-    if bound is not None:
-        points.append(Point("no weights at all are farther", bound.mean, "–"))
-    return points
+def _f1(scores: Sequence[Score], model: str) -> float | None:
+    """F1 of a model; without a name the mean of all but the base, None without any."""
+    chosen = [s.value for s in scores if s.metric == "f1" and s.model != "base"]
+    if model:
+        chosen = [s.value for s in scores if (s.metric, s.model) == ("f1", model)]
+    return sum(chosen) / len(chosen) if chosen else None
 
 
 def published_point(dataset: str) -> list[Point]:
@@ -391,25 +678,5 @@ def published_point(dataset: str) -> list[Point]:
     if known is None:
         return []
     name = f"published, λ {known['lambda']:g} (in our scale)"
-    return [Point(name, known["jsd"], known["tvd"], known["f1"])]
-
-
-def _of_models(
-    name: str, test: str, prefix: str, statistics: Statistics, scores: Scores
-) -> list[Point]:
-    """Models trained again, with their mean F1."""
-    jsd = find_statistic(statistics, f"{prefix}_jsd")
-    tvd = find_statistic(statistics, f"{prefix}_tvd")
-    if jsd is None or tvd is None:
-        return []
-    f1 = [s.value for s in scores[test] if s.metric == "f1" and s.model != "base"]
-    return [Point(name, jsd.mean, tvd.mean, sum(f1) / len(f1))]
-
-
-def _pairs(statistics: Statistics, first: str, second: str) -> Iterator[tuple[float, float, float]]:
-    """(key, mean of first, mean of second) for every key of ``first``."""
-    means = {s.statistic: s.mean for s in statistics if s.group == "all"}
-    for statistic, mean in means.items():
-        name, _, key = statistic.partition("@")
-        if name == first:
-            yield float(key), mean, means[f"{second}@{key}"]
+    numbers = Estimate(known["jsd"]), Estimate(known["tvd"])
+    return [Point(PUBLISHED_ADVERSARY, name, "", *numbers, known["f1"])]

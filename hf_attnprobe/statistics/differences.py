@@ -5,9 +5,9 @@ an interval of its own. Pure: data frames in, differences out.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from hf_attnprobe.statistics.estimates import (
     critical_value,
     difference_interval,
     is_share,
+    mean_estimates,
     mean_interval,
     moments,
     paired_share_interval,
@@ -28,6 +29,13 @@ from hf_attnprobe.statistics.estimates import (
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.rows import AT_ONCE, Rows, Texts, mean_of
+from hf_attnprobe.statistics.stopping import (
+    Bounds,
+    Stopping,
+    difference,
+    stopping_of,
+    widened,
+)
 from hf_attnprobe.statistics.summary import Control, draws_of, groups_of_texts, position
 
 
@@ -62,52 +70,97 @@ class Difference(Estimate):
         return self.n >= MIN_TEXTS and (low > 0 or high < 0)
 
 
-def paired(first: np.ndarray, other: np.ndarray, *, shares: bool = True) -> list[Difference]:
+def paired(
+    first: np.ndarray, other: np.ndarray, *, critical: float = ONE_COLUMN
+) -> list[Difference]:
     """Other − first of every column, over the texts that have both values.
 
     Args:
         first: values that are subtracted, [texts, columns]; NaN where a text has none.
         other: the other side, the same texts and columns.
-        shares: whether a difference of two columns of nothing but 0 and 1 is one of
-            shares of texts, with the interval of Bonet & Price (2012).
+        critical: of the simultaneous intervals, standard errors of a normal mean on either
+            side; by default those of one column.
     """
     gaps = other - first
-    n, values, _ = _centred(gaps)
-    (_, firsts, _), (_, others, _) = (
-        _centred(np.where(np.isnan(gaps), np.nan, side)) for side in (first, other)
-    )
-    ends = (paired_intervals(first, other) if shares else mean_interval(gaps)).T.tolist()
-    return [
-        Difference(value, (low, high), size, one, another, True, (low, high))
-        for value, (low, high), size, one, another in zip(
-            values.tolist(), ends, n.tolist(), firsts.tolist(), others.tolist(), strict=True
+    shares = is_share(first) & is_share(other)
+    intervals = {}
+    for errors in {ONE_COLUMN, critical}:
+        intervals[errors] = ends = mean_interval(gaps, critical=errors)
+        ends[:, shares] = paired_share_interval(gaps[:, shares], critical=errors)
+    sides = [_means(np.where(np.isnan(gaps), np.nan, side)) for side in (first, other)]
+    n = (~np.isnan(gaps)).sum(0)
+    own, together = intervals[ONE_COLUMN], intervals[critical]
+    return _by_column(_means(gaps), n, sides, [own, together], is_paired=True)
+
+
+def unpaired(
+    first: np.ndarray, other: np.ndarray, *, critical: float = ONE_COLUMN
+) -> list[Difference]:
+    """Other − first of every column, each side over texts of its own; see :func:`paired`."""
+    shares = is_share(first) & is_share(other)
+    intervals = {}
+    for errors in {ONE_COLUMN, critical}:
+        sides = moments(other), moments(first)
+        intervals[errors] = ends = difference_interval(*sides, critical=errors)
+        ends[:, shares] = share_difference_interval(
+            other[:, shares], first[:, shares], critical=errors
         )
+    before, after = _means(first), _means(other)
+    n = np.minimum(*((~np.isnan(side)).sum(0) for side in (first, other)))
+    own, together = intervals[ONE_COLUMN], intervals[critical]
+    return _by_column(after - before, n, [before, after], [own, together], is_paired=False)
+
+
+def _means(values: np.ndarray) -> np.ndarray:
+    """Of columns; NaN for one without values."""
+    of = moments(values)
+    return np.where(of.n > 0, of.mean, np.nan)
+
+
+def _by_column(
+    values: np.ndarray,
+    n: np.ndarray,
+    sides: Sequence[np.ndarray],
+    intervals: Sequence[np.ndarray],
+    *,
+    is_paired: bool,
+) -> list[Difference]:
+    """The differences of columns; intervals of each alone and of all, each [2, columns]."""
+    own, together = (map(tuple, ends.T.tolist()) for ends in intervals)
+    first, other = (means.tolist() for means in sides)
+    columns = zip(values.tolist(), own, n.tolist(), first, other, together, strict=True)
+    return [
+        Difference(value, ci95=ci95, n=size, first=a, other=b, paired=is_paired, simultaneous=wide)
+        for value, ci95, size, a, b, wide in columns
     ]
 
 
-def paired_intervals(
-    first: np.ndarray, other: np.ndarray, *, critical: float = ONE_COLUMN
-) -> np.ndarray:
-    """Intervals of the mean differences of columns, [2, columns], for :func:`paired`.
+Number = TypeVar("Number", bound=Estimate)
+
+
+def in_spite_of_stopping(
+    found: Sequence[Number],
+    values: np.ndarray,
+    texts: pd.Index,
+    statistics: Sequence[str],
+    stopping: Stopping | None,
+) -> list[Number]:
+    """Mean differences whose intervals hold where the audit may have stopped early.
 
     Args:
-        critical: standard errors of a normal mean on either side; more where several
-            are read at once.
+        values: what they are the means of, [texts, columns].
+        texts: their ids.
+        statistics: of each column the one that has a difference; one without bounds keeps
+            its ordinary interval.
     """
-    gaps = other - first
-    interval = mean_interval(gaps, critical=critical)
-    shares = is_share(first) & is_share(other)
-    interval[:, shares] = paired_share_interval(gaps[:, shares], critical=critical)
-    return interval
-
-
-def _centred(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Number of values and means [columns], and the values minus the means."""
-    real = ~np.isnan(values)
-    n = real.sum(0)
-    sums = np.where(real, values, 0).sum(0)
-    means = np.where(n > 0, sums / np.maximum(n, 1), np.nan)
-    return n, means, values - means
+    if stopping is None or not found:
+        return [*found]
+    own = map(stopping.bounds, statistics)
+    bounds = [difference(b, b) for b in own]
+    frame = pd.DataFrame(values, index=texts)
+    ordinary = np.array([number.ci95 for number in found], dtype=np.float64).T
+    ends = widened(ordinary, frame, bounds, stopping).T.tolist()
+    return [replace(d, ci95=(low, high)) for d, (low, high) in zip(found, ends, strict=True)]
 
 
 # --- a model beside its control ---------------------------------------------------------------
@@ -156,30 +209,25 @@ def contrast(
     control = control.of_texts(model.ids)
     columns = sorted({*model.columns} & {*control.columns})
     groups = groups_of_texts(rows, model.index, label_names)
+    stopping = stopping_of(rows)
     contrasts: list[Contrast] = []
     for some, own in model.in_parts(columns):
         theirs = control.matrix(some)
-        by_group = [
-            [
-                _contrast(column, group, found)
-                for column, found in zip(some, paired(theirs[among], own[among]), strict=True)
-            ]
-            for group, among in groups.items()
-        ]
+        names = [statistic for _, statistic, *_ in some]
+        by_group = []
+        for group, among in groups.items():
+            found = paired(theirs[among], own[among])
+            gaps, texts = own[among] - theirs[among], model.index[among]
+            found = in_spite_of_stopping(found, gaps, texts, names, stopping)
+            by_group.append([_contrast(c, group, d) for c, d in zip(some, found, strict=True)])
         contrasts += [c for of_column in zip(*by_group, strict=True) for c in of_column]
     return tuple(contrasts)
 
 
-def _contrast(column: tuple, group: str, difference: Difference) -> Contrast:
+def _contrast(column: tuple, group: str, found: Difference) -> Contrast:
     test, statistic, layer, head = column
-    return Contrast(
-        *(test, statistic, int(layer), int(head), group),
-        value=difference.value,
-        ci95=difference.ci95,
-        n=difference.n,
-        mean=difference.other,
-        control_mean=difference.first,
-    )
+    key = test, statistic, int(layer), int(head), group
+    return Contrast(*key, **vars(found.bare), mean=found.other, control_mean=found.first)
 
 
 # --- two models -------------------------------------------------------------------------------
@@ -200,17 +248,14 @@ class Sides:
     other: pd.DataFrame
     paired: bool
 
-
-class _Together(NamedTuple):
-    """Differences of columns, before the number of simultaneous intervals is known.
-
-    ``errors`` [units, columns] has what every text adds to the error of each difference,
-    ``intervals`` gives those [2, columns] so many standard errors away.
-    """
-
-    differences: list[Difference]
-    errors: pd.DataFrame
-    intervals: Callable[[float], np.ndarray]
+    @property
+    def aligned(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Both sides in the order of their ids; where they are paired, the texts of both."""
+        first, other = self.first.sort_index(), self.other.sort_index()
+        if not self.paired:
+            return first, other
+        texts = first.index.intersection(other.index)
+        return first.loc[texts], other.loc[texts]
 
 
 def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
@@ -225,70 +270,32 @@ def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
     Returns:
         By pair, in the order of its columns.
     """
-    found: list[_Together | None] = []
-    for number, both in enumerate(sides, 1):
-        measure = _on_same_texts if both.paired else _on_other_texts
-        found.append(measure(both, number) if both.first.shape[1] else None)
-    errors = [together.errors for together in found if together is not None]
-    if not errors:
-        return [[] for _ in sides]
-    joined = pd.concat(errors, axis=1).to_numpy(dtype=np.float64)
-    critical = critical_value(joined, seed=seed)
-    return [[] if together is None else _read_together(together, critical) for together in found]
+    if not sides:
+        return []
+    errors = pd.concat([_errors(both, number) for number, both in enumerate(sides, 1)], axis=1)
+    critical = critical_value(errors.to_numpy(dtype=np.float64), seed=seed)
+    found = []
+    for both in sides:
+        measure = paired if both.paired else unpaired
+        first, other = (side.to_numpy(dtype=np.float64) for side in both.aligned)
+        found.append(measure(first, other, critical=critical))
+    return found
 
 
-def _read_together(together: _Together, critical: float) -> list[Difference]:
-    ends = together.intervals(critical).T.tolist()
-    return [
-        replace(difference, simultaneous=(low, high))
-        for difference, (low, high) in zip(together.differences, ends, strict=True)
-    ]
+def _errors(both: Sides, number: int) -> pd.DataFrame:
+    """What every text adds to the error of each difference, [texts, columns].
 
-
-def _on_same_texts(both: Sides, number: int) -> _Together:
-    texts = both.first.index.intersection(both.other.index).sort_values()
-    first, other = (side.loc[texts].to_numpy(dtype=np.float64) for side in (both.first, both.other))
-    _, _, errors = _centred(other - first)
-    return _Together(
-        paired(first, other),
-        _of_units(errors, texts, side=0),
-        lambda critical: paired_intervals(first, other, critical=critical),
-    )
-
-
-def _on_other_texts(both: Sides, number: int) -> _Together:
-    frames = both.first.sort_index(), both.other.sort_index()
-    first, other = (frame.to_numpy(dtype=np.float64) for frame in frames)
-    n_first, mean_first, errors_first = _centred(first)
-    n_other, mean_other, errors_other = _centred(other)
-    shares = is_share(first) & is_share(other)
-
-    def intervals(critical: float) -> np.ndarray:
-        found = difference_interval(moments(other), moments(first), critical=critical)
-        found[:, shares] = share_difference_interval(
-            other[:, shares], first[:, shares], critical=critical
-        )
-        return found
-
-    ends = intervals(ONE_COLUMN).T.tolist()
-    sizes = np.minimum(n_first, n_other).tolist()
-    columns = zip(mean_first.tolist(), mean_other.tolist(), ends, sizes, strict=True)
-    differences = [
-        Difference(after - before, (low, high), n, before, after, False, (low, high))
-        for before, after, (low, high), n in columns
-    ]
-    # A mean's error is the sum of its texts' errors divided by their number.
-    units = [
-        _of_units(-errors_first / np.maximum(n_first, 1), frames[0].index, side=0),
-        _of_units(errors_other / np.maximum(n_other, 1), frames[1].index, side=number),
-    ]
-    return _Together(differences, pd.concat(units), intervals)
-
-
-def _of_units(errors: np.ndarray, texts: pd.Index, *, side: int) -> pd.DataFrame:
-    """Adds the data set to the index, so that texts of different data have different ids."""
-    units = pd.MultiIndex.from_product([[side], texts])
-    return pd.DataFrame(errors, index=units)
+    Texts are known by data set and id: other texts of the same id are other texts. A mean's
+    error is the sum of its texts' errors divided by their number.
+    """
+    first, other = both.aligned
+    if both.paired:
+        return pd.concat({0: other - first})
+    parts = {
+        0: -(first - first.mean()) / first.count(),
+        number: (other - other.mean()) / other.count(),
+    }
+    return pd.concat(parts)
 
 
 # --- two rankings -------------------------------------------------------------------------------
@@ -375,89 +382,85 @@ def compare_rankings(
         seed: of the permutation test.
     """
     comparisons: list[Comparison] = []
+    rows = Rows.of(rows)
     for test in MEANS:
-        texts = _at(Rows.of(rows).select(lambda name, *_, test=test: name == test), site)
+        texts = _at(rows.select(lambda name, *_, test=test: name == test), site)
         if texts is not None:
             pairs = _pairs_of(test, texts, against)
-            comparisons += _measured(test, pairs, len(texts), seed)
+            comparisons += _measured(test, pairs, texts.index, stopping_of(rows), seed)
     return tuple(comparisons)
 
 
 class _Pair(NamedTuple):
-    """Two rankings, of which a statistic's values [texts] are compared.
+    """Two rankings, and the first's value minus the second's in every text [texts].
 
-    Where coins are tossed the difference of the two is 1, −1 or 0: which of them the text
-    speaks for.
+    Where coins are tossed that is 1, −1 or 0: which of them the text speaks for.
     """
 
     statistic: str
     method: str
     first: str
     second: str
-    values: np.ndarray
-    others: np.ndarray
+    gaps: np.ndarray
 
 
 def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
     """Every pair of one test in which some text has both values."""
     if {"top_flips", "random_flips"} <= {*texts.names}:  # the largest weight, a random one
-        flips = (texts.values(name) for name in ("top_flips", "random_flips"))
-        yield _Pair("flips", "mcnemar", "top", "random", *flips)
+        flips = texts.values("top_flips") - texts.values("random_flips")
+        yield _Pair("flips", "mcnemar", "top", "random", flips)
     for family in MEANS[test]:
         known = _by_ranking(texts, family)
         for first, second in _names(list(known), against) if family == "fraction_to_flip" else ():
             sides = np.sign(texts.values(known[second]) - texts.values(known[first]))
             never = (texts.values(f"never_flips@{ranking}") for ranking in (second, first))
             sides = np.where(sides == 0, np.sign(np.subtract(*never)), sides)
-            yield _Pair("fewer_removals", "sign", first, second, sides, np.zeros(len(sides)))
+            yield _Pair("fewer_removals", "sign", first, second, sides)
         for first, second in _names(list(known), against):
-            values = (texts.values(known[ranking]) for ranking in (first, second))
-            yield _Pair(family, "permutation", first, second, *values)
+            gaps = texts.values(known[first]) - texts.values(known[second])
+            yield _Pair(family, "permutation", first, second, gaps)
 
 
-def _measured(test: str, pairs: Iterator[_Pair], n_texts: int, seed: int) -> list[Comparison]:
+def _measured(
+    test: str, pairs: Iterator[_Pair], texts: pd.Index, stopping: Stopping | None, seed: int
+) -> list[Comparison]:
     """The comparisons of one test, all on the same draws of signs."""
     found: list[Comparison] = []
-    while some := [*itertools.islice(pairs, max(1, AT_ONCE // max(1, n_texts)))]:
-        some = [pair for pair in some if not np.isnan(pair.values - pair.others).all()]
-        found += _measured_together(test, some, seed) if some else []
+    while some := [*itertools.islice(pairs, max(1, AT_ONCE // max(1, len(texts))))]:
+        some = [pair for pair in some if not np.isnan(pair.gaps).all()]
+        found += _measured_together(test, some, texts, stopping, seed) if some else []
     adjusted = holm([c.p_value for c in found])
     return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
 
 
-def _measured_together(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
-    values, others = (
-        np.stack([getattr(pair, side) for pair in pairs], axis=1) for side in ("values", "others")
-    )
+def _measured_together(
+    test: str, pairs: Sequence[_Pair], texts: pd.Index, stopping: Stopping | None, seed: int
+) -> list[Comparison]:
+    gaps = np.stack([pair.gaps for pair in pairs], axis=1)
+    names = [pair.statistic for pair in pairs]
+    found = in_spite_of_stopping(mean_estimates(gaps), gaps, texts, names, stopping)
     of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
-    gaps = values - others
-    p_values = dict(
-        zip(of_means, sign_flip_p_values(gaps[:, of_means], seed=seed).tolist(), strict=True)
-    )
+    flipped = sign_flip_p_values(gaps[:, of_means], seed=seed).tolist()
+    p_values = dict(zip(of_means, flipped, strict=True))
     comparisons = []
-    for k, (pair, found) in enumerate(
-        zip(pairs, paired(others, values, shares=False), strict=True)
-    ):
+    for k, (pair, mean) in enumerate(zip(pairs, found, strict=True)):
         n_first = n_second = None
         if k not in p_values:
-            n_first, n_second = (int((gaps[:, k] == side).sum()) for side in (1, -1))
+            n_first, n_second = (int((pair.gaps == side).sum()) for side in (1, -1))
             p_values[k] = _coin_p_value(n_first, n_second)
-        comparisons.append(
-            Comparison(
-                value=found.value,
-                ci95=found.ci95,
-                n=found.n,
-                test=test,
-                statistic=pair.statistic,
-                method=pair.method,
-                first=pair.first,
-                second=pair.second,
-                dropped=len(gaps) - found.n,
-                n_first=n_first,
-                n_second=n_second,
-                p_value=p_values[k],
-            )
+        comparison = Comparison(
+            **vars(mean),
+            test=test,
+            statistic=pair.statistic,
+            method=pair.method,
+            first=pair.first,
+            second=pair.second,
+            dropped=len(gaps) - (mean.n or 0),
+            n_first=n_first,
+            n_second=n_second,
+            p_value=p_values[k],
         )
+        comparisons.append(comparison)
     return comparisons
 
 

@@ -58,6 +58,11 @@ class Estimate:
     ci95: tuple[float, float] | None = None
     n: int | None = None
 
+    @property
+    def bare(self) -> "Estimate":
+        """The number by itself, without what it is of."""
+        return Estimate(self.value, self.ci95, self.n)
+
 
 @dataclass(frozen=True)
 class KeyedEstimate(Estimate, Key):

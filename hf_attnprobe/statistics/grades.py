@@ -28,6 +28,15 @@ class Answer(StrEnum):
     NO = "no"
     CANNOT_SAY = "cannot say"
 
+    def words(self, yes: str, no: str, otherwise: str) -> str:
+        """One of three, for yes, no, or anything else."""
+        return {Answer.YES: yes, Answer.NO: no}.get(self, otherwise)
+
+    @property
+    def opposite(self) -> "Answer":
+        """No for yes, yes for no."""
+        return {Answer.YES: Answer.NO, Answer.NO: Answer.YES}.get(self, self)
+
 
 GRADES = (Answer.NO, Answer.PARTLY, Answer.YES)
 
@@ -81,6 +90,7 @@ class Rule:
             :class:`~hf_attnprobe.statistics.wording.Words`.
         scale: what the graded number is, beneath its number line.
         if_yes, if_no: what may be said where the answer is yes, or no.
+        if_open: what is left open where it is neither.
         ends: what stands at a place of the number line, whatever was measured.
         yardsticks: what the numbers are that a finding is to be seen beside, by name.
         asks: the question in at most thirty letters, for a line of a terminal.
@@ -103,6 +113,7 @@ class Rule:
     scale: str = ""
     if_yes: str = ""
     if_no: str = ""
+    if_open: str = ""
     ends: Mapping[str, float] = field(default_factory=dict)
     yardsticks: Mapping[str, str] = field(default_factory=dict)
     asks: str = ""
@@ -132,6 +143,10 @@ class Rule:
         'partly from 0.35, yes from 0.50'
         """
         return ", ".join(f"{name} {at:.2f}" for name, at in self.thresholds.items())
+
+    def in_short(self, answer: Answer) -> str:
+        """What an answer says, in a few words."""
+        return answer.words(self.if_yes, self.if_no, self.if_open)
 
     def beside(self, yardsticks: Mapping[str, float]) -> list[str]:
         """The yardsticks with a word for each, as ``labels`` has them."""

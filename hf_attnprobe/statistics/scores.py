@@ -7,7 +7,7 @@ those of F1 and accuracy have an interval of their own, :func:`difference_interv
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -29,34 +29,29 @@ from hf_attnprobe.statistics.estimates import (
 # --- F1, accuracy, area under the curve -------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Score:
+@dataclass(frozen=True, kw_only=True)
+class Score(Estimate):
     """One metric of one model on the test texts.
 
     Intervals are over texts. They know nothing of what another seed would have trained.
 
     Attributes:
-        model: its name.
-        metric: ``f1``, ``accuracy`` or ``roc_auc``.
         value: the score, in [0, 1].
         ci95: its 95% interval, by percentiles over resamples of the texts.
-        difference: the value of the model ``reference`` minus this one's, so positive
+        n: texts.
+        model: its name.
+        metric: ``f1``, ``accuracy`` or ``roc_auc``.
+        lost: the value of the model ``reference`` minus this one's, paired by text: positive
             where this one is worse.
-        difference_ci95: its 95% interval, paired by text.
         reference: the model compared with.
     """
 
+    ci95: tuple[float, float] = field()
+    n: int = field()
     model: str
     metric: str
-    value: float
-    ci95: tuple[float, float]
-    difference: float
-    difference_ci95: tuple[float, float]
+    lost: Estimate
     reference: str
-
-    def lost(self, n: int) -> Estimate:
-        """The difference over n texts: positive where this model is worse."""
-        return Estimate(self.difference, self.difference_ci95, n)
 
 
 def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
@@ -84,32 +79,30 @@ def compare_scores(
         seed: of the bootstrap.
     """
     labels = np.asarray(labels)
-    counts = resample_counts(len(labels), seed=seed, n_resamples=n_resamples)
-    counts = with_all_texts(counts)
+    n = len(labels)
+    counts = with_all_texts(resample_counts(n, seed=seed, n_resamples=n_resamples))
+    predicted = {model: one_hot(outputs) for model, outputs in probs.items()}
     values = {
-        model: weighted_metrics(labels, one_hot(outputs), counts, ranked_by=outputs[:, 1])
+        model: weighted_metrics(labels, predicted[model], counts, ranked_by=outputs[:, 1])
         for model, outputs in probs.items()
     }
     scores = []
     for model, named in values.items():
-        predicted = one_hot(probs[reference]), one_hot(probs[model])
-        paired = {}
+        paired: dict[str, tuple[float, float]] = {}
         if model != reference:
-            paired = difference_intervals(labels, *predicted)
+            paired = difference_intervals(labels, predicted[reference], predicted[model])
         for metric, resampled in named.items():
-            difference = values[reference][metric] - resampled
-            by_resamples = percentile_interval(difference[1:])
-            score = Score(
-                model,
-                metric,
-                float(resampled[0]),
-                percentile_interval(resampled[1:]),
-                float(difference[0]),
-                paired.get(metric, by_resamples),
-                reference,
-            )
+            own = resampled_estimate(resampled, n)
+            lost = resampled_estimate(values[reference][metric] - resampled, n)
+            lost = replace(lost, ci95=paired.get(metric, lost.ci95))
+            score = Score(**vars(own), model=model, metric=metric, lost=lost, reference=reference)
             scores.append(score)
     return tuple(scores)
+
+
+def resampled_estimate(values: np.ndarray, n: int) -> Estimate:
+    """The number over all n texts, which comes first, with its interval from the resamples."""
+    return Estimate(float(values[0]), percentile_interval(values[1:]), n)
 
 
 def difference_intervals(
@@ -421,9 +414,8 @@ def number_quality(predictions: pd.DataFrame, *, seed: int = 0) -> NumberQuality
     if len(said) > MANY_TEXTS:
         explained = _r_squared_of_many(said, wanted)
     else:
-        counts = np.vstack([np.ones(len(said)), resample_counts(len(said), seed=seed)])
-        values = _r_squared(said, wanted, counts)
-        explained = Estimate(float(values[0]), percentile_interval(values[1:]), len(said))
+        counts = with_all_texts(resample_counts(len(said), seed=seed))
+        explained = resampled_estimate(_r_squared(said, wanted, counts), len(said))
     return NumberQuality(
         error=mean_estimate(np.abs(wanted - said)),
         error_of_mean=mean_estimate(np.abs(wanted - wanted.mean())),

@@ -92,74 +92,8 @@ RULES: dict[str, Rule] = {
         yes=0.25,
         source="as for all attention; our choice",
     ),
-    "need": Rule(
-        "Need",
-        "Is attention needed for the score?",
-        "mean F1 of the trainings with attention (base and other seeds) minus that of "
-        "one with uniform attention; the interval covers texts and seeds",
-        partly=0.02,
-        yes=0.02,
-        source="Wiegreffe & Pinter 2019, Section 3.2; .02 of F1 is our choice; the "
-        "interval of one more training from the spread of the seeds (Student's t)",
-    ),
-    "loss": Rule(
-        "Loss",
-        "Does the trained model classify worse?",
-        "score of the reference minus that of the trained model, paired by text: F1 of "
-        "an adversary, accuracy of a deceiving model",
-        partly=0.02,
-        yes=0.02,
-        source="Wiegreffe & Pinter 2019, Section 4, and Pruthi et al. 2020 ask for no "
-        "loss; .02 is our choice",
-    ),
-    "elsewhere": Rule(
-        "Elsewhere",
-        "Can a model be trained that classifies as well and attends elsewhere?",
-        "JSD of an adversary's attention to the base's minus that of the farthest other "
-        "seed, paired by text; a yes needs that no F1 is lost",
-        partly=0.0,
-        yes=0.0,
-        source="Wiegreffe & Pinter 2019, Section 3.3: what is no farther than another "
-        "seed is no counter-example",
-    ),
-    "elsewhere_without_seeds": Rule(
-        "Elsewhere",
-        "The same, where no other seeds were trained.",
-        "JSD of an adversary's attention to the base's; a yes needs that no F1 is lost",
-        partly=0.4,
-        yes=0.4,
-        source="Wiegreffe & Pinter 2019, Table 4",
-    ),
-    "transfer": Rule(
-        "Transfer",
-        "Do the base's weights serve a model without context better than its own?",
-        "F1 of a model without context guided by the base's weights minus that of one "
-        "with attention of its own; the interval covers texts and seeds",
-        partly=0.0,
-        yes=0.0,
-        source="Wiegreffe & Pinter 2019, Section 3.4; as if that model varied with its "
-        "seed as the base does",
-    ),
-    "use": Rule(
-        "Use",
-        "Does the model use the impermissible tokens?",
-        "total variation of the output when they are deleted minus that when as many "
-        "other tokens are, per text",
-        partly=0.05,
-        yes=0.05,
-        source="the control is ours, Pruthi et al. 2020 have none; .05 of probability "
-        "is our choice",
-    ),
-    "hiding": Rule(
-        "Hiding",
-        "Has attention to the impermissible tokens gone?",
-        "half of the attention mass on them before minus the mass after, per text",
-        partly=0.0,
-        yes=0.0,
-        source="Pruthi et al. 2020; half of the mass is our choice",
-    ),
 }
-"""By key, in the order in which they are reported."""
+"""By key, in the order in which they are reported. Those of retraining and deception stand there."""
 
 
 @dataclass(frozen=True)

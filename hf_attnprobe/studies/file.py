@@ -71,13 +71,14 @@ from typing import Any
 
 import yaml
 
+from hf_attnprobe import retraining
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.checkpoint_comparison.options import ComparisonOptions
+from hf_attnprobe.checkpoint_comparison import ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.run import asked_comparison, compare_checkpoints
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
-from hf_attnprobe.deception.options import DeceptionOptions
+from hf_attnprobe.deception import DeceptionOptions
 from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import registry as tested
@@ -93,11 +94,8 @@ from hf_attnprobe.options import (
 )
 from hf_attnprobe.plain_data import from_plain, in_short
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.retraining import registry
 from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
-from hf_attnprobe.retraining.registry import asked_retrainings
-from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.transfer import transfer
+from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.studies.plan import (
     Column,
     FolderOf,
@@ -255,7 +253,7 @@ VERBS: dict[str, Verb] = {
         retrain,
         TestStep,
         (RetrainOptions,),
-        check=lambda keywords: asked_retrainings(keywords["tests"]),
+        check=lambda keywords: retraining.asked_retrainings(keywords["tests"]),
     ),
     "transfer": Verb(
         transfer,
@@ -615,7 +613,7 @@ def check_step_name(name: str, before: Sequence[str]) -> None:
 def statistics() -> set[str]:
     """The statistics that a column can show, without the part after an @."""
     names = {"accuracy", "probability"}  # of the predictions
-    for readings in (tested.readings(), registry.readings()):
+    for readings in (tested.readings(), retraining.readings()):
         names = names.union(*readings.values())
     return names
 

@@ -19,10 +19,10 @@ from hf_attnprobe.plain_data import from_plain, read_packaged
 from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.retraining.report import RetrainingReport, read_retraining
 from hf_attnprobe.retraining.verdict import (
+    ADVERSARY,
     FRONTIER_NOTE,
     PUBLISHED_NOTE,
-    adversaries,
-    curve,
+    points_of,
     published_point,
 )
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
@@ -148,14 +148,13 @@ class Results:
                 return estimate(found["masses"].get(model), found["n_named"])
             if metric in ("moved", "control", "beyond"):
                 return estimate(found[metric][model], found["n_controlled"])
-            scores, n = from_plain(tuple[Score, ...], found["scores"]), found["n"]
+            scores = from_plain(tuple[Score, ...], found["scores"])
         else:
-            report = self.retraining(job.folder)
-            scores, n = report.scores.get(test, ()), report.n
+            scores = self.retraining(job.folder).scores.get(test, ())
         score = find_score(scores, model, metric)
         if score is None:
             return None
-        return score.lost(n) if difference else score_of(score, n)
+        return score.lost if difference else score.bare
 
     def _summary(self, job: Job) -> dict[str, Any]:
         return self.read_json(job, SUMMARY)
@@ -185,11 +184,6 @@ def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate |
         return None
     low, high = entry["ci95"]
     return Estimate(scale * entry["value"], (scale * low, scale * high), n)
-
-
-def score_of(score: Score, n: int) -> Estimate:
-    """A score of n texts."""
-    return Estimate(score.value, score.ci95, n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
@@ -661,8 +655,8 @@ def _change(checkpoint: _Checkpoint) -> Row:
 def _harder(checkpoints: Sequence[_Checkpoint]) -> Iterator[Row]:
     for checkpoint in checkpoints:
         for adversary in checkpoint.entry["adversaries"]:
-            values = [rounded(adversary[name]) for name in ("jsd", "tvd", "f1")]
-            yield *checkpoint.labels, adversary["name"], *values
+            values = adversary["jsd"]["value"], adversary["tvd"]["value"], adversary["f1"]
+            yield *checkpoint.labels, adversary["name"], *map(rounded, values)
 
 
 # --- Wiegreffe & Pinter 2019, "Attention is not not Explanation" ---------------------------------
@@ -703,8 +697,8 @@ def _f1(
     for model in models:
         score = find_score(report.scores.get(test, ()), model)
         if score is not None:
-            lost = None if model == score.reference else score.lost(report.n)
-            yield model, score_of(score, report.n), lost, theirs.get(model)
+            lost = None if model == score.reference else score.lost
+            yield model, score.bare, lost, theirs.get(model)
 
 
 def _uniform(dataset: str, report: RetrainingReport) -> Iterator[Row]:
@@ -728,13 +722,16 @@ def _guides(dataset: str, report: RetrainingReport) -> Iterator[Row]:
 
 def _adversaries(dataset: str, report: RetrainingReport) -> ResultTable:
     theirs = published_point(dataset)
-    points = curve(report.statistics, report.scores) + theirs
+    points = [p for p in points_of(report.statistics, report.scores) if p.name]
     table = _table(
         "adversaries",
-        [(p.name, rounded(p.jsd), rounded(p.tvd), rounded(p.f1)) for p in points],
+        [
+            (p.name, *map(rounded, (p.jsd.value, p.moved, p.f1))) for p in [*points, *theirs]
+        ],
         report.verdict.sentence("elsewhere"),
         _best_adversary(report),
-        FRONTIER_NOTE,
+        ADVERSARY,
+    FRONTIER_NOTE,
         PUBLISHED_NOTE if theirs else None,
     )
     return replace(table, title=table.title.format(dataset=dataset))
@@ -742,14 +739,15 @@ def _adversaries(dataset: str, report: RetrainingReport) -> ResultTable:
 
 def _best_adversary(report: RetrainingReport) -> str | None:
     """The adversary of the best F1 among those that look far away, if there is any."""
-    points = adversaries(report.statistics, report.scores)
-    far = [point for point in points if point.jsd > FAR and point.f1 is not None]
+    points = points_of(report.statistics, report.scores)
+    trained = [p for p in points if p.series == ADVERSARY and p.f1 is not None]
+    far = [p for p in trained if p.jsd.value > FAR]
     if not far:
         return None
     best = max(far, key=lambda point: point.f1 or 0.0)
     return (
         f"Best F1 with a mean JSD above {FAR:g}, as in Table 4: {best.name} "
-        f"(F1 {best.f1:.3f}, JSD {best.jsd:.3f}, TVD {best.tvd:.3f}). Chosen on the "
+        f"(F1 {best.f1:.3f}, JSD {best.jsd.value:.3f}, TVD {best.tvd.value:.3f}). Chosen on the "
         "texts it is reported on, so that its F1 is a best case."
     )
 

@@ -40,10 +40,8 @@ from hf_attnprobe.training.procedures import (
 from hf_attnprobe.training.trainer import (
     PlainTrainer,
     TrainedClassifier,
-    begin,
-    finish,
-    finished,
     make_trainer,
+    train_or_load,
 )
 
 
@@ -120,26 +118,19 @@ def train_classifier(
     splits = check_sets(train, validation, test)
     _check_segments(config, splits)
     record = _record(config, splits, procedure, options)
-    if resume:
-        done = finished(output_dir, record)
-        if done is not None:
-            return done
-    with begin(output_dir, options.seed) as folder:
-        trainer, tokenizer = _trainer(
-            config, splits, folder, procedure, options, tokenizer, guides, progress
-        )
-        return finish(trainer, tokenizer, folder, record, resume=resume, data_name=data_name)
+    prepare = partial(_trainer, config, splits, procedure, options, tokenizer, guides, progress)
+    return train_or_load(output_dir, record, prepare, resume=resume, data_name=data_name)
 
 
 def _trainer(
     config: AttentionClassifierConfig,
     splits: Splits,
-    folder: Path,
     procedure: Procedure,
     options: TrainingOptions,
     tokenizer: PreTrainedTokenizerBase | None,
     guides: Mapping[str, Guide] | None,
     progress: bool | str,
+    folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
     """The Trainer of a new model, with its tokenizer."""
     tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)

@@ -1,6 +1,7 @@
 """Fine-tuning pretrained Transformers, on the Trainer of Transformers."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,8 @@ from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
 from hf_attnprobe.training.trainer import (
     PlainTrainer,
     TrainedClassifier,
-    begin,
-    finish,
-    finished,
     make_trainer,
+    train_or_load,
 )
 
 
@@ -84,23 +83,23 @@ def fine_tune(
         "max_length": options.max_length,
         "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
     }
-    if resume:
-        trusted = options.trust_remote_code
-        done = finished(output_dir, record, trust_remote_code=trusted)
-        if done is not None:
-            return done
-    with begin(output_dir, options.seed) as folder:
-        trainer, tokenizer = _trainer(model, splits, folder, used, options, progress)
-        return finish(trainer, tokenizer, folder, record, resume=resume, data_name=data_name)
+    return train_or_load(
+        output_dir,
+        record,
+        partial(_trainer, model, splits, used, options, progress),
+        resume=resume,
+        trust_remote_code=options.trust_remote_code,
+        data_name=data_name,
+    )
 
 
 def _trainer(
     model: str | Path,
     splits: "Mapping[str, datasets.Dataset]",
-    folder: Path,
     used: Mapping[str, Any],
     options: TrainingOptions,
     progress: bool,
+    folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
     """The Trainer of a pretrained model with a new head, and its tokenizer."""
     trusted = options.trust_remote_code

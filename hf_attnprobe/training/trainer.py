@@ -201,6 +201,13 @@ class PlainTrainer(Trainer):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return grad_norm
 
+    def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The same, told to the callbacks: an evaluation by other than the labels' scores."""
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
+
     def train(self, *args: Any, **options: Any) -> Any:
         """As in Transformers; a small model runs on one thread."""
         with suited_threads(self.model):
@@ -295,6 +302,38 @@ class TrainedClassifier(NamedTuple):
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     metrics: dict[str, float]
+
+
+def train_or_load(
+    output_dir: str | Path,
+    record: Mapping[str, Any],
+    prepare: "Callable[[Path], tuple[PlainTrainer, PreTrainedTokenizerBase]]",
+    *,
+    resume: bool = True,
+    load: Callable[..., PreTrainedModel] = load_model,
+    trust_remote_code: bool = False,
+    data_name: str | None = None,
+) -> TrainedClassifier:
+    """Trains and saves a model; loads a finished one, and continues an interrupted training.
+
+    Args:
+        record: the training's settings, its seed among them.
+        prepare: makes the Trainer and the tokenizer, given the folder.
+        resume: False trains anew, whatever the folder holds of a training.
+        load: reads a finished model.
+        trust_remote_code: run code that comes with it.
+        data_name: what the data set is called; None where nobody says.
+
+    Raises:
+        AttnProbeError: the folder holds other files, or a training with other settings.
+    """
+    folder = Path(output_dir)
+    held = read_record(folder) if resume else {}
+    if held:
+        return _finished(folder, held, record, load, trust_remote_code)
+    with begin(folder, record["seed"]):
+        trainer, tokenizer = prepare(folder)
+        return finish(trainer, tokenizer, folder, record, resume=resume, data_name=data_name)
 
 
 @contextlib.contextmanager
@@ -402,22 +441,18 @@ def _scores(trainer: PlainTrainer) -> dict[str, float]:
     return dict(sorted(scores.items()))
 
 
-def finished(
-    folder: str | Path, record: Mapping[str, Any], *, trust_remote_code: bool = False
-) -> TrainedClassifier | None:
-    """The result of a training that finished with this record, or None.
-
-    Raises:
-        AttnProbeError: the folder holds a training with other settings.
-    """
-    folder = Path(folder)
-    held = read_record(folder)
-    if not held:
-        return None
+def _finished(
+    folder: Path,
+    held: Mapping[str, Any],
+    record: Mapping[str, Any],
+    load: Callable[..., PreTrainedModel],
+    trust_remote_code: bool,
+) -> TrainedClassifier:
+    """The result of a finished training, which had the settings asked for."""
     check_same(folder, held, record)
     check_digests(folder, held)
     logger.info("%s holds this training, finished", folder)
-    model = load_model(folder, trust_remote_code=trust_remote_code)
+    model = load(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     if any((folder / left).exists() for left in (STEPS, LOCK)):
         _tidy(folder, model)

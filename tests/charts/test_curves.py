@@ -1,11 +1,11 @@
 """The λ curve, against numbers written by hand."""
 
-import math
-
 import pytest
 
 from hf_attnprobe import figures
-from hf_attnprobe.retraining.curves import CurvePoint, curve_points, penalty_curve
+from hf_attnprobe.retraining.document import penalty_curve
+from hf_attnprobe.retraining.verdict import PUBLISHED_ADVERSARY, Point, points_of
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.summary import Statistic
 
 
@@ -38,8 +38,11 @@ STATISTICS = (
 )
 
 
+PUBLISHED = Point(PUBLISHED_ADVERSARY, "", "", Estimate(0.514), Estimate(0.072))
+
+
 def test_series_in_the_units_of_the_paper():
-    chart = penalty_curve(curve_points(STATISTICS), published=(0.514, 0.072))
+    chart = penalty_curve([*points_of(STATISTICS, {}), PUBLISHED])
     found = {s.name: (s.x, s.y) for s in chart.series}
     assert found == {
         "trained adversaries (λ 0.001 to 0.01)": ((0.5, 0.3), (0.2, 0.1)),
@@ -49,7 +52,7 @@ def test_series_in_the_units_of_the_paper():
         "trained with uniform attention": ((0.2,), (0.07,)),
         "published adversary": ((0.514,), (0.072,)),
     }
-    assert [s.joined for s in chart.series] == [True, False, False, True, False, False]
+    assert [s.joined for s in chart.series] == [True, False, False, False, True, False]
     assert [(r.value, r.axis) for r in chart.references] == [(0.69, "x")]
     adversary = chart.series[0]
     assert adversary.low == pytest.approx((0.19, 0.09))
@@ -57,7 +60,7 @@ def test_series_in_the_units_of_the_paper():
 
 
 def test_the_sentence_has_the_farthest_of_each_kind():
-    finding = penalty_curve(curve_points(STATISTICS)).finding
+    finding = penalty_curve(points_of(STATISTICS, {})).finding
     assert "trained adversaries (λ 0.001) 0.50 [0.49, 0.51]" in finding
     assert "by 0.20 [0.19, 0.21]" in finding
     assert "moving the output by at most 0.10" in finding
@@ -69,36 +72,24 @@ def test_the_sentence_has_the_farthest_of_each_kind():
 @pytest.mark.parametrize("n_adversaries", [1, 2, 3])
 def test_two_points_are_not_read_as_a_curve(n_adversaries):
     names = [f"adversary_{of}@{k}" for k in range(n_adversaries) for of in ("jsd", "tvd")]
-    finding = penalty_curve(curve_points([statistic(n, 0.3) for n in names])).finding
+    finding = penalty_curve(points_of([statistic(n, 0.3) for n in names], {})).finding
     assert ("rises late" in finding) == (n_adversaries == 3)
     assert "exact frontier" not in finding and "seeds is" not in finding
 
 
 def test_seeds_that_are_only_known_together_are_one_point():
     some = [s for s in STATISTICS if not s.statistic.startswith("one_seed")]
-    chart = penalty_curve(curve_points(some))
+    chart = penalty_curve(points_of(some, {}))
     assert {s.name: s.x for s in chart.series}["other seeds"] == (0.055,)
 
 
-def test_plain_tuples_will_do():
-    chart = penalty_curve(
-        [
-            ("mine", "", 0.2, 0.1),
-            ("no attention whatever can be farther", "", 0.6, math.nan),
-        ]
-    )
-    assert chart.series[0].x == (0.2,)
-    assert CurvePoint("mine", "", 0.2, 0.1) == ("mine", "", 0.2, 0.1, None, None, 0)
-    assert chart.references[0].value == 0.6
-
-
 def test_nothing_retrained_is_no_curve():
-    assert penalty_curve(curve_points(())) is None
-    assert penalty_curve(curve_points(STATISTICS[-1:])) is None
+    assert penalty_curve(points_of((), {})) is None
+    assert penalty_curve(points_of(STATISTICS[-1:], {})) is None
 
 
 def test_the_published_adversary_is_drawn_too():
-    chart = penalty_curve(curve_points(STATISTICS), published=(0.514, 0.072))
+    chart = penalty_curve([*points_of(STATISTICS, {}), PUBLISHED])
     (legend,) = figures.draw(chart).get_figure(root=True).legends
     names = [text.get_text() for text in legend.get_texts()]
     assert "published adversary" in names

@@ -20,19 +20,11 @@ from hf_attnprobe import (
 from hf_attnprobe.functional.divergence import largest_jsd
 from hf_attnprobe.inference.outputs import read_outputs, to_guide
 from hf_attnprobe.retraining import adversary as adversary_training
-from hf_attnprobe.retraining.adversary import (
-    adversary,
-    lambda_folder,
-    over_bound,
-    train_adversary,
-)
-from hf_attnprobe.retraining.base import load_base, train_again
-from hf_attnprobe.retraining.diagnostic_mlp import diagnostic_mlp, guides_of
+from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
+from hf_attnprobe.retraining.adversary import over_bound, train_adversary
+from hf_attnprobe.retraining.again import guides_of, other_seeds
+from hf_attnprobe.retraining.base import Setup, load_base, run_test, train_again
 from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds
-from hf_attnprobe.retraining.registry import asked_retrainings, readings, retrainings
-from hf_attnprobe.retraining.seeds import other_seeds, seeds
-from hf_attnprobe.retraining.uniform import uniform
-from hf_attnprobe.storage.rows import statistics_of
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 
@@ -58,7 +50,7 @@ def base(reviews, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def flat(base, reviews, tmp_path_factory):
-    return uniform(base, reviews, output_dir=tmp_path_factory.mktemp("uniform") / "model")
+    return run_test("uniform", Setup(base, reviews, tmp_path_factory.mktemp("uniform")))
 
 
 def weights(model):
@@ -115,33 +107,31 @@ def test_uniform_against_scipy(flat, base, reviews):
     for k in range(len(own.labels)):
         n_tokens = int(own.mask[k].sum())
         expected = jensenshannon(own.attention[k, :n_tokens], np.full(n_tokens, 1 / n_tokens)) ** 2
-        assert flat.uniform_model_jsd[k].item() == pytest.approx(expected, abs=1e-9)
-        assert flat.uniform_model_tvd[k].item() == pytest.approx(
+        assert flat.statistics["uniform_model_jsd"][k].item() == pytest.approx(expected, abs=1e-9)
+        assert flat.statistics["uniform_model_tvd"][k].item() == pytest.approx(
             abs(own.probs[k, 1] - other.probs[k, 1]).item()
         )
     accuracy = next(s for s in flat.scores if (s.model, s.metric) == ("uniform", "accuracy"))
-    assert accuracy.value == pytest.approx(flat.uniform_model_correct.mean().item())
+    assert accuracy.value == pytest.approx(flat.statistics["uniform_model_correct"].mean().item())
 
 
 # --- seeds --------------------------------------------------------------------------------------------------------
 
 
 def test_seeds(base, reviews, tmp_path):
-    found = seeds(base, reviews, Seeds(n_seeds=3), output_dir=tmp_path)
-    assert list(found.one_seed_jsd) == [0, 2, 3] and [t.folder.name for t in found.trained] == [
-        "0",
-        "2",
-        "3",
-    ]
-    each = np.stack([found.one_seed_jsd[k].numpy() for k in found.one_seed_jsd])
-    assert np.allclose(found.seed_jsd, np.median(each, axis=0)) and (each > 0).any(1).all()
-    changes = np.stack([found.one_seed_tvd[k].numpy() for k in found.one_seed_tvd])
-    assert np.allclose(found.seed_tvd, changes.mean(0))
-    assert torch.allclose(found.max_attention, base.outputs(reviews["test"]).attention.amax(-1))
-    two = seeds(
-        base, reviews, Seeds(n_seeds=2), output_dir=tmp_path
-    )  # of an even number the mean of the two in the middle
-    assert np.allclose(two.seed_jsd, np.median(each[:2], axis=0))
+    def of(n_seeds):
+        return run_test("seeds", Setup(base, reviews, tmp_path, {"seeds": Seeds(n_seeds=n_seeds)}))
+
+    found = of(3)
+    own = found.statistics
+    assert [t.folder.name for t in found.trained] == ["0", "2", "3"]
+    each = np.stack([own[f"one_seed_jsd@{k}"].numpy() for k in (0, 2, 3)])
+    assert np.allclose(own["seed_jsd"], np.median(each, axis=0)) and (each > 0).any(1).all()
+    changes = np.stack([own[f"one_seed_tvd@{k}"].numpy() for k in (0, 2, 3)])
+    assert np.allclose(own["seed_tvd"], changes.mean(0))
+    assert torch.allclose(own["max_attention"], base.outputs(reviews["test"]).attention.amax(-1))
+    two = of(2)  # of an even number the mean of the two in the middle
+    assert np.allclose(two.statistics["seed_jsd"], np.median(each[:2], axis=0))
 
 
 def test_other_seeds_leave_out_the_base():
@@ -174,11 +164,9 @@ def test_guided_by_uniform_weights_is_trained_as_uniform_attention(base, reviews
 
 
 def test_the_guides_are_what_they_say(base, reviews, tmp_path):
-    found = diagnostic_mlp(base, reviews, output_dir=tmp_path)
+    found = run_test("diagnostic_mlp", Setup(base, reviews, tmp_path))
     assert [t.folder.name for t in found.trained] == ["uniform", "trained", "base"]
-    assert found.adversary_guide_correct is None and "adversary_guide_correct" not in statistics_of(
-        found
-    )
+    assert "adversary_guide_correct" not in found.statistics
     kinds = {t.folder.name: t.model.config.attention for t in found.trained}
     assert kinds == {"uniform": "uniform", "trained": "additive", "base": "guided"}
     assert all(t.model.config.encoder == "mlp" for t in found.trained)
@@ -186,9 +174,8 @@ def test_the_guides_are_what_they_say(base, reviews, tmp_path):
         accuracy = next(
             s for s in found.scores if (s.model, s.metric) == (f"{name} guide", "accuracy")
         )
-        assert accuracy.value == pytest.approx(
-            getattr(found, f"{name}_guide_correct").mean().item()
-        )
+        right = found.statistics[f"{name}_guide_correct"]
+        assert accuracy.value == pytest.approx(right.mean().item())
 
 
 def test_guides_are_read_of_the_split_that_they_are_for(base, reviews):
@@ -231,11 +218,11 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
 def adversaries(base, reviews, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adversary")
     options = Adversary(lambdas=(0.0, 0.05), epochs=6)
-    return adversary(base, reviews, options, output_dir=folder)
+    return run_test("adversary", Setup(base, reviews, folder, {"adversary": options}))
 
 
 def test_the_second_term_moves_attention(adversaries):
-    near, far = (adversaries.adversary_jsd[k].mean() for k in (0.0, 0.05))
+    near, far = (adversaries.statistics[f"adversary_jsd@{k}"].mean() for k in (0.0, 0.05))
     assert far > near + 0.05
     assert len(adversaries.trained) == 2 and all(t.n_epochs <= 6 for t in adversaries.trained)
 
@@ -250,18 +237,15 @@ def test_adversaries_start_afresh(base, adversaries):
 
 
 def test_no_divergence_is_above_the_largest_there_is(adversaries, base, reviews):
-    own = base.outputs(reviews["test"])
+    own, found = base.outputs(reviews["test"]), adversaries.statistics
     for k in (0.0, 0.05):
-        ratio = adversaries.adversary_jsd_over_bound[k]
+        ratio = found[f"adversary_jsd_over_bound@{k}"]
         assert (ratio[~ratio.isnan()] <= 1 + 1e-6).all()
-        assert torch.allclose(
-            ratio,
-            adversaries.adversary_jsd[k] / adversaries.largest_jsd,
-            equal_nan=True,
-        )
+        share = found[f"adversary_jsd@{k}"] / found["largest_jsd"]
+        assert torch.allclose(ratio, share, equal_nan=True)
     a = own.attention.masked_fill(~own.mask, 1).amin(-1).numpy()
     expected = math.log(2) + (a * np.log(a) - (1 + a) * np.log1p(a)) / 2
-    assert np.allclose(adversaries.largest_jsd, expected)
+    assert np.allclose(found["largest_jsd"], expected)
 
 
 def test_a_divergence_above_the_bound_is_an_error_that_names_the_text(base, reviews):
@@ -276,11 +260,12 @@ def test_a_divergence_above_the_bound_is_an_error_that_names_the_text(base, revi
 def test_baselines_are_those_of_the_audit(adversaries, base, reviews, tmp_path):
     from hf_attnprobe import audit
 
+    reached = adversaries.statistics
     rows = audit(base.name, reviews, tests=["adversarial"], progress=False).to_pandas()
     exact = (
         rows[rows.statistic == "epsilon_max_jsd@0.05"].sort_values("example_id").value.to_numpy()
     )
-    assert np.allclose(adversaries.frontier_jsd[0.05], exact, atol=1e-9)
+    assert np.allclose(reached["frontier_jsd@0.05"], exact, atol=1e-9)
     search = audit_by_name(
         base.name, reviews, tests={"adversarial": {"method": "search"}}
     ).to_pandas()
@@ -289,10 +274,11 @@ def test_baselines_are_those_of_the_audit(adversaries, base, reviews, tmp_path):
         .sort_values("example_id")
         .value.to_numpy()
     )
-    assert np.allclose(adversaries.search_jsd[0.05], found, atol=1e-6)
-    for epsilon, moved in adversaries.search_tvd.items():
+    assert np.allclose(reached["search_jsd@0.05"], found, atol=1e-6)
+    for epsilon in (0.01, 0.05):
+        moved = reached[f"search_tvd@{epsilon}"]
         assert (moved <= epsilon + 1e-9).all() and (moved > 0).any()
-    assert (adversaries.frontier_jsd[0.05] >= adversaries.search_jsd[0.05] - 1e-9).all()
+    assert (reached["frontier_jsd@0.05"] >= reached["search_jsd@0.05"] - 1e-9).all()
 
 
 def test_epochs_of_a_regularised_adversary_are_scored_by_what_it_is_to_reach(
@@ -321,7 +307,7 @@ def test_both_scales_weigh_the_two_terms_alike():
     assert Adversary().sorted_lambdas() == LAMBDAS
     half = Adversary(tvd_scale="half")
     assert half.sorted_lambdas() == tuple(strength / 2 for strength in LAMBDAS)
-    assert lambda_folder("x", 0.00025).name == "lambda-0.00025"
+    assert half.folder_of(0.00025) == "lambda-0.00025"
 
 
 def test_options_of_the_adversary_that_are_none():
@@ -345,13 +331,12 @@ def test_three_classes(tmp_path):
         progress=False,
         options=TrainingOptions(epochs=3, learning_rate=0.05),
     )
-    found = adversary(
-        load_base(tmp_path / "base"),
-        sets,
-        Adversary(lambdas=(0.01,), epochs=1),
-        output_dir=tmp_path / "out",
+    chosen = {"adversary": Adversary(lambdas=(0.01,), epochs=1)}
+    found = run_test(
+        "adversary", Setup(load_base(tmp_path / "base"), sets, tmp_path / "out", chosen)
     )
-    assert found.frontier_jsd == {} and set(found.search_jsd) == {0.01, 0.05}
+    assert not any(name.startswith("frontier") for name in found.statistics)
+    assert {"search_jsd@0.01", "search_jsd@0.05"} <= set(found.statistics)
     assert {s.metric for s in found.scores} == {"f1", "accuracy"}
     assert next(s.value for s in found.scores if s.model == "base" and s.metric == "f1") == 1.0
 
@@ -465,7 +450,7 @@ def test_other_settings_in_the_same_folder_are_refused(base, reviews, tmp_path):
 
 def test_every_statistic_has_a_reading(flat, adversaries):
     for test, result in (("uniform", flat), ("adversary", adversaries)):
-        found = statistics_of(result)
+        found = result.statistics
         assert {name.split("@")[0] for name in found} == set(readings()[test])
         assert {len(values) for values in found.values()} == {40}
     by_default = ("uniform", "seeds", "adversary", "diagnostic_mlp")
