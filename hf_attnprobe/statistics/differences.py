@@ -144,6 +144,7 @@ def in_spite_of_stopping(
     texts: pd.Index,
     statistics: Sequence[str],
     stopping: Stopping | None,
+    within: Bounds | None = None,
 ) -> list[Number]:
     """Mean differences whose intervals hold where the audit may have stopped early.
 
@@ -152,11 +153,13 @@ def in_spite_of_stopping(
         texts: their ids.
         statistics: of each column the one that has a difference; one without bounds keeps
             its ordinary interval.
+        within: the bounds of all differences of bounded statistics, where they are narrower
+            than those of two values that know nothing of each other.
     """
     if stopping is None or not found:
         return [*found]
     own = map(stopping.bounds, statistics)
-    bounds = [difference(b, b) for b in own]
+    bounds = [b and (within or difference(b, b)) for b in own]
     frame = pd.DataFrame(values, index=texts)
     ordinary = np.array([number.ci95 for number in found], dtype=np.float64).T
     ends = widened(ordinary, frame, bounds, stopping).T.tolist()
@@ -438,7 +441,9 @@ def _measured_together(
 ) -> list[Comparison]:
     gaps = np.stack([pair.gaps for pair in pairs], axis=1)
     names = [pair.statistic for pair in pairs]
-    found = in_spite_of_stopping(mean_estimates(gaps), gaps, texts, names, stopping)
+    # Of two shares, or of two losses of one probability.
+    within = (-1.0, 1.0)
+    found = in_spite_of_stopping(mean_estimates(gaps), gaps, texts, names, stopping, within)
     of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
     flipped = sign_flip_p_values(gaps[:, of_means], seed=seed).tolist()
     p_values = dict(zip(of_means, flipped, strict=True))
