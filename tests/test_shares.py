@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
+from hf_attnprobe import retraining
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.readings import Reading, is_declared_share, share
-from hf_attnprobe.retraining import registry
 from hf_attnprobe.statistics.differences import contrast
 from hf_attnprobe.statistics.estimates import mean_estimate, paired_share_interval, share_interval
 from hf_attnprobe.statistics.scores import quality
@@ -148,7 +148,7 @@ def test_texts_without_a_pair_do_not_count():
 # --- what is a share is declared, not worded ----------------------------------------
 
 
-@pytest.mark.parametrize("known", [readings(), registry.readings()])
+@pytest.mark.parametrize("known", [readings(), retraining.readings()])
 def test_rewording_a_reading_changes_no_interval(known):
     rows = pd.concat(
         long_rows(np.arange(40.0) % 3 == 0).assign(test=test, statistic=name)
