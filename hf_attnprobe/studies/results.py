@@ -725,13 +725,11 @@ def _adversaries(dataset: str, report: RetrainingReport) -> ResultTable:
     points = [p for p in points_of(report.statistics, report.scores) if p.name]
     table = _table(
         "adversaries",
-        [
-            (p.name, *map(rounded, (p.jsd.value, p.moved, p.f1))) for p in [*points, *theirs]
-        ],
+        [(p.name, *map(rounded, (p.jsd.value, p.moved, p.f1))) for p in [*points, *theirs]],
         report.verdict.sentence("elsewhere"),
         _best_adversary(report),
         ADVERSARY,
-    FRONTIER_NOTE,
+        FRONTIER_NOTE,
         PUBLISHED_NOTE if theirs else None,
     )
     return replace(table, title=table.title.format(dataset=dataset))
