@@ -116,13 +116,9 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
         AttnProbeError: a folder without results, a form that there is not, or a file
             that cannot be written.
     """
-    folders = _as_list(folder)
+    kind, source = _kind_and_source(folder)
     ending = ".md" if output is None else Path(output).suffix
-    if len(folders) > 1:
-        _check_audits(folders)
-        text = AUDITS.text(folders, ending, output)
-    else:
-        text = kind_of(folders[0]).text(folders[0], ending, output)
+    text = kind.text(source, ending, output)
     if output is not None:
         try:
             write_atomically(Path(output), text)
@@ -131,6 +127,25 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
                 f"cannot write {output} ({error.strerror}); choose another --output"
             ) from error
     return text
+
+
+def terminal_report(folder: Folders) -> str:
+    """What the verb printed when it was done; Markdown of what only its own files hold.
+
+    Raises:
+        AttnProbeError: as :func:`render_report`.
+    """
+    kind, source = _kind_and_source(folder)
+    return kind.text(source, ".md", None) if kind.read is None else str(kind.read(source))
+
+
+def _kind_and_source(folder: Folders) -> tuple[Kind, Any]:
+    """What is shown, and the folder or the folders that it is read from."""
+    folders = _as_list(folder)
+    if len(folders) == 1:
+        return kind_of(folders[0]), folders[0]
+    _check_audits(folders)
+    return AUDITS, folders
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from by_name import BY_DEFAULT, audit_by_name
+from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.faithfulness.registry import readings
 from mini_hub import MiniHub
@@ -347,7 +348,7 @@ def test_report_renders_an_audit_again(command, cli, tmp_path):
     cli(*command, "--output-dir", tmp_path / "out")
     written = (tmp_path / "out" / "report.md").read_text()
     done = cli("report", tmp_path / "out")
-    assert (done.code, done.out, done.err) == (0, written, "")
+    assert (done.code, done.out, done.err) == (0, f"{read_audit(tmp_path / 'out')}\n", "")
     again = cli("report", tmp_path / "out", "--output", tmp_path / "again.md")
     assert again.out == f"report in {tmp_path / 'again.md'}\n"
     assert (tmp_path / "again.md").read_text() == written

@@ -109,12 +109,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         help="file to write, in the form that its ending names: .html, .md, .json, .csv "
-        "or .tex (default: print Markdown)",
+        "or .tex (default: print what the verb printed)",
     )
     parser.add_argument(
         "--figures",
         metavar="FOLDER",
-        help="folder for the figures of an audit, as SVG and PDF",
+        help="folder for the figures of an audit, a retraining or a study, as SVG and PDF",
     )
 
 
@@ -175,7 +175,7 @@ def run_compare(arguments: dict[str, Any]) -> None:
 
 def run_report(arguments: dict[str, Any]) -> None:
     """Shows results again, in the form that is asked for."""
-    from hf_attnprobe.rendering import render_report, save_figures
+    from hf_attnprobe.rendering import render_report, save_figures, terminal_report
 
     folders, figures = arguments["folders"], arguments["figures"]
     if figures is not None:
@@ -183,10 +183,10 @@ def run_report(arguments: dict[str, Any]) -> None:
         show(f"figures in {figures}")
     if figures is not None and arguments["output"] is None:
         return
-    text = render_report(folders, arguments["output"])
     if arguments["output"] is None:
-        show(text, end="")
+        show(terminal_report(folders))
     else:
+        render_report(folders, arguments["output"])
         show(f"report in {arguments['output']}")
 
 
