@@ -42,6 +42,7 @@ from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.known_truth import MEASURED, RuleRow, share
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import DRAW, PREDICTION, predictions_of
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.folders import write_atomically, write_json
@@ -53,8 +54,8 @@ Outcome = Literal["right", "wrong", "undecided"]
 NOTHING = "no answer"
 """Of a question that no text of a model answers, such as when no erasure flips any."""
 SAYING = {True: ("yes", "mostly yes"), False: ("no", "mostly no")}
-ASKED = ("accuracy", "importance", "assignment", "uniqueness", "erasure", "removal")
-QUESTIONS = (*ASKED, WHOLE)
+ASKED = ("accuracy", *QUESTIONS)
+GRADED = (*ASKED, WHOLE)
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def calibration_of(
 ) -> Calibration:
     """The errors, from what was answered of each model."""
     cells = tuple(_cells(models, options))
-    rules = [_rule_row(models, cells, r, n) for r in QUESTIONS for n in options.n_texts]
+    rules = [_rule_row(models, cells, r, n) for r in GRADED for n in options.n_texts]
     return Calibration(
         options.n_draws,
         options.n_texts,
@@ -142,7 +143,7 @@ def calibration_of(
 
 def _cells(models: pd.DataFrame, options: CalibrationOptions) -> Iterator[Cell]:
     told = dict(list(models.groupby(["construct", "rule", "n"])))
-    for construct, rule in itertools.product(dict.fromkeys(models.construct), QUESTIONS):
+    for construct, rule in itertools.product(dict.fromkeys(models.construct), GRADED):
         truth = CONSTRUCTS[construct].truths.get(rule)
         for n in CONSTRUCTS[construct].sizes(options.n_texts):
             own = told.get((construct, rule, n), models[:0])
@@ -280,13 +281,13 @@ def by_rule(found: Calibration) -> Table:
 
 def by_construct(found: Calibration) -> Table:
     """What is true of each kind, and what its models were told, on most texts."""
-    head = ["model", *[_name(rule) for rule in QUESTIONS]]
+    head = ["model", *[_name(rule) for rule in GRADED]]
     cells = {(c.construct, c.rule): c for c in found.cells}  # the last is of most texts
     most = {cell.construct: cell.n for cell in found.cells}
     rows = [
         [
             kind if n == found.texts[-1] else f"{kind} ({n} texts)",
-            *[_told(cells[kind, rule]) for rule in QUESTIONS],
+            *[_told(cells[kind, rule]) for rule in GRADED],
         ]
         for kind, n in most.items()
     ]
@@ -313,7 +314,7 @@ def by_texts(found: Calibration) -> Table:
     known = [cell for cell in found.cells if cell.truth is not None]
     head = ["question", "truth", *[f"{n} texts" for n in found.texts]]
     rows = []
-    for rule in QUESTIONS:
+    for rule in GRADED:
         for truth in (True, False):
             own = [c for c in known if c.rule == rule and c.truth is truth]
             if own:
