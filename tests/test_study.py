@@ -4,6 +4,7 @@ import doctest
 import json
 import math
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -251,7 +252,8 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     )
 
 
-def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli):
+def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli, tmp_path):
+    folder = shutil.copytree(folder, tmp_path / "out")
     before = files_in(folder)
     monkeypatch.setattr(
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
