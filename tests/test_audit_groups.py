@@ -34,7 +34,7 @@ KEY = ["test", "statistic", "example_id", "layer", "head"]
 
 @pytest.fixture(scope="module")
 def data():
-    return rationale_dataset(60, seed=0)["test"]
+    return rationale_dataset(60, seed=0, max_tokens=8)["test"]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ N_LAYERS, N_HEADS = 2, 3
 
 @pytest.fixture(scope="module")
 def data():
-    return rationale_dataset(60, seed=0)["test"]
+    return rationale_dataset(60, seed=0, max_tokens=8)["test"]
 
 
 @pytest.fixture(scope="module")
