@@ -32,6 +32,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Observation, Site
+from hf_attnprobe.auditing.sweep import measured_memory
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness.options import Permutation
@@ -144,10 +145,12 @@ class Bench:
             arguments.n_permutations,
             arguments.loop_permutations,
         )
-        size = partial(self.adapter.bytes_per_example, n_copies=self.n_permutations, backward=False)
-        self.jobs = [
-            texts for _, texts in plan(self.texts, ["permutation"], {}, size, BUDGET, BATCH_SIZE)
-        ]
+        where, pad = {"permutation": self.adapter.sites()}, self.tokenizer.pad_token_id
+        options = {"permutation": Permutation(n_permutations=self.n_permutations)}
+        enough = BUDGET / BATCH_SIZE
+        size = measured_memory(self.adapter, self.texts, where, options, pad, enough, {})
+        planned = plan(self.texts, where, {}, size, BUDGET, BATCH_SIZE)
+        self.jobs = [texts for _, texts in planned]
         self.batches = [
             collate(self.adapter, texts, self.tokenizer.pad_token_id) for texts in self.jobs
         ]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Batch, Observation, Site
-from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.auditing.sweep import measured_memory, run_batch
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial, Correlation
@@ -166,7 +166,9 @@ class OurSide:
         seed: int,
     ):
         self.adapter, self.seed, self.dtype = wrap(model, dtype=dtype), seed, dtype
-        self.jobs = plan(texts, TESTS, {}, self._bytes, BUDGET, batch_size)
+        where, enough = {name: [SITE] for name in TESTS}, BUDGET / batch_size
+        size = measured_memory(self.adapter, texts, where, {}, 0, enough, {})
+        self.jobs = plan(texts, where, {}, size, BUDGET, batch_size)
         self.batches = [collate(self.adapter, job, 0) for _, job in self.jobs]
         self.noise = [
             _padded(noise, batch.example_ids, batch.mask.shape[1]).to(dtype).transpose(0, 1)
@@ -188,9 +190,6 @@ class OurSide:
                 {},
                 self.seed,
             )
-
-    def _bytes(self, n_keys: int) -> int:
-        return self.adapter.bytes_per_example(n_keys, N_PERMUTATIONS)
 
     def gradient(self) -> Rows:
         return self._rows(lambda o: o.gradient_importance())

@@ -445,16 +445,6 @@ class AttentionModelBase(AttentionModel):
         """
         return None
 
-    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
-        """Upper estimate of the memory that one text needs, in bytes.
-
-        Args:
-            n_keys: positions of the text.
-            n_copies: edits that are replayed at once.
-            backward: whether gradients are taken.
-        """
-        return 1_000_000 + 64 * n_keys**2 * n_copies
-
     def positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
         """Every position of ``layer`` that belongs to one of the units.
 

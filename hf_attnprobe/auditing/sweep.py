@@ -205,10 +205,10 @@ def measured_memory(
 
     Measured is a text by itself at one place of each test: the longest one. A shorter one is
     taken to need as much; where that is more than ``enough``, the longest of at most the next
-    power of two tokens is measured too.
+    power of two tokens is measured too. What is longer than all of them needs more by the square.
 
     Args:
-        texts: those that batches will be made of.
+        texts: those that batches will be made of, or a sample of them.
         where: the tests, each with its sites.
         options: of the tests, by name.
         enough: bytes of a text that still fill no budget.
@@ -232,11 +232,14 @@ def measured_memory(
         return measured[key]
 
     def size(n_tokens: int) -> int:
-        most = 1 << (n_tokens - 1).bit_length()
-        n_bytes = alone(max(by_length))
-        if n_bytes <= enough or max(by_length) <= most:
+        most, longest = 1 << (n_tokens - 1).bit_length(), max(by_length)
+        n_bytes = alone(longest)
+        if n_tokens > longest:
+            return int(n_bytes * (n_tokens / longest) ** 2)
+        if n_bytes <= enough or longest <= most:
             return n_bytes
-        return alone(max(n for n in by_length if n <= most))
+        longer = sorted(n for n in by_length if n >= n_tokens)
+        return alone(max([n for n in longer if n <= most] or longer[:1]))
 
     return size
 
@@ -401,23 +404,6 @@ def few_sites(sites: Sequence[Site]) -> Sequence[Site]:
 
 def _middle(sites: Sequence[Site]) -> Sequence[Site]:
     return sites[len(sites) // 2 :][:1]
-
-
-def bytes_per_text(
-    adapter: AttentionModelBase, chosen: Mapping[str, Options]
-) -> Callable[[int], int]:
-    """The memory of the most demanding test: its edited copies at once, or gradients."""
-    known = [(tests()[name], options) for name, options in chosen.items()]
-    forward = max(test.copies_at_once(options) for test, options in known)
-    backward = max(test.gradient_copies_at_once(options) for test, options in known)
-
-    def size(n_keys: int) -> int:
-        return max(
-            adapter.bytes_per_example(n_keys, forward, backward=False),
-            adapter.bytes_per_example(n_keys, backward, backward=True),
-        )
-
-    return size
 
 
 def prune_heads(sweep: Sweep, rows: pd.DataFrame) -> PruneCurve | None:

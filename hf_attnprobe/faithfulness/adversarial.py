@@ -102,7 +102,6 @@ def _check_method(observation: Observation, options: Adversarial) -> None:
     head_titles=HEAD_TITLES,
     needs=((LinearReadout, Differentiable),),
     groups=True,
-    gradient_copies_at_once=lambda options: options.n_starts if options.n_steps else 1,
     check=lambda preview, options: _check_method(preview.shortest, options),
 )
 def adversarial(

@@ -224,7 +224,6 @@ class ErasureResult:
     head_titles=HEAD_TITLES,
     groups=True,
     needs=(Decisions,),
-    copies_at_once=lambda options: COPIES_AT_ONCE,
     check=check_target,
 )
 @torch.no_grad()

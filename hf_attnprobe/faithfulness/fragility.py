@@ -71,7 +71,6 @@ class FragilityResult:
     head_titles=HEAD_TITLES,
     default="on request",
     needs=(Decisions,),
-    copies_at_once=lambda options: options.n_draws + 1,
 )
 @torch.no_grad()
 def fragility(

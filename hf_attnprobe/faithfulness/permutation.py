@@ -109,7 +109,6 @@ class PermutationResult:
     does="shuffles the weights among the tokens",
     head_titles=HEAD_TITLES,
     groups=True,
-    copies_at_once=lambda options: options.n_permutations,
     in_haste=Permutation(n_permutations=10),
 )
 def permutation(

@@ -74,9 +74,6 @@ class FaithfulnessTest:
         sites: where it looks, given the heads that are tested.
         groups: whether it can look at groups of heads, such as a layer, all attention
             or a set, see :attr:`~hf_attnprobe.attention_model.Site.is_group`.
-        copies_at_once: edited copies of a batch that it replays at once, given its
-            options.
-        gradient_copies_at_once: copies that it takes gradients of at once.
         uses_reference: whether it uses the head outputs of a sample of other texts.
         check: raises AttnProbeError where these options cannot be used with model and
             data.
@@ -96,8 +93,6 @@ class FaithfulnessTest:
     default: When = "always"
     sites: Callable[[Sequence[Site]], Sequence[Site]] = list
     groups: bool = False
-    copies_at_once: Callable[[Any], int] = lambda options: 32
-    gradient_copies_at_once: Callable[[Any], int] = lambda options: 1
     uses_reference: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
     in_haste: Options | None = None

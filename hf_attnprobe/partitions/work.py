@@ -29,8 +29,8 @@ from hf_attnprobe.auditing.selection import Choice, choose, sites_by_test
 from hf_attnprobe.auditing.subject import Subject, check_unit, make_subject
 from hf_attnprobe.auditing.sweep import (
     Where,
-    bytes_per_text,
     is_whole,
+    measured_memory,
     of_verdict,
     read_by_verdict,
     run_batch,
@@ -105,6 +105,8 @@ class Auditor:
         control: what the control is, in words.
         anchor: a text with tokens. It is tokenized beside those of a partition and
             dropped, since a partition may have none but empty ones.
+        tried: texts of the sample that the model was tried on.
+        measured: bytes of some of them by themselves.
     """
 
     store: Store
@@ -114,6 +116,8 @@ class Auditor:
     runs: Sequence[Run]
     control: str
     anchor: "datasets.Dataset"
+    tried: Sequence[Text]
+    measured: dict[object, int] = field(default_factory=dict)
 
     @property
     def pad_token_id(self) -> int:
@@ -140,14 +144,18 @@ class Auditor:
     def batches(self, texts: Sequence[Text]) -> list[list[Text]]:
         """The texts in batches that follow from the plan alone.
 
-        Not from the memory that is free, as in an audit: what a text is padded beside
-        moves its numbers in the last bits, and every worker must write the same bytes.
+        What a text is padded beside moves its numbers in the last bits, and every worker must
+        write the same bytes. So memory is measured on texts of the sample that the model was tried
+        on, which all workers have, and never on a text of whose id no lease was left.
         """
         if not texts:
             return []
-        size = bytes_per_text(self.subject.adapter, self.runs[0].tests)
-        budget = parse_bytes(self.options.memory_budget)
-        return [*in_batches(texts, size, budget, self.options.batch_size)]
+        budget, most = parse_bytes(self.options.memory_budget), self.options.batch_size
+        run, enough = self.runs[0], budget / most
+        size = measured_memory(
+            run.adapter, self.tried, run.where, run.tests, self.pad_token_id, enough, self.measured
+        )
+        return [*in_batches(texts, size, budget, most)]
 
 
 def load_auditor(store: Store, plan: Plan, trust: Trust) -> Auditor:
@@ -203,9 +211,8 @@ def examined(
     if subject.controls:
         control = with_draws(control, len(subject.controls))
     anchor = examples.select([0])
-    auditor = Auditor(store, plan, subject, options, runs, control, anchor)
-    _rehearse(auditor, choice, examples)
-    return auditor, choice
+    tried = _rehearse(subject, options, choice, examples)
+    return Auditor(store, plan, subject, options, runs, control, anchor, tried), choice
 
 
 def _runs_of_control(subject: Subject, where: Where, choice: Choice) -> Iterator[Run]:
@@ -221,9 +228,10 @@ def _runs_of_control(subject: Subject, where: Where, choice: Choice) -> Iterator
                 yield Run(control, read, brief)
 
 
-def _rehearse(auditor: Auditor, choice: Choice, examples: "datasets.Dataset") -> None:
-    """Runs the model on the sample, and asks every test."""
-    subject, options = auditor.subject, auditor.options
+def _rehearse(
+    subject: Subject, options: AuditOptions, choice: Choice, examples: "datasets.Dataset"
+) -> Sequence[Text]:
+    """Runs the model on the sample, and asks every test; the texts of the sample."""
     tokenized = encode(
         subject.tokenizer,
         examples,
@@ -239,6 +247,7 @@ def _rehearse(auditor: Auditor, choice: Choice, examples: "datasets.Dataset") ->
         tokenizer=subject.tokenizer,
         rationales=choice.rationales,
     )
+    return tokenized.texts
 
 
 def reference_examples(

@@ -193,13 +193,6 @@ def test_every_test_that_needs_no_linear_read_out_runs():
             )
 
 
-def test_memory_is_estimated_above_what_the_tensors_take():
-    adapter, observation = observe(make(), [([5, 6] * 20, [7])])
-    held = sum(t.numel() for t in (*observation.attention, *observation.state)) * 8
-    n_keys = observation.batch.mask.shape[1]
-    assert adapter.bytes_per_example(n_keys, 100) > held + 100 * n_keys * 8
-
-
 def test_inputs_that_are_no_pairs():
     adapter, batch = wrap(make()), batch_of()
     kinds = batch["token_type_ids"]

@@ -1,15 +1,12 @@
 """Every family: captured exactly, edited where asked, resumed without recomputing, and left as it was found."""
 
 import inspect
-import weakref
 
 import families
 import pytest
 import torch
 import transformers
 from families import FAMILIES, FEW, SOME, SOME_TEXT, TEXTS, WORDS, encode, make, prepare, shared
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForSequenceClassification, BertForMaskedLM, BertModel
 
 import zoo
@@ -536,61 +533,6 @@ def test_self_check_holds_where_attention_is_uniform_already():
     adapter = TransformerAdapter(model)
     adapter.self_check(prepare(adapter))
     adapter.self_check(prepare(adapter, [[3]]))  # one key: nothing to edit
-
-
-# Memory
-
-
-class PeakMemory(TorchDispatchMode):
-    """Bytes of the tensors alive at once, those in ``known`` left out."""
-
-    def __init__(self, known):
-        super().__init__()
-        self.live, self.now, self.peak = ({x.untyped_storage()._cdata: 0 for x in known}, 0, 0)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for storage in [
-            x.untyped_storage() for x in tree_leaves(result) if isinstance(x, torch.Tensor)
-        ]:
-            if storage._cdata not in self.live:
-                self.live[storage._cdata] = storage.nbytes()
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(storage, self._free, storage._cdata)
-        return result
-
-    def _free(self, key):
-        self.now -= self.live.pop(key, 0)
-
-
-@pytest.mark.parametrize("n_keys, n_copies", [(8, 24), (40, 24)])
-@pytest.mark.parametrize("family", ["bert", "deberta", "gpt2", "bloom", "llama", "t5"])
-def test_the_memory_estimate_is_an_upper_bound(adapter, n_keys, n_copies):
-    batch = prepare(adapter, [[*range(10, 10 + n_keys - 1), 2]])
-    adapter.tokens_per_pass = 10**6
-
-    def peak(needs_gradient):
-        known = [*adapter.model.parameters(), *adapter.model.buffers(), *batch.inputs.values()]
-        with PeakMemory(known) as memory, torch.set_grad_enabled(needs_gradient):
-            observation = adapter.observe(batch)
-            attention = observation.attention[0]
-            edits = (  # of every row: what an edit leaves as it is, is not run again
-                attention.flip(-1)
-                .expand(n_copies, *attention.shape)
-                .clone()
-                .requires_grad_(needs_gradient)
-            )
-            probs = adapter.replay(observation, {0: edits})
-            if needs_gradient:
-                probs.sum().backward()
-            else:
-                adapter.leave_one_out(observation)
-        return memory.peak
-
-    for backward in (False, True):
-        estimate = adapter.bytes_per_example(n_keys, n_copies, backward=backward)
-        assert estimate / 8 < peak(backward) < estimate
 
 
 # Errors

@@ -187,13 +187,6 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
             hold_attention: lets no gradient flow through the attention.
         """
 
-    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
-        states = n_keys * 60 * self.model.config.hidden_size
-        edits = n_keys * 8 * n_copies
-        shorter = n_keys**2 * (8 + 4 * len(self.label_names))
-        size = self.base.embeddings.weight.element_size()
-        return (states + edits + shorter) * size
-
 
 class ClassifierAdapter(SingleHeadAdapter):
     """Reads and edits the attention of a classifier with a linear read-out.

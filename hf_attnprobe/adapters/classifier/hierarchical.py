@@ -197,17 +197,6 @@ class HierarchicalAdapter(ClassifierAdapter):
             parts.append(self._probs(attention, self.model.decode(states))[0])
         return torch.cat(parts)
 
-    def bytes_per_example(self, n_keys: int, n_copies: int, *, backward: bool = True) -> int:
-        """Upper estimate, as if every second token were a sentence.
-
-        Words are encoded once, with a graph.
-        """
-        size = self.model.classifier.weight.element_size()
-        words = n_keys * 60 * self.model.config.hidden_size * size
-        n_sentences = (n_keys + 1) // 2
-        sentences = super().bytes_per_example(n_sentences, n_copies, backward=backward)
-        return words + sentences
-
 
 def _of_sentences(values: Tensor, batch: Batch) -> Tensor:
     """Sums the values of words [batch, keys] by sentence, [batch, sentences]."""
