@@ -44,7 +44,7 @@ class Provenance(TypedDict, total=False):
     """What a result was made with, as far as a report reads it; there may be more."""
 
     model_fingerprint: str
-    data_fingerprint: str
+    data_fingerprint: str | dict[str, str]  # or of each split
     options: dict[str, dict[str, Any]]
     sites: dict[str, Any]
     head_sets: tuple[str, ...]
