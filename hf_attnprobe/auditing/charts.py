@@ -4,9 +4,9 @@ Each follows a figure of a paper and says in one sentence what is to be seen.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,9 +50,9 @@ class Group(NamedTuple):
     evidence: Evidence
 
     @property
-    def values(self) -> pd.DataFrame:
-        """Their statistics, a text per row."""
-        return self.evidence.texts.frame()
+    def values(self) -> Texts:
+        """Their statistics, read by name."""
+        return self.evidence.texts
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class SiteEvidence(Evidence):
     groups: tuple[Group, ...] = ()
     published: Published | None = None
 
-    @cached_property
-    def values(self) -> pd.DataFrame:
-        """Statistics by text."""
-        return self.texts.frame()
+    @property
+    def values(self) -> Texts:
+        """Statistics by text, read by name."""
+        return self.texts
 
     def __contains__(self, name: str) -> bool:
         return name in self.texts and bool(self.texts[name].notna().any())
@@ -102,9 +102,9 @@ def evidence_at(
         words: of the kind of prediction.
         published: what the papers call data and model.
     """
-    texts = at_site(rows, site).frame().dropna(axis=1, how="all")
-    everything = Evidence(Texts.of_frame(texts), (), words, stopping_of(rows))
-    groups = tuple(_classes(everything, predictions_of(rows), classes))
+    everything = Evidence(at_site(rows, site).known(), (), words, stopping_of(rows))
+    predictions = predictions_of(rows, ("predicted_class",))
+    groups = tuple(_classes(everything, predictions, classes))
     groups = groups or (Group("all texts", None, everything),)
     return SiteEvidence(**vars(everything), groups=groups, published=published)
 
@@ -169,12 +169,18 @@ def series_of_means(name: str, means: Mapping[str, Estimate]) -> Series:
     return Series(name, tuple(means), values, low, high, sizes)
 
 
-def series_of_medians(name: str, texts: Mapping[str, pd.Series]) -> Series:
-    """Medians with the ends of the middle half of the texts, by place; NaN without texts."""
-    ends = [values.quantile([0.25, 0.5, 0.75]) for values in texts.values()]
-    low, middle, high = zip(*ends, strict=True)
-    sizes = tuple(int(values.notna().sum()) for values in texts.values())
-    return Series(name, tuple(texts), middle, low, high, sizes)
+def series_of_medians(name: str, texts: Iterable[tuple[str, pd.Series]]) -> Series:
+    """Medians with the ends of the middle half of the texts; NaN without texts.
+
+    Args:
+        texts: places with their values, one after the other.
+    """
+    found = [
+        (place, *values.quantile([0.5, 0.25, 0.75]), int(values.notna().sum()))
+        for place, values in texts
+    ]
+    x, middle, low, high, sizes = zip(*found, strict=True)
+    return Series(name, x, middle, low, high, sizes)
 
 
 RANKING_NAMES = {
@@ -362,7 +368,7 @@ def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | N
     references: tuple[Reference, ...] = ()
     yardstick = ""
     if "largest_jsd" in evidence:
-        ceiling = float(evidence.values.largest_jsd.median())
+        ceiling = float(evidence.values["largest_jsd"].median())
         references = (Reference("median of the farthest attention of all", ceiling),)
         yardstick = (
             f"The nearer to {ceiling:.2f}, the median of the farthest attention of all, "
@@ -389,16 +395,16 @@ def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | N
     )
 
 
-def _in_bins(texts: pd.DataFrame, column: str) -> dict[str, pd.Series]:
+def _in_bins(texts: Texts, column: str) -> dict[str, pd.Series]:
     """A column's values by the bin of the largest weight, in the order of the bins."""
-    both = texts[[column, "max_attention"]].dropna()
-    bins = attention_bin(both.max_attention).astype(str)
+    both = texts.frame([column, "max_attention"]).dropna()
+    bins = attention_bin(both.max_attention)
     return {name: both[column][bins == name] for name in bin_names()}
 
 
 def _by_bin(evidence: SiteEvidence, column: str) -> list[Series]:
     return [
-        series_of_medians(group.name, _in_bins(group.values, column))
+        series_of_medians(group.name, _in_bins(group.values, column).items())
         for group in evidence.groups
         if len(group.values)
     ]
@@ -512,7 +518,7 @@ def _distance_sentences(evidence: SiteEvidence, epsilons: list[str], kind: str) 
         f"Median distance (JSD) over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
     )
     if "largest_jsd" in evidence:
-        ceiling = evidence.values.largest_jsd.median()
+        ceiling = evidence.values["largest_jsd"].median()
         sentence += f"; {ceiling:.2f} where it may move at will"
     how = {
         EXACT: "These are exact maxima.",
@@ -536,7 +542,7 @@ def js_against_attention(evidence: SiteEvidence) -> Chart | None:
     """ΔJS against Δα: single texts, and the median of all; None without values."""
     if not set(NEEDED) <= set(evidence.values):
         return None
-    both = evidence.values[list(NEEDED)].dropna()
+    both = evidence.values.frame(NEEDED).dropna()
     if both.empty:
         return None
     return Chart(
@@ -619,10 +625,10 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
         return None
     best_name, best = _least(evidence, orders)
     orders.pop(OPTIMAL, None)
-    shown = {ranking_name(key): evidence.values[name] for key, name in orders.items()}
+    shown = ((ranking_name(key), evidence.values[name]) for key, name in orders.items())
     series = [
         series_of_medians(RANKING, shown),
-        series_of_medians(LEAST[best_name], {best_name: best}),
+        series_of_medians(LEAST[best_name], [(best_name, best)]),
     ]
     return Chart(
         key="fraction_to_flip",
@@ -642,8 +648,9 @@ def _least(evidence: SiteEvidence, orders: dict[str, str]) -> tuple[str, pd.Seri
     """The exact minimum, or of each text the best of the rankings."""
     if SMALLEST in evidence:
         return SMALLEST_SET, evidence.values[SMALLEST]
-    tried = [name for key, name in orders.items() if key != "random"]
-    return BEST_TRIED, evidence.values[tried or list(orders.values())].min(axis=1)
+    tried = [name for key, name in orders.items() if key != "random"] or list(orders.values())
+    least = reduce(np.fmin, map(evidence.values.values, tried))
+    return BEST_TRIED, pd.Series(least, index=evidence.values.index)
 
 
 def _published_flips(evidence: SiteEvidence, keys: list[str]) -> list[Series]:

@@ -236,7 +236,7 @@ class Texts:
     """The values of texts at one site, a statistic read when it is asked for.
 
     Attributes:
-        index: ids of the texts.
+        index: ids of the texts, ascending.
         names: of the statistics.
         read: the values of one of them, [texts].
     """
@@ -286,7 +286,8 @@ class Texts:
 
     def of(self, texts: pd.Index) -> "Texts":
         """Other texts in the order given; those that are not here have no values."""
-        places = self.index.get_indexer(texts)
+        places = np.searchsorted(self.index, texts).clip(max=len(self) - 1)
+        places[self.index.to_numpy()[places] != texts.to_numpy()] = -1
 
         def read(name: str) -> np.ndarray:
             values = np.append(self.read(name), np.nan)  # of the place −1

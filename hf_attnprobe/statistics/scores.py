@@ -326,21 +326,20 @@ def quality(predictions: pd.DataFrame) -> Quality:
     sure = mean_estimate(probability)
     if "correct" in predictions:
         return _of_parts(predictions, sure)
-    labelled = predictions[predictions.label >= 0]
-    n, n_labelled = len(predictions), len(labelled)
+    is_labelled = (predictions.label >= 0).to_numpy()
+    n, n_labelled = len(predictions), int(is_labelled.sum())
     if not n_labelled:
         return Quality(None, None, None, sure, None, n, 0)
-    is_right = (labelled.predicted_class == labelled.label).to_numpy(dtype=np.float64)
-    most_frequent = labelled.label.mode().iloc[0]
-    is_majority = (labelled.label == most_frequent).to_numpy(dtype=np.float64)
+    label = predictions.label.to_numpy()[is_labelled]
+    is_right = (predictions.predicted_class.to_numpy()[is_labelled] == label).astype(np.float64)
+    names, sizes = np.unique(label, return_counts=True)
+    is_majority = (label == names[sizes.argmax()]).astype(np.float64)
     return Quality(
         accuracy=mean_estimate(is_right, share=True),
         majority=float(is_majority.mean()),
         beyond_majority=_difference(is_right - is_majority),
         top_probability=sure,
-        calibration_error=_calibration_error(
-            labelled.probability.to_numpy(dtype=np.float64), is_right
-        ),
+        calibration_error=_calibration_error(probability[is_labelled], is_right),
         n=n,
         n_labelled=n_labelled,
     )
