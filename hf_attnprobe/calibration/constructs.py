@@ -1,4 +1,4 @@
-"""Models whose truth is known, because they are made by hand: no training, no download.
+"""Models of known truth: constructed by formula, and grafted into a tiny BERT.
 
     logit = gain · Σ_i a_i [(1 − c) v_i + c Σ_j v_j] + around · Σ_j v_j,  a = softmax(s)
 
@@ -35,7 +35,7 @@ VOCABULARY = [a + b + c for a in "bdfgklmnpr" for b in "aeiou" for c in "kmst"]
 
 @dataclass(frozen=True)
 class Role:
-    """Words of a text that are no fillers.
+    """Words of a text other than fillers.
 
     Attributes:
         share: of the attention, for each of them in a text of mean length; 0: the score
@@ -60,7 +60,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Knobs:
-    """A kind of constructed model, and its texts.
+    """Parameters of a kind of constructed model and of its texts.
 
     Attributes:
         roles: words that are no fillers.
@@ -87,14 +87,14 @@ class Knobs:
 
     @property
     def filler_share(self) -> float:
-        """Of the attention, for each word without a share, in a text of mean length."""
+        """Attention of each word without a share of its own, in a text of mean length."""
         sharing = [role for role in self.roles if role.share]
         n_rest = sum(self.lengths) / 2 - sum(role.n for role in sharing)
         return (1 - sum(role.share * role.n for role in sharing)) / n_rest
 
     @property
     def gain(self) -> float:
-        """What gives attention's path the margin ``logit``."""
+        """Factor that gives the attention path the margin ``logit``."""
         if not self.roles:
             return self.logit
         attended = sum((r.share or self.filler_share) * r.evidence for r in self.roles)
@@ -102,12 +102,12 @@ class Knobs:
 
     @property
     def total_evidence(self) -> float:
-        """What all words of a text say for its label, with equal weights of 1."""
+        """Evidence of all words of a text for its label, with equal weights of 1."""
         return sum(role.evidence for role in self.roles)
 
 
 class ConstructedModel(nn.Module):
-    """Token ids to logits, by the formula of this module.
+    """Maps token ids to logits by the formula in this module's docstring.
 
     Args:
         scores: [words].
@@ -158,20 +158,20 @@ class ConstructedModel(nn.Module):
 
 
 def attend(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the mask, [..., keys]; all 0 where it is empty."""
+    """Softmax over the mask, [..., keys]; all 0 where the mask is empty."""
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
     return weights.nan_to_num(0.0)
 
 
 def _sides(values: Tensor) -> Tensor:
-    """−½ for the first class and ½ for the second."""
+    """−½ for the first class, ½ for the second."""
     sides = values.new_zeros(values.shape[-1])
     sides[0], sides[1] = -0.5, 0.5
     return sides
 
 
 class ConstructedAdapter(AttentionModelBase):
-    """One layer, one head, one query; all of it in closed form, in float64.
+    """One layer, one head, one query; everything in closed form, in float64.
 
     ``LinearReadout`` holds for attention that sums to 1: what goes around it is then
     part of every token's logits.
@@ -190,7 +190,7 @@ class ConstructedAdapter(AttentionModelBase):
         self.label_names = [f"class {k}" for k in range(n_classes)]
 
     def reassigned(self, seed: int) -> "ConstructedAdapter":
-        """The same model, its weights of each text shuffled among the content tokens.
+        """The same model with each text's weights shuffled among its content tokens.
 
         Of what is left of a text each token keeps the weight it was given, renormalised.
         """
@@ -211,7 +211,7 @@ class ConstructedAdapter(AttentionModelBase):
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
-        """The state is the scores, what attention averages, and what goes around it."""
+        """Keeps as state the scores, the averaged values and the bypassing values."""
         scores = self.model.scores[batch.inputs["input_ids"]]
         if self.reassignment is not None:
             order = random_permutations(
@@ -279,7 +279,7 @@ class ConstructedAdapter(AttentionModelBase):
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, by: str = "deletion"
     ) -> Tensor:
-        """As in the protocol; no word stands for an erased one, so all are deleted."""
+        """See the protocol; there is no mask token, so words are always deleted."""
         batch, scores = observation.batch, observation.state[0]
         kept = batch.mask & ~(erased & batch.content_mask)
         states, rest = self.model.read(batch.inputs["input_ids"], kept.double())
@@ -315,7 +315,7 @@ class Drawn:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The texts as an audit takes them."""
+        """The texts in the form an audit takes."""
         pairs = zip(self.texts, self.labels, strict=True)
         return [{"text": text, "label": label} for text, label in pairs]
 
@@ -385,7 +385,7 @@ def _model(knobs: Knobs, draws: np.random.Generator) -> ConstructedModel:
 
 
 def words_of(place: int, k: int, n_classes: int) -> slice:
-    """Where the words of a role and a class stand in the vocabulary."""
+    """Positions in the vocabulary of the words of a role and a class."""
     start = N_FILLERS + (place * n_classes + k) * PER_CLASS
     return slice(start, start + PER_CLASS)
 
@@ -431,7 +431,7 @@ HIDDEN, N_HEADS, N_LAYERS = 32, 4, 2
 
 @dataclass(frozen=True)
 class Graft:
-    """Which heads of the last block are written by hand.
+    """Heads of the last block whose weights are written by hand.
 
     Attributes:
         looks: the head that looks at the keys.
@@ -446,7 +446,7 @@ class Graft:
 
 
 def with_graft(drawn: Drawn, graft: Graft, *, seed: int) -> Drawn:
-    """The same texts, for a Transformer with the graft; their first role is its keys."""
+    """The same texts for a Transformer with the graft; their first role gives its keys."""
     return replace(drawn, adapter=wrap(grafted(graft, seed=seed), level="token"))
 
 
@@ -502,7 +502,7 @@ MOST_FOR_GRAFTS = 100
 
 @dataclass(frozen=True)
 class Truth:
-    """Whether yes or no is the right answer, and the reason in one sentence."""
+    """The right answer, yes or no, and the reason in one sentence."""
 
     holds: bool
     why: str
@@ -526,14 +526,14 @@ class Construct:
     graft: Graft | None = None
 
     def draw(self, name: str, *, seed: int, n_texts: int) -> Drawn:
-        """A model of this kind, and texts for it."""
+        """Draws a model of this kind, with texts for it."""
         drawn = draw(name, self.knobs, seed=seed, n_texts=n_texts)
         if self.graft is None:
             return drawn
         return with_graft(drawn, self.graft, seed=seed)
 
     def sizes(self, n_texts: Sequence[int]) -> list[int]:
-        """The numbers of texts that the verdict is asked for on.
+        """Numbers of texts for which the verdict is asked.
 
         A Transformer costs ten times as much, so it is not asked on many.
         """

@@ -1,4 +1,4 @@
-"""What can be set in calibrating the verdict."""
+"""Options of a calibration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class CalibrationOptions(Options):
 
     @property
     def n_draws(self) -> int:
-        """Models of each kind."""
+        """Number of models of each kind."""
         return 2 if self.quick else self.draws
 
     @property

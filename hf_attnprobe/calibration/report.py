@@ -1,4 +1,4 @@
-"""How often the verdict is wrong on models of known truth: as data, JSON and Markdown."""
+"""Error rates of the verdict on models of known truth, as data, JSON and Markdown."""
 
 import itertools
 import json
@@ -60,7 +60,7 @@ GRADED = (*ASKED, WHOLE)
 
 @dataclass(frozen=True)
 class Cell:
-    """A question to the models of one kind.
+    """Answers to one question for the models of one kind.
 
     Attributes:
         construct, rule, n: the kind, the question (or "whole"), the texts of each model.
@@ -80,7 +80,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Calibration(Documented):
-    """How often each question is answered wrongly. ``print(found)`` shows the table.
+    """Error rates of each question. ``print(found)`` shows the table.
 
     Attributes:
         draws, texts, seed: models of each kind, texts, where the drawing began.
@@ -103,12 +103,12 @@ class Calibration(Documented):
     models: pd.DataFrame | None = None
 
     def document(self) -> Document:
-        """All that it says."""
+        """The calibration as a document."""
         return document_of(self)
 
 
 def outcome_of(answer: str, truth: bool) -> Outcome:
-    """Whether an answer is right.
+    """Whether an answer is right, wrong or open.
 
     "partly" is wrong where the truth is no, since it claims something, and undecided
     where it is yes.
@@ -125,7 +125,7 @@ def outcome_of(answer: str, truth: bool) -> Outcome:
 def calibration_of(
     models: pd.DataFrame, options: CalibrationOptions, seconds: float
 ) -> Calibration:
-    """The errors, from what was answered of each model."""
+    """Counts errors in the answers for each model."""
     cells = tuple(_cells(models, options))
     rules = [_rule_row(models, cells, r, n) for r in GRADED for n in options.n_texts]
     return Calibration(
@@ -185,7 +185,7 @@ def _rule_row(models: pd.DataFrame, cells: Sequence[Cell], rule: str, n: int) ->
 
 
 def auroc(positive: np.ndarray, negative: np.ndarray) -> float | None:
-    """How often a positive number is above a negative one, ties counted half.
+    """Probability that a positive number exceeds a negative one; ties count half.
 
     >>> auroc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
@@ -199,22 +199,22 @@ def auroc(positive: np.ndarray, negative: np.ndarray) -> float | None:
 
 @cache
 def measured() -> Calibration:
-    """The calibration that comes with this version."""
+    """The calibration shipped with this version."""
     return from_json(json.loads((files(__package__) / MEASURED).read_text()))
 
 
 def to_json(found: Calibration) -> dict[str, Any]:
-    """Plain data, without what was answered of each model."""
+    """Plain data, without the answers for each model."""
     return plain_fields(found, "models")
 
 
 def from_json(data: Mapping[str, Any]) -> Calibration:
-    """What :func:`to_json` made."""
+    """The inverse of :func:`to_json`."""
     return Calibration(**stored_fields(Calibration, data, "models"))
 
 
 def write(found: Calibration, folder: Path) -> None:
-    """Writes summary, Markdown and the answers of each model."""
+    """Writes summary, Markdown and the answers for each model."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / MEASURED, to_json(found))
     write_atomically(folder / "calibration.md", found.to_markdown())
@@ -239,7 +239,7 @@ OPENING = (
 
 
 def document_of(found: Calibration) -> Document:
-    """All that a calibration says."""
+    """The calibration as a document."""
     drawn = (
         f"{found.draws} models of each kind, seeds from {found.seed} on, "
         f"{', '.join(map(str, found.texts))} texts of 8 to 14 words; "
@@ -297,7 +297,7 @@ def by_construct(found: Calibration) -> Table:
 
 
 def _told(cell: Cell) -> str | None:
-    """What is true and what was said."""
+    """The truth and the answers."""
     if cell.truth is None:
         return None
     told = [
@@ -333,7 +333,7 @@ def _right(cells: Sequence[Cell]) -> Figures:
 
 
 def reasons(found: Calibration) -> Facts:
-    """Of each kind what it is, and what is true of it and why."""
+    """For each kind: what it is, its truth and the reason."""
     said: dict[str, Words | list[Words] | None] = {}
     for name in dict.fromkeys(cell.construct for cell in found.cells):
         construct = CONSTRUCTS[name]
@@ -364,7 +364,7 @@ def calibrate(
     *,
     options: CalibrationOptions = CalibrationOptions(),
 ) -> Calibration:
-    """Audits constructed models whose truth is known, and counts the wrong answers.
+    """Audits constructed models whose truth is known and counts the wrong answers.
 
     Nothing is trained or downloaded. Each model is audited once, on the largest number of
     texts; the verdict on fewer is made of the rows of the first of them.
@@ -406,7 +406,7 @@ def _chosen(names: Sequence[str] | None) -> Mapping[str, Construct]:
 def _answers(
     name: str, construct: Construct, options: CalibrationOptions
 ) -> Iterator[dict[str, Any]]:
-    """What is answered of each model of a kind, a row per question and number of texts."""
+    """Answers for each model of a kind, a row per question and number of texts."""
     sizes = construct.sizes(options.n_texts)
     for number in range(options.n_draws if sizes else 0):
         seed = options.seed + number
@@ -438,7 +438,7 @@ def _answers(
 
 
 def _one(found: Sequence[Finding]) -> tuple[str, float]:
-    """One answer; "partly" where those of the classes part, its number their mean."""
+    """One answer; "partly" where the classes' answers differ, with the mean of their numbers."""
     said = {f.answer for f in found}
     answer = said.pop() if len(said) == 1 else Answer.PARTLY
     n = sum(f.n for f in found)
@@ -446,7 +446,7 @@ def _one(found: Sequence[Finding]) -> tuple[str, float]:
 
 
 def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of an audit of a drawn model, and of all draws of its control.
+    """Rows of an audit of a drawn model, and of all draws of its control.
 
     Those of :func:`hf_attnprobe.audit` with the tests of this module, without its page,
     its folder and its shown texts, in a third of the time.
@@ -466,7 +466,7 @@ def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def batch_of(drawn: Drawn) -> Batch:
-    """All texts of a drawn model at once."""
+    """All texts of a drawn model as one batch."""
     inputs = drawn.tokenizer(
         list(drawn.texts),
         padding=True,

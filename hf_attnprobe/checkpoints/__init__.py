@@ -1,4 +1,4 @@
-"""Models and tokenizers from folders or the Hub: the one that is meant, or an error.
+"""Loads models and tokenizers from folders or the Hub, or says why not.
 
 origins.py  where they are: folder, Hub id, revision; pickles and code refused unless allowed
 loading.py  configurations, heads, adapters of peft on their base, models and tokenizers, checked

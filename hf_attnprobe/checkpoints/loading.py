@@ -1,4 +1,4 @@
-"""A model from a folder or the Hub: the class that its configuration names, every weight used and found.
+"""Loads a model as the class its configuration names; every weight must be found and used.
 
 The model that is meant, or none: Transformers itself would draw missing weights at random and make
 an empty tokenizer where its files are missing. Adapters of peft are merged, so nothing above knows
@@ -81,7 +81,7 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
 
 
 def check_values(values: Mapping[str, Any], name: str) -> None:
-    """Checks the values that Transformers takes as they are.
+    """Checks configuration values that Transformers accepts unchecked.
 
     Args:
         values: of a config.json.
@@ -122,7 +122,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_id(value: Any, *, several: bool) -> bool:
-    """A number, where ``several`` may be a list of some, or none."""
+    """Whether a value is a token id; with ``several``, also None or a list of ids."""
     values = value if isinstance(value, list) and value and several else [value]
     return value is None or all(_is_int(v) and abs(v) <= LARGEST for v in values)
 
@@ -188,7 +188,7 @@ HARMLESS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
 
 
 def head_named(class_name: str) -> Head | None:
-    """The kind of head of a class of models; None if it is none of those understood."""
+    """The kind of head of a model class; None if it is not supported."""
     plain = class_name.removesuffix("Simple")  # XLNetForQuestionAnsweringSimple
     found = [head for head in HEADS if plain.endswith(head.suffix)]
     return found[0] if found else None
@@ -260,7 +260,7 @@ def check_weights(
     new_head: bool = False,
     brought: Collection[str] = (),
 ) -> None:
-    """Checks that a model is made of all weights of its checkpoint, and of no others.
+    """Checks that a model uses every weight of its checkpoint and lacks none.
 
     Args:
         name: of the model, for the error.
@@ -316,7 +316,7 @@ PREFIX = "base_model.model."
 
 
 def adapter_config(origin: Origin) -> dict[str, Any] | None:
-    """What ``adapter_config.json`` says; None of a whole model.
+    """Content of ``adapter_config.json``; None for a whole model.
 
     Raises:
         AttnProbeError: it cannot be read, or names no base.
@@ -352,7 +352,7 @@ def _base_name(origin: Origin, values: Mapping[str, Any]) -> str:
 
 
 def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) -> PreTrainedModel:
-    """The base model with an adapter's weights added into its own.
+    """Loads the base model and merges an adapter's weights into it.
 
     Its outputs are those of the two side by side, but for rounding.
 
@@ -402,7 +402,7 @@ def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) ->
 
 
 def _check_can_be_added(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Before anything of it is loaded: prompts bring tokenizers and files of their own."""
+    """Refuses kinds of adapter that cannot be merged, before anything is loaded."""
     from peft import PromptLearningConfig
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
@@ -421,7 +421,7 @@ def _head(
     base: Origin,
     task: str | None,
 ) -> Head:
-    """The head that the adapter was trained with; else that of its base."""
+    """The head that the adapter was trained with, or else that of its base."""
     named = TASKS.get(str(values.get("task_type")))
     if named is not None and task not in (None, named):
         raise AttnProbeError(
@@ -436,7 +436,7 @@ def _head(
 def _labels_of(
     weights: Mapping[str, torch.Tensor], config: PreTrainedConfig, head: Head
 ) -> int | None:
-    """How many outputs the head has that an adapter brings; None if it brings none."""
+    """Number of outputs of the head that an adapter brings; None if it brings none."""
     with torch.device("meta"):
         empty = head.auto.from_config(config)
     last = None
@@ -458,7 +458,7 @@ def load_model(
     new_head: bool = False,
     **labels: Any,
 ) -> PreTrainedModel:
-    """Loads a model with a task head from a folder or a Hub id, as the class it was saved.
+    """Loads a model with a task head from a folder or the Hub, as the class it was saved as.
 
     An adapter of peft is merged into its base model.
 
@@ -525,12 +525,12 @@ def load_attention_classifier(
 def is_attention_classifier(
     config: PreTrainedConfig,
 ) -> TypeGuard[AttentionClassifierConfig]:
-    """Whether a configuration is that of this package's attention classifiers."""
+    """Whether a configuration belongs to this package's attention classifiers."""
     return config.model_type == AttentionClassifierConfig.model_type
 
 
 def has_trained_attention(config: PreTrainedConfig) -> bool:
-    """Whether a model is an attention classifier of one level that trains its attention."""
+    """Whether a model is an attention classifier of one level with trained attention."""
     if not is_attention_classifier(config) or config.hierarchical:
         return False
     return config.attention not in ("uniform", "guided")
@@ -565,7 +565,7 @@ ADVICE = "save one beside the weights with tokenizer.save_pretrained"
 def load_tokenizer(
     model: str | Path | Origin, *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer saved with a model; of an adapter without one, its base's.
+    """Loads the tokenizer saved with a model; for an adapter without one, its base's.
 
     Raises:
         AttnProbeError: there is none, it does not load, or it knows no tokens.
@@ -589,7 +589,7 @@ def load_tokenizer(
 
 
 def load_processor(origin: Origin) -> Any:
-    """The image processor saved with a model; None where none loads."""
+    """The image processor saved with a model; None if none loads."""
     try:
         # the revision is in `place`: that of the model
         return AutoImageProcessor.from_pretrained(  # nosec B615
@@ -600,7 +600,7 @@ def load_processor(origin: Origin) -> Any:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Checks a tokenizer by itself.
+    """Checks a tokenizer on its own.
 
     Args:
         name: of the model, for the error.
@@ -634,7 +634,7 @@ def check_belongs(
     config: PreTrainedConfig | None,
     n_embeddings: int | None,
 ) -> None:
-    """Checks that a tokenizer may be the model's.
+    """Checks that a tokenizer can be the model's.
 
     Args:
         config: of the model; None if it has none.

@@ -49,7 +49,7 @@ class Origin:
 
     @property
     def place(self) -> dict[str, Any]:
-        """The keywords of ``from_pretrained`` that say where, beside the name."""
+        """Keywords of ``from_pretrained`` that locate the model, beside its name."""
         given = {
             "revision": self.revision,
             "token": self.token,
@@ -69,7 +69,7 @@ class Origin:
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
-        """Turns whatever a loader raises into one line.
+        """Turns any exception of a loader into one line.
 
         Raises:
             AttnProbeError: anything was raised.
@@ -97,7 +97,7 @@ def origin_of(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Origin:
-    """Which model is meant.
+    """Finds the model that is meant.
 
     Of the folder of a training with checkpoints inside it is the best one, where the
     training recorded which that is; a line of the log says so.
@@ -135,7 +135,7 @@ def origin_of(
 
 
 def commit_of(origin: Origin) -> str | None:
-    """The commit of the Hub repository that is loaded; None for folders.
+    """The commit loaded from the Hub; None for folders.
 
     Raises:
         AttnProbeError: the repository cannot be read.
@@ -172,7 +172,7 @@ def _folder_meant(folder: Path, subfolder: str | None) -> str:
 
 
 def _best_checkpoint(folder: Path) -> str | None:
-    """The name of the checkpoint that ``trainer_state.json`` calls the best."""
+    """Name of the best checkpoint according to ``trainer_state.json``."""
     try:
         state = json.loads((folder / "trainer_state.json").read_text())
         return Path(state["best_model_checkpoint"]).name
@@ -181,7 +181,7 @@ def _best_checkpoint(folder: Path) -> str | None:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """An error's message in one line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     said = lines[0]
     if said.endswith(":") and len(lines) > 1:
@@ -206,7 +206,7 @@ FUNCTIONS = ("attn_implementation", "experts_implementation")
 
 
 def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Checks that a whole model has weights that are not pickled.
+    """Checks that a whole model has weights in a format other than pickle.
 
     Args:
         values: of its config.json.
@@ -238,7 +238,7 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
 
 
 def check_adapter_is_data(origin: Origin) -> None:
-    """Checks that an adapter of peft has weights that are not pickled.
+    """Checks that a peft adapter has weights in a format other than pickle.
 
     Raises:
         AttnProbeError: it has none, and no ``allow_pickle``.
@@ -248,7 +248,7 @@ def check_adapter_is_data(origin: Origin) -> None:
 
 
 def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Checks that a configuration asks for no attention that the Hub would send as code.
+    """Refuses configurations whose attention Transformers would load as code from the Hub.
 
     Raises:
         AttnProbeError: it does, and no ``trust_remote_code``.
@@ -265,7 +265,7 @@ def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
 
 
 def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """All names and values, of the parts of a configuration too."""
+    """All names and values of a configuration, nested ones too."""
     for name, value in values.items():
         yield str(name), value
         if isinstance(value, Mapping):
@@ -273,7 +273,7 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(index: Path) -> list[str]:
-    """The files that the index of a model in several parts names."""
+    """Files that the index of a sharded model names."""
     return [str(part) for part in json.loads(index.read_text())["weight_map"].values()]
 
 

@@ -1,4 +1,4 @@
-"""What stands beside a model's weights: the record of its training, and its card.
+"""Records that a training leaves beside the weights.
 
 A model is whole or is refused: while a training saves its model, ``.steps`` is there and
 ``training.json``, which is written last, is not. The record holds the weights' SHA-256, so damaged
@@ -53,7 +53,7 @@ class Trained(Training):
 
 
 def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
-    """Checks that training a model further does not overwrite it.
+    """Checks that further training does not overwrite the model it starts from.
 
     Raises:
         AttnProbeError: the output folder is the model's own.
@@ -67,7 +67,7 @@ def check_not_itself(model: str | Path, output_dir: str | Path) -> None:
 
 
 def check_whole(folder: Path) -> None:
-    """Checks that the model in a folder is not one that a training was still writing.
+    """Checks that a training has finished writing the model in a folder.
 
     While a training saves its model, its steps are there and its record is not.
 
@@ -82,7 +82,7 @@ def check_whole(folder: Path) -> None:
 
 
 def weights_digest(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file of weights in a folder, by its name."""
+    """SHA-256 of every weights file in a folder, by name."""
     digests = {}
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as weights:
@@ -91,7 +91,7 @@ def weights_digest(folder: Path) -> dict[str, str]:
 
 
 def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
-    """Checks that a folder's weights are those that its training wrote.
+    """Checks that a folder's weights are the ones its training wrote.
 
     Raises:
         AttnProbeError: a file of them is another, or is not there.
@@ -109,7 +109,7 @@ def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The record that a training left in its folder; empty for other models.
+    """The record of a training in its folder; empty for other models.
 
     Raises:
         AttnProbeError: the record cannot be read.
@@ -130,7 +130,7 @@ README = "README.md"
 
 
 def describe(folder: Path, model: "PreTrainedModel", name: str | None = None) -> Checkpoint:
-    """A checkpoint in words and numbers.
+    """Describes a checkpoint in words and numbers.
 
     Args:
         folder: of the checkpoint, with the record of its training where it has one.
@@ -150,7 +150,7 @@ def describe(folder: Path, model: "PreTrainedModel", name: str | None = None) ->
 
 
 def write_files(folder: Path, card: Card) -> list[Path]:
-    """Writes README.md and, where there are findings, the results beside it.
+    """Writes README.md and, if there are findings, the results beside it.
 
     Returns:
         The files that were written.
@@ -176,7 +176,7 @@ def write_files(folder: Path, card: Card) -> list[Path]:
 
 
 def read_text(file: Path) -> str | None:
-    """A text file with its own line ends; None where there is none.
+    """Reads a text file with its line ends; None where there is none.
 
     Raises:
         AttnProbeError: it cannot be read.

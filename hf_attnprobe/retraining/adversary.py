@@ -218,7 +218,7 @@ LOWEST_OBJECTIVE = {
 
 
 class AdversaryTrainer(PlainTrainer):
-    """Minimises an objective of outputs and attention against the base's.
+    """Minimises an objective of its outputs and attention against the base's.
 
     The base's come with every training batch. The epoch that is kept has the lowest mean
     objective over the training texts as the epoch went, so there is no second pass over the
@@ -240,7 +240,7 @@ class AdversaryTrainer(PlainTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The objective with penalties; validation and test texts are only classified."""
+        """The objective with penalties; validation and test texts are classified alone."""
         if TARGETS[0] not in inputs:
             return super().compute_loss(model, inputs, return_outputs)
         targets = [inputs.pop(name) for name in TARGETS]
@@ -321,7 +321,7 @@ def train_adversary(
 def _targets(
     base: Base, split: str, examples: "datasets.Dataset", input_ids: list[list[int]]
 ) -> Mapping[str, list]:
-    """What the base says and where it looks, as columns of the training texts.
+    """The base's outputs and attention, as columns of the training texts.
 
     A text without tokens has nothing to imitate: its targets are equal probabilities.
     """
@@ -385,7 +385,7 @@ def crossed_choice(
     tolerance: float,
     seed: int = 0,
 ) -> np.ndarray:
-    """For every text the adversary that the other half of the texts chooses.
+    """For every text, the adversary chosen on the other half of the texts.
 
     The farthest of several is far by luck too on the texts that chose it. Each half of
     the texts, drawn at random, chooses the farthest on average of those that lose at

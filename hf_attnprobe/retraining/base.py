@@ -65,7 +65,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """A trained attention classifier.
+    """A trained attention classifier that others are compared with.
 
     Attributes:
         name: its folder or Hub id.
@@ -91,7 +91,7 @@ class Base:
         return AttentionClassifierConfig(**fields)
 
     def outputs(self, examples: "datasets.Dataset") -> Outputs:
-        """What it says of these texts and where it looks; computed once per split."""
+        """Probabilities and attention on these texts; computed once per split."""
         key = dataset_fingerprint(examples)
         if key not in self.known:
             self.known[key] = read_outputs(self.model, self.tokenizer, examples)
@@ -99,14 +99,14 @@ class Base:
 
 
 def shared_settings(options: TrainingOptions) -> dict[str, Any]:
-    """The settings that retrainings share with their base, by name, as plain data."""
+    """Settings that retrainings share with their base, by name, as plain data."""
     values = {name: getattr(options, name) for name in SETTINGS}
     vectors = values["word_vectors"]
     return values | {"word_vectors": None if vectors is None else str(vectors)}
 
 
 def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
-    """What has to be the same for a folder to be continued."""
+    """Settings that must be equal for a folder to be continued."""
     return {
         "model_fingerprint": model_fingerprint(base.model),
         "data_fingerprint": {name: dataset_fingerprint(splits[name]) for name in SPLITS},
@@ -170,7 +170,7 @@ def load_base_model(model: str | Path) -> AttentionClassifierForSequenceClassifi
 
 
 def check_splits(base: Base, splits: Splits) -> None:
-    """Checks that train, validation and test are there, with the base's classes.
+    """Checks that train, validation and test exist and have the base's classes.
 
     Raises:
         AttnProbeError: a split is missing, or the classes are others.
@@ -197,7 +197,7 @@ Progress = Callable[[Path], bool | str]
 
 
 def silent(folder: Path) -> bool:
-    """Shows no progress."""
+    """Turns progress bars off."""
     return False
 
 
@@ -228,7 +228,7 @@ def train_again(
     progress: Progress = silent,
     **settings: Any,
 ) -> Trained:
-    """Trains a model from scratch as the base was, or loads it if ``folder`` has it.
+    """Trains a model from scratch with the base's settings, or loads it from ``folder``.
 
     Args:
         splits: train, validation and test texts.
@@ -250,7 +250,7 @@ def train_again(
 
 
 def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
-    """A trained model with the figures in its folder's record."""
+    """A trained model with the numbers in its folder's record."""
     record = read_record(folder)
     return Trained(folder, result.model, result.metrics, record["seconds"], record["n_epochs"])
 

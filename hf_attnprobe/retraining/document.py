@@ -1,4 +1,4 @@
-"""What retrainings found, as a document: read from top to bottom, it is the report. Pure."""
+"""Findings of retrainings as a document, read from top to bottom. Pure."""
 
 import math
 import shlex
@@ -50,7 +50,7 @@ from hf_attnprobe.storage.provenance import in_words
 
 
 def document_of(report: RetrainingResult) -> Document:
-    """All that retrainings say."""
+    """The retrainings as a document."""
     lead: list[Block] = [
         *_together(report),
         _at_a_glance(report),
@@ -89,7 +89,7 @@ IN_LETTERS = ("none", "one", "two", "three")
 
 
 def _together(report: RetrainingResult) -> Iterator[str]:
-    """What the answers say together; nothing without any."""
+    """The answers taken together; nothing if there are none."""
     findings = report.verdict.findings()
     parts = []
     for answer, said_as in SAID_AS.items():
@@ -104,7 +104,7 @@ def _together(report: RetrainingResult) -> Iterator[str]:
 
 
 def _at_a_glance(report: RetrainingResult) -> Table:
-    """A question, its answer, and the number that is graded."""
+    """A question, its answer and the graded number."""
     rows: list[list[Cell]] = [
         [
             RULES[f.rule].asks,
@@ -118,7 +118,7 @@ def _at_a_glance(report: RetrainingResult) -> Table:
 
 
 def _another_seed(report: RetrainingResult) -> str:
-    """How far chance moves attention and output; empty without other seeds."""
+    """How far another seed moves attention and output; empty without other seeds."""
     jsd = find_statistic(report.statistics, "seed_jsd")
     tvd = find_statistic(report.statistics, "seed_tvd")
     if jsd is None or tvd is None:
@@ -127,7 +127,7 @@ def _another_seed(report: RetrainingResult) -> str:
 
 
 def _quality(report: RetrainingResult) -> str:
-    """How good the base is, beside the published one and a constant guess."""
+    """The base's score, beside the published one and a constant guess."""
     base = _base_score(report, "f1")
     if base is None:
         return ""
@@ -148,7 +148,7 @@ def _quality(report: RetrainingResult) -> str:
 
 
 def _base_score(report: RetrainingResult, metric: str) -> float | None:
-    """A score of the base by the first test that has it."""
+    """A score of the base, from the first test that has it."""
     for scores in report.scores.values():
         score = find_score(scores, "base", metric)
         if score is not None:
@@ -194,7 +194,7 @@ def _answered(found: Finding, beside: str) -> Answered:
 
 
 def _beside_transfer(report: RetrainingResult) -> str:
-    """F1 that a guide or a guess without any knowledge of attention has."""
+    """F1 of a guide, or of a guess, that knows nothing about attention."""
     known = []
     uniform = find_score(report.scores.get("diagnostic_mlp", ()), "uniform guide")
     if uniform is not None:
@@ -223,14 +223,14 @@ AUDIT = (
 
 
 def _as_reason(report: RetrainingResult) -> list[Block]:
-    """What retrainings leave open, and the command that tests it."""
+    """States what retrainings leave open, and the command that tests it."""
     words = ["attnprobe", "audit", "--model", report.model]
     words += ["--dataset", report.dataset.name, "--output-dir", "DIR"]
     return [AS_REASON, AUDIT, Listing(shlex.join(words))]
 
 
 def _limits(report: RetrainingResult) -> list[Words]:
-    """What was not tested, how sure the rest is, and what would change an answer."""
+    """Lists what was not tested, how sure the rest is, and what would change an answer."""
     tests = report.provenance.get("tests", list(report.scores))
     left = [f"{name} ({t.title})" for name, t in retrainings().items() if name not in tests]
     said: list[Words] = [ONE_TRAINING]
@@ -292,7 +292,7 @@ CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
 
 
 def _scores(report: RetrainingResult) -> Iterator[Block]:
-    """The scores of every test, and what each model loses or gains."""
+    """Scores in every test, and each model's loss or gain."""
     for test, scores in report.scores.items():
         first, *others = dict.fromkeys(s.metric for s in scores)
         paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
@@ -309,7 +309,7 @@ def _score_table(
     paper: Mapping[str, float] | None = None,
     caption: str = "",
 ) -> Table:
-    """Models down; each metric, and how much of the reference's is lost, across."""
+    """Models in rows; in columns each metric and its loss against the reference."""
     by_name = {(s.model, s.metric): s for s in scores}
     lost = f"lost against {scores[0].reference} (negative: gained)"
     head = ["model", *(name for m in metrics for name in (METRICS.get(m, m), lost))]
@@ -330,7 +330,7 @@ def _lost(score: Score) -> Estimate | None:
 
 
 def _curve(report: RetrainingResult) -> list[Block]:
-    """The λ curve, with what stands beside the adversaries; nothing without that test."""
+    """The λ curve and its context; nothing without that test."""
     if "adversary" not in report.scores:
         return []
     published = published_point(report.dataset.published_as)
@@ -429,7 +429,7 @@ def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str
 
 
 def _bins(bins: Sequence[Bin]) -> list[Block]:
-    """What another seed changes, by the largest weight; nothing without seeds."""
+    """Changes by another seed, in bins of the largest weight; nothing without seeds."""
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
@@ -437,7 +437,7 @@ def _bins(bins: Sequence[Bin]) -> list[Block]:
 
 
 def _bin_chart(bins: Sequence[Bin]) -> Chart:
-    """Medians by the base's largest weight and predicted class."""
+    """Medians in bins of the base's largest weight, by predicted class."""
     places = tuple(dict.fromkeys(name for name, *_ in bins))
     by_class: dict[str, dict[str, tuple[int, float]]] = {}
     for name, label, n, jsd in bins:
@@ -501,7 +501,7 @@ RAW = (
 
 
 def _origin(report: RetrainingResult) -> list[Block]:
-    """The models, the command, and the settings."""
+    """Models, command and settings."""
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
     settings: list[list[Cell]] = [
         [name, in_words(value)] for name, value in report.provenance.items()
@@ -522,7 +522,7 @@ def _origin(report: RetrainingResult) -> list[Block]:
 
 
 def command(report: RetrainingResult) -> str:
-    """The line for a shell that trains all of it again."""
+    """The shell command that trains all of it again."""
     return f"{repeating('retrain', report.provenance)} --output-dir DIR"
 
 

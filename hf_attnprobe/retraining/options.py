@@ -1,4 +1,4 @@
-"""What can be set in the tests that train models."""
+"""Options of the tests that train models."""
 
 import math
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Adversary(Options):
 
     @property
     def tvd_factor(self) -> float:
-        """What the true TVD is multiplied by."""
+        """Factor on the true TVD."""
         return 0.5 if self.tvd_scale == "half" else 1.0
 
     def sorted_lambdas(self) -> tuple[float, ...]:

@@ -107,7 +107,7 @@ def read_selected(
 def select(
     base: Base, selector: "TokenSelector", examples: "datasets.Dataset"
 ) -> tuple[Tensor, dict[int, list[int]]]:
-    """The selected tokens of every text, and its ids with the others blanked.
+    """The selected tokens of every text, and its ids with all others blanked.
 
     Shape: bool [texts, tokens], texts in the order of their ids, content tokens only.
     """
@@ -151,7 +151,7 @@ class TokenSelectorConfig(PreTrainedConfig):
 
 
 class TokenSelector(PreTrainedModel):
-    """A bidirectional LSTM that gives every token the log odds of being selected."""
+    """A bidirectional LSTM that outputs each token's log odds of being selected."""
 
     config_class = TokenSelectorConfig
     base_model_prefix = "token_selector"
@@ -178,7 +178,7 @@ class TokenSelector(PreTrainedModel):
 
 
 class Reading(NamedTuple):
-    """What the base makes of selections.
+    """The base's outputs on selections.
 
     Attributes:
         log_likelihood: ln p of the true class, [...].
@@ -190,7 +190,7 @@ class Reading(NamedTuple):
 
 
 class Judge:
-    """The base, frozen, reading texts of which only selected tokens are left.
+    """The frozen base, reading texts reduced to the selected tokens.
 
     A token that is not selected keeps its place and has the word vector of padding, which
     is 0, as in the paper's code. Special tokens stay, where the code blanks them too.
@@ -202,7 +202,7 @@ class Judge:
         self.sparsity = sparsity
 
     def content(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The tokens that can be selected, bool [batch, keys]."""
+        """Tokens that can be selected, bool [batch, keys]."""
         return self.model.attention_classifier.content_mask(attention_mask, input_ids)
 
     @torch.no_grad()
@@ -213,7 +213,7 @@ class Judge:
         labels: Tensor,
         selected: Tensor,
     ) -> Reading:
-        """Of texts with only the ``selected`` tokens, bool [draws, batch, keys].
+        """Reads texts reduced to the ``selected`` tokens, bool [draws, batch, keys].
 
         Results are [draws, batch].
         """
@@ -232,7 +232,7 @@ class Judge:
 
 
 class SelectorTrainer(PlainTrainer):
-    """Raises the expected reward of random selections; keeps the best epoch.
+    """Maximises the expected reward of random selections; keeps the best epoch.
 
     REINFORCE with the mean reward of a text's other draws subtracted from each, which
     leaves the expected gradient and lowers its variance. The paper's code draws once and
@@ -332,7 +332,7 @@ def train_selector(
 
 
 def new_selector(base: Base, size: int) -> TokenSelector:
-    """A fresh selector with the base's word vectors."""
+    """A new selector with the base's word vectors."""
     table = base.model.get_input_embeddings()
     assert isinstance(table, nn.Embedding)
     n_words, width = table.weight.shape

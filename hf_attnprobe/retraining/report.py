@@ -1,4 +1,4 @@
-"""The report of retrainings: its forms, its frames, and the folder that holds it."""
+"""The report of retrainings: its formats, its data frames and its folder."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ KIND = "retraining"  # of run, in the name of the file that marks its folder
 
 
 class RetrainingReport(Documented, RetrainingResult):
-    """What retrainings say. ``print(report)`` gives the verdict.
+    """The report of retrainings. ``print(report)`` gives the verdict.
 
     ``to_text(verbose=True)``, ``to_markdown()`` and ``to_html()`` have all numbers, the
     frames give them as data.
@@ -47,7 +47,7 @@ class RetrainingReport(Documented, RetrainingResult):
         return f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
 
     def document(self) -> Document:
-        """All that it says."""
+        """The report as a document."""
         return document_of(self)
 
     def to_latex(self, metric: str = "f1") -> str:
@@ -134,13 +134,13 @@ def from_json(data: Mapping) -> RetrainingReport:
 
 
 def write_report(report: RetrainingReport, folder: Path) -> None:
-    """Writes the report as JSON, as Markdown and as a page."""
+    """Writes the report as JSON, Markdown and a page."""
     write_json(folder / SUMMARY, to_json(report))
     write_atomically(folder / "report.md", report.to_markdown())
     write_atomically(folder / "report.html", report.to_html())
 
 
 def read_retraining(folder: str | Path) -> RetrainingReport:
-    """The report of a retraining's folder, with its rows."""
+    """Reads the report in a retraining's folder, with its rows."""
     report = read_summary(folder, from_json, kind="a retraining", verb="attnprobe retrain")
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))

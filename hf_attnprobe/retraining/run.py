@@ -234,7 +234,7 @@ def _setup(
 
 
 def _settings_of(adversary: Options | None) -> dict[str, Any]:
-    """What all adversaries of a folder share; None is the default."""
+    """Settings that all adversaries of a folder share; None is the default."""
     options = asdict(adversary or Adversary())
     return {name: options[name] for name in ("tvd_scale", "epochs", "patience")}
 
