@@ -1,1 +1,1 @@
-"""The tests of a trained model as it is, on every text, and the report of what they say."""
+"""Audits: runs the tests of a trained model on every text and reports the results."""

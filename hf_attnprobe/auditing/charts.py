@@ -1,4 +1,4 @@
-"""All charts that the rows of one audit permit, in the order of the questions. Pure.
+"""Charts of one audit, in the order of the questions. Pure.
 
 Each follows a figure of a paper and says in one sentence what is to be seen.
 """
@@ -93,7 +93,7 @@ def evidence_at(
     words: Words,
     published: Published | None = None,
 ) -> SiteEvidence:
-    """The evidence that rows hold at a site.
+    """The statistics at a site, from the rows.
 
     Args:
         rows: of an audit.
@@ -112,7 +112,7 @@ def evidence_at(
 def _classes(
     everything: Evidence, predictions: pd.DataFrame, classes: Sequence[str]
 ) -> Iterator[Group]:
-    """The predicted classes, where they are known and few."""
+    """The predicted classes, if they are known and few."""
     if "predicted_class" not in predictions:
         return
     number = predictions.predicted_class.reindex(everything.texts.index)
@@ -156,7 +156,7 @@ def kind_of_distance(evidence: SiteEvidence) -> str:
 
 
 def said(estimate: Estimate) -> str:
-    """A number with its interval, as sentences have it."""
+    """A number with its interval, for a sentence."""
     return markdown.interval(estimate.value, estimate.ci95, digits=2)
 
 
@@ -202,7 +202,7 @@ RANKING_NAMES = {
 
 
 def ranking_name(key: str) -> str:
-    """What a ranking is called in charts.
+    """Name of a ranking in charts.
 
     >>> ranking_name("leave_one_out"), ranking_name("my_ranking")
     ('leave-one-out', 'my ranking')
@@ -234,7 +234,7 @@ def audit_charts(
 
 
 def charts_of(evidence: SiteEvidence) -> tuple[Chart, ...]:
-    """The same of evidence at hand."""
+    """All charts of the given evidence."""
     smallest = next(iter(shown_epsilons(evidence)), "")
     found = (
         tau_histogram(evidence, "leave_one_out"),
@@ -411,7 +411,7 @@ def _by_bin(evidence: SiteEvidence, column: str) -> list[Series]:
 
 
 def _published_medians(evidence: SiteEvidence) -> list[Series]:
-    """The authors' reruns, by class, in the bins where they have texts."""
+    """Medians of the authors' reruns, by class, for bins with texts."""
     names = tuple(bin_names())
     by_bin = [_published(evidence, PUBLISHED.permutation, after=name) for name in names]
     groups = dict.fromkeys(group for found in by_bin for group in found)
@@ -452,7 +452,7 @@ MOST_EPSILONS = 3
 
 
 def shown_epsilons(evidence: SiteEvidence) -> list[str]:
-    """The papers' ε where they were tried, else up to three that were, as keys."""
+    """The papers' ε if they were tested, else up to three others, as keys."""
     names = [n for n in evidence.values if n.startswith("epsilon_max_jsd@")]
     keys = sorted((n.partition("@")[2] for n in names), key=float)
     papers = [key for key in keys if float(key) in PAPERS_EPSILONS]
@@ -460,7 +460,7 @@ def shown_epsilons(evidence: SiteEvidence) -> list[str]:
 
 
 def adversarial_distance(evidence: SiteEvidence) -> Chart | None:
-    """The share of texts whose attention can be moved at least so far, for each ε.
+    """For each ε, the share of texts whose attention can be moved at least this far.
 
     A line of each ε, a second one where what is found and what cannot be exceeded
     differ, and one of the farthest attention of all.
@@ -570,7 +570,7 @@ def _points(both: pd.DataFrame) -> Series:
 
 
 def _medians(both: pd.DataFrame) -> Series:
-    """In the middle of each tenth of Δα that some text is in."""
+    """Median in each tenth of Δα that contains texts."""
     bins = list(js_by_gap(both.delta_attention, both.delta_js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
@@ -615,7 +615,7 @@ THEIRS = "Serrano & Smith (medians)"
 
 
 def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
-    """The share of the tokens erased when the decision flips, beside the least possible.
+    """Share of the tokens erased when the decision flips, beside the smallest possible.
 
     All orders are on the same texts, those that some set (or some order that was tried)
     flips; an order that never does counts as all tokens.
@@ -645,7 +645,7 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
 
 
 def _least(evidence: SiteEvidence, orders: dict[str, str]) -> tuple[str, pd.Series]:
-    """The exact minimum, or of each text the best of the rankings."""
+    """The exact minimum, or for each text the best of the rankings."""
     if SMALLEST in evidence:
         return SMALLEST_SET, evidence.values[SMALLEST]
     tried = [name for key, name in orders.items() if key != "random"] or list(orders.values())
@@ -696,7 +696,7 @@ def _order(key: str) -> str:
 
 
 def comprehensiveness(evidence: SiteEvidence) -> Chart | None:
-    """What is lost without the tokens that each ranking puts first."""
+    """Loss without the tokens that each ranking puts first."""
     words = evidence.words
     return _by_ranking(
         evidence,
@@ -712,7 +712,7 @@ def comprehensiveness(evidence: SiteEvidence) -> Chart | None:
 
 
 def sufficiency(evidence: SiteEvidence) -> Chart | None:
-    """What is lost on nothing but the tokens that each ranking puts first."""
+    """Loss when only the tokens that each ranking puts first are left."""
     words = evidence.words
     return _by_ranking(
         evidence,

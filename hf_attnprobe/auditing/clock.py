@@ -1,4 +1,4 @@
-"""One clock: seconds by kind of work, measured while it runs.
+"""Measures seconds by kind of work while an audit runs, and predicts the rest.
 
 The bar, ``--time`` and ``--estimate`` read it. A step is one test at one head, or group of heads,
 on one batch. Steps differ in cost by orders of magnitude, and what a step costs depends on test,
@@ -66,7 +66,7 @@ class Step:
 def steps_of(
     where: Mapping[str, Sequence[Site]], texts: Sequence[Text], run: str = "audit"
 ) -> list[Step]:
-    """The steps of a batch, in the order in which they run.
+    """Steps of a batch, in the order in which they run.
 
     Args:
         where: the tests, each with its heads.
@@ -88,7 +88,7 @@ def _place(number: int, site: Site) -> Place:
 
 @dataclass
 class Clock:
-    """What is done, what is left, and how long that takes; shown by a bar.
+    """Knows what is done, what is left and how long that takes; shows it on a bar.
 
     Attributes:
         shown: whether there is a bar.
@@ -122,7 +122,7 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds that tests may still take; what the report takes is kept back."""
+        """Seconds left for tests, after setting aside those for the report."""
         if self.limit is None:
             return math.inf
         kept = max(FOR_THE_REPORT * self.limit, LEAST_FOR_THE_REPORT)
@@ -131,12 +131,12 @@ class Clock:
     # What steps cost
 
     def add(self, step: Step, seconds: float) -> None:
-        """A step took so long."""
+        """Records how long a step took."""
         points = self._measured.setdefault(step.kind, deque(maxlen=REMEMBERED))
         points.append((step, seconds))
 
     def forget(self) -> None:
-        """Drops what was measured so far, such as steps that also loaded kernels."""
+        """Drops what was measured so far, such as steps that loaded kernels."""
         self._measured.clear()
 
     @property
@@ -149,7 +149,7 @@ class Clock:
         return any(kind[1] == test for kind in self._measured)
 
     def expects(self, steps: Iterable[Step]) -> float:
-        """Seconds that steps should take together."""
+        """Predicted seconds of these steps."""
         return self._seconds(_summed(steps))
 
     def _seconds(self, sizes: Mapping[Kind, np.ndarray]) -> float:
@@ -157,7 +157,7 @@ class Clock:
         return max(float(sum(found)), 0.0)
 
     def _weights(self, kind: Kind) -> np.ndarray:
-        """Seconds of each feature: those of least squared relative errors, at least 0.
+        """Seconds per feature, by least squares of relative errors, at least 0.
 
         Of a kind that was not measured those of the same test's other steps, else of all.
         """
@@ -181,24 +181,24 @@ class Clock:
     # What is done
 
     def plan(self, steps: Iterable[Step]) -> None:
-        """These steps are to come, and no others."""
+        """Replaces the steps to come."""
         self._to_come = _summed(steps)
 
     def instead(self, before: Sequence[Step], after: Sequence[Step]) -> None:
-        """Of the steps that are to come some are done as others."""
+        """Replaces some of the steps to come by others."""
         for sign, steps in ((-1, before), (1, after)):
             for kind, size in _summed(steps).items():
                 self._to_come[kind] = self._to_come.get(kind, 0) + sign * size
 
     def begin(self, steps: Sequence[Step]) -> None:
-        """A batch begins, whose steps are no longer to come."""
+        """Starts a batch and takes its steps off the plan."""
         self.instead(steps, ())
         self._batch = deque(steps)
         self.bar.name = steps[0].run
         self._last = self.now()
 
     def tick(self) -> None:
-        """The next step of the batch is done."""
+        """Ends the next step of the batch."""
         step, now = self._batch.popleft(), self.now()
         self.add(step, now - self._last)
         self._last = now
@@ -207,14 +207,14 @@ class Clock:
             self.bar.move(self.to_come(), step.test)
 
     def to_come(self) -> float:
-        """Seconds until everything that was planned is done, or until time is up."""
+        """Seconds until the plan is done or time is up."""
         if self.limit is not None:
             return max(self.left, 0.0)
         left = {kind: np.maximum(size, 0) for kind, size in self._to_come.items()}
         return self._seconds(left) + self.expects(self._batch)
 
     def tests_end(self, doing: str) -> None:
-        """From here on nobody knows how long it takes: the bar says what is done."""
+        """Ends the prediction: from here on the bar only says what is done."""
         self.bar.name = "report"
         self.bar.move(None, doing)
 

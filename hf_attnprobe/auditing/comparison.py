@@ -1,4 +1,4 @@
-"""The public function ``compare_audits``, and all that a comparison of audits says."""
+"""The public function ``compare_audits``, and the document that it makes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,7 +63,7 @@ MOST_OVERLAID = 4
 
 @dataclass(frozen=True)
 class AuditComparison(Documented):
-    """Several audits, and their differences to the first. ``print`` gives the text.
+    """Several audits and their differences from the first. ``print`` gives the text.
 
     Attributes:
         names: of the audits, short and all different.
@@ -95,7 +95,7 @@ class AuditComparison(Documented):
     reports: tuple[Report, ...] = field(default=(), repr=False, compare=False)
 
     def document(self) -> Document:
-        """All that it says."""
+        """The comparison as a document."""
         return _document_of(self)
 
     def to_json(self) -> str:
@@ -132,7 +132,7 @@ class AuditComparison(Documented):
 def told_statistics(
     comparison: AuditComparison,
 ) -> Iterator[tuple[ComparedStatistic, int, Difference]]:
-    """Every statistic with the number of an audit behind the first, and the difference."""
+    """Every statistic of each later audit, with its difference from the first."""
     for s in comparison.statistics:
         for number, difference in enumerate(s.differences, 1):
             if difference is not None:
@@ -140,7 +140,7 @@ def told_statistics(
 
 
 def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComparison:
-    """Audits' folders side by side, and their differences to the first, with controls.
+    """Compares audits' folders with the first, with controls.
 
     Raises:
         AttnProbeError: a folder without an audit, and what :func:`compare` raises.
@@ -156,7 +156,7 @@ def compare(
     controls: Sequence[Control] | None = None,
     seed: int = 0,
 ) -> AuditComparison:
-    """Several audits side by side, and the differences of all to the first.
+    """Compares several audits with the first.
 
     Texts with the same id of the same data are pairs. Only tests with the same options
     are compared.
@@ -226,7 +226,7 @@ def data_of(comparison: AuditComparison) -> dict[str, Any]:
 
 
 def _document_of(comparison: AuditComparison) -> Document:
-    """All that a comparison says."""
+    """The comparison as a document."""
     first, *others = comparison.names
     parts = [
         *(_against_first(comparison, k) for k in range(1, len(comparison.names))),
@@ -258,7 +258,7 @@ def _document_of(comparison: AuditComparison) -> Document:
 
 
 def reading_note(comparison: AuditComparison) -> str:
-    """How the intervals are to be read."""
+    """States how to read the intervals."""
     n_statistics = sum(1 for _ in told_statistics(comparison))
     n_questions = sum(d is not None for q in comparison.questions for d in q.differences)
     return (
@@ -288,7 +288,7 @@ def _audits(comparison: AuditComparison) -> Table:
 
 
 def _overview(comparison: AuditComparison) -> Table:
-    """Every question with all answers, and what can be told of the differences."""
+    """Every question with all answers and the differences."""
     names = comparison.names
     rows: list[list[Cell]] = []
     for q in comparison.questions:
@@ -306,7 +306,7 @@ def _overview(comparison: AuditComparison) -> Table:
 
 
 def _moved(difference: Difference | None) -> Cell:
-    """A difference as far as it can be told."""
+    """A difference, if it can be told."""
     if difference is None or not difference.n:
         return "not compared"
     if not difference.can_be_told:
@@ -317,7 +317,7 @@ def _moved(difference: Difference | None) -> Cell:
 
 
 def _against_first(comparison: AuditComparison, number: int) -> Section:
-    """What an audit differs in from the first."""
+    """How an audit differs from the first."""
     first, other = comparison.names[0], comparison.names[number]
     return Section(
         f"{other} against {first}",
@@ -328,7 +328,7 @@ def _against_first(comparison: AuditComparison, number: int) -> Section:
 
 
 def _for_users(comparison: AuditComparison) -> Section:
-    """May each be shown, and what may be said with it, by its own answers."""
+    """Whether each attention may be shown, by its audit's own answers."""
     return Section(
         "May this attention be shown to users as an explanation?",
         [
@@ -445,7 +445,7 @@ def maps_of_all(comparison: AuditComparison) -> Iterator[HeatMap]:
 
 
 def _difference_map(comparison: AuditComparison, first: HeatMap, number: int) -> Iterator[HeatMap]:
-    """What an audit's heads do more than the first's."""
+    """Difference between an audit's heads and the first's."""
     statistic = first.key.removeprefix("heads_")
     by_head = {}
     for s in comparison.statistics:
@@ -493,7 +493,7 @@ def _part(difference: Difference | None, part: int) -> float:
 
 
 def charts_of_all(comparison: AuditComparison) -> Iterator[Chart]:
-    """Charts that all audits have, laid over one another; clouds of points are not.
+    """Charts that all audits have, overlaid; clouds of points are left out.
 
     Of many audits the first ones are drawn, which the findings say.
     """
@@ -535,7 +535,7 @@ def _overlaid(charts: Sequence[Chart], names: Sequence[str]) -> Chart:
 
 
 def _sentences_of(charts: Sequence[Chart], names: Sequence[str]) -> Iterator[str]:
-    """What each chart shows; a sentence that all have is said once, at the end."""
+    """Each chart's sentences; those that all share come once, at the end."""
     common = [s for s in charts[0].sentences if all(s in chart.sentences for chart in charts)]
     for chart, name in zip(charts, names, strict=False):
         own = [s for s in chart.sentences if s not in common]
@@ -565,7 +565,7 @@ def _what_differs(comparison: AuditComparison) -> Section:
 
 
 def _how_to_repeat(comparison: AuditComparison) -> Section:
-    """The command of each audit."""
+    """Command of each audit."""
     commands = [
         Section(name, [Listing(repeating("audit", report.provenance))], id=f"command-{k}")
         for k, (name, report) in enumerate(

@@ -1,4 +1,4 @@
-"""Controls: what attention reaches that names nothing, as a yardstick of a test's numbers.
+"""Controls: the numbers of attention that names nothing, as yardsticks.
 
 reassigned: the model itself, the weights of every text given to other tokens of it at
             random (:class:`~hf_attnprobe.attention_model.Reassignable`). It asks whether
@@ -39,14 +39,14 @@ DRAWS = 5
 
 
 def kind_of(control: Control, adapter: AttentionModelBase) -> Control:
-    """The control that is run; by itself reassigned attention, where the model can."""
+    """The kind of control; by default reassigned attention, if the model supports it."""
     if control != "auto":
         return control
     return "none" if adapter.lacks(Reassignable) else "reassigned"
 
 
 def n_draws(options: AuditOptions, adapter: AttentionModelBase) -> int:
-    """How many draws of the control are run."""
+    """Number of draws of the control."""
     if options.control_draws is not None:
         return options.control_draws
     is_cheap = len(adapter.sites()) == 1 and options.time is None
@@ -56,7 +56,7 @@ def n_draws(options: AuditOptions, adapter: AttentionModelBase) -> int:
 def reassigned(
     adapter: AttentionModelBase, options: AuditOptions
 ) -> tuple[AttentionModelBase, ...]:
-    """Every draw of the model with its attention at other tokens.
+    """All draws of the model with its attention moved to other tokens.
 
     Raises:
         AttnProbeError: the model cannot reassign its attention.
@@ -102,7 +102,7 @@ def finish(
     batch: Batch,
     options: AuditOptions,
 ) -> str:
-    """Makes the draws' attention as peaked as the model's; what kind they are, in words.
+    """Makes the draws' attention as peaked as the model's; describes the control in words.
 
     Args:
         draws: of the control, at least one.
@@ -123,7 +123,7 @@ def finish(
 
 
 def with_draws(kind: str, draws: int) -> str:
-    """A control as a report names it: what kind it is, and how often it was drawn.
+    """Describes a control: its kind and number of draws.
 
     >>> with_draws("model weights shuffled", 5)
     'model weights shuffled, 5 draws'
@@ -157,14 +157,14 @@ def sharpen_like(control: AttentionModelBase, model: AttentionModelBase, batch: 
 
 
 def _queries(model: nn.Module) -> list[Tensor]:
-    """The vectors whose product with a state is a score of attention."""
+    """Vectors whose product with a state scores attention."""
     found = [getattr(module, "query", None) for module in model.modules()]
     linear = [query for query in found if isinstance(query, nn.Linear)]
     return [query.weight for query in linear if query.out_features == 1]
 
 
 def _peakedness(model: AttentionModelBase, batch: Batch) -> float:
-    """The mean over texts of the largest weight."""
+    """Mean over texts of the largest weight."""
     observation = model.observe(batch)
     return float(observation.read(model.sites()[0]).amax(-1).mean())
 
@@ -179,7 +179,7 @@ def _padding_rows(model: nn.Module) -> dict[int, int]:
 
 
 def _shuffle(parameter: nn.Parameter, seed: int, kept_row: int | None) -> None:
-    """Shuffles the entries in place, all but those of one row."""
+    """Shuffles the entries in place, except those of one row."""
     free = torch.ones(parameter.shape, dtype=torch.bool)
     if kept_row is not None:
         free[kept_row] = False
@@ -191,7 +191,7 @@ def _shuffle(parameter: nn.Parameter, seed: int, kept_row: int | None) -> None:
 
 
 def _initialised(model: nn.Module, seed: int) -> nn.Module:
-    """A model of the same class and configuration, as it is before training."""
+    """A model of the same class and configuration, before training."""
     if not isinstance(model, PreTrainedModel):
         raise AttnProbeError(
             "expected a Transformers model for --control untrained, got "
@@ -203,7 +203,7 @@ def _initialised(model: nn.Module, seed: int) -> nn.Module:
 
 
 def _from_the_top(model: nn.Module, n_layers: int) -> dict[str, nn.Parameter]:
-    """The parameters of the last blocks and of everything declared behind them."""
+    """Parameters of the last blocks and of everything after them."""
     blocks = _blocks(model)
     if n_layers > len(blocks):
         raise AttnProbeError(

@@ -1,4 +1,4 @@
-"""What differs between several audits: settings, answers, and every number, text by text.
+"""Differences between audits: settings, answers, and every number, text by text.
 
 The first audit is what the others are compared with. Texts with the same id of the same data
 are pairs; only tests with the same options are compared. Pure.
@@ -35,7 +35,7 @@ CANNOT_BE_TOLD = "cannot be told apart"
 
 @dataclass(frozen=True)
 class ComparedQuestion:
-    """One question, as every audit answers it.
+    """One question and every audit's answer.
 
     Attributes:
         rule: key of the rule.
@@ -62,14 +62,15 @@ class ComparedQuestion:
         return RULES[self.rule].question
 
     def answer(self, number: int) -> str:
-        """An audit's answer, of each class where classes differ; empty without one."""
+        """An audit's answer, by class where classes differ; empty if there is none."""
         said = self.findings[number]
         if len(said) == 1:
             return str(said[0].answer)
         return ", ".join(f"{f.group}: {f.answer}" for f in said)
 
     def changed(self, number: int) -> bool:
-        """Whether an audit's answer is another than the first's, and told from it.
+        """Whether an audit's answer differs from the first's, and the difference is told from
+        0.
 
         Not where one of both cannot say.
         """
@@ -104,7 +105,7 @@ class ComparedStatistic:
 
 @dataclass(frozen=True)
 class Setting:
-    """What was not the same in all audits.
+    """A setting that is not equal in all audits.
 
     Attributes:
         name: of the setting, in words.
@@ -168,7 +169,7 @@ def _tails(paths: Sequence[str]) -> list[str]:
 
 
 def differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
-    """Everything of data, settings and versions that is not the same in all.
+    """Data, settings and versions that are not equal in all audits.
 
     Options of tests that an audit did not run, or does not know, are left out.
     """
@@ -208,7 +209,7 @@ def _flat(settings: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
 
 
 def other_meaning(first: AuditResult, other: AuditResult) -> list[str]:
-    """The settings by which two audits explain different things; none where they do not."""
+    """Settings that make two audits explain different things; none if they do not."""
     wrong = []
     for name in MEANING:
         ours, theirs = (_meaning(report, name) for report in (first, other))
@@ -243,7 +244,7 @@ def comparable_tests(
 def cautions(
     reports: Sequence[AuditResult], names: Sequence[str], n_shared: Sequence[int]
 ) -> Iterator[str]:
-    """What the differences cannot say, and what was not compared."""
+    """What the differences cannot show, and what was not compared."""
     first = reports[0]
     prints = {r.provenance.get("model_fingerprint", r.model) for r in reports}
     if len(prints) > 1:
@@ -287,7 +288,7 @@ def cautions(
 
 
 def cautions_of_measures(questions: Sequence[ComparedQuestion]) -> Iterator[str]:
-    """Where what is compared is not what is graded."""
+    """Names the questions where the number compared is not the number graded."""
     compared = [q for q in questions if any(q.differences)]
     ratios = [RULES[q.rule].name.lower() for q in compared if RULES[q.rule].is_ratio]
     if ratios:
@@ -306,7 +307,7 @@ def cautions_of_measures(questions: Sequence[ComparedQuestion]) -> Iterator[str]
 
 
 def shared_texts(first: AuditResult, other: AuditResult) -> int:
-    """The texts of both; 0 where the data are others."""
+    """Number of texts in both; 0 if the data differ."""
     ours, theirs = (r.provenance.get("data_fingerprint") for r in (first, other))
     if ours is None or ours != theirs:
         return 0
@@ -332,7 +333,7 @@ def texts_of(rows: Rows | pd.DataFrame, control: Control) -> Evidence:
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
-    """How far each prediction is right; NaN without a label."""
+    """1 for every right prediction; NaN without a label."""
     if "labelled_value" in predictions:
         error = (predictions.value - predictions.labelled_value).abs()
         return pd.DataFrame({"error": error})
@@ -358,7 +359,7 @@ class Numbers:
 
     @property
     def n_known(self) -> int:
-        """How many audits have it."""
+        """Number of audits that have it."""
         return sum(number is not None for number in self.by_text)
 
 
@@ -391,7 +392,7 @@ def questions_of(
     names: Sequence[str],
     seed: int,
 ) -> tuple[ComparedQuestion, ...]:
-    """Side by side, with simultaneous intervals over all questions of all audits.
+    """All questions, with intervals simultaneous over questions and audits.
 
     Args:
         reports: with their rows.
@@ -431,7 +432,7 @@ def questions_of(
 
 
 def _chosen(reports: Sequence[AuditResult], audits: Sequence[Evidence]) -> dict[str, Numbers]:
-    """By rule the measure that most audits have, and at least two; the first of equals."""
+    """For each rule, the measure that most audits have (at least two); ties go to the first."""
     chosen: dict[str, Numbers] = {}
     for rule, record in RULES.items():
         for measure in record.compared:
@@ -461,7 +462,7 @@ def _comparable(first: AuditResult, other: AuditResult) -> list[str]:
 
 
 def _by_column(sides: Sequence[Sides], seed: int) -> list[dict[Any, Difference]]:
-    """Of every pair the differences by column, with intervals that hold for all at once."""
+    """Differences of each pair by column, with simultaneous intervals."""
     return [
         dict(zip(both.first, changed, strict=True))
         for both, changed in zip(sides, changes(sides, seed=seed), strict=True)
@@ -546,7 +547,7 @@ def signed(difference: Difference | None, *, digits: int = 3) -> str:
 
 
 def difference_sentence(question: ComparedQuestion, number: int, names: Sequence[str]) -> str:
-    """What the difference of an audit to the first says of a question."""
+    """States how an audit differs from the first in one question."""
     rule = RULES[question.rule].name
     first, other = names[0], names[number]
     answers = question.answer(0), question.answer(number)

@@ -1,4 +1,4 @@
-"""How far texts without some of their tokens are from the data.
+"""Distance from the data of texts without some of their tokens.
 
 Erased texts are unlike those that the model was trained on (Hase et al. 2021), and a
 number that comes from them is to be seen beside how unlike they are.
@@ -49,7 +49,7 @@ class Distance:
     random: Estimate
 
     def sentence(self) -> str:
-        """What the two say, with intervals."""
+        """States both shares with their intervals."""
         shares = [
             markdown.interval(e.value, e.ci95, digits=2) for e in (self.attention, self.random)
         ]
@@ -62,7 +62,7 @@ class Distance:
 
 
 def distance_of_erased(sweep: Sweep, site: Site) -> Distance | None:
-    """Deletes tokens of some texts and places what is left among the other texts.
+    """Deletes tokens of some texts and measures how far the rest is from the other texts.
 
     None where units are sentences, the model shows no states, or texts are too few.
     """
@@ -91,7 +91,7 @@ def _observe(sweep: Sweep, texts: Sequence[Text]) -> Observation:
 
 
 def _features(sweep: Sweep, texts: Sequence[Text]) -> np.ndarray:
-    """The largest value over a text's positions, [texts, layers, dimensions]."""
+    """Largest value over a text's positions, [texts, layers, dimensions]."""
     parts = []
     for start in range(0, len(texts), AT_ONCE):
         observation = _observe(sweep, texts[start : start + AT_ONCE])
@@ -105,7 +105,7 @@ def _features(sweep: Sweep, texts: Sequence[Text]) -> np.ndarray:
 
 
 def _erased(sweep: Sweep, site: Site, text: Text) -> tuple[Text, Text]:
-    """The text without a fifth of its units: those with most attention, and random ones.
+    """Texts without a fifth of their units: those with most attention, and random ones.
 
     At least one goes, and one stays.
     """
@@ -132,7 +132,7 @@ def _without(observation: Observation, text: Text, units: Sequence[int]) -> Text
 
 
 def masf_p_values(reference: np.ndarray, held_out: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """How likely a text of the data is as far from the data as each of ``texts``.
+    """Probability that a text of the data is as far from the data as each of ``texts``.
 
     Args:
         reference: features [texts, layers, dimensions] that places are taken from.
@@ -151,7 +151,7 @@ def masf_p_values(reference: np.ndarray, held_out: np.ndarray, texts: np.ndarray
 
 
 def _simes(reference: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """The smallest p of a layer, corrected for its dimensions: [texts, layers]."""
+    """Smallest p of a layer, corrected for its dimensions: [texts, layers]."""
     below = (reference[None] <= features[:, None]).sum(1)
     above = (reference[None] >= features[:, None]).sum(1)
     p = np.sort((np.minimum(below, above) + 1) / (len(reference) + 1), axis=-1)
@@ -160,7 +160,7 @@ def _simes(reference: np.ndarray, features: np.ndarray) -> np.ndarray:
 
 
 def _share_as_low(known: np.ndarray, values: np.ndarray, *, itself: int) -> np.ndarray:
-    """Share of the known values [texts, layers] that are as low, with the value itself."""
+    """Share of the known values [texts, layers] that are as low, the value itself included."""
     as_low = (known[None] <= values[:, None]).sum(1) - itself
     return (as_low + 1) / (len(known) + 1)
 

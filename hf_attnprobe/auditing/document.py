@@ -1,4 +1,4 @@
-"""All that an audit says, as one document: the lead is what the terminal shows. Pure."""
+"""An audit as a document; the terminal shows its lead. Pure."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,7 +84,7 @@ MOST_EMBEDDED = 60
 
 
 def document_of(report: AuditResult) -> Document:
-    """Every form of an audit's report.
+    """An audit as a document, for every output format.
 
     Args:
         report: with its rows; without them there are no charts and no intervals of heads.
@@ -138,7 +138,7 @@ NOT_ASKED = (
 
 
 def lead(report: AuditResult) -> list[Block]:
-    """The verdict, of what it is, and every question with its number."""
+    """The verdict, what it is about, and every question with its number."""
     attention = attention_line(report)
     return [
         Answered("", str(report.answer), _why(report)),
@@ -155,7 +155,7 @@ def lead(report: AuditResult) -> list[Block]:
 
 
 def _why(report: AuditResult) -> str:
-    """What the answer rests on: how many questions say what, by name, and what else makes it."""
+    """What the answer rests on: the count of answers by name, and other reasons."""
     concluded = conclude(report.findings)
     if not concluded.answers:
         return NOT_ASKED
@@ -164,7 +164,7 @@ def _why(report: AuditResult) -> str:
 
 
 def _left_out(provenance: Mapping) -> str:
-    """What became of texts that are too long or empty."""
+    """What happened to texts that are too long or empty."""
     asides = []
     if provenance.get("truncated"):
         asides.append(f"{provenance['truncated']} cut to the model's length")
@@ -174,7 +174,7 @@ def _left_out(provenance: Mapping) -> str:
 
 
 def glance(report: AuditResult) -> Table:
-    """A row for each question: answer, number, and what it is to be compared with.
+    """A row per question: answer, number, and its yardsticks.
 
     Where the texts of predicted classes have different answers, a row for each of these.
     """
@@ -203,7 +203,7 @@ def _glanced(found: Finding, words: Words) -> list[Cell]:
 
 
 def _legend(report: AuditResult) -> list[str]:
-    """What the words of the table mean."""
+    """Explains the words of the table."""
     legend = []
     if "control" in report.provenance:
         legend.append("control: the same weights at other tokens")
@@ -228,7 +228,7 @@ N_FOREMOST = 3
 
 
 def _by_place(report: AuditResult) -> Facts:
-    """What the whole model, its layers and its heads do when they are edited."""
+    """Effects of edits of the whole model, its layers and its heads."""
     found = {name: at_places(report.statistics, name) for name in EDITS}
     whole = [
         f"{EDITS[name]} {markdown.interval(s.mean, s.ci95, digits=2)}"
@@ -252,7 +252,7 @@ def _by_place(report: AuditResult) -> Facts:
 
 
 def _layers(edit: str, means: Mapping[int, float]) -> str:
-    """All layers in their order, or the foremost of many."""
+    """All layers in order, or of many those with the largest effect."""
     layers, of = sorted(means), ""
     if len(layers) > MOST_LAYERS:
         layers = sorted(layers, key=lambda layer: -means[layer])[:N_FOREMOST]
@@ -261,7 +261,7 @@ def _layers(edit: str, means: Mapping[int, float]) -> str:
 
 
 def _heads(report: AuditResult) -> list[str]:
-    """How many heads matter and agree, and the foremost with their intervals."""
+    """How many heads matter and agree, and the strongest with their intervals."""
     found = {name: heads_of(report.statistics, report.rows, name) for name in (*EDITS, TAU)}
     several = [name for name, heads in found.items() if len(heads.means) > 1]
     told = [_foremost(EDITS[name], MATTERS, found[name]) for name in several if name != TAU][:1]
@@ -283,7 +283,7 @@ def _foremost(what: str, threshold: float, heads: Heads) -> str:
 
 
 def predicts_note(report: AuditResult) -> list[str]:
-    """What is predicted, and what a change, a flip and a loss of it are."""
+    """What the model predicts, and what a change, a flip and a loss of it mean."""
     words = report.words
     if not words.predicts:
         return []
@@ -291,7 +291,7 @@ def predicts_note(report: AuditResult) -> list[str]:
 
 
 def units_note(report: AuditResult) -> list[str]:
-    """What the texts and their units are, where that is not one text of tokens."""
+    """What texts and units are, unless they are texts of tokens."""
     notes = []
     columns = report.provenance.get("text_columns", "")
     if columns not in ("", "text", "sentence"):
@@ -317,7 +317,7 @@ def units_note(report: AuditResult) -> list[str]:
 
 
 def target_note(report: AuditResult) -> list[str]:
-    """Which class is explained where it is not the predicted one."""
+    """The explained class, if it is not the predicted one."""
     targets: dict[str, list[str]] = {}
     for test, options in report.provenance.get("options", {}).items():
         if options.get("target") is not None:
@@ -331,7 +331,7 @@ def target_note(report: AuditResult) -> list[str]:
 
 
 def attention_line(report: AuditResult) -> str:
-    """Which attention is meant, and its share that is not shown; empty if not known."""
+    """Which attention is meant, and its share on tokens not shown; empty if unknown."""
     which = report.provenance.get("attention")
     if not which:
         return ""
@@ -378,7 +378,7 @@ def _calibrated(report: AuditResult) -> str | None:
 
 
 def _quality(findings: Sequence[Finding]) -> str | None:
-    """Accuracy beside that of always saying the same, where both are known."""
+    """Accuracy and that of the most frequent answer, if both are known."""
     for f in findings:
         if f.rule == "accuracy" and f.n and "majority" in f.yardsticks:
             majority = f.yardsticks["majority"]
@@ -397,7 +397,7 @@ def _compared_with(report: AuditResult) -> str:
 
 
 def _tested(report: AuditResult) -> str:
-    """Which attention the answer is about."""
+    """The attention that the answer is about."""
     places = {(s.layer, s.head) for s in report.statistics}
     n_all = len(heads_of_model(report))
     n_heads = len(tested_heads(report))
@@ -413,7 +413,7 @@ def _tested(report: AuditResult) -> str:
 
 
 def classes_note(report: AuditResult) -> str | None:
-    """The classes, and how many texts are predicted each, where that is known."""
+    """The classes, and the number of texts predicted each, if known."""
     classes = [str(c) for c in report.provenance.get("classes", [])]
     if not classes:
         return None
@@ -429,7 +429,9 @@ def classes_note(report: AuditResult) -> str | None:
 
 
 def for_users(report: AuditResult) -> Section:
-    """May it be shown, what speaks for and against, and what would change that."""
+    """Whether the attention may be shown, the reasons for and against, and what would change
+    that.
+    """
     return Section(
         "May this attention be shown to users as an explanation?",
         [
@@ -458,7 +460,7 @@ def standing(report: AuditResult) -> Section:
 
 
 def card(finding: Finding, words: Words, *said: str | None) -> Answered:
-    """A question with its graded answer, its number on a line, and what is beside it.
+    """A question with its answer, its number on a line, and its yardsticks.
 
     Args:
         finding: the answer.
@@ -481,7 +483,7 @@ def card(finding: Finding, words: Words, *said: str | None) -> Answered:
 
 
 def _on_the_line(finding: Finding) -> Note | None:
-    """What the line is of, and how many texts are behind it."""
+    """Names the number on the line and its number of texts."""
     if not finding.number:
         return None
     most = ": at most" if finding.is_upper_bound else ":"
@@ -505,7 +507,7 @@ def number_line_of(finding: Finding) -> NumberLine | None:
 
 
 def on_scale(finding: Finding) -> dict[str, float]:
-    """What stands at which place of the scale, by what it is.
+    """Positions on the scale, by name.
 
     Without a control the scale begins at chance.
     """
@@ -544,7 +546,7 @@ def _rule(finding: Finding) -> list[str]:
 
 
 def questions(report: AuditResult) -> Section:
-    """A card for each question about attention, its charts behind it."""
+    """A card for each question about attention, followed by its charts."""
     asked = [f for f in report.findings if f.is_about_attention]
     charts = _charts(report)
     parts: list[Block] = []
@@ -563,7 +565,7 @@ def questions(report: AuditResult) -> Section:
 
 
 def _charts(report: AuditResult) -> tuple[Chart, ...]:
-    """Those of the attention that the answers are about."""
+    """Charts of the attention that the answers are about."""
     site = site_of_model(report.rows) if len(report.rows) else None
     if site is None:
         return ()
@@ -577,7 +579,7 @@ def _charts(report: AuditResult) -> tuple[Chart, ...]:
 
 
 def published_as(report: AuditResult) -> Published | None:
-    """What the papers call data and model; None where the model's kind is not known."""
+    """The papers' names of data and model; None if the kind of model is unknown."""
     kind = report.provenance.get("architecture")
     if kind is None:
         return None
@@ -631,7 +633,7 @@ def _of_classes(report: AuditResult, name: str) -> list[Statistic]:
 
 
 def heads_section(report: AuditResult) -> Section | None:
-    """All that is known of single heads and groups; None of a model with one head."""
+    """Single heads and groups; None for a model with one head."""
     if not has_several(report.statistics):
         return None
     statistics, rows, words = report.statistics, report.rows, report.words

@@ -1,4 +1,4 @@
-"""What an audit will take: the first round of it is run and kept, and the clock tells of the rest.
+"""Estimates what an audit takes: runs and keeps its first round, then asks the clock.
 
 The estimate is measured, not modelled: what a step costs depends on test, site and length, and no
 formula knew all three. Two heads and a group of each test run on a few texts of several lengths, and
@@ -54,7 +54,7 @@ DEAR = 0.3
 
 @dataclass(frozen=True)
 class Seconds:
-    """Where the time of an audit goes.
+    """Seconds of an audit, by what they are spent on.
 
     Attributes:
         preparation: to load, encode and check; it was taken already by the estimate.
@@ -74,7 +74,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class AuditEstimate:
-    """What is left of an audit, from its first round.
+    """Work left of an audit, judged by its first round.
 
     Attributes:
         n_texts: texts of the audit.
@@ -142,7 +142,7 @@ class AuditEstimate:
         )
 
     def shorter_ways(self) -> list[str]:
-        """What takes less, where it takes long: by --time, without heads, with fewer tests."""
+        """Names shorter audits where this one takes long: --time, no single heads, fewer tests."""
         if self.seconds.total < LONG:
             return []
         ways = ["--time 10m reports what is known by then"]
@@ -157,7 +157,7 @@ class AuditEstimate:
 
 
 def in_bytes(n_bytes: float) -> str:
-    """Bytes in words.
+    """A number of bytes in words.
 
     >>> in_bytes(1_340_000_000), in_bytes(52_000)
     ('1.3 GB', '52 KB')
@@ -180,7 +180,7 @@ def estimate_audit(
     tokenizer: PreTrainedTokenizerBase | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AuditEstimate:
-    """What :func:`audit` with these arguments will take.
+    """Estimates what :func:`audit` with these arguments takes.
 
     It begins the audit: it runs each test at a few sites on a few texts, keeps these rows where
     there is a folder, and makes the report once of them. What the folder holds already is not
@@ -239,7 +239,7 @@ def estimate_audit(
 
 
 def _measure(sweep: Sweep, work: Sequence[Work], kind: str) -> None:
-    """The first round: every test at a few sites, on samples of several sizes.
+    """Runs the first round: every test at a few sites, on samples of several sizes.
 
     A few texts of middle length and one alone, larger batches while they are quick, and the
     longest texts.
@@ -263,7 +263,7 @@ def _measure(sweep: Sweep, work: Sequence[Work], kind: str) -> None:
 
 
 def _sample(sweep: Sweep, left: list[Work], n_texts: int, job: int | None = None) -> float:
-    """Runs a sample of the work that is left, in place; seconds."""
+    """Runs a sample of the work left, in place; returns seconds."""
     begun = sweep.clock.passed
     if left:
         left[:] = first_round(sweep, left, n_texts, job)
@@ -273,7 +273,7 @@ def _sample(sweep: Sweep, left: list[Work], n_texts: int, job: int | None = None
 def _without_heads(
     job: PreparedAudit, turns: Sequence[tuple[Sweep, list[Work]]], seconds: Seconds
 ) -> float | None:
-    """Seconds of the same audit without single heads; None where it has none, or no groups."""
+    """Seconds of the same audit without single heads; None if it has none, or no groups."""
     if not (job.options.single_heads and job.choice.groups):
         return None
     total = seconds.preparation + seconds.report
@@ -327,7 +327,7 @@ def _report(
 
 
 def _n_passes(sweep: Sweep, rows: pd.DataFrame, options: AuditOptions) -> int:
-    """Forward passes of single texts that a report makes."""
+    """Number of forward passes of single texts for a report."""
     adapter, n_texts = sweep.adapter, len(sweep.texts)
     is_pruned = options.prune and "zero_tvd" in set(rows.statistic)
     is_pruned = is_pruned and adapter.lacks(MaskedReplay) is None and len(adapter.sites()) > 1

@@ -1,4 +1,4 @@
-"""Which texts an audit shows, and why.
+"""Chooses the texts that an audit shows, with the reasons.
 
 Up to half are texts where tests disagree most, then sure but wrong predictions and a text
 of every predicted class; the rest are drawn by the hash of their ids, so that ordinary
@@ -49,7 +49,7 @@ def shown_texts(
     examples: "datasets.Dataset",
     options: AuditOptions,
 ) -> tuple[ShownText, ...]:
-    """The texts that an audit shows, kept in its folder so that none is scored twice.
+    """The texts that an audit shows; kept in its folder, so that each is scored once.
 
     Scored is by the tests that ran, so it takes no longer than those took for as many
     texts. Of images nothing is shown.
@@ -110,7 +110,7 @@ def _strings_of(examples: "datasets.Dataset", ids: set[int]) -> dict[int, list[S
 
 @dataclass(frozen=True)
 class Chosen:
-    """A text that is shown, and why.
+    """A text to show, and the reason.
 
     Attributes:
         example_id: of the text.
@@ -123,7 +123,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A way in which tests disagree about a text.
+    """A way in which tests can disagree about a text.
 
     Attributes:
         words: with places for the statistics, ``@`` and what is behind it left out.
@@ -178,7 +178,7 @@ DRAWN = "drawn by chance"
 
 
 def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Chosen]:
-    """Up to ``n`` texts to show.
+    """Chooses up to ``n`` texts to show.
 
     Args:
         rows: of the audit.
@@ -209,7 +209,7 @@ def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Cho
 def _disagreeing(
     rows: Rows, predictions: pd.DataFrame, chosen: dict[int, str]
 ) -> Iterator[tuple[int, str]]:
-    """Of each kind of disagreement the text where it is largest, but for those chosen."""
+    """For each kind of disagreement, the text with the largest, among those not yet chosen."""
     site = shown_site(rows)
     if site is None:
         return
@@ -237,7 +237,7 @@ def _wrong(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
 
 
 def is_right(predictions: pd.DataFrame) -> pd.Series:
-    """The share of a text's labels that is met; NaN without labels."""
+    """Share of a text's labels predicted right; NaN without labels."""
     if "correct" in predictions:
         return predictions.correct
     right = (predictions.predicted_class == predictions.label).astype(float)
@@ -247,7 +247,7 @@ def is_right(predictions: pd.DataFrame) -> pd.Series:
 def _of_classes(
     predictions: pd.DataFrame, chosen: dict[int, str], classes: Sequence[str]
 ) -> Iterator[tuple[int, str]]:
-    """A text of every predicted class that no chosen one is of."""
+    """A text for every predicted class that no chosen text has."""
     predicted = predictions.predicted_class.astype(int)
     seen = set(predicted.reindex([*chosen]))
     for number in sorted(set(predicted) - seen - {-1}):
@@ -256,7 +256,7 @@ def _of_classes(
 
 
 def shown_site(rows: Rows) -> Site | None:
-    """Where the shown attention is: what stands for the model, else the head that matters.
+    """The site whose attention is shown: the model's, else the head that matters most.
 
     That is the one whose zero-ablation moves the output most, or else whose shuffling
     does; without such numbers the first group or head that was tested.
@@ -275,7 +275,7 @@ def shown_site(rows: Rows) -> Site | None:
 
 
 def attention_in_words(model: AttentionModelBase, site: Site, rows: Rows) -> str:
-    """Which attention is shown; empty where a model has only one."""
+    """Names the attention shown; empty if a model has only one."""
     n_heads = len(model.sites())
     if n_heads == 1:
         return ""

@@ -1,4 +1,4 @@
-"""Maps of single heads, and groups of heads beside them. Pure: statistics and rows in.
+"""Maps of single heads, and charts of groups of heads. Pure: statistics and rows in.
 
 Whoever reads a map looks for its largest number, so its intervals hold for all heads at
 once; see :func:`hf_attnprobe.auditing.heads.head_intervals`.
@@ -79,7 +79,7 @@ def _map(name: str, heads: Heads, sides: Sequence[range], words: Words) -> HeatM
 
 
 def _map_finding(measure: Measure, heads: Heads, words: Words) -> str:
-    """The foremost head with its interval, and how many surely count."""
+    """The head with the largest value, its interval, and how many heads surely count."""
     n, n_known, foremost = len(heads.means), len(heads.intervals), heads.ranked[0]
     named = f"{head_name(foremost)} (layer.head, from 0)"
     most = words.fill(measure.most, head=named, value=heads.said(foremost))
@@ -161,7 +161,7 @@ def _group(place: Place) -> str:
 
 
 def _foremost(heads: Heads, groups: Mapping[str, Statistic]) -> dict[str, Place]:
-    """The head of the largest mean of each group."""
+    """The head with the largest mean in each group."""
     upwards = sorted(heads.means, key=heads.means.__getitem__)
     found = {name: place for place in upwards for name in (WHOLE, f"layer {place[0]}")}
     return {name: found[name] for name in groups if name in found}

@@ -1,4 +1,4 @@
-"""What single heads and groups of heads do, in tables. Pure: statistics and rows in."""
+"""Tables of the effects of single heads and groups. Pure: statistics and rows in."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ METHOD = (
 def group_section(
     statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words = CLASSES
 ) -> list[Block]:
-    """What only groups of heads have: parts of a prediction, rankings of the input.
+    """Results that only groups of heads have: parts of a prediction, rankings of the input.
 
     Args:
         statistics: of an audit.
@@ -91,7 +91,7 @@ def part_section(statistics: Sequence[Statistic]) -> Section:
 
 
 def place_name(place: Place, head_sets: Sequence[str]) -> str:
-    """``layer.head``, or what a group of heads is called.
+    """``layer.head``, or the name of a group of heads.
 
     >>> place_name((3, 9), []), place_name((3, -1), []), place_name((-1, -1), [])
     ('3.9', 'layer 3', 'all attention')
@@ -121,7 +121,7 @@ def order_of(place: Place) -> tuple[int, Place]:
 def _removal_table(
     statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words
 ) -> list[Block]:
-    """Groups and their rankings down, comprehensiveness and sufficiency across.
+    """Groups and their rankings in rows, comprehensiveness and sufficiency in columns.
 
     A ranking that takes no attention is of the whole text, and stands there once.
     """
@@ -169,7 +169,7 @@ COLUMNS = (
 
 
 def site_table(report: AuditResult) -> Table:
-    """Sites down, statistics over all texts across, each with its interval."""
+    """Sites in rows, statistics over all texts in columns, with intervals."""
     found = {name: at_places(report.statistics, name) for name in COLUMNS}
     found = {name: values for name, values in found.items() if values}
     ends = {name: head_intervals(report.rows, name) for name in found}
@@ -194,7 +194,7 @@ def site_table(report: AuditResult) -> Table:
 
 
 def head_tables(statistics: Sequence[Statistic], words: Words = CLASSES) -> list[Block]:
-    """Tables, layers down and heads across, of what has neither a map nor a column above.
+    """Tables with layers in rows and heads in columns, for statistics shown nowhere else.
 
     There is one for each statistic that its test has a title for. A test without titles
     has one for each of its statistics.
@@ -232,7 +232,7 @@ def _titles(statistics: Sequence[Statistic]) -> dict[str, str]:
 
 
 def _grid(values: Mapping[Place, float], caption: str) -> Table:
-    """Layers down, heads across; a dash where a head was not tested."""
+    """Layers in rows, heads in columns; a dash where a head was not tested."""
     layers, heads = (sorted({place[k] for place in values}) for k in (0, 1))
     across = range(heads[-1] + 1)
 
@@ -285,7 +285,7 @@ def _share(share: float, n_texts: int) -> Number:
 
 
 def few_parts(statistics: Sequence[Statistic]) -> list[Statistic]:
-    """Of what is said of each part of a prediction only the first parts."""
+    """Keeps statistics of the first parts only, for predictions with many parts."""
     seen: Counter[str] = Counter()
     kept = []
     for s in statistics:

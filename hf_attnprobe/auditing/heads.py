@@ -1,4 +1,4 @@
-"""What single heads do: their numbers with intervals that hold for all at once, and sentences."""
+"""Statistics of single heads, with intervals that hold for all at once, and sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ Intervals = Mapping[Place, tuple[float, float]]
 
 
 def head_name(place: Place) -> str:
-    """A head as reports call it: layer and head, both from 0.
+    """A head's name in reports: layer and head, both from 0.
 
     >>> head_name((5, 3))
     '5.3'
@@ -44,7 +44,7 @@ def head_name(place: Place) -> str:
 
 @dataclass(frozen=True)
 class Heads:
-    """One number of every head.
+    """One statistic of every head.
 
     Attributes:
         means: over the texts, by (layer, head).
@@ -63,7 +63,7 @@ class Heads:
         return sorted(self.intervals or self.means, key=self.means.__getitem__, reverse=True)
 
     def surely(self, threshold: float) -> list[Place]:
-        """Those whose interval lies at the threshold or above."""
+        """Heads whose interval lies at the threshold or above."""
         return [p for p in self.ranked if p in self.intervals and self.intervals[p][0] >= threshold]
 
     def said(self, place: Place) -> str:
@@ -78,7 +78,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of every head that is worth a map.
+    """A statistic of heads that has a map.
 
     Attributes:
         title: of the map.
@@ -102,7 +102,7 @@ class Measure:
 
 
 def _effect(title: str, done: str, source: str) -> Measure:
-    """A change of the output by an edit of a head."""
+    """A change of the output when a head is edited."""
     most = f"each {done} alone, head {{head}} moves the output most: {{value}} ({{distance}})"
     return Measure(f"Output change when one head{title}", most, source, MATTERS, "{measured}", done)
 
@@ -174,7 +174,7 @@ MEASURES = {
 
 
 def at_places(statistics: Sequence[Statistic], name: str) -> dict[Place, Statistic]:
-    """A statistic over all texts, by (layer, head), groups of heads among them."""
+    """A statistic over all texts by (layer, head), including groups of heads."""
     return {
         (s.layer, s.head): s
         for s in statistics
@@ -183,7 +183,7 @@ def at_places(statistics: Sequence[Statistic], name: str) -> dict[Place, Statist
 
 
 def by_head(statistics: Sequence[Statistic], name: str) -> dict[Place, float]:
-    """The mean of a statistic over all texts, by (layer, head); no groups of heads."""
+    """Mean of a statistic over all texts by (layer, head), without groups."""
     return {p: s.mean for p, s in at_places(statistics, name).items() if min(p) >= 0}
 
 
@@ -262,7 +262,7 @@ MIN_HEADS = 10  # heads from which on a correlation over heads is read
 def head_sentences(
     statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, words: Words = CLASSES
 ) -> list[str]:
-    """What no map of heads says: where erasing by attention fails, and how the screen did.
+    """Sentences beside the maps: where erasing by attention fails, and how good the screen was.
 
     Args:
         statistics: of an audit.
@@ -312,7 +312,7 @@ def screen_sentences(statistics: Sequence[Statistic], rows: Rows | pd.DataFrame)
 
 
 def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
-    """Spearman's ρ of two columns, with its interval over rows; or why it has none."""
+    """Spearman's ρ of two columns, with its interval over rows or the reason for its absence."""
     question = f"whether {estimate} ranks heads as {exact} does cannot be said"
     n_heads = len(values)
     if n_heads < MIN_HEADS:
@@ -359,7 +359,7 @@ MOST_NAMED = 5
 
 
 def which_heads(report: "AuditResult") -> str | None:
-    """The answer for one edit; None where no single heads were edited."""
+    """Which heads matter by one edit; None if no single heads were edited."""
     for name, (edited, all_edited) in EDITED.items():
         found = heads_of(report.statistics, report.rows, name)
         if len(found.means) > 1:
@@ -369,18 +369,18 @@ def which_heads(report: "AuditResult") -> str | None:
 
 
 def heads_of_model(report: "AuditResult") -> set[Place]:
-    """All heads with any number, those among them that were only screened."""
+    """All heads with any statistic, including those only screened."""
     return {(s.layer, s.head) for s in report.statistics if min(s.layer, s.head) >= 0}
 
 
 def tested_heads(report: "AuditResult") -> set[Place]:
-    """The heads that were tested one by one, and not only screened."""
+    """Heads tested one by one, not only screened."""
     tested = {(s.layer, s.head) for s in report.statistics if s.test != "screen"}
     return tested & heads_of_model(report)
 
 
 def _untested(report: "AuditResult", n_tested: int) -> str:
-    """Says that only some heads had this edit, and how they were chosen."""
+    """States that only some heads had this edit, and how they were chosen."""
     n = len(heads_of_model(report))
     if n <= n_tested:
         return ""
@@ -390,7 +390,7 @@ def _untested(report: "AuditResult", n_tested: int) -> str:
 
 
 def _answer(heads: Heads, edited: str) -> str:
-    """Which heads surely matter, how many may, and which moves the output most."""
+    """States which heads surely matter, how many may, and which moves the output most."""
     means, largest = heads.means, heads.ranked[0]
     if not heads.intervals:
         return (
@@ -429,7 +429,7 @@ def _answer(heads: Heads, edited: str) -> str:
 
 
 def _beside(report: "AuditResult", name: str, all_edited: str) -> str:
-    """The largest layer, and the model's attention as a whole."""
+    """States the effect of the strongest layer and of all attention."""
     found = at_places(report.statistics, name)
     layers = {p: s for p, s in found.items() if p[0] >= 0 and p[1] == ALL}
     said = []

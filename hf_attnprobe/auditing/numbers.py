@@ -1,4 +1,4 @@
-"""The numbers of an audit as tables: rankings, comparisons, all statistics, the papers'."""
+"""Tables of an audit's numbers: rankings, comparisons, all statistics, published values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -62,7 +62,7 @@ def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
 
 
 def of_test(test: str, statistics: Sequence[Statistic], rows: Rows) -> list[Block]:
-    """What a test has beside its statistics one by one.
+    """Tables and sentences of a test beyond its single statistics.
 
     Args:
         test: its name.
@@ -80,7 +80,7 @@ def of_test(test: str, statistics: Sequence[Statistic], rows: Rows) -> list[Bloc
 
 
 def tag_table(statistics: Sequence[Statistic]) -> Table:
-    """Where attention goes by the tags of words (Mohankumar et al. 2020, Section 5.4)."""
+    """Attention by the tags of words (Mohankumar et al. 2020, Section 5.4)."""
     known = named(statistics)
     tags = [n.partition("@")[2] for n in known if n.startswith("attention_share@")]
     table: list[list[Cell]] = []
@@ -158,7 +158,7 @@ def fraction_table(statistics: Sequence[Statistic], rows: Rows) -> Table | None:
 
 
 def _fraction_title(n: int, is_exact: bool) -> str:
-    """Which texts these are, and what the columns mean."""
+    """States which texts these are, and what the columns mean."""
     flipped = "some set of tokens" if is_exact else "some of the tried orders"
     best = "the smallest set" if is_exact else "the best of the tried orders"
     return (
@@ -192,7 +192,7 @@ def _fraction_row(
 
 
 def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
-    """What the smallest set says, how far from the data, and what is mere algebra."""
+    """Sentences about the smallest set, the distance from the data, and what is algebra alone."""
     known = named(statistics)
     sentences = (
         _smallest_set(known),
@@ -229,7 +229,7 @@ def _smallest_set_bound(bound: Statistic | None) -> str | None:
 
 
 def _far_from_data(mass: Statistic | None) -> str | None:
-    """Whether the decision flips on a rest of attention that no training text had."""
+    """Whether the decision flips where less attention is left than in any training text."""
     if mass is None or mass.median <= NEARLY_ALL:
         return None
     rest = 1 - mass.median
@@ -263,7 +263,7 @@ def _proportional(agreement: Statistic | None) -> str | None:
 
 
 def comparisons(compared: Sequence[Comparison]) -> list[Block]:
-    """Rankings compared on the same texts, test by test: as a table, and how."""
+    """Rankings compared on the same texts, by test: a table, and how it was made."""
     return [
         Folded(
             f"{test}: rankings compared on the same texts (first − second; clear at corrected "
@@ -318,7 +318,7 @@ READING = (
 
 
 def delta_table(rows: Rows) -> list[Block]:
-    """ΔJS in bins of Δα, of the audit of one head."""
+    """ΔJS in bins of Δα, for an audit of one head."""
     wide = rows.named(["delta_js", "delta_attention"]).by_name()
     if not {"delta_js", "delta_attention"} <= set(wide):
         return []
@@ -389,7 +389,7 @@ def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
 
 
 def _beside(beside: Contrast) -> list[Cell]:
-    """The control's mean, and the paired difference to it."""
+    """The control's mean, and the paired difference from it."""
     return [beside.control_mean, beside]
 
 
@@ -436,7 +436,7 @@ def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
 
 
 def published_beside_ours(report: AuditResult) -> Section | None:
-    """Numbers of Jain & Wallace 2019 for this data set; None where there are none."""
+    """Jain & Wallace's 2019 numbers for this data set; None if there are none."""
     dataset = report.dataset.published_as
     encoder = report.provenance.get("architecture", {}).get("encoder")
     rows = [

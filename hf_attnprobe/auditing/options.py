@@ -22,7 +22,7 @@ Task = Literal[
 
 @dataclass(frozen=True)
 class AuditOptions(Options):
-    """Where an audit looks, and how it runs."""
+    """What an audit tests, and how it runs."""
 
     layers: Sequence[int] | None = option(None, "layers to test (default: all)", metavar="LAYER")
     heads: Sequence[int] | None = option(
@@ -195,5 +195,5 @@ class AuditOptions(Options):
 
     @property
     def in_haste(self) -> bool:
-        """Whether tests of which nothing is said do less for each text."""
+        """Whether tests that were not configured do less for each text."""
         return self.time is not None

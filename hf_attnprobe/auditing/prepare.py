@@ -1,4 +1,4 @@
-"""An audit before its first test: model, texts and tests loaded, checked and told apart from others."""
+"""Prepares an audit: loads and checks model, texts and tests, and identifies them."""
 
 import contextlib
 import dataclasses
@@ -76,7 +76,7 @@ def fingerprints(subject: Subject) -> dict[str, str]:
 
 
 def _of_configuration(model: nn.Module) -> str:
-    """Of the settings, and of buffers that are not saved with the weights."""
+    """Fingerprint of the settings, and of buffers that are not saved with the weights."""
     config, saved = getattr(model, "config", None), model.state_dict().keys()
     settings = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
     buffers = {n: b for n, b in model.named_buffers() if n not in saved}
@@ -251,7 +251,7 @@ def audit_asked_for(
 
 
 def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
-    """What the papers' tables are divided by, of attention classifiers."""
+    """Fields of an attention classifier by which the papers' tables are divided."""
     config = getattr(adapter.model, "config", None)
     if not isinstance(config, AttentionClassifierConfig):
         return {}
@@ -261,7 +261,7 @@ def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
 def _unit_of_number(
     prediction: Prediction, spread: float | None, options: AuditOptions
 ) -> dict[str, str]:
-    """What a change of a number is counted in, where that is no given size."""
+    """The unit of changes of a predicted number, unless it was given."""
     by_labels = options.scale is None and prediction.scale == spread
     if not (prediction.is_number and by_labels):
         return {}
@@ -296,7 +296,7 @@ def _identity(
     options: AuditOptions,
     choice: Choice,
 ) -> dict[str, Any]:
-    """What the rows of a folder belong to."""
+    """Identifies what the rows of a folder belong to."""
     screen: Any = options.screen
     if screen is not None:  # other texts may put other heads first
         screen = [screen, data.test_limit, "crossed"]
@@ -342,7 +342,7 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
 
 
 def finish_control(subject: Subject, examples: "datasets.Dataset", options: AuditOptions) -> str:
-    """Makes the control's attention as peaked as the model's; what it is, in words."""
+    """Makes the control's attention as peaked as the model's; describes it in words."""
     if not subject.controls:
         return "none"
     batch = reference_batch(subject.adapter, subject.tokenizer, examples)
@@ -357,7 +357,7 @@ def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Datas
 
 
 def sweep_of(job: PreparedAudit, folder: Path, clock: Clock) -> Sweep:
-    """The work of the audit, its rows in a folder."""
+    """The work of the audit and the folder of its rows."""
     return Sweep(
         adapter=job.subject.adapter,
         texts=job.tokenized.texts,

@@ -1,4 +1,4 @@
-"""Rows against the model itself: what is recorded of a text is what it says of it alone.
+"""Checks rows against the model: what is recorded of a text is what the model says of it alone.
 
 The model runs as its users run it, on all that the tokenizer gives for one text, without
 adapter, batch or padding. So this finds inputs that were lost on the way, models that
@@ -35,7 +35,7 @@ NOT_ALONE = (
 def said_of(
     adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """What rows hold of predictions [batch, entries], each [batch]."""
+    """Recorded facts about predictions [batch, entries], each [batch]."""
     assert batch.labels is not None  # collate gives −1 to unlabelled texts
     n_tokens = batch.content_mask.sum(-1)
     return prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
@@ -57,7 +57,7 @@ def check_rows(
     where: str,
     cause: str,
 ) -> None:
-    """Checks that rows say of each text what the model itself says of it alone.
+    """Checks that recorded rows equal what the model computes for each text alone.
 
     A model that cannot be run by itself is not asked.
 
@@ -100,7 +100,7 @@ def _own(
     statistic: str,
     predicted: int,
 ) -> float:
-    """The model's own number of a text: of the recorded class where there is one."""
+    """The model's own number for a text, for the recorded class if there is one."""
     if statistic == "probability" and predicted >= 0:
         return float(native[0, predicted])
     return float(said_of(adapter, batch, native)[statistic])
@@ -130,7 +130,7 @@ def compared_with_float32(
     texts: Sequence[Text],
     pad_token_id: int,
 ) -> dict[str, dict[str, float]]:
-    """How far an audit in half precision is from one in float32, on its longest texts.
+    """Difference between an audit in half precision and one in float32, on the longest texts.
 
     Compared are the probabilities, and the change of the output where the attention of
     the last head that can be edited is made uniform.

@@ -1,4 +1,4 @@
-"""Whatever would stop an audit later stops it here, before anything is written."""
+"""Rehearses an audit, so that errors come before anything is written."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def rehearse(
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     rationales: bool,
 ) -> None:
-    """Runs the model on the longest and the shortest texts, and asks every test.
+    """Runs the model on the longest and the shortest texts, and each test's check.
 
     Args:
         texts: of the audit, or a sample of them.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Report(AuditResult, Documented):
-    """What an audit says. ``print(report)`` gives the verdict, a line per question.
+    """The report of an audit. ``print(report)`` gives the verdict and a line per question.
 
     A notebook shows it as a page; ``to_text(verbose=True)`` and ``to_markdown()`` have
     all numbers, ``summary_frame()``, ``wide_frame()`` and ``to_pandas()`` give them as
@@ -61,11 +61,11 @@ class Report(AuditResult, Documented):
         return read_audit(folder)
 
     def document(self) -> Document:
-        """All that it says."""
+        """The report as a document."""
         return document_of(self)
 
     def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
-        """All that can be drawn of the rows, as data, in the order of the questions.
+        """All charts as data, in the order of the questions.
 
         Args:
             site: layer and head; by default what stands for the model's attention.
@@ -140,7 +140,7 @@ MANY = (
 
 
 def notes_on_size(n_texts: int) -> list[str]:
-    """What is computed otherwise of many texts."""
+    """Notes on what is computed differently for many texts."""
     return [MANY] if n_texts > MANY_TEXTS else []
 
 
@@ -153,7 +153,7 @@ def found_in(
     shares_draws: bool = False,
     rules: Mapping[str, Rule] = RULES,
 ) -> dict[str, Any]:
-    """What a report says of rows, wherever they lie, as the fields of a result.
+    """Fields of a result from rows, wherever they are stored.
 
     Args:
         rows: of the audit.
@@ -199,7 +199,7 @@ def read_audit(folder: str | Path) -> Report:
 
 
 def _check_audit(data: Mapping, source: str) -> None:
-    """Raises AttnProbeError for the summary of another version or of another verb."""
+    """Raises AttnProbeError for a summary of another version or verb."""
     if "scores" in data:
         raise AttnProbeError(
             f"expected the summary of an audit, {source} is a retraining's, whose mark is "
@@ -221,7 +221,7 @@ def from_json(data: Mapping) -> Report:
 
 
 def place_lines(folder: str | Path | None) -> list[str]:
-    """Where page, numbers and rows of an audit lie; how to keep them where they do not."""
+    """Names the files of an audit, or says how to keep them."""
     more = "All numbers: --verbose."
     if folder is None:
         return [f"{more} Nothing was kept; --output-dir DIR keeps page and rows."]

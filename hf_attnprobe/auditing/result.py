@@ -1,4 +1,4 @@
-"""What an audit found, as data; to JSON and back.
+"""Results of an audit as data; to JSON and back.
 
 Whatever shows an audit (terminal, Markdown, page) takes an :class:`AuditResult`;
 :class:`hf_attnprobe.auditing.report.Report` is one that knows how it is shown.

@@ -1,4 +1,4 @@
-"""The data arguments of every verb, in one place.
+"""The data arguments that every verb takes.
 
 What reads data is imported when data are read, so that a command knows its flags without it.
 """
@@ -97,5 +97,5 @@ class Data(Options):
 
 
 def as_data(dataset: Any) -> Data:
-    """What a verb was given, as :class:`Data`."""
+    """The data given to a verb, as :class:`Data`."""
     return dataset if isinstance(dataset, Data) else Data(dataset)

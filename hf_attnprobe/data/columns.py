@@ -1,4 +1,4 @@
-"""Which columns of a data set are its texts, or its images.
+"""Finds the columns with the texts or images of a data set.
 
 A text is one segment, or two: a premise and a hypothesis, a question and its context.
 Nothing is guessed where a data set has columns for both readings.
@@ -41,7 +41,7 @@ BOTH = (
 
 @dataclass(frozen=True)
 class TextColumns:
-    """The columns that were read as texts.
+    """The columns read as texts.
 
     Attributes:
         text: of the text; several are joined by a space.
@@ -61,7 +61,7 @@ def choose_columns(
     text: str | Sequence[str] | None,
     text_pair: str | None,
 ) -> TextColumns:
-    """The text columns among those that are ``present``.
+    """Chooses the text columns among those that are ``present``.
 
     Args:
         text, text_pair: what the user or a recipe names. Without either a known pair is
@@ -119,7 +119,7 @@ def _check_pair(columns: TextColumns) -> TextColumns:
 
 
 def _first_of(present: Sequence[str], text_pair: str) -> str:
-    """The column of the first texts, where only that of the second was named."""
+    """The column of the first texts, if only that of the second texts was named."""
     known = [first for first, second in KNOWN_PAIRS if second == text_pair]
     for name in (*known, *SINGLE):
         if name in present and name != text_pair:
@@ -131,7 +131,7 @@ def _first_of(present: Sequence[str], text_pair: str) -> str:
 
 
 def check_present(present: Sequence[str], column: str, flag: str) -> None:
-    """Raises AttnProbeError where the column is not there."""
+    """Raises AttnProbeError if the column does not exist."""
     if column not in present:
         raise AttnProbeError(
             f"no column {column!r} among the columns {', '.join(present)}; name one with {flag}"
@@ -146,7 +146,7 @@ def column_of(examples: "datasets.Dataset", name: str) -> list[Any]:
 def read_texts(
     source: "datasets.Dataset", columns: TextColumns
 ) -> tuple[list[str], list[str] | None]:
-    """The texts, and the second texts where there are any.
+    """Reads the texts, and the second texts if there are any.
 
     Raises:
         AttnProbeError: a text that is missing or no string.
@@ -164,7 +164,7 @@ def read_texts(
 def _strings(
     source: "datasets.Dataset", column: str, flag: str, *, may_lack: bool = False
 ) -> list[str]:
-    """A column of strings, \"\" for missing values where they are allowed.
+    """A column as strings; "" for missing values where they are allowed.
 
     Lists of words are joined by a space.
     """
@@ -180,7 +180,7 @@ def _strings(
 
 
 def _joined(cell: Any, column: str, row: int) -> Any:
-    """Words of a list as a text whose white space separates just them."""
+    """Joins a list of words so that white space separates exactly these."""
     if column in SINGLE or not isinstance(cell, list):
         return cell
     if not all(isinstance(word, str) for word in cell):
@@ -201,12 +201,12 @@ IMAGE_COLUMNS = ("pixel_values", "image", "img")
 
 
 def image_column(columns: Sequence[str]) -> str | None:
-    """The column of the images; None where there is none."""
+    """The column with the images; None if there is none."""
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 
 def read_images(source: "datasets.Dataset", texts: bool) -> dict[str, list[Any]]:
-    """The images of a split by the name of their column; nothing where it has none.
+    """Reads the images of a split, by the name of their column; nothing if there are none.
 
     Args:
         source: the split.
@@ -240,7 +240,7 @@ def not_images(name: str, reason: object) -> AttnProbeError:
 
 
 def _is_image(cell: Any, name: str) -> bool:
-    """Whether a value may be an image; of pixels also whether they have three axes."""
+    """Whether a value can be an image; pixels need three axes."""
     if name == IMAGE_COLUMNS[0]:
         try:
             pixels = np.asarray(cell, dtype=np.float32)
@@ -261,7 +261,7 @@ def has_images(examples: "datasets.Dataset") -> bool:
 
 
 def image_digest(image: Any) -> str:
-    """What tells one image from another: its shape and the hash of its numbers."""
+    """Identifies an image: its shape and the hash of its numbers."""
     pixels = np.ascontiguousarray(np.asarray(image))
     content = hashlib.sha256(pixels.tobytes()).hexdigest()
     return f"{pixels.shape} {pixels.dtype} {content}"

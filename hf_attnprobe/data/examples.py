@@ -93,7 +93,7 @@ def load_examples(
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
-    """One split as rows of `example_id`, `text`, `label` and what else is known.
+    """Reads one split as rows of `example_id`, `text`, `label` and further fields.
 
     Args:
         dataset: a name in `RECIPES`, a folder, a file (csv, tsv, json, jsonl, parquet),
@@ -169,7 +169,7 @@ def load_examples(
 
 @dataclass(frozen=True)
 class OpenedSplit:
-    """A split as it is at its source, of which nothing is read yet.
+    """A split at its source, before anything is read.
 
     Attributes:
         source: the rows as they come, mapped into memory where they are on disk.
@@ -211,7 +211,7 @@ def open_split(
 
 
 def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
-    """The rows of an opened split, see :func:`load_examples`; there may be none."""
+    """Reads the rows of an opened split, see :func:`load_examples`; there may be none."""
     source, recipe = opened.source, opened.recipe
     images, choices = {}, None
     if not recipe.text_column:
@@ -254,7 +254,7 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
 
 @dataclass(frozen=True)
 class DatasetName:
-    """What a report calls the texts.
+    """The name of the texts in a report.
 
     Attributes:
         name: the data set's name, folder or Hub id.
@@ -292,7 +292,7 @@ class DatasetName:
 
 
 def dataset_name(dataset: Any, split: str) -> DatasetName:
-    """What a report calls the texts.
+    """The name of the texts in a report.
 
     >>> print(dataset_name("imdb", "test"), dataset_name([], "test"), sep=", ")
     imdb (test), data given in memory (test)
@@ -306,7 +306,7 @@ def dataset_name(dataset: Any, split: str) -> DatasetName:
 def _choose_split(
     splits: "Mapping[str, datasets.Dataset]", split: str, recipe: Recipe, seed: int
 ) -> "tuple[datasets.Dataset, Sequence[int]]":
-    """The source split, and its rows that belong to `split`."""
+    """The split of the source that contains `split`, and the indices of its rows."""
     from_train = (
         recipe.validation_fraction is not None
         and "validation" not in splits
@@ -345,7 +345,7 @@ def _example_ids(source: "datasets.Dataset") -> list[int]:
 def _as_present(
     recipe: Recipe, splits: "Mapping[str, datasets.Dataset]", chosen: tuple[Any, Any]
 ) -> Recipe:
-    """The recipe without columns that a folder in its place does not have.
+    """The recipe without the columns that a local folder lacks.
 
     Only where the folder has columns of the usual names, and the user named none.
     """
@@ -369,7 +369,7 @@ def _as_present(
 def _text_columns(
     source: "datasets.Dataset", recipe: Recipe
 ) -> tuple[TextColumns, list[list[str]] | None]:
-    """The columns of the texts, and the choices beside them, where there are any."""
+    """The columns of the texts, and the choices beside them if there are any."""
     found = read_choices(source)
     text, pair = recipe.text_column, recipe.text_pair_column
     if found is not None and pair is None:
@@ -383,7 +383,7 @@ def _word_labels(
     recipe: Recipe,
     texts: list[str],
 ) -> tuple[list[list[int]] | None, tuple[str, ...] | None]:
-    """Labels of words and their names; None where words have none."""
+    """Labels of words and their names; None if words have none."""
     if columns.text != (TOKENS,) and "word_labels" not in source.column_names:
         return None, None
     given = recipe.label_column
@@ -395,7 +395,7 @@ def _word_labels(
 
 
 def _label_column(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
-    """The column or columns with the labels; None where there are none."""
+    """The column or columns with the labels; None if there are none."""
     given = recipe.label_column
     if given is None:
         present = [name for name in LABEL_COLUMNS if name in source.column_names]
@@ -433,7 +433,7 @@ def _read_labels(
 
 
 def _distinct(examples: "datasets.Dataset", column: str) -> list[Any]:
-    """The values of a column, single ones once, so that millions cost no memory."""
+    """Distinct values of a column, without loading it at once."""
     if type(examples.features[column]).__name__ not in ("Value", "ClassLabel"):
         return column_of(examples, column)
     return examples.with_format(None).unique(column)
@@ -494,7 +494,7 @@ def _to_dataset(
 
 
 def label_kind(examples: "datasets.Dataset") -> str:
-    """ "classes", "numbers" (a regression's) or "several" (labels at once)."""
+    """ "classes", "numbers" (for regression) or "several" (labels at once)."""
     feature = examples.features["label"]
     if hasattr(feature, "feature"):
         return "several"
@@ -514,7 +514,7 @@ def has_labels(examples: "datasets.Dataset") -> bool:
 
 
 def label_names(examples: "datasets.Dataset") -> list[str]:
-    """Names of the classes or labels; none of numbers.
+    """Names of the classes or labels; none for numbers.
 
     `LABEL_0`, `LABEL_1`, … as in Transformers where they have none.
     """
@@ -531,7 +531,7 @@ def label_names(examples: "datasets.Dataset") -> list[str]:
 
 
 def columns_read(examples: "datasets.Dataset") -> str:
-    """The columns of the source that :func:`load_examples` read as texts, in words."""
+    """Names, in words, the source columns that :func:`load_examples` read as texts."""
     return examples.info.description.removeprefix(READ_FROM)
 
 
@@ -542,7 +542,7 @@ def names_of(feature: Any) -> tuple[str, ...] | None:
 
 
 def dataset_fingerprint(examples: "datasets.Dataset") -> str:
-    """16 hex digits (SHA-256) of ids, texts, labels and what else the rows have.
+    """16 hex digits (SHA-256) of ids, texts, labels and the rows' further fields.
 
     Equal for equal examples, in any order and from any source.
     """
@@ -578,7 +578,7 @@ def load_splits(
     limit: int | None = None,
     seed: int = 0,
 ) -> "dict[str, datasets.Dataset]":
-    """Train, validation and, where there is one with labels, test.
+    """Loads train, validation and, if it exists and has labels, test.
 
     The result fits the keyword arguments of :func:`train_classifier`.
 
@@ -628,7 +628,7 @@ def load_splits(
 
 
 def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
-    """The first ``limit`` examples when the classes take turns.
+    """The first ``limit`` examples, taking the classes in turn.
 
     Within a class the order is that of :func:`by_hash`.
     """
@@ -643,7 +643,7 @@ def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
 
 
 def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
-    """The given splits by name, as :func:`load_examples` returns them.
+    """The given splits by name, in the form of :func:`load_examples`.
 
     Raises:
         AttnProbeError: a split without labels, or with other classes than ``train``.
@@ -685,7 +685,7 @@ def _check_are_classes(name: str, examples: "datasets.Dataset") -> None:
 
 
 def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
-    """The same classes under the same numbers as in the training texts.
+    """Checks that the classes and their numbers are those of the training texts.
 
     Where classes have no names there may be fewer.
     """
@@ -710,7 +710,7 @@ def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A data set that has a name here. ``print(dataset)`` says what to bring.
+    """A data set with a name here. ``print(dataset)`` says which files it needs.
 
     Attributes:
         name: by which ``audit``, ``train`` and the others take it.
@@ -728,7 +728,7 @@ class KnownDataset:
 
     @property
     def is_on_hub(self) -> bool:
-        """Whether the Hub has it under an id that could be verified."""
+        """Whether the Hub has it, under an id that was verified."""
         return RECIPES[self.name].hub_id[:2] != "./"
 
     def to_json(self) -> dict[str, Any]:
@@ -755,7 +755,7 @@ class KnownDataset:
         return "\n".join(lines)
 
     def to_bring(self) -> list[str]:
-        """What is needed, in sentences."""
+        """Says in sentences which files are needed."""
         if not self.is_on_hub:
             here = RECIPES[self.name].hub_id
             where = f"put them into {here}, or say where with {self.name}=FOLDER"
@@ -774,7 +774,7 @@ class KnownDataset:
 
 
 def known_datasets(*names: str) -> list[KnownDataset]:
-    """The data sets that have a name, and whether they are at hand.
+    """The data sets with a name here, and whether they are available.
 
     Args:
         names: the ones to say something of, default all. ``name=folder`` reads the
@@ -801,7 +801,7 @@ def _describe(dataset: str) -> KnownDataset:
 
 @quiet_datasets()
 def _count(dataset: str) -> dict[str, int]:
-    """Number of texts in each split that there is."""
+    """Number of texts in each existing split."""
     counts = {}
     for split in ("train", "validation", "test"):
         try:
@@ -812,7 +812,7 @@ def _count(dataset: str) -> dict[str, int]:
 
 
 def _at_hand(source: str) -> str:
-    """Where a data set is on this machine; "" where it is not.
+    """Where a data set is on this machine; "" if it is not.
 
     Of the Hub's, what was once downloaded counts; whether it is whole shows when it is
     loaded.

@@ -1,4 +1,4 @@
-"""What is known of a text besides its words: labels, answers, choices, rationales, tags.
+"""Reads what a data set tells of a text: labels, answers, choices, rationales, tags.
 
 Classes become numbers from 0, -1 for none. Numbers with a fraction are a regression's,
 NaN for none. Several labels at once are lists of the numbers of those that hold, None
@@ -95,7 +95,7 @@ def read_labels(
 
 
 def join_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
-    """One column per label, of 0 and 1, as lists of the labels that hold.
+    """Joins columns of 0 and 1, one per label, into lists of the labels that hold.
 
     A row with a missing cell has no labels that are known.
     """
@@ -113,7 +113,7 @@ def join_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any
 
 
 def _plain(value: Any) -> Any:
-    """NaN and the empty text as None, truth values as numbers, texts without blanks around.
+    """NaN and empty texts become None, truth values numbers; blanks around texts go.
 
     In lists too.
     """
@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_gaps(values: list[Any], everything: list[Any]) -> list[Any]:
-    """Numbers again, where a table's "NA" has made texts of them."""
+    """Restores numbers that a table's "NA" has turned into texts."""
     texts = {value for value in everything if isinstance(value, str)}
     gaps = {text for text in texts if text.strip().casefold() in NOTHING}
     if not gaps or not all(_is_number(text) for text in texts - gaps):
@@ -156,7 +156,7 @@ def _numbered(values: list[Any], names: Sequence[str], column: str) -> list[int]
 def _several(
     values: list[Any], present: list[Any], column: str, names: Sequence[str] | None
 ) -> Labels:
-    """Lists of numbers, of names, or masks of 0 and 1."""
+    """Reads lists of numbers or names, or masks of 0 and 1."""
     lists = [value for value in present if isinstance(value, list)]
     items = [item for value in lists for item in value]
     if len(lists) < len(present) or None in items:
@@ -196,7 +196,7 @@ def _several(
 
 
 def _check_once(rows: Sequence[list[int] | None], column: str) -> None:
-    """No label is listed twice, as in masks of different lengths."""
+    """Refuses labels listed twice, which masks of different lengths look like."""
     for row, numbers in enumerate(rows):
         if numbers is not None and len(set(numbers)) < len(numbers):
             raise AttnProbeError(
@@ -206,7 +206,7 @@ def _check_once(rows: Sequence[list[int] | None], column: str) -> None:
 
 
 def _are_masks(lists: list[list[Any]], column: str) -> bool:
-    """Whether lists have one 0 or 1 per label, and do not number those that hold.
+    """Whether lists are masks, one 0 or 1 per label, not numbers of labels.
 
     No label holds twice, so three zeros and ones are always a mask.
     """
@@ -258,7 +258,7 @@ def _check_range(
 
 
 def keep_classes(labels: Labels, kept: tuple[str, ...] | None) -> Labels:
-    """The classes renumbered, None where the class is not kept.
+    """Renumbers the classes kept; None for the others.
 
     Raises:
         AttnProbeError: the data does not have these classes.
@@ -284,7 +284,7 @@ IGNORED = -100
 
 
 def word_label_column(source: "datasets.Dataset", given: str | None) -> str | None:
-    """The column with the labels of the words, where the words come in a list.
+    """The column with the labels of words, if the words come in a list.
 
     Raises:
         AttnProbeError: several such columns.
@@ -303,7 +303,7 @@ def word_label_column(source: "datasets.Dataset", given: str | None) -> str | No
 def read_word_labels(
     values: list[Any], names: Sequence[str] | None, texts: list[str], column: str
 ) -> tuple[list[list[int]], tuple[str, ...] | None]:
-    """One label per word of each text, -1 for none, and the names of the labels.
+    """Reads one label per word of each text, -1 for none, and the names of the labels.
 
     Raises:
         AttnProbeError: another number of labels than of words, or labels that are
@@ -333,7 +333,7 @@ def read_word_labels(
 
 
 def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
-    """Where the answer begins and ends in the context, -1 where there is none.
+    """Start and end of the answer in the context, -1 if there is none.
 
     Read from columns `answer_start` and `answer_end`, or from SQuAD's `answers`, of
     which the first is taken. Empty where the data has neither.
@@ -378,14 +378,14 @@ def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, l
 
 
 def _are_answers(cell: Any) -> bool:
-    """Whether a cell tells where answers are, or has none."""
+    """Whether a cell locates answers or is empty."""
     if isinstance(cell, list):
         return all(_are_answers(item) for item in cell)
     return cell is None or (isinstance(cell, Mapping) and {"text", "answer_start"} <= cell.keys())
 
 
 def _first_answer(cell: Any) -> tuple[str, int] | None:
-    """Text and start of the first of SQuAD's answers, lists in a dict or the reverse."""
+    """Text and start of SQuAD's first answer, from lists in a dict or dicts in a list."""
     if isinstance(cell, list):
         cell = cell[0] if cell else None
         return None if cell is None else (cell["text"], cell["answer_start"])
@@ -398,7 +398,7 @@ def _first_answer(cell: Any) -> tuple[str, int] | None:
 
 
 def read_choices(source: "datasets.Dataset") -> tuple[str, list[list[str]]] | None:
-    """The column of the text and the choices beside it; None where there are none.
+    """The column of the text and the choices beside it; None if there are none.
 
     The columns are `choices` (texts, or `text` and `label` as in ARC), `endings`
     (HellaSwag), or `ending0`, `ending1`, … (SWAG, of which `sent2` begins each) and
@@ -439,7 +439,7 @@ def _check_choices(rows: list[Any]) -> None:
 
 
 def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
-    """Labels as numbers of choices, from numbers, digits, letters (A is 0) or texts.
+    """Labels as indices of choices, from numbers, digits, letters (A is 0) or texts.
 
     Args:
         values: of the label column.
@@ -477,7 +477,7 @@ RATIONALE_COLUMNS = ("rationale", "evidence")
 def read_rationales(
     source: "datasets.Dataset", texts: list[str], ending: str = ""
 ) -> list[list[int]] | None:
-    """The rationale of each text as positions of its words; None without a column.
+    """Rationale of each text as positions of its words; None without a column.
 
     A mask of 0 and 1, one per word, is taken for one where the whole column is masks:
     as positions some of its rows would name a word twice or one that is not there.
@@ -498,7 +498,7 @@ def read_rationales(
 
 
 def _positions(cells: list[Any], column: str) -> list[list[int]] | None:
-    """Lists of integers; None where the column holds something else, such as quotes."""
+    """Lists of integers; None if the column holds something else, such as quotes."""
     rows = [_parse(cell) for cell in cells]
     n_read = sum(row is not None for row in rows)
     if n_read == len(rows):
@@ -514,7 +514,7 @@ def _positions(cells: list[Any], column: str) -> list[list[int]] | None:
 
 
 def _parse(cell: Any) -> list[int] | None:
-    """Positions of a list, of a text such as "0 3 4" or "[0, 3]", or of one number."""
+    """Positions from a list, a text such as "0 3 4" or "[0, 3]", or one number."""
     if cell is None or cell != cell:  # NaN is not itself
         return []
     if isinstance(cell, str):
@@ -531,7 +531,7 @@ def _is_position(item: Any) -> bool:
 
 
 def _of_masks(rows: list[list[int]], n_words: list[int]) -> list[list[int]]:
-    """The positions of the ones, where all rows are masks; else the rows."""
+    """Positions of the ones if all rows are masks; else the rows themselves."""
     pairs = [pair for pair in zip(rows, n_words, strict=True) if pair[0]]
     may_be_masks = all(len(r) == n and set(r) <= {0, 1} for r, n in pairs)
     are_positions = all(len(set(r)) == len(r) and max(r) < n for r, n in pairs)
@@ -547,7 +547,7 @@ Tagger = Callable[[Sequence[str]], Sequence[str]]
 
 
 def read_word_tags(source: "datasets.Dataset") -> list[list[str]] | None:
-    """The tags of the words of every row, or None where there is no such column.
+    """Tags of the words of every row; None if there is no such column.
 
     Lists of strings, or of numbers of named classes, in one of :data:`TAG_COLUMNS`.
     """
@@ -564,7 +564,7 @@ def read_word_tags(source: "datasets.Dataset") -> list[list[str]] | None:
 
 
 def tag_words(examples: "datasets.Dataset", tagger: Tagger | str = NLTK) -> "datasets.Dataset":
-    """Adds a column ``word_tags``, one tag for each word that white space separates.
+    """Adds a column ``word_tags`` with a tag for each word between white space.
 
     Args:
         examples: rows with a column ``text``.

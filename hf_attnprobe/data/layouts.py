@@ -27,7 +27,7 @@ LONGEST_FIELD = 2**31 - 1
 
 @dataclass(frozen=True)
 class Contents:
-    """What a folder holds.
+    """Files in a folder.
 
     Attributes:
         splits: rows by the name of the split.
@@ -39,7 +39,7 @@ class Contents:
 
 
 def find(folder: Path, names: Sequence[str], places: Sequence[str]) -> Path | None:
-    """The first place below ``folder`` that holds one of the files; None if none does.
+    """The first path below ``folder`` with one of the files; None if there is none.
 
     Args:
         names: of files or folders.
@@ -52,7 +52,7 @@ def find(folder: Path, names: Sequence[str], places: Sequence[str]) -> Path | No
 
 
 def require(folder: Path, file: str, name: str) -> Path:
-    """The path of a file, also gzipped, that the data set ``name`` cannot do without.
+    """Path of a file, possibly gzipped, without which the data set ``name`` cannot be read.
 
     Raises:
         AttnProbeError: it is not there.
@@ -128,7 +128,7 @@ def one_line(text: str) -> str:
 
 
 def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
-    """Places of a share of every class, always the same ones for a seed.
+    """Indices of a share of every class; a seed always gives the same ones.
 
     >>> sorted(hold_out(["a", "a", "b", "b"], 0.5, seed=0))
     [1, 3]
@@ -144,7 +144,7 @@ def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
 
 
 def cut(rows: list[Row], share: float, seed: int) -> dict[str, list[Row]]:
-    """Rows in one piece, cut into train and a test split with ``share`` of each class."""
+    """Splits rows into train and test, with ``share`` of each class in test."""
     held_out = hold_out([row["label"] for row in rows], share, seed)
     splits: dict[str, list[Row]] = {"train": [], "test": []}
     for place, row in enumerate(rows):
@@ -595,14 +595,14 @@ def _tokens(sentences: Iterable[str]) -> list[str]:
 
 
 def _docids(note: Row) -> list[str]:
-    """The documents of an annotation, in order: as listed, else as in its evidences."""
+    """The documents of an annotation, in the order listed, else in that of its evidences."""
     listed = note.get("docids") or []
     quoted = [evidence["docid"] for group in note["evidences"] for evidence in group]
     return list(dict.fromkeys([*listed, *quoted])) or [note["annotation_id"]]
 
 
 def _queried(note: Row, documents: _Documents) -> Row:
-    """The documents behind one another, with the query as second text."""
+    """The documents one after the other, with the query as second text."""
     text, rationale = _marked(note, _docids(note), documents)
     return {
         "text": text,
@@ -650,7 +650,7 @@ def _query(note: Row) -> str:
 
 
 def _marked(note: Row, docids: Sequence[str], documents: _Documents) -> tuple[str, list[int]]:
-    """The words of documents, and the places of those that are evidence."""
+    """Words of documents, and the positions of those that are evidence."""
     words: list[str] = []
     starts: dict[str, int] = {}
     for docid in docids:
@@ -755,7 +755,7 @@ def _notes(path: Path) -> dict[str, str]:
 
 
 def _codes(path: Path) -> dict[str, list[str]]:
-    """The diagnoses by admission, with the point of ICD-9 that the table leaves out."""
+    """Diagnoses by admission, with the point of ICD-9 that the table omits."""
     table = _table(path, ("HADM_ID", "ICD9_CODE"))
     codes: dict[str, list[str]] = {}
     for key, code in zip(table["HADM_ID"], table["ICD9_CODE"], strict=True):

@@ -58,7 +58,7 @@ LAYOUTS = {
 
 
 def recipe_of(dataset: Any, **given: Any) -> Recipe:
-    """How the data set is cut: by the recipe of its name, or as it comes.
+    """How a data set is split: by the recipe of its name, or as its source has it.
 
     Args:
         dataset: ``name=folder`` is a folder that is cut as the data set of that name.
@@ -78,7 +78,7 @@ def recipe_of(dataset: Any, **given: Any) -> Recipe:
 
 
 def _check_path(place: str) -> None:
-    """Raises AttnProbeError for a path, or a file by its ending, where there is nothing."""
+    """Raises AttnProbeError if a path, or a name that ends as a file, does not exist."""
     check_path("data set", place)
     path = Path(place)
     if path.suffix.lower() in FORMATS and not path.exists():
@@ -86,7 +86,7 @@ def _check_path(place: str) -> None:
 
 
 def named(dataset: str) -> Recipe:
-    """The recipe of a name, a Hub id, a folder, or ``name=folder``.
+    """Recipe for a name, a Hub id, a folder, or ``name=folder``.
 
     >>> named("sst").hub_id, named("sst=folder").hub_id, named("sst=folder").longer_than
     ('SetFit/sst2', 'folder', 5)
@@ -110,7 +110,7 @@ def named(dataset: str) -> Recipe:
 
 
 def is_file(dataset: Any) -> bool:
-    """Whether the data set is a single file of a known kind."""
+    """Whether the data set is a single file of a known type."""
     if not isinstance(dataset, str | os.PathLike):
         return False
     path = Path(dataset)
@@ -125,7 +125,7 @@ def has_splits(dataset: Any) -> bool:
 
 
 def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
-    """All splits by the source's names; one split alone is called ``split``."""
+    """All splits, by the source's names; a single split is called ``split``."""
     if isinstance(dataset, str | os.PathLike | Recipe):
         return _load(recipe, split)
     if isinstance(dataset, Mapping) and not _is_columns(dataset):
@@ -180,7 +180,7 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
 def _read(
     layout: str, name: str, folder: Path, state: int
 ) -> "Mapping[str, datasets.Dataset] | None":
-    """The splits of a folder in its authors' layout; None if it is in another.
+    """Splits of a folder in its authors' layout; None for another layout.
 
     ``state`` changes where the files do.
     """
@@ -189,7 +189,7 @@ def _read(
 
 
 def _load_dataset(name: str, config: str | None) -> Any:
-    """As ``datasets.load_dataset``, but a table's cells such as "NA" stay texts."""
+    """Like ``datasets.load_dataset``, but cells such as "NA" stay texts."""
     import datasets
 
     builder = datasets.load_dataset_builder(name, config)
@@ -202,7 +202,7 @@ def _load_dataset(name: str, config: str | None) -> Any:
 
 
 def _check_tables(config: Any) -> None:
-    """Checks the tables of CSV files, unless their README says how they are read."""
+    """Checks CSV tables, unless their README tells how to read them."""
     import datasets
 
     counted = {"sep": config.sep, "quoting": config.quoting}
@@ -216,7 +216,7 @@ def _check_tables(config: Any) -> None:
 
 
 def _cannot_load(name: str, reason: Exception) -> str:
-    """What to do about a data set that cannot be loaded, on one line."""
+    """One line that says why a data set cannot be loaded, and what to do."""
     if _is_of_the_cache(reason):
         return (
             f"cannot write to Hugging Face's cache ({_in_short(reason)}); make room "
@@ -238,7 +238,7 @@ def _cannot_load(name: str, reason: Exception) -> str:
 
 
 def _is_of_the_cache(reason: BaseException | None) -> bool:
-    """Whether a full disk or one that is only read is at the bottom of an error."""
+    """Whether an error comes from a full or read-only disk."""
     while reason is not None:
         said_so = "Not enough disk space" in str(reason)  # datasets, without a number
         if isinstance(reason, OSError) and (said_so or reason.errno in CANNOT_WRITE):
@@ -248,7 +248,7 @@ def _is_of_the_cache(reason: BaseException | None) -> bool:
 
 
 def _in_short(reason: Exception) -> str:
-    """The messages of an error and of its cause on one line of 200 characters."""
+    """Messages of an error and its cause in one line of 200 characters."""
     messages = [str(error) for error in (reason, reason.__cause__) if error is not None]
     text = " ".join(": ".join(filter(None, messages)).split())
     text = text or type(reason).__name__
@@ -259,7 +259,7 @@ def _in_short(reason: Exception) -> str:
 
 
 def _state_of(folder: Path) -> int:
-    """A number that changes where a file below a folder does: names, times and sizes."""
+    """A number that changes with the names, times or sizes of the files below a folder."""
     found = []
     for path in folder.rglob("*"):
         seen = path.stat()
@@ -268,7 +268,7 @@ def _state_of(folder: Path) -> int:
 
 
 def _to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":
-    """The splits, with the types of their columns."""
+    """Splits with the types of their columns."""
     import datasets
 
     splits = {name: datasets.Dataset.from_list(rows) for name, rows in contents.splits.items()}
@@ -279,7 +279,7 @@ def _to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":
 
 
 def _check_there(path: Path, recipe: Recipe) -> None:
-    """Raises AttnProbeError where the files to bring are not there."""
+    """Raises AttnProbeError if the files to bring are missing."""
     if not recipe.name or path.is_file():
         return
     if recipe.hub_id.startswith("./") and not path.exists():
@@ -301,7 +301,7 @@ def _check_there(path: Path, recipe: Recipe) -> None:
 
 
 def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> None:
-    """Raises AttnProbeError where a folder lacks columns of the data set it stands for."""
+    """Raises AttnProbeError if a folder lacks columns of the data set it replaces."""
     if not recipe.name:
         return
     texts = recipe.text_column or "text"
@@ -328,7 +328,7 @@ def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> 
 
 
 def _read_file(path: Path) -> "datasets.Dataset":
-    """A single file as one split."""
+    """Reads a single file as one split."""
     import datasets
 
     kind, options = FORMATS[path.suffix.lower()], {}
@@ -344,7 +344,7 @@ def _read_file(path: Path) -> "datasets.Dataset":
 
 
 def _is_empty_parquet(path: Path) -> bool:
-    """Whether a file, or all of a folder, is Parquet that can be read and has no rows."""
+    """Whether a Parquet file, or every one in a folder, is readable and has no rows."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -379,7 +379,7 @@ def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
 
 
 def _is_columns(dataset: Any) -> bool:
-    """Whether a mapping is of columns by name, and not of splits."""
+    """Whether a mapping holds columns rather than splits."""
     if not isinstance(dataset, Mapping):
         return False
     return not dataset or not all(_is_split(value) for value in dataset.values())
@@ -392,7 +392,7 @@ def _is_split(value: Any) -> bool:
 
 
 def _from_memory(dataset: Any) -> "datasets.Dataset | None":
-    """Examples in memory as one split; None for what is no such thing.
+    """Examples in memory as one split; None for other objects.
 
     A list of texts or of dicts, a dict of columns, a data frame, a `Dataset`.
 
@@ -457,14 +457,14 @@ def _from_columns(columns: Mapping[str, Any]) -> "datasets.Dataset":
 
 
 def _can_be_kept(name: str, values: list[Any]) -> bool:
-    """Ids past int64 name no text: the rows are numbered instead."""
+    """Whether ids fit into int64; else rows are numbered."""
     if name != "example_id":
         return True
     return not any(isinstance(k, int) and abs(k) > LARGEST_ID for k in values)
 
 
 def _check_one_type(column: str, values: list[Any]) -> None:
-    """Numbers are of one type, whole or not; NaN and None are of any."""
+    """Checks that numbers have one type, whole or not; NaN and None fit any."""
     present = [(row, value) for row, value in enumerate(values) if _is_there(value)]
     kinds = [float if _is_number(value) else type(value) for _, value in present]
     for (row, value), kind in zip(present, kinds, strict=True):

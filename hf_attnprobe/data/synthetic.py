@@ -1,4 +1,4 @@
-"""Made-up texts of which a rule says what decides their labels, to calibrate the tests.
+"""Synthetic texts whose labels follow a rule, to calibrate the tests.
 
 On real text nobody knows which words decide the label. Of **reviews** it is known:
 
@@ -271,7 +271,7 @@ def _join(
 def _verdict(
     rng: random.Random, room: int, label: int, negation_rate: float
 ) -> tuple[list[str], list[int]]:
-    """The clause that decides, and the positions in it of the cue and its negator."""
+    """The deciding clause, and the positions in it of the cue and its negator."""
     is_negated = room > _SHORTEST_VERDICT and rng.random() < negation_rate
     words = _choose(rng, _VERDICTS, room - is_negated)
     start = words.index("{cue}")
@@ -283,7 +283,7 @@ def _verdict(
 
 
 def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]:
-    """Clauses without bearing on the label, in random order.
+    """Clauses that do not affect the label, in random order.
 
     With a connective each they leave less than 4 tokens of `room`.
     """
@@ -299,13 +299,13 @@ def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]
 
 
 def _choose(rng: random.Random, templates: Sequence[str], room: int) -> list[str]:
-    """The words of a random template that has at most `room` of them."""
+    """Words of a random template with at most `room` words."""
     clauses = [template.split() for template in templates]
     return rng.choice([words for words in clauses if len(words) <= room])
 
 
 def _fill(rng: random.Random, words: Sequence[str]) -> list[str]:
-    """The words, with each slot replaced by a random word for it."""
+    """The words, with a random word in each slot."""
     return [rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words]
 
 
@@ -410,7 +410,7 @@ def evidence_pair_dataset(n_pairs: int = 6000, **options: Any) -> "datasets.Data
 
 
 def _pair(rng: random.Random, label: int, decoy_rate: float) -> dict[str, Any]:
-    """A pair with the label, its attributes each drawn evenly from all."""
+    """A pair with the label; each attribute is drawn uniformly."""
     told = rng.choice(list(ATTRIBUTES))
     claimed = rng.choice(_claims(told, label))
     thing = rng.choice(_OBJECTS)
@@ -426,7 +426,7 @@ def _pair(rng: random.Random, label: int, decoy_rate: float) -> dict[str, Any]:
 
 
 def _claims(told: str, label: int) -> list[str]:
-    """The attributes that have the relation to what the premise tells."""
+    """Attributes with the given relation to those of the premise."""
     if PAIR_LABELS[label] == "entailment":
         return [told]
     is_neutral = PAIR_LABELS[label] == "neutral"
@@ -438,7 +438,7 @@ def _claims(told: str, label: int) -> list[str]:
 
 
 def _premise(rng: random.Random, thing: str, told: str, decoy_rate: float) -> tuple[list[str], int]:
-    """The words of a premise, and the place of what it tells."""
+    """Words of a premise, and the position of the attribute it states."""
     clauses = [
         _fill_pair(rng, template, thing, "")
         for template in rng.sample(_PAIR_FILLERS, rng.randint(0, _MOST_PAIR_FILLERS))
@@ -455,7 +455,7 @@ def _premise(rng: random.Random, thing: str, told: str, decoy_rate: float) -> tu
 
 
 def _fill_pair(rng: random.Random, template: str, thing: str, attribute: str) -> list[str]:
-    """The words of a template; slots without a word of their own get a random one."""
+    """Words of a template; slots without a word of their own get a random one."""
     own = {"{object}": thing, "{attribute}": attribute}
     return [
         own[word] if word in own else rng.choice(_PAIR_SLOTS.get(word, (word,)))
@@ -464,7 +464,7 @@ def _fill_pair(rng: random.Random, template: str, thing: str, attribute: str) ->
 
 
 def _in_splits(examples: "datasets.Dataset") -> "datasets.DatasetDict":
-    """Two thirds for training, a sixth each for validation and test, in their order."""
+    """Two thirds for training, a sixth each for validation and test, in order."""
     from datasets import DatasetDict
 
     n_held_out = len(examples) // 6

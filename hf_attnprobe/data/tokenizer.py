@@ -1,4 +1,4 @@
-r"""Word-level tokenizers for the attention classifiers, and pre-trained vectors of their words.
+r"""Word-level tokenizers for the attention classifiers, and pretrained word vectors.
 
 The papers attend to words, so one token is one word. Jain & Wallace (2019) lower-case
 spaCy tokens and turn every token with a digit into `qqq`; here one regular expression
@@ -82,7 +82,7 @@ def build_tokenizer(
     sentences: bool = False,
     pairs: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """A word-level tokenizer whose vocabulary is the words of `texts`.
+    """Builds a word-level tokenizer whose vocabulary is the words of `texts`.
 
     The most frequent words come first. The ids depend on the texts alone: neither on
     their order nor on the process. A sentence becomes `<sos> … <eos>`, a pair
@@ -147,7 +147,7 @@ def _check_options(
 
 
 def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
-    """Number of texts that each word occurs in, by the tokenizer's own rules."""
+    """Number of texts that contain each word, by the tokenizer's own rules."""
     if isinstance(texts, str):
         raise AttnProbeError("expected a list of texts, got one string; put it in a list")
     normalizer = _normalizer(sentences)
@@ -185,7 +185,7 @@ def _pre_tokenizer(sentences: bool) -> pre_tokenizers.PreTokenizer:
 
 
 def _normalizer(sentences: bool) -> normalizers.Normalizer:
-    r"""Lower case, and `qqq` for every token with a digit.
+    r"""Lower-cases, and writes `qqq` for every token with a digit.
 
     A replacement is aligned with the last character that it replaces, so folding `21st`
     in one step would leave it the offsets of its `t`, and a heat map would colour one
@@ -214,7 +214,7 @@ def _normalizer(sentences: bool) -> normalizers.Normalizer:
 
 
 def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Tensor, Tensor]:
-    """The vectors of the words in `vocab` that a file holds, and their ids.
+    """Vectors in a file for the words in `vocab`, and their ids.
 
     Reads the text formats of word2vec and fastText (first line `count dim`) and of
     GloVe (no such line), also gzipped. Words must match exactly. A word may contain
@@ -246,7 +246,7 @@ def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Ten
 
 
 def _entries(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Line number, word and the fields of its vector, all of the same number."""
+    """Line number, word and the fields of its vector; every vector has as many."""
     dim = None
     for line_number, line in _lines(path):
         fields = line.split(" ")
@@ -270,7 +270,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def _is_header(fields: list[str]) -> bool:
-    """Whether these are the two numbers of `count dim`."""
+    """Whether a line is the header `count dim`."""
     if len(fields) != 2:
         return False
     return all(field.isdecimal() for field in fields)

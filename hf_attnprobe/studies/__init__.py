@@ -1,1 +1,1 @@
-"""Many steps from one file, one report: grids, and the tables of papers."""
+"""Runs many steps from one file, over grids of settings, and writes one report."""

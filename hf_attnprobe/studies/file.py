@@ -123,7 +123,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class AnyStep(Options):
-    """What every step has."""
+    """Fields of every step."""
 
     dataset: str = option(help="name, Hub id, folder, or name=folder")
 
@@ -219,7 +219,7 @@ class Verb:
 
 
 def _named(arguments: Arguments, kinds: Sequence[type[Options]]) -> dict[str, Any]:
-    """The arguments that are fields of the option classes."""
+    """Arguments that are fields of the option classes."""
     names = names_of(kinds)
     return {name: value for name, value in arguments.items() if name in names}
 
@@ -304,7 +304,7 @@ WITH_LENGTHS = ("audit", "retrain")
 
 
 def ready_studies() -> dict[str, Path]:
-    """The study files that come with the package, by name."""
+    """Study files shipped with the package, by name."""
     return {file.stem: file for file in sorted(READY.glob("*.yaml"))}
 
 
@@ -333,7 +333,7 @@ def read_study(file: str | Path, options: StudyOptions = StudyOptions()) -> Stud
 
 @contextmanager
 def _said_of(where: str) -> Iterator[None]:
-    """Errors say what they are of."""
+    """Prefixes errors with the part of the file that they are about."""
     try:
         yield
     except AttnProbeError as error:
@@ -341,7 +341,7 @@ def _said_of(where: str) -> Iterator[None]:
 
 
 class _Reader:
-    """Reads one file; what a part needs of those before it is kept in attributes."""
+    """Reads one file; attributes keep what later parts need."""
 
     def __init__(self, file: Path, options: StudyOptions) -> None:
         self.file = file
@@ -451,7 +451,7 @@ class _Reader:
         return jobs
 
     def _check_allowed(self, jobs: Sequence[Job]) -> None:
-        """A file is data: it may ask for code to be run, its user must say so too."""
+        """Checks that the user, not only the file, allows code to be run."""
         for name in ("trust_remote_code", "allow_pickle"):
             asked = any(job.arguments.get(name) for job in jobs)
             if asked and not getattr(self.options, name):
@@ -478,7 +478,7 @@ class _Reader:
         return steps
 
     def _variables(self, given: Sequence[Mapping], earlier: set[str]) -> list[str]:
-        """The grid's lists, in its order, that a step or one before it uses."""
+        """Lists of the grid, in its order, that a step or one it refers to uses."""
         used = {variable for step in earlier for variable in self.jobs[step][0].cell}
         for arguments in given:
             used |= {value[1:] for value in _items({**arguments}) if _is_variable(value)}
@@ -489,7 +489,7 @@ class _Reader:
         return [variable for variable in self.grid if variable in used]
 
     def _by_dataset(self, step: Step, arguments: dict, cell: Mapping) -> dict:
-        """The arguments with those for a data set; what replaced them is noted."""
+        """Arguments with those for a data set; notes what they replaced."""
         dataset = _filled(arguments["dataset"], cell)
         if not isinstance(dataset, str):
             raise AttnProbeError(f"expected the name of a data set, got {in_short(dataset)}")
@@ -504,7 +504,9 @@ class _Reader:
         return _merged(arguments, settings)
 
     def _changes(self, arguments: Mapping, settings: Mapping) -> list[str]:
-        """What settings change, in words, but for what the options replace anyway."""
+        """Names the settings that a replacement changes, except those the options replace
+        anyway.
+        """
         before = _leaves(arguments)
         return [
             f"{name} {value}"
@@ -513,7 +515,7 @@ class _Reader:
         ]
 
     def _is_pairs(self, dataset: str) -> bool:
-        """Whether a data set's recipe, the file or the options say that it has pairs."""
+        """Whether a data set has pairs, by its recipe, the file or the options."""
         source = self.sources.get(dataset, {}) | self.options.replaced
         recipe = named(str(source.get("dataset", dataset)))
         return recipe.is_pairs or source.get("text_pair_column") is not None
@@ -532,14 +534,14 @@ class _Reader:
         return Job(step.name, step.verb, cell, arguments, folder, tuple(dict.fromkeys(after)))
 
     def _with_given(self, verb: Verb, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with those of the options and of the data set's name."""
+        """Arguments with those from the options and from the data set's name."""
         name = arguments["dataset"]
         source = self.sources.get(name, {}) if isinstance(name, str) else {}
         given = self.options.defaults | arguments | source | self.options.replaced
         return {key: given[key] for key in given if key in verb.names}
 
     def _resolved(self, value: Any, cell: Mapping) -> Any:
-        """A reference to a step as one to the folder of its job; other values stay."""
+        """A reference to a step, resolved to its job's folder; other values unchanged."""
         step, _, rest = str(value).partition("/")
         for job in self.jobs.get(step, []):
             if job.is_at(cell):
@@ -548,14 +550,14 @@ class _Reader:
 
 
 def _items(value: Any) -> list:
-    """The values of an argument that may be a list, or names with values."""
+    """Values of an argument that may be a list or named values."""
     if isinstance(value, dict):
         return [item for inner in value.values() for item in _items(inner)]
     return value if isinstance(value, list) else [value]
 
 
 def _merged(arguments: Mapping, changes: Mapping) -> dict:
-    """Arguments with others in their place; of tests only the options that are named.
+    """Arguments with replacements; of a test's options only those named are replaced.
 
     >>> _merged({"tests": ["erasure", "permutation"]}, {"tests": {"erasure": {"n_random": 1}}})
     {'tests': {'erasure': {'n_random': 1}, 'permutation': {}}}
@@ -572,7 +574,7 @@ def _merged(arguments: Mapping, changes: Mapping) -> dict:
 
 
 def _leaves(arguments: Mapping) -> dict[str, Any]:
-    """Arguments by name, options with the name of their test.
+    """Arguments by name; options are named with their test.
 
     >>> _leaves({"epochs": 2, "tests": {"erasure": {"n_random": 1}}})
     {'epochs': 2, 'erasure.n_random': 1}
@@ -586,7 +588,7 @@ def _leaves(arguments: Mapping) -> dict[str, Any]:
 
 
 def _filled(value: Any, cell: Mapping) -> Any:
-    """Variables replaced by their values in a cell of the grid."""
+    """Arguments with variables replaced by their values in a cell of the grid."""
     return cell[value[1:]] if _is_variable(value) else value
 
 
@@ -664,7 +666,7 @@ LONGEST_NAME = 200
 
 
 def _slug(value: Scalar) -> str:
-    """A value as part of the name of a folder.
+    """A value as part of a folder's name.
 
     Never one that means another folder, as two dots do.
 
@@ -689,7 +691,7 @@ def check_number(n_jobs: int) -> None:
 
 
 def folder_of_cell(name: str, cell: Mapping[str, Scalar], taken: set[str]) -> str:
-    """The folder of a cell; where another's has that name, with a digest behind it.
+    """Folder of a cell; with a digest if another cell has the same name.
 
     >>> folder_of_cell("base", {"size": "x_y"}, set())
     'base/x_y'
@@ -712,7 +714,7 @@ def folder_of_cell(name: str, cell: Mapping[str, Scalar], taken: set[str]) -> st
 
 
 def check_cells(jobs: Sequence[Job]) -> None:
-    """Checks that cells differ, and that a file system takes their folders' names.
+    """Checks that cells differ and that the file system accepts the names of their folders.
 
     Raises:
         AttnProbeError: two cells are equal, or the name of a folder is too long.
@@ -770,7 +772,7 @@ def plain_yaml(text: str) -> Any:
 
 
 def _check_size(text: str) -> None:
-    """Counts what the file stands for, from the events of the parser."""
+    """Counts the nodes that the file expands to, from the parser's events."""
     sizes: dict[str, int] = {}  # values below each anchor, aliases written out
     open_parts: list[tuple[str | None, int]] = []  # anchor, values counted before it
     n_values = 0
@@ -803,10 +805,10 @@ def _check_untagged(event: Any) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates stay texts, and a name stands once in a mapping."""
+    """Keeps dates as texts and refuses duplicate names in a mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """A mapping whose names are texts, each there once."""
+        """A mapping with unique text names."""
         names = [key.value for key, _ in node.value]
         for (key, _), name in zip(node.value, names, strict=True):
             kind = key.tag.rpartition(":")[2]
@@ -819,7 +821,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number that a table holds."""
+        """A whole number that fits into a table."""
         if len(node.value) <= LONGEST_NUMBER:
             number = super().construct_yaml_int(node)
             if -LARGEST <= number <= LARGEST:

@@ -1,4 +1,4 @@
-"""What a study is asked for, what its file says, and the jobs and tables that these make.
+"""Options of a study, the parts of its file, and the jobs and tables they define.
 
 A study is data: a step is a verb with options, so a file is checked by making the options before
 anything runs. What is done is known by its arguments and by what it was made of; other arguments
@@ -22,7 +22,7 @@ STATE = "study.json"
 
 @dataclass(frozen=True)
 class StudyOptions(Options):
-    """What :func:`hf_attnprobe.study` is asked for besides the file of the study."""
+    """Options of :func:`hf_attnprobe.study` beyond the study's file."""
 
     dataset: str | Sequence[str] | None = option(
         None,
@@ -158,7 +158,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study file as it is written; :mod:`hf_attnprobe.studies.file` says what it means."""
+    """A study file as written; :mod:`hf_attnprobe.studies.file` explains it."""
 
     title: str
     steps: tuple[Step, ...]
@@ -171,7 +171,7 @@ class StudyFile:
 
 @dataclass(frozen=True)
 class DataUsed:
-    """A data set that models were trained on: texts and fingerprint of each split."""
+    """A data set used for training: texts and fingerprint of each split."""
 
     name: str
     sizes: dict[str, int]
@@ -180,19 +180,19 @@ class DataUsed:
 
 @dataclass(frozen=True)
 class FolderOf:
-    """A reference to what an earlier job left behind: its folder, or ``rest`` in it."""
+    """A reference to an earlier job's folder, or to ``rest`` in it."""
 
     job: str
     rest: str = ""
 
     def below(self, study: Path) -> str:
-        """The path, in the folder of the study."""
+        """Path within the study's folder."""
         return str(study / self.job / self.rest)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A step at one cell of the grid, done in ``folder`` below the study's folder.
+    """A step at one cell of the grid; its ``folder`` is below the study's.
 
     ``arguments`` hold a :class:`FolderOf` where the file names an earlier step.
     """
@@ -205,7 +205,7 @@ class Job:
     after: tuple[str, ...] = ()
 
     def is_at(self, cell: Mapping[str, Scalar]) -> bool:
-        """Whether this is the job of its step for a cell of the grid."""
+        """Whether this is its step's job for a cell of the grid."""
         return all(cell[name] == value for name, value in self.cell.items())
 
 
@@ -230,7 +230,7 @@ class Study:
 
 
 def each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A function of an argument, or of each of its values where it has several."""
+    """Applies a function to an argument, or to each of its values."""
     if isinstance(value, dict):
         return {name: each(item, function) for name, item in value.items()}
     if isinstance(value, list):
@@ -239,7 +239,7 @@ def each(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def name_of(dataset: str) -> str:
-    """The name by which a data set is known in a study.
+    """The name of a data set in a study.
 
     >>> name_of("sst"), name_of("sst=folder"), name_of("/data/SST")
     ('sst', 'sst', 'sst')
@@ -249,7 +249,7 @@ def name_of(dataset: str) -> str:
 
 
 def load_as(dataset: str) -> Any:
-    """What to load: ``name=folder`` is a folder that is cut as the data set of that name.
+    """The data set to load: ``name=folder`` for a folder split as the data set ``name``.
 
     >>> load_as("sst"), load_as("mine=folder"), load_as("sst=folder").hub_id
     ('sst', 'folder', 'folder')

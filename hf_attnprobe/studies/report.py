@@ -1,4 +1,4 @@
-"""What a study found: its tables, and the document that says them."""
+"""The report of a study: its tables, and the document made of them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ OVER_TEXTS = (
 
 @dataclass(frozen=True)
 class Made:
-    """A step, or a model that it trained; ``seconds`` are those of all its runs."""
+    """A step, or a model it trained; ``seconds`` sums all its runs."""
 
     name: str
     seed: int | None
@@ -38,7 +38,7 @@ class Made:
 
 @dataclass(frozen=True)
 class StudyReport(Documented):
-    """What a study found. ``print(report)`` shows notes and tables."""
+    """The report of a study. ``print(report)`` shows notes and tables."""
 
     study: str
     title: str
@@ -49,16 +49,16 @@ class StudyReport(Documented):
     steps: tuple[Made, ...]
 
     def document(self) -> Document:
-        """All that it says."""
+        """The study as a document."""
         return document_of(self)
 
     def charts(self) -> tuple[Chart, ...]:
-        """What can be drawn, as data: a chart of each table with comparable estimates."""
+        """Charts as data: one for each table with comparable estimates."""
         found = (chart_of(table, number) for number, table in enumerate(self.tables, 1))
         return tuple(chart for chart in found if chart is not None)
 
     def to_latex(self) -> str:
-        """All tables for a paper, with booktabs' rules."""
+        """All tables in LaTeX, with booktabs."""
         return latex_of(self)
 
 
@@ -70,7 +70,7 @@ def report_of(
     *,
     quick: bool,
 ) -> StudyReport:
-    """Makes the report of a study whose steps are done.
+    """Makes the report of a study whose steps have run.
 
     Args:
         plan: the study.
@@ -113,13 +113,13 @@ def _notes(plan: Study, results: Results, used: Sequence[DataUsed], quick: bool)
 
 
 def _without_repetition(data: Iterable[DataUsed]) -> tuple[DataUsed, ...]:
-    """Data sets of one name and size once: seeds do not show in the report."""
+    """Lists data sets of the same name and size once; the report does not show seeds."""
     different = {(used.name, *used.sizes.items()): used for used in data}
     return tuple(different.values())
 
 
 def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
-    """How these numbers were made otherwise than the paper's."""
+    """Lists how these numbers were made differently from the paper's."""
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_values_of(trainings, "word_vectors"))
     yield f"word vectors of {vectors}" if vectors else "no pretrained word vectors (--word-vectors)"
@@ -140,13 +140,13 @@ def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
 
 
 def _values_of(jobs: Iterable[Job], argument: str) -> list:
-    """The different values of an argument, where it is given, in ascending order."""
+    """Distinct values of an argument where it is given, ascending."""
     values = {job.arguments.get(argument) for job in jobs}
     return sorted(value for value in values if value is not None)
 
 
 def _made(results: Results, job: Job, seconds: float) -> list[Made]:
-    """The step, and the models that a retraining left in it."""
+    """The step, and the models of a retraining."""
     epochs = results.record(job.folder).get("n_epochs")
     made = [Made(job.folder, job.arguments.get("seed"), epochs, seconds)]
     for folder in results.retrainings(job):
@@ -158,7 +158,7 @@ def _made(results: Results, job: Job, seconds: float) -> list[Made]:
 
 
 def read_study_report(folder: str | Path) -> StudyReport:
-    """What a finished study left in its folder."""
+    """Reads the report in the folder of a finished study."""
     read = partial(from_plain, StudyReport)
     return read_summary(folder, read, kind="a study", verb="attnprobe study")
 
@@ -174,7 +174,7 @@ ON_ONE_AXIS = 1.5
 
 
 def document_of(report: StudyReport) -> Document:
-    """All that a study says: every table with its sentences and its chart."""
+    """The study as a document: every table with its sentences and its chart."""
     notes: list[Words] = list(report.notes)
     tables = [_section(table, number) for number, table in enumerate(report.tables, 1)]
     sizes: list[list[ReportCell]] = [
@@ -203,7 +203,7 @@ def document_of(report: StudyReport) -> Document:
 
 
 def _section(table: ResultTable, number: int) -> Section:
-    """What the table says, its chart where it has one, and the table."""
+    """A table with its sentences and, if there is one, its chart."""
     rows = [[as_cell(cell) for cell in row] for row in table.rows]
     said: list[Words] = list(table.sentences)
     blocks: list[Block] = [said, chart_of(table, number), Table(table.head, rows)]
@@ -211,7 +211,7 @@ def _section(table: ResultTable, number: int) -> Section:
 
 
 def as_cell(cell: Cell) -> ReportCell:
-    """An estimate with the number of its texts, other values as they are."""
+    """An estimate with its number of texts; other values unchanged."""
     if not isinstance(cell, Estimate):
         return cell
     if cell.value != cell.value:
@@ -220,7 +220,7 @@ def as_cell(cell: Cell) -> ReportCell:
 
 
 def chart_of(table: ResultTable, number: int) -> Chart | None:
-    """The estimates of a table, a series per column, a place per row.
+    """Plots a table's estimates: a series per column, a place per row.
 
     Returns:
         None where there are too few or too many rows, or no estimates of one size.
@@ -251,7 +251,7 @@ def chart_of(table: ResultTable, number: int) -> Chart | None:
 
 
 def _is_drawn(cells: Sequence[Cell]) -> bool:
-    """Whether cells are estimates with intervals, at least two, that share an axis."""
+    """Whether cells are estimates with intervals that can share an axis, at least two."""
     given = [c for c in cells if c is not None]
     found = [c for c in given if isinstance(c, Estimate) and c.value == c.value]
     if len(found) < 2 or not all(isinstance(c, Estimate) for c in given):
@@ -261,7 +261,7 @@ def _is_drawn(cells: Sequence[Cell]) -> bool:
 
 
 def _tells_rows_apart(cells: Sequence[Cell]) -> bool:
-    """Whether a column is of names that are not all the same."""
+    """Whether a column holds names, not all equal."""
     return all(isinstance(cell, str) for cell in cells) and len(set(cells)) > 1
 
 
@@ -274,6 +274,6 @@ def _series(name: str, places: tuple[str, ...], cells: Sequence[Cell]) -> Series
 
 
 def latex_of(report: StudyReport) -> str:
-    """All tables for a paper, with booktabs' rules."""
+    """All tables in LaTeX, with booktabs."""
     tables = (Table(table.head, table.rows, table.title) for table in report.tables)
     return "\n".join(map(latex.to_latex, tables))

@@ -1,4 +1,4 @@
-"""The results of a study's steps, read from their folders, and the tables that are made of them."""
+"""Results of a study's steps, read from their folders, and tables made of them."""
 
 import itertools
 import json
@@ -56,7 +56,7 @@ class ResultTable:
 
 
 class Results:
-    """Reads the folders of a study whose steps are done; each is read once."""
+    """Reads the folders of a study whose steps have run, each once."""
 
     def __init__(self, plan: Study, folder: Path) -> None:
         self.plan = plan
@@ -73,11 +73,11 @@ class Results:
         return jobs
 
     def jobs(self, step: str) -> list[Job]:
-        """The jobs of a step; none where the study has no such step."""
+        """Jobs of a step; none if the study has no such step."""
         return self.by_step.get(step, [])
 
     def at(self, step: str, cell: Mapping[str, Scalar]) -> Job:
-        """The job of a step for a cell of the grid."""
+        """The job of a step at a cell of the grid."""
         return next(job for job in self.by_step[step] if job.is_at(cell))
 
     def _rows(self, folder: str) -> pd.DataFrame:
@@ -102,7 +102,7 @@ class Results:
         return read_retraining(self.folder / folder)
 
     def retrainings(self, job: Job) -> list[str]:
-        """The folders in which a step trained models beside others."""
+        """Folders of a step that trained models beside others."""
         if job.verb in ("retrain", "transfer"):
             return [job.folder]
         if job.verb != "compare":
@@ -111,11 +111,11 @@ class Results:
         return [str(path.relative_to(self.folder)) for path in inside]
 
     def read_json(self, job: Job, name: str) -> dict[str, Any]:
-        """A JSON file in the folder of a job."""
+        """Reads a JSON file in a job's folder."""
         return json.loads((self.folder / job.folder / name).read_text())
 
     def record(self, folder: str) -> dict[str, Any]:
-        """What a training recorded of itself; empty where nothing was trained."""
+        """The record of a training; empty where nothing was trained."""
         return read_record(self.folder / folder)
 
     def value(
@@ -160,12 +160,12 @@ class Results:
         return self.read_json(job, SUMMARY)
 
     def classes(self, job: Job) -> list[str]:
-        """Names of the classes that an audited model predicts; none of other models."""
+        """Names of an audited model's classes; none for other models."""
         prediction = self._summary(job)["provenance"].get("prediction") or {}
         return prediction["outcomes"] if prediction.get("kind") == "classes" else []
 
     def at_chance(self) -> list[str]:
-        """The audited models that are not surely better than the most frequent class alone."""
+        """Audited models not shown to be better than always predicting the most frequent class."""
         audits = [job for job in self.plan.jobs if job.verb == "audit"]
         found = {job.folder: self._summary(job)["accuracy"] for job in audits}
         unsure = ("no", "cannot say")
@@ -173,7 +173,7 @@ class Results:
 
 
 def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
-    """A value of a summary file, where ``{value, ci95}`` are plain data.
+    """An estimate from a summary file, where ``{value, ci95}`` are plain data.
 
     Args:
         entry: None where the summary has no such value.
@@ -187,7 +187,7 @@ def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate |
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
-    """The values of a statistic, or of the ratio of two that is written ``a/b``.
+    """Values of a statistic, or of a ratio of two, written ``a/b``.
 
     Returns:
         One value for each text, NaN where b is 0; None where a test was not run.
@@ -206,12 +206,12 @@ def rounded(value: float | str | None) -> float | str | None:
 
 
 def mean_of(values: pd.Series) -> Estimate:
-    """The mean over the texts that have a value, with its interval."""
+    """Mean over the texts with a value, with its interval."""
     return mean_estimate(values.to_numpy(dtype=np.float64))
 
 
 def median_of(values: pd.Series) -> Estimate:
-    """The median over the texts that have a value."""
+    """Median over the texts with a value."""
     return Estimate(float(values.median()), None, int(values.notna().sum()))
 
 
@@ -226,7 +226,7 @@ SPEAKING = ("dataset", "encoder", "attention")  # lists whose values need no nam
 
 
 class _Lengths(NamedTuple):
-    """A range of numbers of tokens, ``low`` included and ``high`` not."""
+    """A range of numbers of tokens; ``low`` is included, ``high`` is not."""
 
     name: str
     low: float
@@ -240,7 +240,7 @@ class _Row(NamedTuple):
 
 
 def grid_tables(results: Results) -> list[ResultTable]:
-    """Every table that the study file asks for: a row for each cell of the grid."""
+    """All tables that the study file defines, with a row for each cell of the grid."""
     return [_grid_table(results, table) for table in results.plan.tables]
 
 
@@ -267,7 +267,7 @@ def _grid_table(results: Results, table: Table) -> ResultTable:
 
 
 def _jobs_of_rows(results: Results, table: Table) -> list[Job]:
-    """The jobs of the step that uses most of the grid's lists: each is a row.
+    """Jobs of the step that uses most lists of the grid; each gives a row.
 
     Raises:
         AttnProbeError: another step of the table uses a list that this one does not.
@@ -289,7 +289,7 @@ def _row(
     cell: Mapping[str, Scalar],
     lengths: _Lengths | None = None,
 ) -> _Row:
-    """The row of a cell, for all of its texts or those within a range of lengths."""
+    """A cell's row, for all its texts or those in a range of lengths."""
     jobs = [results.at(column.step, cell) for column in table.columns]
     name, labels = _cell_name(cell), tuple(cell.values())
     texts: list[Any] = [None] * len(jobs)
@@ -302,7 +302,7 @@ def _row(
 
 
 def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
-    """The ranges between bounds.
+    """Ranges between the bounds.
 
     >>> [lengths.name for lengths in _ranges([10, 20])]
     ['1–9', '10–19', 'from 20']
@@ -326,7 +326,9 @@ def _cell_name(cell: Mapping[str, Scalar]) -> str:
 
 
 def _sentence(column: Column, values: Mapping[str, Estimate | None]) -> str | None:
-    """Lowest and highest cell, and what the threshold says; None without a value."""
+    """Names the lowest and highest cell and the cells beyond the threshold; None without a
+    value.
+    """
     defined = {name: v for name, v in values.items() if v is not None and v.value == v.value}
     if not defined:
         return None
@@ -392,7 +394,7 @@ BETWEEN = "τ(α, loo) of the average − of the BiLSTM"
 
 @dataclass(frozen=True)
 class _Group:
-    """The texts of an audit for which one class was predicted; all where it is None."""
+    """The texts of an audit with one predicted class; all texts if it is None."""
 
     job: Job
     predicted: int | None
@@ -466,7 +468,7 @@ def _correlations(groups: Sequence[_Group]) -> Iterator[Row]:
 
 
 def _overall(whole: Sequence[_Group]) -> Iterator[Row]:
-    """All texts of an audit, which the authors' released reruns do not divide either."""
+    """All texts of an audit; the authors' released reruns do not divide them either."""
     for group in whole:
         dataset, encoder, attention = group.labels
         reruns = PUBLISHED.reruns.get(dataset, {}).get(encoder, {})
@@ -491,7 +493,7 @@ def _performance(rows: pd.DataFrame) -> tuple[str, Cell]:
 
 
 def _differences(whole: Sequence[_Group]) -> Iterator[Row]:
-    """Their Figures 3, 4 and 5: differences of τ in the same texts."""
+    """Figures 3, 4 and 5 of the paper: differences of τ within texts."""
     for group in whole:
         for figure, statistic in FIGURES.items():
             if statistic in group.rows:
@@ -528,7 +530,7 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> Iterator[Row]:
 
 
 def _exactly(rows: pd.DataFrame, column: str) -> Cell:
-    """The median where the audit knows the farthest attention of every text."""
+    """The median, if the farthest attention is known for every text of the audit."""
     exact = rows.get("epsilon_max_jsd_exact")
     if column not in rows or exact is None or not (exact == 1).all():
         return None
@@ -574,7 +576,7 @@ def _labels(job: Job) -> tuple[str, str, str]:
 
 
 def _fractions(audits: Audits) -> Iterator[Row]:
-    """The share of the weights that go, on the texts that some set of them flips."""
+    """Share of the weights erased, on the texts that some set of weights flips."""
     for (name, model, encoder), rows in audits:
         flat = PUBLISHED.fraction_to_flip if model == "FLAN" else {}
         theirs = flat.get(PUBLISHED.nearest.get(name, name), {}).get(encoder, {})
@@ -683,7 +685,7 @@ def _answered(
     retrained: Sequence[tuple[str, RetrainingReport]],
     rows_of: Callable[[str, RetrainingReport], Iterable[Row]],
 ) -> ResultTable:
-    """A table of all data sets, with what the verdicts say about one question."""
+    """The verdicts' answers to one question, for all data sets."""
     answers = [(dataset, report.verdict.sentence(question)) for dataset, report in retrained]
     said = [f"{dataset}: {answer}" for dataset, answer in answers if answer]
     rows = [row for dataset, report in retrained for row in rows_of(dataset, report)]
@@ -761,6 +763,6 @@ PAPER_TABLES = {
 
 
 def paper_tables(results: Results) -> list[ResultTable]:
-    """The tables of the study's paper; none of a paper whose numbers could not be had."""
+    """Tables of the study's paper; none where the paper's numbers are not available."""
     tables = PAPER_TABLES.get(results.plan.paper or "")
     return tables(results) if tables else []

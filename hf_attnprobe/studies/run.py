@@ -1,4 +1,4 @@
-"""The runner of studies: it does each step of a study file once and writes one report."""
+"""Runs every step of a study file once and writes one report."""
 
 import json
 import logging
@@ -78,7 +78,7 @@ def study(
 
 
 def _done(plan: Study, folder: Path, *, quick: bool, progress: bool) -> StudyReport:
-    """Does what is left of a study; its report."""
+    """Runs what is left of a study and returns its report."""
     state = StudyState(folder, plan, quick=quick)
     data = _data_of(plan)
     state.claim(plan, data)
@@ -100,7 +100,7 @@ def _log_step(job: Job, number: int, n_jobs: int, finished: bool) -> None:
 
 
 def _run(job: Job, folder: Path, progress: bool) -> None:
-    """Does a step; its errors say which step they are of."""
+    """Runs a step; errors name the step."""
     verb = verb_of(job.verb, job.arguments)
     arguments = _arguments(job, folder)
     try:
@@ -114,7 +114,7 @@ def _run(job: Job, folder: Path, progress: bool) -> None:
 
 
 def _arguments(job: Job, folder: Path) -> dict[str, Any]:
-    """What the verb is called with: paths for references, and the data set to load."""
+    """Arguments for the verb: references become paths, data sets are named to be loaded."""
     verb = verb_of(job.verb, job.arguments)
     arguments = dict(job.arguments)
     for name in verb.references:
@@ -125,12 +125,12 @@ def _arguments(job: Job, folder: Path) -> dict[str, Any]:
 
 
 def _path(value: Any, folder: Path) -> Any:
-    """References to earlier steps as paths; folders elsewhere and Hub ids stay."""
+    """Turns references to earlier steps into paths; other folders and Hub ids are unchanged."""
     return value.below(folder) if isinstance(value, FolderOf) else value
 
 
 def _data_of(plan: Study) -> dict[str, DataUsed]:
-    """The data sets that steps train on, by their arguments.
+    """Data sets that steps train on, by their arguments.
 
     They are loaded before any step runs, so that a missing one is noticed at once.
     """
@@ -169,7 +169,7 @@ class State(TypedDict, total=False):
 
 
 class StudyState:
-    """What the folder of a study holds.
+    """The content of a study's folder.
 
     Raises:
         AttnProbeError: the folder holds another study, or this one with other settings.
@@ -204,7 +204,7 @@ class StudyState:
             ) from error
 
     def claim(self, plan: Study, data: Mapping[str, DataUsed]) -> None:
-        """Makes the folder that of this study.
+        """Marks the folder as this study's.
 
         Args:
             plan: the study.
@@ -240,23 +240,23 @@ class StudyState:
             )
 
     def _step(self, job: Job) -> dict[str, Any]:
-        """What is known of a job; nothing if its folder was deleted."""
+        """The record of a job; empty if its folder was deleted."""
         if not (self.folder / job.folder).is_dir():
             return {}
         return self.content["steps"].get(job.folder, {})
 
     def finished(self, job: Job) -> bool:
-        """Whether a job is done, with the present results of the jobs before it."""
+        """Whether a job has run on the present results of earlier jobs."""
         step = self._step(job)
         return step.get("done", False) and step.get("made_of") == self._runs(job)
 
     def _runs(self, job: Job) -> dict[str, str | None]:
-        """The jobs that this one refers to, each with an id that a new run changes."""
+        """Jobs that this one refers to, each with an id that changes when it runs again."""
         steps = self.content["steps"]
         return {name: steps.get(name, {}).get("run") for name in job.after}
 
     def seconds(self) -> dict[str, float]:
-        """How long each job took, over all its runs."""
+        """Seconds of each job over all its runs."""
         return {name: step["seconds"] for name, step in self.content["steps"].items()}
 
     @contextmanager
@@ -309,5 +309,5 @@ def _kind(name: str, quick: bool) -> str:
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as JSON gives them back; references are mappings there."""
+    """Arguments as JSON reads them back; references become mappings."""
     return json.loads(json.dumps(dict(arguments), default=asdict))
