@@ -1,0 +1,58 @@
+"""Every benchmark runs: tiny, as a user starts it. Its numbers are measured elsewhere and stand in its README."""
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from hf_attnprobe import AuditOptions, audit
+
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+DATA = "--dataset {data} --limit 4 --repeats 1"
+TINY = {
+    "control_cost": f"--model {{classifier}} {DATA}",
+    "erasure": f"--model {{classifier}} {DATA}",
+    "first_audit": f"--model {{classifier}} {DATA}",
+    "heads": f"--model {{bert}} {DATA} --heads 2 --n-permutations 4 --no-peers --memory "
+    "--base-words 8 --base-copies 1",
+    "scale": "40 --folder {out} --per-partition 20",
+    "selection_coverage": "--audit {audit} --n-texts 4 --n-samples 3 --n-draws 5",
+    "stopping": "--audit {audit} --top 1 --n-orders 2",
+    "summaries": "--texts 2000 --folder {out}",
+}
+HELPERS = {"peers", "plain", "sides", "work"}  # imported by others
+OF_A_CHECKOUT = {"mutation"}  # runs the whole suite on copies of it
+
+
+@pytest.fixture(scope="module")
+def given(checkpoint, reviews_folder, tokenizer, tmp_path_factory):
+    """What the commands name: two models, data, and an audit of four heads."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    model = zoo.bert(tokenizer, layers=2, heads=2)
+    bert = zoo.saved(folder / "bert", model, tokenizer)
+    options = AuditOptions(control="none", groups=False)
+    audit(
+        bert,
+        str(reviews_folder),
+        ["uniform_attention", "head_ablation"],
+        options=options,
+        output_dir=folder / "audit",
+        progress=False,
+    )
+    places = {"bert": bert, "audit": folder / "audit"}
+    return {"classifier": checkpoint, "data": reviews_folder, **places}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_a_benchmark_runs(name, given, run_python, tmp_path):
+    command = TINY[name].format(**given, out=tmp_path / "out").split()
+    done = run_python(BENCHMARKS / f"{name}.py", *command)
+    assert done.code == 0, done.err[-2000:]
+    assert any(character.isdigit() for character in done.out)
+
+
+def test_every_benchmark_has_a_tiny_run():
+    scripts = {file.stem for file in BENCHMARKS.glob("*.py")}
+    assert scripts == {*TINY, *HELPERS, *OF_A_CHECKOUT}
