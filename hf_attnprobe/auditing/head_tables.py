@@ -168,6 +168,10 @@ COLUMNS = (
 """Statistics of the table of sites; of all of them nobody reads a row."""
 
 
+MOST_HEADS = 40
+"""Rows of single heads in the table of sites; the maps have all."""
+
+
 def site_table(report: AuditResult) -> Table:
     """Sites in rows, statistics over all texts in columns, with intervals."""
     found = {name: at_places(report.statistics, name) for name in COLUMNS}
@@ -181,13 +185,17 @@ def site_table(report: AuditResult) -> Table:
             return None
         return Number(s.mean, s.ci95 if min(place) < 0 else ends[name].get(place), digits=2)
 
-    rows = [
-        [place_name(place, sets), *(cell(name, place) for name in found)]
-        for place in sorted(set().union(*found.values()), key=order_of)
-    ]
+    places = sorted(set().union(*found.values()), key=order_of)
+    heads = [place for place in places if min(place) >= 0]
+    if len(heads) > MOST_HEADS:
+        first = next(values for values in found.values() if values.keys() & set(heads))
+        heads = sorted(first.keys() & set(heads), key=lambda p: -first[p].mean)[:MOST_HEADS]
+    told = [place for place in places if min(place) < 0 or place in heads]
+    rows = [[place_name(p, sets), *(cell(name, p) for name in found)] for p in told]
     head = ["site", *(name.replace("_", " ") for name in found)]
+    left = f"the foremost {len(heads)} heads; " if len(told) < len(places) else ""
     caption = (
-        "mean over texts [95% interval]; all other statistics are written by attnprobe "
+        f"{left}mean over texts [95% interval]; all other statistics are written by attnprobe "
         "report FOLDER --output numbers.csv, where FOLDER is the audit's output folder"
     )
     return Table(head, rows, caption)
