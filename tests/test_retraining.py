@@ -141,7 +141,7 @@ def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
     from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
     from hf_attnprobe.retraining.base import load_base
 
-    base = load_base(folder.parent / "out" / "seeds" / "1")  # for its tokenizer
+    base = load_base(folder / "seeds" / "1")  # for its tokenizer
     examples = load_splits(
         json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(" (test)")
     )["test"]
