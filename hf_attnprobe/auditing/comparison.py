@@ -226,7 +226,6 @@ def data_of(comparison: AuditComparison) -> dict[str, Any]:
 
 
 def _document_of(comparison: AuditComparison) -> Document:
-    """The comparison as a document."""
     first, *others = comparison.names
     parts = [
         *(_against_first(comparison, k) for k in range(1, len(comparison.names))),

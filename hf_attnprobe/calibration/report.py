@@ -297,7 +297,6 @@ def by_construct(found: Calibration) -> Table:
 
 
 def _told(cell: Cell) -> str | None:
-    """The truth and the answers."""
     if cell.truth is None:
         return None
     told = [

@@ -713,7 +713,6 @@ def _labelled(tables: Mapping[str, Path], name: str) -> Contents:
 
 
 def _mimic_tables(folder: Path, name: str) -> Contents:
-    """MIMIC's own tables."""
     paths = [require(folder, file, name) for file in (NOTES, DIAGNOSES)]
     splits = _admissions(folder, name) if name == "diabetes" else {}
     notes, codes = _notes(paths[0]), _codes(paths[1])

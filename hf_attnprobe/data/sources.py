@@ -328,7 +328,6 @@ def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> 
 
 
 def _read_file(path: Path) -> "datasets.Dataset":
-    """Reads a single file as one split."""
     import datasets
 
     kind, options = FORMATS[path.suffix.lower()], {}

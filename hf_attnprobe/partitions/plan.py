@@ -38,7 +38,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job is, fixed before it starts.
+    """The description of a job, fixed before it starts.
 
     Attributes:
         model: its name, its fingerprints, where on the Hub it is from, and the SHA-256 of
@@ -177,7 +177,7 @@ def partition_of(
 
 @dataclass(frozen=True)
 class Part:
-    """What a partition came to.
+    """The result of one partition.
 
     Attributes:
         index: of the partition.
@@ -216,7 +216,7 @@ class Aside(TypedDict):
 
 
 class Record(TypedDict):
-    """What vouches for a part; nothing of clocks or of who did it."""
+    """Identifies the content of a part, without times or names of workers."""
 
     job: str
     partition: int
@@ -301,7 +301,7 @@ def records(store: Store, plan: Plan) -> dict[int, Mapping[str, Any]]:
 
 
 def _record(plan: Plan, part: Part) -> dict[str, Any]:
-    """What is said of a part; nothing of clocks or of who did it."""
+    """The record of a part, without times or names of workers."""
     texts = plan.texts[part.index]["texts"]
     files = {
         ending: {"bytes": len(data), "sha256": _sha256(data)} for ending, data in part.files.items()
@@ -468,7 +468,7 @@ def _are_different(ids: np.ndarray) -> bool:
 
 
 def _look(seen: _Seen, examples: "datasets.Dataset", limit: int | None) -> None:
-    """Gathers what the plan says of all texts together."""
+    """Gathers what the plan records about all texts together."""
     ids = column_of(examples, "example_id")
     seen.columns = columns_read(examples)
     names = RATIONALES & set(examples.column_names)

@@ -1,4 +1,4 @@
-"""The public function ``plan_audit``: what an audit would do, cut into partitions."""
+"""The public function ``plan_audit``: plans an audit and cuts it into partitions."""
 
 import contextlib
 import dataclasses
@@ -138,7 +138,7 @@ def _check_options(options: AuditOptions) -> None:
 
 
 def _check_free(store: Store) -> None:
-    """A plan that is there is not replaced while parts of it may be."""
+    """Refuses to replace a plan of which parts may exist."""
     if store.read(PLAN) is not None and store.names("parts"):
         raise AttnProbeError(
             f"{store.url} is a job with results; choose another --output-dir, or go on "

@@ -60,7 +60,7 @@ class Job:
 
 
 def open_job(job: str | Path) -> Job:
-    """A job and what is done of it.
+    """Opens a job and counts what is done.
 
     Args:
         job: folder or URL of :func:`~hf_attnprobe.partitions.planning.plan_audit`.
@@ -168,7 +168,7 @@ def _provenance(job: Job) -> dict[str, Any]:
 
 
 def _notes(job: Job) -> list[str]:
-    """How much is done, and what could not be."""
+    """States how much is done, and what could not be done."""
     plan, notes = job.plan, []
     done = sum(record["texts"] for record in job.records.values())
     if len(job.records) < plan.n_partitions:

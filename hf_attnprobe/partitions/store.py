@@ -79,7 +79,7 @@ class Store:
                 Path(root, folder).rmdir()
 
     def sweep(self, folder: str) -> None:
-        """Removes what writers left half-written that were killed."""
+        """Deletes half-written files of writers that were killed."""
         for name in self._listed(folder):
             if name.startswith("."):
                 self.remove(f"{folder}/{name}")
@@ -158,7 +158,7 @@ FOLDER = "leases"
 
 @dataclass(frozen=True)
 class Lease:
-    """What a worker said last.
+    """A worker's last message.
 
     Attributes:
         name: of the file.
@@ -231,14 +231,14 @@ class Leases:
         return self.clock() - since > self.patience
 
     def forget(self, partition: int) -> None:
-        """Removes what dead workers said of a partition that is done."""
+        """Deletes messages of dead workers about a finished partition."""
         for lease in self.others():
             if lease.partition == partition and self.is_dead(lease):
                 self.store.remove(f"{FOLDER}/{lease.name}")
 
 
 def _parsed(name: str, held: bytes) -> Lease | None:
-    """A lease; None of what is none, which is then nobody's."""
+    """Parses a lease; None for anything else, which counts as nobody's."""
     try:
         said = json.loads(held)
         host, number, started = said["process"]
@@ -257,7 +257,7 @@ def _this_process() -> tuple[str, int, str]:
 
 
 def _boot() -> str:
-    """What differs between machines, boots and containers."""
+    """An identifier that differs between machines, boots and containers."""
     files = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid")
     known = []
     for file in files:

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trust:
-    """What a user says and no plan can: whose token, and what foreign files may do."""
+    """The user's own settings, which no plan may set: the token, and what foreign files may do."""
 
     token: str | None = field(default=None, repr=False)
     trust_remote_code: bool = False
@@ -94,7 +94,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Auditor:
-    """What turns texts of a job into rows.
+    """Turns the texts of a job into rows.
 
     Attributes:
         store: of the job.
@@ -190,7 +190,7 @@ def examined(
     asked: Mapping[str, Options],
     examples: "datasets.Dataset",
 ) -> tuple[Auditor, Choice]:
-    """An auditor whose model was tried on a sample of the texts, and what it runs.
+    """An auditor whose model was tried on a sample of the texts, and its runs.
 
     Args:
         asked: of :func:`~hf_attnprobe.faithfulness.registry.asked_tests`.
@@ -216,7 +216,7 @@ def examined(
 
 
 def _runs_of_control(subject: Subject, where: Where, choice: Choice) -> Iterator[Run]:
-    """Of every draw what an audit runs of it; see ``auditing/sweep.py``."""
+    """What an audit runs of every draw; see ``auditing/sweep.py``."""
     for draw, control in enumerate(subject.controls):
         control.head_sets = subject.adapter.head_sets
         if is_whole(control, draw):
@@ -277,7 +277,7 @@ def device_here() -> torch.device:
 
 
 def _check_versions(plan: Plan) -> None:
-    """Other versions of what computes may compute other bytes."""
+    """Refuses versions of libraries that may compute other bytes."""
     here = versions()
     for name, version in plan.versions.items():
         if name != "python" and here.get(name) != version:

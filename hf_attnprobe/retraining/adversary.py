@@ -77,14 +77,16 @@ ROUNDING = 1e-6
 def read_within_bound(
     base: Base, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """As :func:`beside_base`, with the JSD as a share of the largest there is."""
+    """Like :func:`beside_base`, with the JSD as a share of its bound."""
     numbers, own = beside_base(base, model, examples), base.outputs(examples)
     bound = largest_jsd(own.attention, own.mask)
     return numbers | {"jsd_over_bound": over_bound(numbers["jsd"], bound, own)}
 
 
 def choose(tested: Tested, options: Adversary) -> None:
-    """Adds what the other half of the texts chooses, and what can be reached without training."""
+    """Adds the choice made on the other half of the texts, and what is reachable without
+    training.
+    """
     own, seed = tested.setup.own, tested.setup.seed
     probs = torch.stack(list(tested.probs.values()))
     divergence = tested.of_each("adversary_jsd")
@@ -179,7 +181,7 @@ def over_bound(divergence: Tensor, bound: Tensor, own: Outputs) -> Tensor:
 
 
 def baselines(setup: Setup) -> dict[str, Tensor]:
-    """What can be reached per text with the base's encoder, [texts] by ``statistic@ε``.
+    """What is reachable per text with the base's encoder, [texts] by ``statistic@ε``.
 
     By search, and exactly where there are two classes.
     """

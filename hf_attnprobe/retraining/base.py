@@ -288,7 +288,7 @@ def outputs_alone(
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A model beside the base: how it comes about, and what is read of it.
+    """A model beside the base: how it is made, and what is measured on it.
 
     Attributes:
         name: in tables of scores, such as "seed 3".
@@ -311,7 +311,7 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What the tests of a retraining share.
+    """What all tests of a retraining share.
 
     Attributes:
         splits: train, validation and test texts.
@@ -330,7 +330,7 @@ class Setup:
 
     @property
     def own(self) -> Outputs:
-        """What the base says of the test texts."""
+        """The base's outputs on the test texts."""
         return self.base.outputs(self.splits["test"])
 
 
@@ -355,7 +355,7 @@ class Tested:
     scores: tuple[Score, ...] = ()
 
     def run(self, variant: Variant) -> None:
-        """Trains or loads a variant, reads it on the test texts, and adds what it says."""
+        """Trains or loads a variant and adds its measurements."""
         setup, model = self.setup, variant.train
         if not isinstance(model, PreTrainedModel):
             place = self.folder / variant.folder

@@ -346,7 +346,7 @@ def _curve(report: RetrainingResult) -> list[Block]:
 
 
 def penalty_curve(points: Sequence[Point]) -> Chart | None:
-    """What moving attention costs: output change against distance of attention.
+    """Plots the output change against the distance of attention.
 
     Args:
         points: as :func:`~hf_attnprobe.retraining.verdict.points_of` gives them, and a
@@ -397,7 +397,7 @@ def _series(name: str, points: Sequence[Point]) -> Series:
 
 
 def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str]:
-    """How far each way goes at most, what that costs, and how to read it."""
+    """States how far each way moves attention at most, what that costs, and how to read it."""
     found = [p.series for p in drawn]
     if {SEARCH, FRONTIER} & {*found}:
         yield (

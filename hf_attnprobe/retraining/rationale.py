@@ -253,7 +253,7 @@ class SelectorTrainer(PlainTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Minus the log probability of each selection times what it is worth."""
+        """Minus the log probability of each selection times its reward."""
         ids, mask, labels = (inputs[n] for n in ("input_ids", "attention_mask", "labels"))
         odds = model(ids, mask)
         drawn = torch.rand(N_DRAWS, *odds.shape, device=odds.device) < odds.sigmoid()

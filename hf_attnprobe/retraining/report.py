@@ -55,7 +55,7 @@ class RetrainingReport(Documented, RetrainingResult):
         return to_latex(self, metric)
 
     def charts(self) -> tuple[Chart, ...]:
-        """What can be drawn, as data: how far the models move attention, and at what cost."""
+        """Charts as data: how far the models move attention, and at what cost."""
         points = points_of(self.statistics, self.scores)
         curve = penalty_curve([*points, *published_point(self.dataset.published_as)])
         return () if curve is None else (curve,)

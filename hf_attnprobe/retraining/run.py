@@ -242,7 +242,7 @@ def _settings_of(adversary: Options | None) -> dict[str, Any]:
 def _asked_for(
     model: str | Path, data: Data, options: RetrainOptions, tests: Mapping[str, Options]
 ) -> dict[str, Any]:
-    """What was asked beyond the defaults; no tests stand for those that are run by default."""
+    """The options that differ from the defaults; no tests are listed where the default ones run."""
     usual = {name: kind() for name, kind in KINDS.items()}
     return asked_for(model, data, options, tests, usual, leave_out=("split", "test_limit"))
 
@@ -262,7 +262,7 @@ def _write_rows(setup: Setup, test: str, tested: Tested) -> None:
 
 
 def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport:
-    """The report with what the rows of its tests say, as they lie on disk."""
+    """Adds to the report the statistics in the rows of its tests on disk."""
     rows = read_rows(setup.folder / "rows")
     rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(drop=True)
     labels = setup.base.labels
@@ -282,7 +282,7 @@ def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport
 def _report(
     setup: Setup, data: Data, tested: Mapping[str, Tested], provenance: Mapping[str, Any]
 ) -> RetrainingReport:
-    """The report of these tests, without what their rows say."""
+    """The report of these tests, without the statistics of their rows."""
     models = [
         TrainedModel(
             str(trained.folder.relative_to(setup.folder)),

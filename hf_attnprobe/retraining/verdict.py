@@ -1,4 +1,4 @@
-"""What retrainings found, as data, and what that says together, in words.
+"""Results of retrainings as data, and the verdict on them in words.
 
 Pure: rows, statistics and scores in. The rules stand here with their thresholds and words.
 """
@@ -121,7 +121,7 @@ ONE_TRAINING = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What each test says; None for a test that was not run.
+    """The answers of each test; None for a test that was not run.
 
     Attributes:
         need: whether attention is needed, by ``uniform`` and ``seeds``.
@@ -141,7 +141,7 @@ class Verdict:
         return list(filter(None, map(self.sentence, vars(self))))
 
     def sentence(self, question: str) -> str | None:
-        """What is said to one question, with its name and answer; None if nothing is."""
+        """The sentence about one question, with its name and answer; None if there is none."""
         said = getattr(self, question)
         if isinstance(said, Finding):
             return f"{RULES[said.rule].name}: {said.answer}. {said.sentence}"
@@ -393,7 +393,6 @@ def _finding(
     estimate: Estimate,
     yardsticks: dict[str, float] | None = None,
 ) -> Finding:
-    """A finding over all texts."""
     return Finding(
         rule,
         "all",
@@ -427,7 +426,7 @@ class TrainedModel:
 
 
 class Bin(NamedTuple):
-    """How far another seed moves attention that is as peaked.
+    """How far another seed moves attention in a bin of the largest weight.
 
     Attributes:
         largest_weight: the range of the base's largest weight, such as "[0.25, 0.50)".
@@ -444,7 +443,7 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True)
 class RetrainingResult:
-    """What retrainings say. ``print(report)`` gives the verdict.
+    """Results of retrainings. ``print(report)`` gives the verdict.
 
     Attributes:
         model: the base.

@@ -1,1 +1,1 @@
-"""What is on disk: folders and whose they are, rows, plain data, provenance."""
+"""Files on disk: folders and their owners, rows, plain data, provenance."""

@@ -1,4 +1,5 @@
-"""What a verb was asked beyond the defaults: as data, and as the command that repeats it.
+"""The options of a verb that differ from the defaults, as data and as the command that repeats
+it.
 
 Secrets are never recorded.
 """
@@ -27,7 +28,7 @@ def asked_for(
     *,
     leave_out: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What a verb was asked beyond the defaults, as plain data by the name of its flag.
+    """The options of a verb that differ from the defaults, by the name of their flag.
 
     A model or data set that is an object is recorded as being one.
 

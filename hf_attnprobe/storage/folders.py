@@ -57,7 +57,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _number_of(error: Exception, folder: Path) -> int | None:
-    """The system's number for what went wrong with the disk; None where it did not."""
+    """The system's error number for a failure of the disk; None for other errors."""
     found = OF_SYSTEM.search(str(error))
     if found:
         return int(found[1])
@@ -262,7 +262,7 @@ def check_free(folder: str | Path, *marks: str) -> Path:
 
 
 def _check_inside(folder: Path, path: Path) -> None:
-    """Whoever may write a link into the folder must not choose what is written beside."""
+    """Refuses links in the folder that would make files be written elsewhere."""
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
         raise AttnProbeError(
             f"expected no links in the output folder, {path} leads out of it; delete the "

@@ -1,4 +1,4 @@
-"""What a result was made with, in words, and the summary that a finished run left."""
+"""How a result was made, in words, and the summary that a finished run left."""
 
 import json
 import platform
@@ -41,7 +41,7 @@ PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 
 
 class Provenance(TypedDict, total=False):
-    """What a result was made with, as far as a report reads it; there may be more."""
+    """How a result was made, as far as a report reads it; there may be more."""
 
     model_fingerprint: str
     data_fingerprint: str | dict[str, str]  # or of each split
@@ -80,7 +80,7 @@ def read_summary(
     verb: str,
     check: Callable[[Mapping[str, Any], str], None] = lambda data, source: None,
 ) -> Result:
-    """What a finished run left in its folder.
+    """Reads the summary in a finished run's folder.
 
     Args:
         folder: of the run.

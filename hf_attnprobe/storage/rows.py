@@ -66,7 +66,7 @@ def prediction_statistics(
     labels: torch.Tensor,
     n_tokens: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    """What the rows about the model's predictions hold, each [batch].
+    """The rows about the model's predictions, by statistic, each [batch].
 
     ``predicted_class`` and ``label`` are −1 where there is no single class; then
     ``correct`` is the share of a text's labels that are met (NaN without labels), with
@@ -251,7 +251,7 @@ def ids_by_place(rows: pd.DataFrame) -> dict[Place, list[int]]:
 def read_part(
     part: Path, columns: Sequence[str] = COLUMNS, test: str | None = None
 ) -> pd.DataFrame:
-    """The rows of one part; of one test where that is named.
+    """Reads the rows of one part, or of one test in it.
 
     Raises:
         AttnProbeError: it cannot be read, is of another audit than its folder, or holds

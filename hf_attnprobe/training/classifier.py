@@ -132,7 +132,6 @@ def _trainer(
     progress: bool | str,
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    """The Trainer of a new model, with its tokenizer."""
     tokenizer = tokenizer or _new_tokenizer(splits["train"], config, procedure)
     tokenizer = with_max_length(tokenizer, options.max_length)
     names = label_names(splits["train"])

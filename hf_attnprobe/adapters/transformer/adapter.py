@@ -295,7 +295,6 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Runs the model."""
         with _in_one_line(inputs):
             return self.model(**self.arguments(self._taken(inputs)))
 
