@@ -6,6 +6,7 @@ import pytest
 
 from hf_attnprobe.auditing.numbers import delta_table
 from hf_attnprobe.reports.markdown import blocks
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import js_by_gap
 
 
@@ -38,7 +39,7 @@ def test_the_table_is_of_the_rows():
             "value": [0.2, -0.1, 0.95, 0.05],
         }
     )
-    text = "\n".join(blocks(delta_table(rows)))
+    text = "\n".join(blocks(delta_table(Rows.of(rows))))
     assert "| [0.0, 0.1) | 1 | -0.100 [-0.100, -0.100] | 100.0% |" in text
     assert "| [0.9, 1.0] | 1 | 0.200 [0.200, 0.200] | 0.0% |" in text
-    assert delta_table(rows[:2]) == [] and delta_table(rows[:0]) == []
+    assert delta_table(Rows.of(rows[:2])) == [] and delta_table(Rows.of(rows[:0])) == []

@@ -13,6 +13,7 @@ import zoo
 from hf_attnprobe import AuditOptions, Data, audit, read_audit
 from hf_attnprobe.auditing.examples import choose_texts
 from hf_attnprobe.charts.shown_text import ADVERSARY_JSD, ADVERSARY_PROBABILITY
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.texts import Explainer, as_read
 from test_any_head import DATA
 from test_head_sentences import pair_tokenizer
@@ -188,12 +189,12 @@ def test_ordinary_texts_are_drawn_without_regard_to_their_numbers():
         for n, v in names.items()
     ]
     rows = pd.concat(parts, ignore_index=True)
-    chosen = choose_texts(rows, 5)
+    chosen = choose_texts(Rows.of(rows), 5)
     assert [c.why for c in chosen[:1]] == ["drawn by chance from the texts predicted 1"]
     assert len({c.example_id for c in chosen}) == 5
-    larger = choose_texts(rows, 9)
+    larger = choose_texts(Rows.of(rows), 9)
     assert {c.example_id for c in chosen} <= {c.example_id for c in larger}
-    assert choose_texts(rows, 0) == []
+    assert choose_texts(Rows.of(rows), 0) == []
 
 
 def test_texts_are_kept_and_not_scored_twice(run, rows, report, monkeypatch, tmp_path):

@@ -11,6 +11,7 @@ import zoo
 from by_name import audit_by_name
 from hf_attnprobe.auditing.document import attention_line
 from hf_attnprobe.auditing.examples import choose_texts
+from hf_attnprobe.statistics.rows import Rows
 from shown_page import Reader
 from test_head_sentences import TEXTS, pair_tokenizer
 
@@ -81,6 +82,6 @@ def test_nothing_is_said_of_a_token_that_is_not_shown():
         for name, values in group.items()
     ]
     rows = pd.concat(parts).assign(layer=0, head=0)
-    said = {c.example_id: c.why for c in choose_texts(rows, 2)}
+    said = {c.example_id: c.why for c in choose_texts(Rows.of(rows), 2)}
     assert "one token has 60% of the attention" in said[1]
     assert "of the attention" not in said[0]

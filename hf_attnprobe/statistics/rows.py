@@ -247,8 +247,13 @@ class Texts:
 
     @classmethod
     def at(cls, rows: Rows, site: tuple[int, int]) -> "Texts":
-        """What was measured at a site; of a name that two tests have, the first one's."""
-        own = rows.select(lambda *column: column[2:] == site).measured()
+        """What was measured at a site."""
+        return cls.among(rows.select(lambda *column: column[2:] == site))
+
+    @classmethod
+    def among(cls, rows: Rows) -> "Texts":
+        """What was measured at all; of columns of one name the first."""
+        own = rows.measured()
         columns = {c[1]: c for c in reversed(own.columns)}
         return cls(own.index, tuple(reversed(columns)), lambda name: own.read(columns[name]))
 

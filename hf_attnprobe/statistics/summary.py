@@ -252,7 +252,7 @@ def predictions_of(
     own = Rows.of(rows).select(
         lambda test, name, *_: test == PREDICTION and (statistics is None or name in statistics)
     )
-    return Texts.at(own.measured(), (-1, -1)).frame()
+    return Texts.among(own).frame()
 
 
 def at_site(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
