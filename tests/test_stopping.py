@@ -367,6 +367,16 @@ def test_a_control_runs_on_the_same_texts_and_what_it_costs_counts(tmp_path):
     assert control.ids("cheap", ALL[0]) == ids and not control.ids("dear", ALL[0])
 
 
+def test_beyond_enough_texts_what_an_answer_rests_on_comes_first(tmp_path):
+    worker = Worker({"conicity": 0.1, "correlation": 1.0}, 150.0)  # 120 s of correlation
+    known = worker.rows_of(tmp_path, 120)
+    Timetable(known, worker.clock, 16).run([Stage({"conicity": ALL, "correlation": ALL})])
+    ran = [(test, n) for test, _, n in worker.ran if n and test != "prediction"]
+    last = {test: place for place, (test, _) in enumerate(ran)}
+    assert len(known.ids("correlation", ALL[0])) == 120
+    assert ran[0][0] == "conicity" and last["conicity"] > last["correlation"]
+
+
 def test_how_many_texts_a_test_gets_does_not_depend_on_what_was_found():
     """A clock looks at nothing: the intervals are those of so many texts."""
     ordinary = np.array([[0.1], [0.2]])

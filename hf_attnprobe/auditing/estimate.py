@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import MaskedReplay
 from hf_attnprobe.auditing.clock import Clock, Step
-from hf_attnprobe.auditing.distance import MOST_TEXTS
+from hf_attnprobe.auditing.distance import FEWEST_HELD_OUT
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.rounds import work_of
@@ -331,8 +331,8 @@ def _n_passes(sweep: Sweep, rows: pd.DataFrame, options: AuditOptions) -> int:
     adapter, n_texts = sweep.adapter, len(sweep.texts)
     is_pruned = options.prune and "zero_tvd" in set(rows.statistic)
     is_pruned = is_pruned and adapter.lacks(MaskedReplay) is None and len(adapter.sites()) > 1
-    n_erased = 4 * min(n_texts, MOST_TEXTS) if "input_erasure" in sweep.options else 0
-    return (PRUNE_POINTS + 1) * n_texts * is_pruned + n_erased
+    is_erased = "input_erasure" in sweep.options and n_texts >= 4 * FEWEST_HELD_OUT
+    return ((PRUNE_POINTS + 1) * is_pruned + is_erased) * n_texts
 
 
 def _size(folder: Path) -> int:

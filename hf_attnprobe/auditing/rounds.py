@@ -44,6 +44,7 @@ from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.estimates import mean_interval, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.stopping import (
     Standing,
@@ -431,15 +432,16 @@ class Timetable:
                 self._try(test, sites, end)
         for goal in stage.goals(len(self.so_far.texts)):
             where = self.stop.still_open(self.so_far, stage.where)
-            for test in self._cheap_first(where):
+            for test in self._cheap_first(where, goal):
                 for n in sorted({goal, min(goal, MIN_TEXTS)}, reverse=True):
                     if self._fits(test, where[test], self._lacking(test, where[test], n), end):
                         self._bring(test, where[test], n, end)
                         break
         if stage.first is None:  # with the rest of the time what does not fit as a whole
             where = self.stop.still_open(self.so_far, stage.where)
-            for test in self._cheap_first(where):
-                self._bring(test, where[test], len(self.so_far.texts), end)
+            n_texts = len(self.so_far.texts)
+            for test in self._cheap_first(where, n_texts):
+                self._bring(test, where[test], n_texts, end)
 
     def _runs(self, test: str, sites: Sequence[Site]) -> list[tuple[RowsSoFar, Where]]:
         """Who runs a test where: the model, and a control where a verdict reads it there."""
@@ -469,10 +471,18 @@ class Timetable:
         """Whether there is time for a test on some texts."""
         return self.so_far.agreed(self._expects(test, sites, texts) <= self.clock.left - end)
 
-    def _cheap_first(self, where: Where) -> list[str]:
-        """The tests, that with the least seconds a text first."""
-        text = self.so_far.texts[:1]
-        return self.so_far.agreed(sorted(where, key=lambda t: self._expects(t, where[t], text)))
+    def _cheap_first(self, where: Where, n_texts: int) -> list[str]:
+        """The tests, that with the least seconds a text first.
+
+        Above :data:`ENOUGH` texts those come first that an answer rests on.
+        """
+        text, more = self.so_far.texts[:1], n_texts > ENOUGH
+        asked = {question.test for question in QUESTIONS.values()}
+
+        def place(test: str) -> tuple[bool, float]:
+            return more and test not in asked, self._expects(test, where[test], text)
+
+        return self.so_far.agreed(sorted(where, key=place))
 
     def _try(self, test: str, sites: Sequence[Site], end: float) -> None:
         """Runs a test whose cost is not known on a few texts, which the clock measures."""
