@@ -88,7 +88,9 @@ def _signals_stop(advice: str) -> Iterator[list[int]]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         if received:
-            os.write(2, f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}\n".encode())
+            if _is_first():
+                line = f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}\n"
+                os.write(2, line.encode())
             os._exit(BY_SIGNAL + number)
         received.append(number)
         raise Stopped
@@ -106,9 +108,14 @@ def _signals_stop(advice: str) -> Iterator[list[int]]:
 
 def _say_stopped(number: int, advice: str) -> int:
     """Of several processes the first says it; the exit code."""
-    if os.environ.get("RANK", "0") == "0":
+    if _is_first():
         show(f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}", file=sys.stderr)
     return BY_SIGNAL + number
+
+
+def _is_first() -> bool:
+    """Whether this is the first of a launcher's processes, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _say_error(error: BaseException) -> int:
@@ -135,6 +142,6 @@ def _say_once(message: str) -> None:
 
     The others wait: where the first process failed too, its launcher ends them meanwhile.
     """
-    if os.environ.get("RANK", "0") != "0":
+    if not _is_first():
         time.sleep(WAIT_FOR_FIRST)
     show(f"attnprobe: {message}", file=sys.stderr)

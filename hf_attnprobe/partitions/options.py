@@ -1,5 +1,6 @@
 """The options of a worker."""
 
+import os
 from dataclasses import dataclass
 
 from hf_attnprobe.options import Options, option
@@ -19,6 +20,7 @@ class WorkOptions(Options):
         "workers to start here, each a process; one that is killed is started again "
         "(default: work in this process)",
         at_least=1,
+        at_most=max(64, 4 * (os.cpu_count() or 1)),
         metavar="N",
     )
     fail_on_error: float = option(

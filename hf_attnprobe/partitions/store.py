@@ -221,9 +221,12 @@ class Leases:
         return found
 
     def is_dead(self, lease: Lease) -> bool:
-        """Whether its worker is gone, or has not moved for long."""
+        """Whether its worker is gone, or elsewhere or suspended and has not moved for long."""
         if lease.process[0] == _this_process()[0]:
-            return _started(lease.process[1]) != lease.process[2]
+            if _started(lease.process[1]) != lease.process[2]:
+                return True
+            if not _is_suspended(lease.process[1]):
+                return False
         beat, since = self._seen.get(lease.name, (-1, 0.0))
         if beat != lease.beat:
             self._seen[lease.name] = lease.beat, self.clock()
@@ -276,6 +279,14 @@ def _started(number: int) -> str:
     except OSError:
         return _alive_elsewhere(number)
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _is_suspended(number: int) -> bool:
+    """Whether a process of this machine was stopped, as by Ctrl-Z."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
 
 
 def _alive_elsewhere(number: int) -> str:

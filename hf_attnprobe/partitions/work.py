@@ -1,6 +1,7 @@
 """Workers of a planned audit: parts taken, audited, tried again, set aside."""
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import logging
@@ -9,7 +10,6 @@ import os
 import signal
 import subprocess  # nosec B404: starts this program only
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -373,6 +373,7 @@ def _quietly(work: Callable[[], object]) -> None:
 logger = logging.getLogger(__name__)
 LOOK = 0.2
 """Seconds between looks at the workers."""
+PR_SET_PDEATHSIG = 1
 DEATHS_IN_A_ROW = 50
 """Workers that may be killed while no partition is finished."""
 
@@ -445,9 +446,18 @@ def _start(job: str, number: int, options: WorkOptions) -> "subprocess.Popen[byt
         **({"HF_TOKEN": options.token} if options.token else {}),
     }
     # The command is this Python and this package, without a shell.
+    on_linux = sys.platform == "linux"
     return subprocess.Popen(  # nosec B603
-        command, env=environment, stdout=subprocess.DEVNULL
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=_die_with_parent if on_linux else None,
     )
+
+
+def _die_with_parent() -> None:
+    """Linux sends SIGTERM to a worker whose supervisor is gone, killed too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 # --- ``run_partition``: one part of a job, the same bytes whoever computes it and how often ------
@@ -651,6 +661,8 @@ def one_thread() -> Iterator[None]:
 
 POLL = 0.5
 """Seconds between looks at partitions that others work on."""
+SILENCE = 60.0
+"""Seconds of waiting after which a worker says that it waits."""
 
 
 @dataclass(frozen=True)
@@ -720,8 +732,7 @@ def work(job: str | Path, *, options: WorkOptions = WorkOptions()) -> WorkDone:
         supervise(store.url, options)
         here = 0
     else:
-        with _ended_by_a_word():
-            here = _Worker(store, plan, options).run()
+        here = _Worker(store, plan, options).run()
     _check_share(store, plan, options)
     done = _progress(store, plan, here)
     if done.is_complete:
@@ -747,13 +758,17 @@ class _Worker:
         if only is not None:
             k = _parsed(only, self.plan.n_partitions)
             wanted = range(k, k + 1)
+        since = time.monotonic()
         while left := self._open(wanted):
             k = left[0] if only else self._next(left, leases)
             if k < 0:
+                if time.monotonic() - since > SILENCE:
+                    logger.info("waiting for %d partitions that other workers began", len(left))
+                    since = time.monotonic()
                 time.sleep(POLL)
                 continue
             self._compute(k, leases)
-            n_here += 1
+            n_here, since = n_here + 1, time.monotonic()
         return n_here
 
     def _compute(self, k: int, leases: Leases) -> None:
@@ -839,23 +854,3 @@ def _listed(aside: Mapping[int, str]) -> str:
     """The first texts that were set aside, and why."""
     first = [f"{example_id} ({why})" for example_id, why in [*aside.items()][:3]]
     return ", ".join(first) + (", …" if len(aside) > 3 else "")
-
-
-@contextlib.contextmanager
-def _ended_by_a_word() -> Iterator[None]:
-    """SIGTERM, which schedulers send before they kill, ends the worker in good order.
-
-    So the texts that it had begun are not suspected.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
