@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
@@ -229,7 +230,9 @@ def test_without_consent_no_remote_code_runs(without_the_package):
     assert "trust_remote_code=True" in without_the_package["refusal"]
 
 
-@pytest.mark.parametrize("name", [*ENCODERS, "hierarchical"])
+@pytest.mark.parametrize(
+    "name", zoo.daily([*ENCODERS, "hierarchical"], ("bilstm", "cnn", "hierarchical"))
+)
 def test_a_model_of_the_remote_classes_is_audited_like_ours(
     name, make_checkpoint, hierarchical, texts
 ):
