@@ -38,7 +38,7 @@ def test_the_table_is_of_the_rows():
             "statistic": ["delta_js", "delta_js", "delta_attention", "delta_attention"],
             "value": [0.2, -0.1, 0.95, 0.05],
         }
-    )
+    ).assign(test="erasure", layer=0, head=0)
     text = "\n".join(blocks(delta_table(Rows.of(rows))))
     assert "| [0.0, 0.1) | 1 | -0.100 [-0.100, -0.100] | 100.0% |" in text
     assert "| [0.9, 1.0] | 1 | 0.200 [0.200, 0.200] | 0.0% |" in text
