@@ -17,7 +17,7 @@ from hf_attnprobe.auditing.subject import Subject, make_subject
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
-from hf_attnprobe.options import Asked, Options, check_at_least
+from hf_attnprobe.options import Asked, Options, check_at_least, check_at_most
 from hf_attnprobe.partitions.plan import (
     PLAN,
     TEXTS,
@@ -40,6 +40,8 @@ NOT_IN_A_PLAN = (
 )
 """Secrets, what a user must say himself, and what looks at all texts at once."""
 WEIGHTS = ("*.safetensors", "*.bin")
+MOST_PARTITIONS = 100_000
+"""Each is a file that is written now and looked at by every worker."""
 
 
 @quiet_libraries()
@@ -75,6 +77,7 @@ def plan_audit(
         AttnProbeError: for anything that the caller can mend.
     """
     check_at_least(1, partitions=partitions)
+    check_at_most(MOST_PARTITIONS, partitions=partitions)
     data, name = as_data(dataset), _named(model)
     _check_options(options)
     asked = asked_tests(tests, in_haste=options.in_haste)

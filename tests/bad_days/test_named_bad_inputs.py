@@ -242,6 +242,14 @@ def test_a_plan_into_a_broken_link_is_one_line(checkpoint, cli, tmp_path):
     assert done.code == 1 and "cannot use" in done.err and done.err.count("\n") == 1
 
 
+def test_more_partitions_than_files_can_be_is_one_line(checkpoint, cli, tmp_path):
+    (tmp_path / "data.jsonl").write_bytes(GOOD)
+    command = ("plan", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")
+    done = cli(*command, "--partitions", 10**7, "--output-dir", tmp_path / "job")
+    assert done.code == 1 and "partitions must be at most 100,000" in done.err
+    assert not (tmp_path / "job").exists()
+
+
 def test_a_launchers_variables_without_a_launcher_are_one_line(run_module, checkpoint, tmp_path):
     (tmp_path / "data.jsonl").write_bytes(GOOD)
     command = ("audit", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")
