@@ -54,6 +54,7 @@ COMMANDS = [(page, command) for page in PAGES for command in command_lines(page)
 @pytest.fixture
 def registries(monkeypatch):
     """Tests and adapters that a document registers go away again."""
+    registry.tests()  # built-in ones are loaded once, and have to stay
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     monkeypatch.setattr(adapters, "_factories", dict(adapters._factories))
 
