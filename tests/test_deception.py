@@ -633,4 +633,4 @@ def test_every_form_answers_and_holds_the_numbers(deceived):
         for value in numbers:
             assert f"{value:z.3f}" in said or f"{value:.1%}" in said
     evil = replace(deception, model="<b>bold</b>")
-    assert "<b>" not in evil.to_html() and "\\<b>bold" in evil.to_markdown()
+    assert "<b>" not in evil.to_html() and "&lt;b>bold" in evil.to_markdown()
