@@ -329,7 +329,8 @@ def _report(
 def _n_passes(sweep: Sweep, rows: pd.DataFrame, options: AuditOptions) -> int:
     """Number of forward passes of single texts for a report."""
     adapter, n_texts = sweep.adapter, len(sweep.texts)
-    is_pruned = options.prune and "zero_tvd" in set(rows.statistic)
+    ablated = rows[(rows.statistic == "zero_tvd") & (rows["head"] >= 0)]
+    is_pruned = options.prune and len(ablated) > 0
     is_pruned = is_pruned and adapter.lacks(MaskedReplay) is None and len(adapter.sites()) > 1
     is_erased = "input_erasure" in sweep.options and n_texts >= 4 * FEWEST_HELD_OUT
     return ((PRUNE_POINTS + 1) * is_pruned + is_erased) * n_texts
