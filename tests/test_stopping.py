@@ -367,6 +367,18 @@ def test_a_control_runs_on_the_same_texts_and_what_it_costs_counts(tmp_path):
     assert control.ids("cheap", ALL[0]) == ids and not control.ids("dear", ALL[0])
 
 
+def test_when_time_is_up_nothing_more_begins(tmp_path):
+    worker = Worker({"cheap": 1.0}, 60.0)
+    known = worker.rows_of(tmp_path, 100)
+    timetable = Timetable(known, worker.clock, 16)
+    timetable.run([Stage({"cheap": ALL}, first=10)])
+    worker.now += 500.0  # the machine slept
+    n_before, stages = len(worker.ran), [Stage({"cheap": ALL}), Stage({"new": ALL}, 0.5)]
+    timetable.run(stages)
+    timetable.run(stages[1:])
+    assert len(worker.ran) == n_before > 0
+
+
 def test_beyond_enough_texts_what_an_answer_rests_on_comes_first(tmp_path):
     worker = Worker({"conicity": 0.1, "correlation": 1.0}, 150.0)  # 120 s of correlation
     known = worker.rows_of(tmp_path, 120)

@@ -358,6 +358,8 @@ def run_rounds(
 # answer needs is left out, and what is dear by itself, erasure and search, is so the last.
 
 
+SEARCHES = ("adversarial", "erasure")
+"""Tests that try many edits of each text, and come last."""
 ENOUGH = 60  # texts that decide most questions that can be decided
 AT_ONCE = 10  # heads that are looked at together
 SLICES = 24  # the time of a stage is cut into about so many portions
@@ -472,15 +474,16 @@ class Timetable:
         return self.so_far.agreed(self._expects(test, sites, texts) <= self.clock.left - end)
 
     def _cheap_first(self, where: Where, n_texts: int) -> list[str]:
-        """The tests, that with the least seconds a text first.
+        """The tests, that with the least seconds a text first, and searches last.
 
         Above :data:`ENOUGH` texts those come first that an answer rests on.
         """
         text, more = self.so_far.texts[:1], n_texts > ENOUGH
         asked = {question.test for question in QUESTIONS.values()}
 
-        def place(test: str) -> tuple[bool, float]:
-            return more and test not in asked, self._expects(test, where[test], text)
+        def place(test: str) -> tuple[bool, bool, float]:
+            is_besides = more and test not in asked
+            return is_besides, test in SEARCHES, self._expects(test, where[test], text)
 
         return self.so_far.agreed(sorted(where, key=place))
 
@@ -504,7 +507,7 @@ class Timetable:
             one = max(self._expects(test, sites, texts[:1]), 1e-9)
             room = min((self.clock.left - end) / CAUTION, slice_)
             n = self.so_far.agreed(min(int(room / one), self.batch_size))
-            if not n and not self._fits(test, sites, texts[:1], end):
+            if n < 1 and not self._fits(test, sites, texts[:1], end):
                 return
             self._run(texts[: max(n, 1)], self._runs(test, sites))
 
