@@ -8,7 +8,7 @@ import pytest
 from hf_attnprobe.cli import main
 
 
-DELETE = object()
+DELETE = "<deleted>"
 CHANGES = [
     ("audit", "summary.json", "statistics 3 mean", {}),
     ("audit", "summary.json", "statistics", {"a": 1}),
@@ -55,7 +55,7 @@ def edited(folder, name, path, value, into):
     place = document
     for key in way:
         place = place[key]
-    if value is DELETE:
+    if value == DELETE:
         del place[last]
     else:
         place[last] = value
