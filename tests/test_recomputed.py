@@ -181,6 +181,22 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
         refused("are of another one; delete it", folder, rows[:4], **given)
 
 
+WRONG_PLACES = [(name, None) for name in ("test", "statistic", "example_id", "layer", "head")]
+WRONG_PLACES += [(name, wrong) for name in ("layer", "example_id") for wrong in ("x", 0.5, 2.0**80)]
+
+
+@pytest.mark.parametrize(("column", "value"), WRONG_PLACES)
+def test_rows_of_no_place_are_refused(column, value, folder, rows, tmp_path):
+    out = tmp_path / "out"
+    audit(folder, rows[:4], **FEW, output_dir=out)
+    for part in (out / "rows").iterdir():
+        held = pd.read_parquet(part)
+        held[column] = [value, *held[column][1:]] if value is None else value
+        held.to_parquet(part, index=False)
+    with pytest.raises(AttnProbeError, match="cannot read the rows in"):
+        read_rows(out / "rows")
+
+
 @pytest.mark.parametrize("value", [5.0, float("nan"), float("inf"), -0.5])
 def test_what_is_no_probability_is_refused(value, folder, rows, tmp_path):
     out = tmp_path / "out"

@@ -254,8 +254,8 @@ def read_part(
     """Reads the rows of one part, or of one test in it.
 
     Raises:
-        AttnProbeError: it cannot be read, is of another audit than its folder, or holds
-            predictions that none can be.
+        AttnProbeError: it cannot be read, is of another audit than its folder, has rows
+            without a test or statistic, or holds predictions that none can be.
     """
     wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
     try:
@@ -266,7 +266,7 @@ def read_part(
             page_checksum_verification=True,
         )
         found = rows.attrs.get(OWNER)
-        rows = rows[list(columns)].astype({name: TYPES[name] for name in columns})
+        rows = _of_their_types(rows[list(columns)])
     except wrong as error:  # what pyarrow and pandas raise
         raise AttnProbeError(f"cannot read the rows in {part}; {AGAIN}") from error
     if owner(part.parent) not in (None, found):
@@ -278,6 +278,16 @@ def read_part(
     if "value" in columns:
         _check_predictions(rows, part)
     return rows
+
+
+def _of_their_types(rows: pd.DataFrame) -> pd.DataFrame:
+    """Raises ValueError for columns of other types, as whole numbers with gaps are."""
+    for name in rows:
+        if TYPES[name].startswith("int") and not pd.api.types.is_integer_dtype(rows[name]):
+            raise ValueError(f"{name} is no column of whole numbers")
+        if name != "value" and rows[name].isna().any():
+            raise ValueError(f"a row has no {name}")
+    return rows.astype({name: TYPES[name] for name in rows})
 
 
 def _check_predictions(rows: pd.DataFrame, part: Path) -> None:
