@@ -21,6 +21,7 @@ os.environ |= OFFLINE | {
     "HF_HOME": HOME,
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "OMP_NUM_THREADS": "1",
+    "COLUMNS": "100",  # of a terminal, which pytest's processes have not
     "TOKENIZERS_PARALLELISM": "false",
 }
 

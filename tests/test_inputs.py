@@ -261,7 +261,7 @@ def test_rationales_are_positions_masks_or_cells_of_a_table(cells, expected, tmp
 
 def test_without_a_label_column_training_says_so():
     rows = [{"text": "a"}, {"text": "b"}]
-    with pytest.raises(AttnProbeError, match="got none; name their column"):
+    with pytest.raises(AttnProbeError, match="got none; name the column of the labels"):
         check_sets(rows, rows, None)
     some = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
     with pytest.raises(AttnProbeError, match="got 1 of 2 without a label"):

@@ -263,7 +263,7 @@ def _wrong_with(report: Any, case: Case, model: Path) -> str | None:
     """Whether the rows say what the model's own forward says of the same texts."""
     if case.texts is None:
         return None
-    rows = report.rows
+    rows = report.to_pandas()
     said = rows[(rows.test == "prediction") & (rows.statistic == "probability")]
     said = dict(zip(said.example_id, said.value, strict=True))
     unknown = set(said) - set(case.texts)
