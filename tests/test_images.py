@@ -71,7 +71,8 @@ def test_the_rows_hold_the_models_own_predictions(model, rows, pixels, tmp_path)
 def test_batches_and_order_change_nothing(model, rows):
     options = [AuditOptions(batch_size=size) for size in (1, 4)]
     first, second = (
-        audit(model, rows, "uniform_attention", options=o, progress=False).to_pandas() for o in options
+        audit(model, rows, "uniform_attention", options=o, progress=False).to_pandas()
+        for o in options
     )
     assert np.allclose(first.value, second.value, atol=1e-6, equal_nan=True)
 

@@ -224,7 +224,10 @@ def test_json_and_back(folder, report, cli):
 # --- again, and killed --------------------------------------------------------------------------------------------
 
 
-def test_the_same_again_trains_nothing(base, reviews_folder, folder, report, monkeypatch, cli):
+def test_the_same_again_trains_nothing(
+    base, reviews_folder, copy_of, folder, report, monkeypatch, cli
+):
+    folder = copy_of(folder)
     before = models_in(folder)
     monkeypatch.setattr(
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
@@ -282,7 +285,10 @@ def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, f
         ({"tests": Adversary(epochs=2)}, "adversary"),
     ],
 )
-def test_another_run_in_the_same_folder_is_refused(change, what, base, reviews_folder, folder):
+def test_another_run_in_the_same_folder_is_refused(
+    change, what, base, reviews_folder, copy_of, folder
+):
+    folder = copy_of(folder)
     before = models_in(folder)
     with pytest.raises(AttnProbeError, match=f"belongs to another retraining: its {what}"):
         run(base, reviews_folder, folder, **change)
@@ -290,8 +296,9 @@ def test_another_run_in_the_same_folder_is_refused(change, what, base, reviews_f
 
 
 def test_another_base_or_other_data_in_the_same_folder_is_refused(
-    base, reviews, reviews_folder, folder
+    base, reviews, reviews_folder, copy_of, folder
 ):
+    folder = copy_of(folder)
     with pytest.raises(AttnProbeError, match="its model fingerprint"):
         run(folder / "seeds" / "1", reviews_folder, folder)
     fewer = {name: part.select(range(30)) for name, part in reviews.items()}

@@ -188,7 +188,8 @@ _taken: set[Path] = set()
 
 def written_into() -> list[Path]:
     """Folders of which ``once`` was asked in this process that are not as they were made; they are deleted."""
-    changed = [f for f in _taken if _content(f) != (f.parent / "made").read_text()]
+    still_there = [f for f in _taken if (f.parent / "made").exists()]  # another process asks, too
+    changed = [f for f in still_there if _content(f) != (f.parent / "made").read_text()]
     for folder in changed:
         shutil.rmtree(folder.parent)
     return changed
