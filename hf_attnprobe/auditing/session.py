@@ -12,10 +12,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_model import (
-    AttentionModelBase,
-    Site,
-)
+from hf_attnprobe.attention_model import ALL, AttentionModelBase, Site
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.distance import distance_of_erased
@@ -40,13 +37,13 @@ from hf_attnprobe.auditing.stopping import (
 )
 from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import Sweep, check_kept, prune_heads
-from hf_attnprobe.auditing.which_attention import attention_meant
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,
 )
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
@@ -65,6 +62,7 @@ from hf_attnprobe.storage.rows import read_draws, read_rows
 logger = logging.getLogger(__name__)
 PAGE = "report.html"
 """The page of an audit, in its folder."""
+FIRST = "the first token"
 
 
 def run_audit(
@@ -102,7 +100,7 @@ def run_audit(
         if outcome.facts:
             besides = {**besides, MARK: outcome.facts}
         first_token = getattr(subject.tokenizer, "cls_token", None)
-        which = attention_meant(sweep, choice.groups, first_token)
+        which = _attention_meant(sweep, choice.groups, first_token)
         besides = {**besides, **({"attention": which} if which else {})}
         provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
         shown = options if limits.seconds is None else without_extras(options)
@@ -296,3 +294,26 @@ def provenance_of(
     if sweep.adapter.segment is not None:
         provenance["attended"] = sweep.adapter.segment
     return provenance
+
+
+def _attention_meant(sweep: Sweep, groups: Sequence[Site], first_token: str | None) -> str:
+    """ "mean of 72 heads from [CLS]"; empty where heads are tested one by one alone.
+
+    Args:
+        sweep: whose first text is read once more.
+        groups: of heads that are tested together.
+        first_token: the name of the special token that texts begin with.
+    """
+    n_heads = len(sweep.adapter.sites())
+    if n_heads == 1:
+        return "the only head"
+    whole = [site for site in groups if (site.layer, site.head) == (ALL, ALL)]
+    if not whole:
+        return ""
+    batch = collate(sweep.adapter, sweep.texts[:1], sweep.pad_token_id)
+    row = sweep.adapter.read_from(sweep.adapter.observe(batch))
+    if whole[0].query is not None:
+        row = f"the token at place {whole[0].query}"
+    elif row == FIRST and first_token:
+        row = first_token
+    return f"mean of {n_heads} heads{f' from {row}' if row else ''}"
