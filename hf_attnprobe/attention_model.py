@@ -23,8 +23,19 @@ from hf_attnprobe.functional.predictions import Prediction
 
 
 T = TypeVar("T")
+S = TypeVar("S", covariant=True)
 
-NO_INPUTS = frozenset(["special_tokens_mask", "word_ids", "segment_ids", "held", "labelled"])
+NO_INPUTS = frozenset(
+    [
+        "special_tokens_mask",
+        "word_ids",
+        "segment_ids",
+        "held",
+        "labelled",
+        "unit_ids",
+        "other_ids",
+    ]
+)
 """Columns of encoded texts that are this package's own, and no model's."""
 
 
@@ -140,9 +151,11 @@ class AttentionModel(Protocol):
 
     @abstractmethod
     def visible(self, observation: "Observation", layer: int) -> Tensor:
-        """What each query may attend to, bool [batch, queries, keys].
+        """What tests may move: the keys that each query sees, bool [batch, queries, keys].
 
-        Queries of padding see nothing.
+        Queries of padding see nothing. Keys that are held, such as the question and the
+        first token of a language model's prompt, are False though they have weights: a
+        test keeps these weights, and with them the mass of a row that it may move.
         """
 
     @abstractmethod
@@ -229,6 +242,7 @@ class EditableInputs(Protocol):
 
         Shape: bool [copies, batch, keys] -> [copies, batch, classes]. Ids are deleted
         (by "deletion") or replaced by the model's ``mask_id`` (by "mask"); special tokens stay.
+        A language model knows "deletion" and "gap": deleted, the others' positions kept.
         """
 
 
@@ -327,6 +341,78 @@ class Reassignable(Protocol):
         """
 
 
+KNOCKOUTS = ("none", "renormalised", "sink")
+"""Where the weights go that a knockout takes away: nowhere, to all that the row still looks
+at in proportion, or to the sink."""
+
+
+class ReadTokens(Protocol[S]):
+    """What :meth:`AnswersFromPassage.token_attention` calls in every layer."""
+
+    def __call__(self, layer: int, weights: Tensor, values: Tensor) -> S:
+        """Reads one layer.
+
+        Args:
+            layer: its number.
+            weights: [heads, rows, tokens], each row sums to 1 (less where the layer has an
+                explicit sink).
+            values: [heads, tokens, width], what the weights average.
+        """
+
+
+@runtime_checkable
+class AnswersFromPassage(Protocol):
+    """A language model that answers from a passage.
+
+    Its keys are the passage's units in order, then two that are held: all else (question,
+    template, answer), and the sink (the explicit one, or the first token). Its queries
+    are the rows behind the passage. Row t − 1 predicts token t.
+    """
+
+    def log_prob(self, observation: "Observation", probs: Tensor) -> Tensor:
+        """Log-probability of the whole answer, [..., batch, entries] -> [..., batch], nats."""
+
+    def contrast(self, observation: "Observation", probs: Tensor) -> Tensor:
+        """How much likelier the answer is than the other one, in nats.
+
+        The log of the ratio of their probabilities at the first token where they differ.
+        Shape: [..., batch, entries] -> [..., batch]; NaN without another answer.
+        """
+
+    def without_passage(self, observation: "Observation") -> Tensor:
+        """Probabilities with every unit deleted, [batch, entries]."""
+
+    def is_greedy(self, observation: "Observation") -> Tensor:
+        """Whether greedy decoding says the answer, bool [batch]."""
+
+    def unit_lengths(self, observation: "Observation") -> Tensor:
+        """Number of tokens of each unit, int [batch, keys]; 0 at the two held keys."""
+
+    def row_positions(self, observation: "Observation") -> Tensor:
+        """The position in the prompt of every row, int [rows]; the next token is at + 1."""
+
+    def answer_rows(self, observation: "Observation") -> Tensor:
+        """Which rows predict a token of the answer, bool [rows]."""
+
+    def token_attention(self, observation: "Observation", read: ReadTokens[S]) -> list[S]:
+        """Attention by token instead of by unit: one pass, nothing of it is kept.
+
+        ``observation.batch.inputs`` has the tokens' ``input_ids`` [1, tokens + 1] (the
+        answer's last token is no key) and ``unit_ids`` [1, tokens + 1].
+
+        Returns:
+            What ``read`` returned in each layer.
+        """
+
+    def replay_masked(
+        self, observation: "Observation", kept: Mapping[int, Tensor], *, operator: str = "none"
+    ) -> Tensor:
+        """Like :meth:`MaskedReplay.replay_masked`, with an operator of ``KNOCKOUTS``.
+
+        ``kept`` is 0 at the units that are knocked out, 1 elsewhere.
+        """
+
+
 @runtime_checkable
 class Decisions(Protocol):
     """Predictions that are decisions, which an edit may flip; numbers are none."""
@@ -348,6 +434,7 @@ class AttentionModelBase(AttentionModel):
         reference: see :class:`HeadOutputs`.
         head_sets: sets of heads that are edited together, besides layers and all heads.
         reassignment: seed of the draw, see :class:`Reassignable`; None in the model itself.
+        texts_at_once: the most texts of a batch; None: any number.
     """
 
     model: nn.Module
@@ -361,6 +448,7 @@ class AttentionModelBase(AttentionModel):
     reference: Reference | None = None
     head_sets: Sequence[Sequence[Site]] = ()
     reassignment: int | None = None
+    texts_at_once: int | None = None
 
     @property
     def prediction(self) -> Prediction:

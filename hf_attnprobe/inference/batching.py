@@ -27,6 +27,8 @@ PAD_VALUES = {
     "held": 0,
     "rationale": False,
     "labelled": 0,
+    "unit_ids": -1,
+    "other_ids": -1,
     "tags": -1,
 }
 
