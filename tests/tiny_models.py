@@ -4,10 +4,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import configuration_auto, modeling_auto
 
 

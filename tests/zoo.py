@@ -89,12 +89,7 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def classifier(
-    vocabulary: Any = 12,
-    *,
-    read_out: float = 1.0,
-    query: float = 1.0,
-    seed: int = 0,
-    **fields: Any,
+    vocabulary: Any = 12, *, read_out: float = 1.0, query: float = 1.0, seed: int = 0, **fields: Any
 ) -> AttentionClassifierForSequenceClassification:
     """An attention classifier with random weights, in eval mode.
 

@@ -5,9 +5,7 @@ import torch
 
 import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierModel,
-)
+from hf_attnprobe.attention_classifier import AttentionClassifierModel
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 

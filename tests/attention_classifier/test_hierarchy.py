@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import zoo
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-)
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 
 
 SEP = 4

@@ -6,10 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import zoo
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierModel,
-)
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig, AttentionClassifierModel
 
 
 KINDS = [

@@ -14,12 +14,7 @@ from transformers import (
 )
 
 import zoo
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    audit,
-    build_tokenizer,
-    load_examples,
-)
+from hf_attnprobe import AttentionClassifierConfig, audit, build_tokenizer, load_examples
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.outputs import observations

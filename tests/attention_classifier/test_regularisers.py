@@ -9,9 +9,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification
 
 import zoo
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-)
+from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.attention_classifier.layers_attention_classifier import OrthogonalLSTMEncoder
 from hf_attnprobe.attention_classifier.regularisers_attention_classifier import (
     conicity,

@@ -146,11 +146,7 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
         )
     before = _contents(folder)
     out, err, reports = io.StringIO(), io.StringIO(), []
-    with (
-        _recorded(reports),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
+    with _recorded(reports), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code, trouble = _run(case, model, folder)
     if trouble is not None:
         return "trouble", trouble
@@ -292,10 +288,7 @@ def _native(folder: Path, texts: list[str]) -> list[float]:
     found = []
     for text in texts:
         inputs = tokenizer(
-            text,
-            return_tensors="pt",
-            truncation=longest is not None,
-            max_length=longest,
+            text, return_tensors="pt", truncation=longest is not None, max_length=longest
         )
         with torch.no_grad():
             found.append(model(**inputs).logits.softmax(-1).max().item())
@@ -1018,11 +1011,7 @@ def line_change(draw: Callable, lines: list[str], at: int) -> list[str]:
     if way == 4:
         return [*lines[: at + 1], line, *lines[at + 1 :]]
     key = draw(st.sampled_from(["quick", "pairs", "datasets", "paper", "lengths", "x"]))
-    return [
-        *lines[: at + 1],
-        f"{' ' * indent}{key}: {draw(odd_yaml)}",
-        *lines[at + 1 :],
-    ]
+    return [*lines[: at + 1], f"{' ' * indent}{key}: {draw(odd_yaml)}", *lines[at + 1 :]]
 
 
 def bomb(levels: int = 9) -> str:

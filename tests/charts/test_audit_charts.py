@@ -142,11 +142,7 @@ def test_what_is_found_is_called_a_lower_bound_and_the_upper_one_is_drawn(rows):
 def test_other_epsilons_are_drawn_where_the_papers_were_not_tried():
     values = {f"epsilon_max_jsd@{e}": [0.1, 0.2] for e in (0.1, 0.5, 0.2, 0.02)}
     chart = by_key(long_rows(values, "adversarial"))["adversarial_distance"]
-    assert [s.name for s in chart.series] == [
-        "ε = 0.02, found",
-        "ε = 0.1, found",
-        "ε = 0.2, found",
-    ]
+    assert [s.name for s in chart.series] == ["ε = 0.02, found", "ε = 0.1, found", "ε = 0.2, found"]
 
 
 def test_single_texts_are_a_sample_and_the_median_is_of_all(rows, drawn):

@@ -7,9 +7,7 @@ from transformers.models.bert import modeling_bert
 
 import zoo
 from by_name import audit_by_name
-from hf_attnprobe import (
-    build_tokenizer,
-)
+from hf_attnprobe import build_tokenizer
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, HeadOutputs, Site
 from hf_attnprobe.auditing.head_tables import prune_table, site_table

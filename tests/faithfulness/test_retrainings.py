@@ -11,12 +11,7 @@ from scipy.spatial.distance import jensenshannon
 from transformers import AutoModelForSequenceClassification
 
 from by_name import audit_by_name
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttnProbeError,
-    load_examples,
-    train_classifier,
-)
+from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
 from hf_attnprobe.functional.divergence import largest_jsd
 from hf_attnprobe.inference.outputs import read_outputs, to_guide
 from hf_attnprobe.retraining import adversary as adversary_training
@@ -151,11 +146,7 @@ def test_guided_by_uniform_weights_is_trained_as_uniform_attention(base, reviews
     }
     changes = {"encoder": "mlp", "attention_size": None}
     guided = train_again(
-        base,
-        reviews,
-        tmp_path / "a",
-        changes=changes | {"attention": "guided"},
-        guides=guides,
+        base, reviews, tmp_path / "a", changes=changes | {"attention": "guided"}, guides=guides
     )
     plain = train_again(base, reviews, tmp_path / "b", changes=changes | {"attention": "uniform"})
     for name, tensor in weights(guided.model).items():
@@ -194,19 +185,14 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
         train_again(base, reviews, tmp_path / "a", changes=changes, guides=spoilt)
     spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
     with pytest.raises(
-        AttnProbeError,
-        match=f"weights for text {lost}, one per token, the guide has 99",
+        AttnProbeError, match=f"weights for text {lost}, one per token, the guide has 99"
     ):
         train_again(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
     with pytest.raises(AttnProbeError, match="expected guides"):
         train_again(base, reviews, tmp_path / "c", changes=changes)
     with pytest.raises(AttnProbeError, match="expected guides for the validation texts"):
         train_again(
-            base,
-            reviews,
-            tmp_path / "d",
-            changes=changes,
-            guides={"train": guides["train"]},
+            base, reviews, tmp_path / "d", changes=changes, guides={"train": guides["train"]}
         )
     assert not any((tmp_path / name).exists() for name in "abcd")
 
