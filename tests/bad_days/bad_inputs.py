@@ -11,11 +11,12 @@ import json
 import shutil
 import signal
 import string
+import sys
 import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,17 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BertConfig,
-    BertForSequenceClassification,
 )
 
 import hf_attnprobe.auditing.run as auditing
+import zoo
 from hf_attnprobe import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     AttnProbeError,
     build_tokenizer,
 )
 from hf_attnprobe.cli import main
 from hf_attnprobe.cli.verbs import build_parser
+from hf_attnprobe.faithfulness.options import Permutation
 
 
 SECONDS = 60
@@ -89,36 +88,19 @@ class Hang(BaseException):
 
 def make_models(folder: Path) -> dict[str, Path]:
     """A BiLSTM and a BERT of a few hundred weights with a tokenizer each."""
-    torch.manual_seed(0)
     tokenizer = build_tokenizer([*TEXTS, "and so on , it is film NULL"])
     names = {"id2label": LABELS, "label2id": {v: k for k, v in LABELS.items()}}
-    bilstm = AttentionClassifierForSequenceClassification(
-        AttentionClassifierConfig(
-            vocab_size=len(tokenizer), embedding_size=8, encoder_size=4, **names
-        )
-    )
-    bert = BertForSequenceClassification(
-        BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=8,
-            max_position_embeddings=64,
-            pad_token_id=tokenizer.pad_token_id,
-            **names,
-        )
-    )
-    for model in (bilstm, bert):
+    models = {
+        "bilstm": zoo.classifier(tokenizer, embedding_size=8, encoder_size=4, **names),
+        "bert": zoo.bert(tokenizer, layers=1, width=8, spread=0.02, **names),
+    }
+    for name, model in models.items():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter *= 3
-    folders = {"bilstm": folder / "bilstm", "bert": folder / "bert"}
-    for (name, path), model in zip(folders.items(), (bilstm, bert), strict=True):
-        model.save_pretrained(path)
         tokenizer.model_max_length = 64 if name == "bert" else int(1e30)
-        tokenizer.save_pretrained(path)
-    return folders
+        zoo.saved(folder / name, model, tokenizer)
+    return {name: folder / name for name in models}
 
 
 # --- what every case must keep --------------------------------------------------------
@@ -173,28 +155,20 @@ def _run(case: Case, model: Path, folder: Path) -> tuple[Any, str | None]:
     except SystemExit as stop:
         return stop.code, None
     except Hang:
-        return None, f"longer than {SECONDS} s\n{_where()}"
+        return None, f"longer than {SECONDS} s\n{traceback.format_exc()[-2000:]}"
     except BaseException:
-        return None, _where()
+        return None, traceback.format_exc()[-2000:]
 
 
 def _in_memory(case: Case, model: Path) -> int:
-    from hf_attnprobe.faithfulness.options import Permutation
-
     options = auditing.AuditOptions(control="none", shown_texts=0)
     tests = [Permutation(n_permutations=2)]
     try:
         auditing.audit(model, case.rows, tests, options=options, progress=False)
     except AttnProbeError as error:
-        import sys
-
         print(f"attnprobe: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _where() -> str:
-    return "\n".join(traceback.format_exc().splitlines()[-16:])
 
 
 @contextlib.contextmanager
@@ -280,10 +254,8 @@ def _native(folder: Path, texts: list[str]) -> list[float]:
     """The largest probability of each text by Transformers alone, one text at a time."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder, return_dict=True)
-    model = model.eval()
-    if model.config.model_type != "bert":
-        model = model.double()
     is_bert = model.config.model_type == "bert"
+    model = model.eval() if is_bert else model.eval().double()
     longest = model.config.max_position_embeddings if is_bert else None
     found = []
     for text in texts:
@@ -417,27 +389,11 @@ def table_bytes(rows: list[dict[str, Any]], form: str) -> bytes:
 # --- data sets ------------------------------------------------------------------------
 
 
-COLUMNS = [
-    "text",
-    "sentence",
-    "text_pair",
-    "premise",
-    "hypothesis",
-    "tokens",
-    "label",
-    "labels",
-    "example_id",
-    "rationale",
-    "evidence",
-    "word_tags",
-    "ner_tags",
-    "answers",
-    "choices",
-    "image",
-    "idx",
-    "",
-    "weird name",
-]
+COLUMN_NAMES = """
+text sentence text_pair premise hypothesis tokens label labels example_id rationale evidence
+word_tags ner_tags answers choices image idx
+"""
+COLUMNS = [*COLUMN_NAMES.split(), "", "weird name"]
 data_flags = st.sampled_from(
     [
         (),
@@ -552,70 +508,30 @@ def torn_files(draw: Callable) -> Case:
 # --- checkpoints ----------------------------------------------------------------------
 
 
-CONFIG_KEYS = [
-    "sep_token_id",
-    "eos_token_id",
-    "bos_token_id",
-    "unk_token_id",
-    "pad_token_id",
-    "max_position_embeddings",
-    "vocab_size",
-    "num_labels",
-    "id2label",
-    "label2id",
-    "hierarchical",
-    "problem_type",
-    "architectures",
-    "model_type",
-    "dtype",
-    "torch_dtype",
-    "hidden_size",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "auto_map",
-    "attention",
-    "encoder",
-    "encoder_size",
-    "embedding_size",
-    "hidden_act",
-    "layer_norm_eps",
-    "type_vocab_size",
-    "hidden_dropout_prob",
-    "quantization_config",
-    "is_decoder",
-    "chunk_size_feed_forward",
-    "tie_word_embeddings",
-    "pruned_heads",
-    "transformers_version",
-    "attn_implementation",
-    "output_attentions",
-    "return_dict",
-    "use_cache",
-    "base_model_tp_plan",
-]
-TOKENIZER_KEYS = [
-    "model_max_length",
-    "pad_token",
-    "unk_token",
-    "cls_token",
-    "sep_token",
-    "model_input_names",
-    "tokenizer_class",
-    "added_tokens_decoder",
-    "padding_side",
-    "truncation_side",
-    "auto_map",
-    "additional_special_tokens",
-    "do_lower_case",
-    "clean_up_tokenization_spaces",
-]
+CONFIG_KEYS = """
+sep_token_id eos_token_id bos_token_id unk_token_id pad_token_id max_position_embeddings
+vocab_size num_labels id2label label2id hierarchical problem_type architectures model_type dtype
+torch_dtype hidden_size num_attention_heads num_hidden_layers auto_map attention encoder
+encoder_size embedding_size hidden_act layer_norm_eps type_vocab_size hidden_dropout_prob
+quantization_config is_decoder chunk_size_feed_forward tie_word_embeddings pruned_heads
+transformers_version attn_implementation output_attentions return_dict use_cache
+base_model_tp_plan
+"""
+TOKENIZER_KEYS = """
+model_max_length pad_token unk_token cls_token sep_token model_input_names tokenizer_class
+added_tokens_decoder padding_side truncation_side auto_map additional_special_tokens do_lower_case
+clean_up_tokenization_spaces
+"""
+SETTINGS = """
+regression multi_label_classification bert gpt2 float16 bfloat16 int8 [PAD] absent BertTokenizer
+GPT2TokenizerFast left eager relu uniform additive
+"""
 odd_setting = st.one_of(
     ODD_VALUES,
     st.sampled_from(
         [
+            *SETTINGS.split(),
             10**12,
-            "regression",
-            "multi_label_classification",
             {"1": "a", "2": "b"},
             {"0": "a"},
             {"0": "a", "1": "a"},
@@ -625,24 +541,10 @@ odd_setting = st.one_of(
             ["BertForMaskedLM"],
             ["BertForTokenClassification"],
             ["X"],
-            "bert",
-            "gpt2",
-            "float16",
-            "bfloat16",
-            "int8",
-            "[PAD]",
-            "absent",
             ["input_ids"],
-            "BertTokenizer",
-            "GPT2TokenizerFast",
-            "left",
             {"AutoConfig": "evil.Config", "AutoTokenizer": ["evil.T", None]},
             {"quant_method": "bitsandbytes"},
             {"0": [0]},
-            "eager",
-            "relu",
-            "uniform",
-            "additive",
         ]
     ),
 )
@@ -663,9 +565,9 @@ def bad_checkpoints(draw: Callable) -> Case:
 @st.composite
 def config_change(draw: Callable) -> tuple[Callable, str]:
     changes = draw(
-        st.dictionaries(st.sampled_from(CONFIG_KEYS), odd_setting, min_size=1, max_size=2)
+        st.dictionaries(st.sampled_from(CONFIG_KEYS.split()), odd_setting, min_size=1, max_size=2)
     )
-    gone = draw(st.lists(st.sampled_from(CONFIG_KEYS), max_size=1))
+    gone = draw(st.lists(st.sampled_from(CONFIG_KEYS.split()), max_size=1))
     if draw(st.integers(0, 3)):
         gone = []
 
@@ -680,7 +582,7 @@ def config_change(draw: Callable) -> tuple[Callable, str]:
 @st.composite
 def tokenizer_change(draw: Callable) -> tuple[Callable, str]:
     if draw(st.booleans()):
-        key = draw(st.sampled_from(TOKENIZER_KEYS))
+        key = draw(st.sampled_from(TOKENIZER_KEYS.split()))
         value = draw(odd_setting)
 
         def change(folder: Path) -> None:
@@ -757,59 +659,22 @@ def weights_change(draw: Callable) -> tuple[Callable, str]:
 # --- flags ----------------------------------------------------------------------------
 
 
+FLAG_WORDS = """
+0 1 2 -1 999999999 1000000000000 4000000000000000000 1e9 1e308 1e-300 0.5 nan inf -inf -- - 0x10 １
+1_0 ../../x /dev/null ~ $HOME %s {} None true 0.0 0.0+0.1 0.9 1.0+ + positive negative film 1GB
+1KB 999999TB permutation correlation permutation.n_permutations=2 permutation.n_permutations=
+adversarial.epsilons=.1,x default
+"""
 ODD_FLAGS = [
-    "0",
-    "1",
-    "2",
-    "-1",
-    "999999999",
-    "1000000000000",
-    "4000000000000000000",
+    *FLAG_WORDS.split(),
     "9" * 25,
-    "1e9",
-    "1e308",
-    "1e-300",
-    "0.5",
-    "nan",
-    "inf",
-    "-inf",
     "",
     " ",
-    "--",
-    "-",
     "\n",
     "a\nb",
     "\t",
-    "0x10",
-    "１",
-    "1_0",
     "é" * 40,
     "a" * 400,
-    "../../x",
-    "/dev/null",
-    "~",
-    "$HOME",
-    "%s",
-    "{}",
-    "None",
-    "true",
-    "0.0",
-    "0.0+0.1",
-    "0.9",
-    "1.0+",
-    "+",
-    "positive",
-    "negative",
-    "film",
-    "1GB",
-    "1KB",
-    "999999TB",
-    "permutation",
-    "correlation",
-    "permutation.n_permutations=2",
-    "permutation.n_permutations=",
-    "adversarial.epsilons=.1,x",
-    "default",
     "\x1b[2J",
     "\x00",
 ]
@@ -832,14 +697,13 @@ FLAG = ("help", "push_to_hub", "token", "private", "trust_remote_code", "output_
 """What is not drawn: nothing is published, and the place is given."""
 
 
-def flags_of(verb: str) -> list[Any]:
+def all_flags(verb: str) -> list[Any]:
     """The flags of a command, as argparse holds them."""
     (commands,) = [a for a in build_parser()._actions if getattr(a, "choices", None)]
-    actions = commands.choices[verb]._actions
-    return [a for a in actions if a.option_strings and a.dest not in FLAG]
+    return [a for a in commands.choices[verb]._actions if a.option_strings]
 
 
-FLAGS = {verb: flags_of(verb) for verb in VERBS}
+FLAGS = {verb: [a for a in all_flags(verb) if a.dest not in FLAG] for verb in VERBS}
 
 
 @st.composite
@@ -886,11 +750,6 @@ MOVES = {"--test-limit", "--dtype", "--split", "--dataset", "--model", "--predic
 MOVES |= {"--text-column", "--target", "--no-truncate", "--subfolder", "--segment"}
 
 
-def all_flags(verb: str) -> list[Any]:
-    (commands,) = [a for a in build_parser()._actions if getattr(a, "choices", None)]
-    return commands.choices[verb]._actions
-
-
 # --- study files ----------------------------------------------------------------------
 
 
@@ -915,8 +774,13 @@ tables:
         threshold: 0.1
         means: it matters
 """
+YAML_WORDS = """
+2020-01-01 *a ~ null [] {} ../../x '../x' /etc $seed $nothing $ .nan .inf 0x10 1:30 yes é -1 1.5
+'5' train audit audit/x MODELS/bilstm
+"""
 odd_yaml = st.sampled_from(
     [
+        *YAML_WORDS.split(),
         "!!int abc",
         "!!timestamp x",
         "!!float x",
@@ -925,53 +789,28 @@ odd_yaml = st.sampled_from(
         "!!set {a, b}",
         "!!omap [a: 1]",
         "!!null x",
-        "2020-01-01",
         "9" * 6000,
         "1" + "0" * 40,
         "[" * 1500 + "]" * 1500,
         "{a: " * 1200 + "1" + "}" * 1200,
         "&a [*a]",
-        "*a",
         "? [a]: b",
         "<<: {a: 1}",
-        "~",
-        "null",
         "[0, false]",
         "[0, 0]",
         "[1, true, 1.0]",
         "[x-y, x_y]",
-        "[]",
-        "{}",
         "{uniform: null}",
         "[1, [2]]",
         "a" * 300,
-        "../../x",
-        "'../x'",
-        "/etc",
-        "$seed",
-        "$nothing",
-        "$",
-        ".nan",
-        ".inf",
-        "0x10",
-        "1:30",
-        "yes",
         "'a\\nb'",
         '"a\\nb"',
         '"\\0"',
         '"\\e[2J"',
-        "é",
         "{1: 2}",
         "{[1]: 2}",
         "|\n    a\n    b",
         "[1, 2, 3]",
-        "-1",
-        "1.5",
-        "'5'",
-        "train",
-        "audit",
-        "audit/x",
-        "MODELS/bilstm",
     ]
 )
 
@@ -1047,8 +886,6 @@ def placed(case: Case, models: dict[str, Path]) -> Case:
     """A study's models stand outside its folder."""
     if "study.yaml" not in case.files:
         return case
-    from dataclasses import replace
-
     root = str(models["bilstm"].parent).encode()
     text = case.files["study.yaml"].replace(b"MODELS", root)
     return replace(case, files={**case.files, "study.yaml": text})

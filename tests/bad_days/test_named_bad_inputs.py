@@ -5,6 +5,7 @@ import io
 import json
 import time
 from dataclasses import fields
+from functools import partial
 
 import pandas as pd
 import pyarrow as pa
@@ -55,12 +56,14 @@ def one_line(error):
         (Architecture, "kernel_sizes", [3, 10**9]),
         (Architecture, "embedding_dropout", 1.5),
         (Seeds, "n_seeds", 10**6),
+        (partial(Data, "x"), "test_limit", 10**30),
     ],
 )
 def test_a_number_absurd_in_itself_is_one_line(kind, name, value):
     with pytest.raises(AttnProbeError, match=f"{name} must be at") as error:
         kind(**{name: value})
     one_line(error)
+    assert Permutation(n_permutations=100_000) and AuditOptions(seed=2**32 - 1)  # as usual
 
 
 def test_every_count_of_a_test_has_an_upper_bound():
@@ -70,11 +73,6 @@ def test_every_count_of_a_test_has_an_upper_bound():
         for field in fields(test.options):
             if isinstance(field.default, int) and not isinstance(field.default, bool):
                 assert field.metadata["at_most"] or field.name in clipped, field.name
-
-
-def test_a_bound_keeps_what_is_usual():
-    assert Permutation(n_permutations=100_000).n_permutations == 100_000
-    assert AuditOptions(seed=2**32 - 1).seed == 2**32 - 1
 
 
 @pytest.mark.parametrize("name", ["a" * 400, "x/" + "é" * 200, "a\0b"])
@@ -133,20 +131,36 @@ def test_evidence_comes_from_csv_too(tmp_path):
     assert load_examples(file, "test")["rationale"][:] == [[1, 2], [0]]
 
 
-def test_a_label_of_four_quintillions_takes_no_memory():
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        *(
+            ({"text": TEXTS, name: values}, "of one type")
+            for name in ("label", "evidence")
+            for values in ([0, "x"], [[0], "a"], [1, [2]], [[0], ["a"]])
+        ),
+        *(
+            ({"image": cells}, "column 'image' must hold images")
+            for cells in ([0, 1], [[], []], [None, None])
+        ),
+        ({"text": TEXTS, "label": [4 * 10**18, 0]}, "row 0 has 4000000000000000000"),
+    ],
+    ids=str,
+)
+def test_columns_that_cannot_be_are_one_line(columns, said):
+    """Also without memory for so many labels."""
     begin = time.process_time()
-    with pytest.raises(AttnProbeError, match="row 0 has 4000000000000000000"):
-        load_examples([{"text": "film", "label": 4 * 10**18}], "test")
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    with pytest.raises(AttnProbeError, match=said) as error:
+        load_examples(rows, "test")
+    one_line(error)
     assert time.process_time() - begin < 5
 
 
-@pytest.mark.parametrize("name", ["label", "evidence"])
-@pytest.mark.parametrize("values", [[0, "x"], [[0], "a"], [1, [2]], [[0], ["a"]]])
-def test_values_of_several_types_are_one_line(name, values):
-    rows = [{"text": t, name: v} for t, v in zip(TEXTS, values, strict=True)]
-    with pytest.raises(AttnProbeError, match="of one type") as error:
-        load_examples(rows, "test")
-    one_line(error)
+def test_a_frame_with_a_column_twice_is_one_line():
+    frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
+    with pytest.raises(AttnProbeError, match="expected columns with a name each, got 'text' twice"):
+        load_examples(frame, "test")
 
 
 def test_parquet_without_rows_is_told_so(tmp_path):
@@ -161,13 +175,6 @@ def test_a_column_called_image_beside_texts_is_none():
     rows = [{"text": t, "image": k} for k, t in enumerate(TEXTS)]
     examples = load_examples(rows, "test")
     assert examples["text"][:] == TEXTS and "image" not in examples.column_names
-
-
-@pytest.mark.parametrize("cells", [[0, 1], [[], []], [None, None]])
-def test_a_column_of_images_that_holds_none_is_one_line(cells):
-    with pytest.raises(AttnProbeError, match="column 'image' must hold images") as error:
-        load_examples([{"image": cell} for cell in cells], "test")
-    one_line(error)
 
 
 def test_a_word_of_a_hundred_thousand_letters_costs_linear_time():
@@ -191,12 +198,6 @@ def test_a_column_of_labels_that_is_named_twice_counts_once():
     rows = [{"text": text, "label": k} for k, text in enumerate(TEXTS)]
     examples = load_examples(rows, "test", label_column=["label", "label"])
     assert examples["label"][:] == [0, 1]
-
-
-def test_a_frame_with_a_column_twice_is_one_line():
-    frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
-    with pytest.raises(AttnProbeError, match="expected columns with a name each, got 'text' twice"):
-        load_examples(frame, "test")
 
 
 @pytest.mark.parametrize("name", ["data.jsonl.gz", "data.csv.gz", "data.zip"])
@@ -234,26 +235,27 @@ def test_an_output_folder_that_cannot_be_is_one_line_and_leaves_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["broken"]
 
 
-def test_a_plan_into_a_broken_link_is_one_line(checkpoint, cli, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "flags", "said"),
+    [
+        ("job", (), "cannot use"),
+        ("other", ("--partitions", 10**7), "partitions must be at most 100,000"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(place, flags, said, checkpoint, cli, tmp_path):
+    """Into a broken link, or of more partitions than files can be."""
     (tmp_path / "data.jsonl").write_bytes(GOOD)
     (tmp_path / "job").symlink_to(tmp_path / "nowhere")
-    job = ("--output-dir", tmp_path / "job")
-    done = cli("plan", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl", *job)
-    assert done.code == 1 and "cannot use" in done.err and done.err.count("\n") == 1
-
-
-def test_more_partitions_than_files_can_be_is_one_line(checkpoint, cli, tmp_path):
-    (tmp_path / "data.jsonl").write_bytes(GOOD)
     command = ("plan", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")
-    done = cli(*command, "--partitions", 10**7, "--output-dir", tmp_path / "job")
-    assert done.code == 1 and "partitions must be at most 100,000" in done.err
-    assert not (tmp_path / "job").exists()
+    done = cli(*command, *flags, "--output-dir", tmp_path / place)
+    assert done.code == 1 and said in done.err and done.err.count("\n") == 1
+    assert not (tmp_path / place).exists()
 
 
-def test_a_launchers_variables_without_a_launcher_are_one_line(run_module, checkpoint, tmp_path):
+def test_a_launchers_variables_without_a_launcher_are_one_line(run_warm, checkpoint, tmp_path):
     (tmp_path / "data.jsonl").write_bytes(GOOD)
     command = ("audit", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")
-    done = run_module(*command, env={"WORLD_SIZE": "4"})
+    done = run_warm("-m", "hf_attnprobe", *command, env={"WORLD_SIZE": "4"})
     assert done.code == 1 and done.err.count("\n") == 1
     assert "expected 4 processes (WORLD_SIZE)" in done.err and "unset WORLD_SIZE" in done.err
 
@@ -291,6 +293,7 @@ def test_a_token_is_in_no_repr():
     ],
 )
 def test_a_value_of_a_configuration_that_is_no_such_thing(key, value):
+    check_values({"eos_token_id": [1, 2], "pad_token_id": -1}, "model")  # which may be
     with pytest.raises(AttnProbeError, match=f"for {key} in the configuration") as error:
         check_values({key: value}, "model")
     one_line(error)
@@ -356,10 +359,6 @@ def test_the_length_of_a_tokenizer_may_be_no_number(longest, models):
     model = BertForSequenceClassification.from_pretrained(models["bert"])
     tokenizer.model_max_length = longest
     assert wrap(model).max_length(tokenizer) == 64
-
-
-def test_ends_of_a_text_may_be_several():
-    check_values({"eos_token_id": [1, 2], "pad_token_id": -1}, "model")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -450,27 +449,17 @@ def test_plain_yaml_is_read_as_it_is():
         ("HERE/data.jsonl", "$seed", "expected the name of a data set, got 0"),
         ("    columns:", "    columns: []\n    x:", "got 'x'"),
         ("statistic: median_tvd", "score: a/b/c", "expected a step with scores"),
+        (STUDY[STUDY.index("    columns:") :], "    columns: []", "expected at least one column"),
+        (STUDY, huge_grid(30), "expected at most 2,000 runs of steps"),
     ],
+    ids=lambda text: text[:20],
 )
 def test_a_study_that_cannot_be_is_refused_before_it_runs(before, after, said, tmp_path):
     text = STUDY.replace(before, after)
-    if "x-y" in after:  # of an argument that takes texts
-        text = text.replace("seed: $seed", "revision: $seed")
+    begin = time.process_time()
     with pytest.raises(AttnProbeError, match=said) as error:
         read_study(study_of(text, tmp_path))
     one_line(error)
-
-
-def test_a_table_without_columns_is_one_line(tmp_path):
-    text = STUDY[: STUDY.index("    columns:")] + "    columns: []\n"
-    with pytest.raises(AttnProbeError, match="expected at least one column"):
-        read_study(study_of(text, tmp_path))
-
-
-def test_a_huge_grid_is_refused_before_it_is_planned(tmp_path):
-    begin = time.process_time()
-    with pytest.raises(AttnProbeError, match="expected at most 2,000 runs of steps"):
-        read_study(study_of(huge_grid(30), tmp_path))
     assert time.process_time() - begin < 5
 
 
@@ -479,8 +468,3 @@ def test_a_study_refused_at_its_first_step_leaves_no_folder(cli, tmp_path):
     done = cli("study", file, "--output-dir", tmp_path / "out")
     assert done.code == 1 and done.err.splitlines()[-1].startswith("attnprobe: ")
     assert not (tmp_path / "out").exists()
-
-
-def test_data_arguments_are_bounded_too():
-    with pytest.raises(AttnProbeError, match="test_limit must be at most"):
-        Data("x", test_limit=10**30)

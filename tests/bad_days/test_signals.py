@@ -91,8 +91,9 @@ def test_a_signal_that_was_ignored_before_stays_so(commands, tmp_path):
     assert in_child(work).code == 0
 
 
-@pytest.mark.parametrize("printed", [("datasets",), ("datasets", "--json")])
-@pytest.mark.parametrize("stdout", ["pipe", "none"])
+@pytest.mark.parametrize(
+    ("stdout", "printed"), [("pipe", ("datasets",)), ("none", ("datasets", "--json"))]
+)
 def test_output_that_nobody_reads_ends_quietly(stdout, printed):
     reader, writer = os.pipe()
     os.close(reader)
@@ -144,18 +145,9 @@ def test_a_worker_that_was_suspended_counts_as_dead_after_a_while(tmp_path):
 def job(few, base, tmp_path_factory):
     """A planned audit."""
     folder = tmp_path_factory.mktemp("job") / "job"
-    command = [
-        "plan",
-        "--model",
-        base,
-        "--dataset",
-        few,
-        "--tests",
-        "conicity",
-        "--control",
-        "none",
-    ]
-    assert main([str(part) for part in (*command, "--partitions", 8, "--output-dir", folder)]) == 0
+    command = ("plan", "--model", base, "--dataset", few, "--tests", "conicity", "--control")
+    command = (*command, "none", "--partitions", 8, "--output-dir", folder)
+    assert main([str(part) for part in command]) == 0
     return folder
 
 

@@ -132,7 +132,7 @@ def test_two_classes_are_exact(case, epsilon):
     assert found.lower.item() == pytest.approx(exact, abs=1e-6)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(cases((3, 4), smallest=2, largest=8))
 def test_both_grow_with_epsilon(case):
     attention, logits, mask = case

@@ -4,8 +4,6 @@ import doctest
 import importlib
 import pkgutil
 
-import pytest
-
 import hf_attnprobe.functional
 
 
@@ -15,13 +13,10 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_examples_in_docstrings(name):
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
-
-
-def test_there_are_some():
-    assert sum(doctest.testmod(importlib.import_module(name)).attempted for name in NAMES) >= 3
+def test_examples_in_docstrings():
+    found = [doctest.testmod(importlib.import_module(name)) for name in NAMES]
+    assert sum(result.failed for result in found) == 0
+    assert sum(result.attempted for result in found) >= 3
 
 
 def test_the_namespace_is_sorted_and_documented():

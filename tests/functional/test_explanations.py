@@ -40,16 +40,6 @@ def test_rollout_is_the_matrix_product_of_the_layers():
             np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-12)
 
 
-def test_rollout_by_hand():
-    first, second = (
-        torch.tensor([[[0.5, 0.5], [1.0, 0.0]]]),
-        torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]),
-    )
-    # A₁ = [[.75, .25], [.5, .5]], A₂ = [[.5, .5], [0, 1]]
-    assert rollout([first, second])[0].tolist() == [[0.625, 0.375], [0.5, 0.5]]
-    assert torch.equal(rollout([first], residual=False), first)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_effective_attention_gives_the_same_output_without_the_null_space(dtype):
     attention = random_attention(2, 3, 9, 9, dtype=dtype)
@@ -107,16 +97,6 @@ def test_norm_based_is_the_norm_of_each_summand():
                 for h, part in enumerate(parts):
                     assert heads[b, h, i, j].item() == pytest.approx(part.norm().item())
                 assert layer[b, i, j].item() == pytest.approx(sum(parts).norm().item())
-
-
-def test_heads_that_cancel_leave_nothing_of_the_layer():
-    attention, values = (
-        torch.full((1, 2, 1, 1), 1.0),
-        torch.tensor([[[[3.0, 4.0]], [[-3.0, -4.0]]]]),
-    )
-    projection = torch.eye(2).expand(2, 2, 2)
-    assert norm_based(attention, values, projection).flatten().tolist() == [5.0, 5.0]
-    assert norm_based_layer(attention, values, projection).item() == 0
 
 
 def test_cosine_distance_is_exactly_zero_for_the_same():

@@ -22,7 +22,7 @@ def cases(draw, smallest=2, largest=6):
     n = draw(st.integers(smallest, largest))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     attention = torch.from_numpy(rng.dirichlet(np.full(n, draw(st.sampled_from([0.1, 1.0, 10.0])))))
-    scores = torch.from_numpy(rng.normal(size=n) * draw(st.sampled_from([0.1, 1.0, 10.0])))
+    scores = torch.from_numpy(rng.normal(size=n) * draw(st.sampled_from([0, 0.1, 1.0, 10.0])))
     mask = torch.tensor([[False] + [True] * n + [False]])
     return (
         torch.nn.functional.pad(attention, (1, 1))[None],
@@ -63,7 +63,7 @@ def best_over_vertices(attention, scores, mask, epsilon):
 
 
 @settings(max_examples=100, deadline=None)
-@given(cases(2, 5), st.sampled_from([0.01, 0.05, 0.3]))
+@given(cases(2, 5), st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0]))
 def test_adversary_equals_brute_force_over_vertices(case, epsilon):
     attention, scores, mask = case
     found = epsilon_max_jsd(attention, scores, mask, (epsilon,))
@@ -138,51 +138,11 @@ def test_adversary_is_what_it_says(case, epsilon):
     assert found.jsd.item() <= largest_jsd(attention, mask).item() + 1e-9
 
 
-@settings(max_examples=50, deadline=None)
-@given(cases(2, 8))
-def test_no_random_feasible_attention_is_farther(case):
-    attention, scores, mask = case
-    a, u = attention[mask], scores[mask]
-    others = torch.from_numpy(np.random.default_rng(1).dirichlet(np.full(len(a), 0.3), size=2000))
-    feasible = ((others @ u).sigmoid() - (a @ u).sigmoid()).abs() <= 0.05
-    found = epsilon_max_jsd(attention, scores, mask, (0.05,)).jsd.item()
-    assert (jsd(others[feasible], a) <= found + 1e-9).all()
-
-
-@settings(deadline=None)
-@given(cases(2, 8))
-def test_frontier_is_monotone_and_reaches_the_largest_jsd(case):
-    attention, scores, mask = case
-    frontier = epsilon_max_jsd(attention, scores, mask, (0.0, 0.001, 0.01, 0.1, 0.5, 1.0)).jsd[:, 0]
-    assert (frontier.diff() >= -1e-12).all()
-    assert frontier[-1].item() == pytest.approx(largest_jsd(attention, mask).item(), abs=1e-9)
-
-
-def test_equal_states_leave_every_attention_feasible():
-    attention = torch.tensor([[0.6, 0.3, 0.1]], dtype=torch.float64)
-    mask = torch.ones(1, 3, dtype=torch.bool)
-    found = epsilon_max_jsd(attention, torch.full((1, 3), 0.7, dtype=torch.float64), mask, (0.01,))
-    assert found.jsd.item() == pytest.approx(largest_jsd(attention, mask).item(), abs=1e-12)
-    assert found.attention[0, 0].tolist() == [0, 0, 1]
-
-
-def test_one_token_cannot_move():
-    for n_pad in (0, 2):
-        attention = torch.nn.functional.pad(torch.ones(1, 1), (0, n_pad))
-        found = epsilon_max_jsd(attention, torch.ones(1, 1 + n_pad), attention.bool(), (0.05,))
-        assert found.jsd.item() == 0 and torch.equal(found.attention[0], attention.double())
-
-
 def test_a_batch_equals_its_rows():
     rng = np.random.default_rng(0)
-    attention, scores = (
-        torch.from_numpy(rng.dirichlet(np.ones(9), size=40)),
-        torch.from_numpy(rng.normal(size=(40, 9))),
-    )
-    mask = torch.ones(40, 9, dtype=torch.bool)
-    together = epsilon_max_jsd(attention, scores, mask, (0.01, 0.05))
+    attention = torch.from_numpy(rng.dirichlet(np.ones(9), size=40))
+    texts = (attention, torch.from_numpy(rng.normal(size=(40, 9))), torch.ones(40, 9).bool())
+    together = epsilon_max_jsd(*texts, (0.01, 0.05))
     for row in range(40):
-        alone = epsilon_max_jsd(
-            attention[row : row + 1], scores[row : row + 1], mask[row : row + 1], (0.01, 0.05)
-        )
+        alone = epsilon_max_jsd(*(x[row : row + 1] for x in texts), (0.01, 0.05))
         assert torch.equal(alone.jsd[:, 0], together.jsd[:, row])

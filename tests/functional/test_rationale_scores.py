@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hf_attnprobe.functional.plausibility import (
     auprc,
     average_precision,
-    iou_f1,
     iou_scores,
     token_f1,
 )
@@ -92,40 +91,6 @@ def test_scores_are_those_of_the_definitions(text):
     assert [x.item() for x in found] == pytest.approx(expected, abs=1e-12)
 
 
-def test_rows_do_not_mix():
-    generator = torch.Generator().manual_seed(0)
-    marked, chosen = (torch.rand(20, 9, generator=generator) < 0.4 for _ in range(2))
-    content, scores = (
-        torch.rand(20, 9, generator=generator) < 0.8,
-        torch.rand(20, 9, generator=generator),
-    )
-    chosen &= content
-    chosen[:, 0] |= ~chosen.any(1)
-    content[:, 0] = True
-    for function, values in (
-        (average_precision, scores),
-        (auprc, scores),
-        (token_f1, chosen),
-        (iou_f1, chosen),
-    ):
-        together = function(values, marked, content)
-        alone = torch.cat(
-            [function(values[i : i + 1], marked[i : i + 1], content[i : i + 1]) for i in range(20)]
-        )
-        assert (
-            torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1)) and together.isfinite().any()
-        )
-
-
-def test_by_hand():
-    """Marked: words 2–3 and 6. Chosen: words 2–5, half of whose union with 2–3 is shared, and 7."""
-    marked = torch.tensor([[0, 1, 1, 0, 0, 1, 0]]).bool()
-    chosen = torch.tensor([[0, 1, 1, 1, 1, 0, 1]]).bool()
-    assert iou_f1(chosen, marked, torch.ones(1, 7).bool()).item() == 0.5
-    chosen[0, 5] = True  # now one run 2–7: 2 of 6 shared
-    assert iou_f1(chosen, marked, torch.ones(1, 7).bool()).item() == 0.0
-
-
 def test_the_data_set_score_of_eraser_follows_from_the_means():
     """F1 of mean precision and mean recall; 500 random texts, as two lines of Python."""
     generator = torch.Generator().manual_seed(0)
@@ -138,12 +103,15 @@ def test_the_data_set_score_of_eraser_follows_from_the_means():
     found = iou_scores(chosen, marked, content)
     each = [span_scores(a.tolist(), b.tolist()) for a, b in zip(chosen, marked, strict=True)]
     eraser = f1(*np.mean(each, axis=0))
+    assert torch.stack(found[:2], 1).tolist() == pytest.approx(np.array(each), abs=1e-12)
     ours = f1(found.precision.mean().item(), found.recall.mean().item())
     assert ours == pytest.approx(eraser)
     assert abs(found.f1.mean().item() - eraser) > 0.002  # it is another number
     trapezoids = auprc(scores, marked, content)
-    texts = zip(scores.tolist(), marked.tolist(), strict=True)
-    expected = [eraser_auprc(*text) for text in texts]
-    assert trapezoids.tolist() == pytest.approx(expected)
+    shares = (chosen & marked).sum(1) / n_marked[:, 0]
+    assert token_f1(chosen, marked, content).tolist() == pytest.approx(shares.tolist())
     steps = average_precision(scores, marked, content)
+    texts = [*zip(scores.tolist(), marked.tolist(), strict=True)]
+    for values, by_hand in ((trapezoids, eraser_auprc), (steps, precision_recall_area)):
+        assert values.tolist() == pytest.approx([by_hand(*text) for text in texts])
     assert (steps - trapezoids).mean() > 0.01

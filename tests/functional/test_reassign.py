@@ -46,15 +46,6 @@ def test_a_row_keeps_its_weights_and_what_cannot_move_stays(lengths, seed):
         torch.testing.assert_close(after.sum(-1), before.sum(-1))
 
 
-def test_causal_rows_attend_to_nothing_ahead():
-    movable = causal(1, 6, [6])
-    before = rows_of(1, 1, 6, movable)
-    after = reassign(before, movable, seed=3, example_ids=(5,))
-    ahead = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    assert (after[0, 0][ahead] == 0).all()
-    assert not torch.equal(after, before)
-
-
 def test_heads_and_rows_that_see_the_same_are_shuffled_alike():
     movable = (torch.arange(7) > 0).expand(1, 3, 7).clone()
     movable[:, 2, 6] = False

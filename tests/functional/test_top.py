@@ -87,12 +87,6 @@ def test_tau_of_the_union_is_fagins_distance(case):
         assert found != found
 
 
-def test_random_orders_share_k_of_n():
-    x, y = torch.rand(2, 20_000, 8, generator=torch.Generator().manual_seed(0))
-    found = top_overlap(x, y, torch.ones_like(x).bool(), 3)
-    assert found.mean().item() == pytest.approx(3 / 8, abs=0.008)
-
-
 @pytest.mark.parametrize("n_steps", [0, 1, 3, 7])
 def test_steps_of_removal_leave_one(n_steps):
     n_units = torch.tensor([1, 2, 3, 9])
