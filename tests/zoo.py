@@ -117,6 +117,26 @@ def classifier(
     return model
 
 
+def encoded(
+    rows: Sequence[Sequence[int]], *, special: Sequence[int] = (2, 3), extra: int = 0
+) -> dict[str, torch.Tensor]:
+    """Texts of token ids as a tokenizer gives them, padded by 0 to the longest and by ``extra`` more."""
+    longest = max(map(len, rows)) + extra
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "special_tokens_mask": torch.isin(ids, torch.tensor([0, *special])).long(),
+    }
+
+
+def five_texts() -> list[list[int]]:
+    """Random token ids between 1 and 2, of six tokens, six, three, a single one and six."""
+    torch.manual_seed(1)
+    ids = torch.randint(5, 60, (5, 8)).tolist()
+    return [[1, *row[1 : n + 1], 2] for row, n in zip(ids, (6, 6, 3, 1, 6), strict=True)]
+
+
 def seen(
     model: Any,
     ids: torch.Tensor | Sequence[Sequence[int]],

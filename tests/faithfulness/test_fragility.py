@@ -8,14 +8,12 @@ import torch
 import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.conicity import conicity
 from hf_attnprobe.faithfulness.fragility import fragility
 from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
-from hf_attnprobe.storage.rows import statistics_of
 
 
 TEXTS = ([2, 5, 6, 7, 7, 8, 9, 5, 3], [2, 9, 6, 4, 7, 3], [2, 8, 5, 3], [2, 7, 3])
@@ -198,23 +196,4 @@ def test_conicity_of_a_hierarchical_models_sentences():
     assert result.conicity[0].item() == pytest.approx(1)
 
 
-def test_conicity_needs_values(monkeypatch):
-    adapter, _ = observe(bert())
-    assert registry.tests()["conicity"].lacks(adapter, SITE) is None
-    monkeypatch.setattr(adapter, "lacks", lambda capability, site: "it has no values")
-    assert registry.tests()["conicity"].lacks(adapter, SITE) == "it has no values"
-
-
 # --- all of them --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("probe", [fragility, single_token, conicity])
-def test_neither_batch_nor_padding_matters(probe, model):
-    _adapter, observation = observe(model)
-    together = statistics_of(probe(observation, SITE, seed=3))
-    for row in range(len(TEXTS)):
-        alone = statistics_of(probe(observe(model, [row], extra=row)[1], SITE, seed=3))
-        for name, values in together.items():
-            torch.testing.assert_close(
-                alone[name][0], values[row], rtol=1e-9, atol=1e-9, equal_nan=True
-            )

@@ -17,7 +17,6 @@ from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
-from hf_attnprobe.storage.rows import statistics_of
 
 
 SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
@@ -41,21 +40,15 @@ AUDITED, SAMPLE = texts(1, (6, 6, 3, 1, 4)), texts(2, (3, 5, 1))
 SAMPLE[0] = AUDITED[2]
 
 
-def padded(rows):
-    longest = max(map(len, rows))
-    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
-    return {
-        "input_ids": ids,
-        "attention_mask": (ids != 0).long(),
-        "special_tokens_mask": (ids < 3).long(),
-    }
+def encoded(rows):
+    return zoo.encoded(rows, special=(1, 2))
 
 
 @pytest.fixture(scope="module", params=["eager", "sdpa"])
 def observed(request):
     adapter = wrap(make_model(request.param))
-    adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
-    return adapter, adapter.observe(adapter.prepare(padded(AUDITED), IDS))
+    adapter.set_reference(adapter.prepare(encoded(SAMPLE), SAMPLE_IDS))
+    return adapter, adapter.observe(adapter.prepare(encoded(AUDITED), IDS))
 
 
 def part(site):
@@ -129,15 +122,6 @@ def test_every_ablation_equals_a_hook(observed, site):
     assert found.resample_tvd.max() > 0.01 and found.mean_tvd.max() > 0.01
 
 
-def test_nothing_depends_on_batch_padding_or_order(observed):
-    adapter, observation = observed
-    together = statistics_of(head_ablation(observation, Site(1, 1), seed=3))
-    for row in (4, 2):
-        alone = adapter.observe(adapter.prepare(padded([AUDITED[row]]), (IDS[row],)))
-        for name, value in statistics_of(head_ablation(alone, Site(1, 1), seed=3)).items():
-            assert value.item() == pytest.approx(together[name][row].item(), abs=1e-6), name
-
-
 def test_the_seed_draws_the_other_text(observed):
     _adapter, observation = observed
     draws = [head_ablation(observation, Site(1, 1), seed=seed) for seed in range(4)]
@@ -147,10 +131,10 @@ def test_the_seed_draws_the_other_text(observed):
 
 def test_a_text_alone_in_the_sample_has_no_other():
     adapter = wrap(make_model())
-    batch = adapter.prepare(padded(AUDITED[:2]), IDS[:2])
+    batch = adapter.prepare(encoded(AUDITED[:2]), IDS[:2])
     observation = adapter.observe(batch)
     assert head_ablation(observation, Site()).mean_tvd is None  # no sample yet
-    adapter.set_reference(adapter.prepare(padded(AUDITED[:1]), IDS[:1]))
+    adapter.set_reference(adapter.prepare(encoded(AUDITED[:1]), IDS[:1]))
     found = head_ablation(observation, Site())
     assert (
         found.resample_tvd.isnan().tolist() == found.resample_flip.isnan().tolist() == [True, False]
@@ -177,15 +161,15 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         monkeypatch.setattr(modeling_bert, "eager_attention_forward", changed)
         adapter = wrap(make_model("eager"))
         if not adapter.lacks(HeadOutputs):
-            adapter.set_reference(adapter.prepare(padded(SAMPLE), SAMPLE_IDS))
-        found = head_ablation(adapter.observe(adapter.prepare(padded(AUDITED), IDS)), Site(1, 1))
+            adapter.set_reference(adapter.prepare(encoded(SAMPLE), SAMPLE_IDS))
+        found = head_ablation(adapter.observe(adapter.prepare(encoded(AUDITED), IDS)), Site(1, 1))
         assert found.zero_tvd.max() > 0
         assert (found.mean_tvd is None) == (changed is transposed)
 
 
 def test_the_head_of_a_classifier_can_be_silenced():
     adapter = wrap(zoo.classifier(60))
-    inputs = padded(AUDITED)
+    inputs = encoded(AUDITED)
     batch = adapter.prepare(inputs, IDS)
     observation = adapter.observe(batch)
     found = head_ablation(observation, Site())
@@ -204,7 +188,7 @@ def test_prune_curve_equals_hooks(observed):
     adapter, _ = observed
     model, labels = make_model(), torch.tensor([0, 1, -1, 1, 0])
     batches = [
-        adapter.prepare(padded(AUDITED[rows]), IDS[rows], labels[rows])
+        adapter.prepare(encoded(AUDITED[rows]), IDS[rows], labels[rows])
         for rows in (slice(0, 2), slice(2, 5))
     ]
     ranking = [

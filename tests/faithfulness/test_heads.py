@@ -9,7 +9,6 @@ import torch
 import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
-from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
@@ -18,7 +17,6 @@ from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import at_head
-from hf_attnprobe.storage.rows import statistics_of
 
 
 SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
@@ -29,16 +27,7 @@ def make_model():
 
 
 def inputs():
-    torch.manual_seed(1)
-    ids = torch.randint(5, 60, (5, 8))
-    ids[:, 0], ids[:, -1] = 1, 2
-    ids[2, 4], ids[2, 5:] = 2, 0
-    ids[3, 2], ids[3, 3:] = 2, 0  # a single token between [CLS] and [SEP]
-    return {
-        "input_ids": ids,
-        "attention_mask": (ids != 0).long(),
-        "special_tokens_mask": (ids < 3).long(),
-    }
+    return zoo.encoded(zoo.five_texts(), special=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -220,14 +209,6 @@ def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
     assert (found.epsilon_max_jsd_exact == 0).all() and not found.attention
 
 
-def test_a_group_of_one_head_is_that_head(observed, monkeypatch):
-    adapter, observation = observed
-    monkeypatch.setattr(adapter, "head_sets", [[Site(1, 2)]])
-    alone, group = (adversarial(observation, site) for site in (Site(1, 2), Site(SET, 0)))
-    for epsilon, values in alone.epsilon_max_jsd.items():
-        assert torch.equal(values, group.epsilon_max_jsd[epsilon])
-
-
 def test_more_steps_only_add_candidates(observed):
     _adapter, observation = observed
     quick = adversarial(observation, SITES[0])
@@ -271,17 +252,3 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
         assert torch.allclose(
             getattr(found, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4
         )
-
-
-def test_padding_and_batch_do_not_matter(observed):
-    adapter, observation = observed
-    one = {name: x[2:3, :5] for name, x in inputs().items()}
-    alone = adapter.observe(adapter.prepare(one, (4,)))
-    for test in registry.tests().values():
-        together = statistics_of(test.function(observation, Site(1, 1), seed=3))
-        single = statistics_of(test.function(alone, Site(1, 1), seed=3))
-        for name, value in single.items():
-            assert value.item() == pytest.approx(together[name][2].item(), abs=1e-5, nan_ok=True), (
-                test.name,
-                name,
-            )

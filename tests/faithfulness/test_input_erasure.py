@@ -192,22 +192,6 @@ def test_not_normalised_unless_asked():
     assert found.naopc_comprehensiveness is found.naopc_sufficiency is None
 
 
-@pytest.mark.parametrize(("make", "site"), CASES[:2])
-@pytest.mark.parametrize("by", ["deletion", "mask"])
-def test_batch_padding_and_order_do_not_matter(make, site, by):
-    options = {"by": by, "beam_width": 2}
-    _adapter, observation = observe(make(), extra=3)
-    together = statistics_of(input_erasure(observation, site, InputErasure(**options), seed=3))
-    for row in (4, 2, 1):
-        one = observe(make(), TEXTS[row : row + 1], WORDS[row : row + 1], ((3, 1, 4, 15, 9)[row],))
-        for name, value in statistics_of(
-            input_erasure(one[1], site, InputErasure(**options), seed=3)
-        ).items():
-            assert value.item() == pytest.approx(
-                together[name][row].item(), abs=1e-6, nan_ok=True
-            ), name
-
-
 def test_the_seed_is_of_the_random_ranking_alone():
     _adapter, observation = observe(bert())
     first, second = (

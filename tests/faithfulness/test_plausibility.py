@@ -238,19 +238,3 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
             bert, ROWS, tokenizer=bare, tests=[InputErasure(by="mask")], output_dir=tmp_path / "out"
         )
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("kind", [(), ("cnn", "dot_product", 2)])
-def test_rows_do_not_depend_on_how_the_texts_are_batched(kind, make_checkpoint, reviews):
-    examples = reviews["test"].select(range(8))
-    options = {"tests": [InputErasure(beam_width=1), "plausibility"], "progress": False}
-    whole, single, backwards = (
-        audit_by_name(make_checkpoint(*kind), data, batch_size=size, **options).to_pandas()
-        for data, size in ((examples, 64), (examples, 1), (examples.select(range(7, -1, -1)), 3))
-    )
-    key = ["test", "statistic", "example_id", "layer", "head"]
-    expected = whole.set_index(key).value.sort_index()
-    for rows in (single, backwards):
-        found = rows.set_index(key).value.sort_index()
-        assert found.index.equals(expected.index) and found.isna().equals(expected.isna())
-        assert (found - expected).abs().max() < 1e-6

@@ -157,23 +157,6 @@ def test_exact_is_refused_where_it_does_not_hold():
         adversarial(observation, SITE, Adversarial(method="exact"))
 
 
-def test_random_numbers_depend_on_seed_and_example_alone():
-    adapter, observation = observe()
-    alone = adapter.prepare(
-        {"input_ids": IDS[1:2, :5], "attention_mask": torch.ones(1, 5, dtype=torch.long)}, (11,)
-    )
-    for probe, options in (
-        (permutation, Permutation()),
-        (adversarial, Adversarial(method="search", n_steps=30)),
-    ):
-        together = statistics_of(probe(observation, SITE, options, seed=4))
-        single = statistics_of(probe(adapter.observe(alone), SITE, options, seed=4))
-        other = statistics_of(probe(observation, SITE, options, seed=5))
-        name = "median_tvd" if probe is permutation else "epsilon_max_jsd@0.05"
-        assert single[name].item() == pytest.approx(together[name][1].item(), abs=1e-9)
-        assert not torch.equal(together[name], other[name])
-
-
 def test_every_statistic_has_a_reading():
     _adapter, observation = observe()
     tags = {"NOUN": observation.batch.content_mask}

@@ -30,12 +30,7 @@ def make_model(implementation="sdpa"):
 
 
 def padded():
-    ids = torch.tensor([[*row, *[0] * (9 - len(row))] for row in TEXTS])
-    return {
-        "input_ids": ids,
-        "attention_mask": (ids != 0).long(),
-        "special_tokens_mask": (ids < 3).long(),
-    }
+    return zoo.encoded(TEXTS, special=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +164,6 @@ def test_another_query_is_read_from_its_own_row(observed):
     assert found == pytest.approx(
         scipy.stats.kendalltau(row, observation.leave_one_out_importance()[0, 1:8]).statistic
     )
-
-
-def test_the_pieces_of_a_word_add_up():
-    adapter = wrap(families.make("bert"))
-    batch = families.prepare(adapter, words=families.WORDS)
-    values = torch.arange(9.0).expand(3, 9, 9)
-    read = adapter.read_map(adapter.observe(batch), values, Site(0, 0))
-    assert read[0].tolist() == [0, 1, 2 + 3, 0, 4, 5 + 6 + 7, 0, 0, 8]
 
 
 def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
