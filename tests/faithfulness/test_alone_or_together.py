@@ -1,0 +1,94 @@
+"""What a test says of a text it says of it alone, behind padding and in another order: all tests, all kinds of sites."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import zoo
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import ALL, SET, HeadOutputs, Site
+from hf_attnprobe.auditing.selection import parse_head_sets, sites_by_test
+from hf_attnprobe.faithfulness import options
+from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.storage.rows import statistics_of
+
+
+ROWS = (
+    [2, 5, 6, 7, 7, 8, 9, 5, 3],
+    [2, 9, 6, 4, 7, 3],
+    [2, 8, 5, 3],
+    [2, 7, 3],
+    [2, 11, 9, 12, 6, 8, 14, 3],
+)
+IDS, LABELS = (3, 1, 4, 15, 9), torch.tensor([1, 0, -1, 1, 0])
+EVERY_OPTION = [
+    options.Adversarial(method="search", n_steps=5, n_starts=2),
+    options.AttributionAgreement(attention="held", n_steps=5),
+    options.Erasure(renormalise=False, draw="released", all_zero=True, bottom_up=True),
+    options.Explanations(flow_positions=8, target=1),
+    options.InputErasure(by="mask", beam_width=2, tokens_to_flip=True),
+    options.Plausibility(integrated_gradients=True),
+]
+MODELS = {
+    "two classes": lambda: zoo.classifier(20, read_out=10, query=10),
+    "four classes": lambda: zoo.classifier(
+        20, read_out=10, encoder="cnn", attention="dot_product", num_labels=4
+    ),
+    "bert": lambda: zoo.bert(20, num_labels=3),
+}
+GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(SET, 0), Site(ALL, ALL, 0))
+
+
+def observe(adapter, rows, extra=0):
+    """What the adapter sees of some of the texts, of which something is marked and tagged."""
+    inputs = zoo.encoded([ROWS[row] for row in rows], extra=extra)
+    batch = adapter.prepare(inputs, tuple(IDS[row] for row in rows), LABELS[list(rows)])
+    marked = batch.content_mask & torch.isin(inputs["input_ids"], torch.tensor([6, 7, 8]))
+    return adapter.observe(replace(batch, rationale=marked, tags={"NOUN": marked}))
+
+
+def test_options_that_are_none_of_all_tests():
+    assert {type(given) for given in EVERY_OPTION} <= {t.options for t in all_tests().values()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_alone_or_together(name):
+    adapter = wrap(MODELS[name](), dtype=torch.float64, mask_id=1)
+    sites, groups = [Site()], ()
+    if name == "bert":
+        sites, groups = [Site(0, 1), Site(1, 0, 0)], GROUPS
+        adapter.head_sets = parse_head_sets(adapter, ("0.1+1.0",))
+    if not adapter.lacks(HeadOutputs):
+        sample = zoo.encoded([ROWS[2], [2, 13, 10, 3], [2, 17, 3]])
+        adapter.set_reference(adapter.prepare(sample, (4, 7, 8)))
+    order, alone_of = (4, 2, 0, 3, 1), (0, 3, 4)
+    together = observe(adapter, range(5))
+    other = observe(adapter, order, extra=3)
+    alone = {row: observe(adapter, [row], extra=row) for row in alone_of}
+    n_compared, random = 0, set()
+    for test_name, places in sites_by_test([*all_tests()], adapter, sites, groups).items():
+        test = all_tests()[test_name]
+        for site in places:
+            for chosen in [None, *(own for own in EVERY_OPTION if type(own) is test.options)]:
+                arguments = () if chosen is None else (chosen,)
+
+                def found(seen, seed=3, test=test, site=site, arguments=arguments):
+                    return statistics_of(test.function(seen, site, *arguments, seed=seed))
+
+                whole, moved = found(together), found(other)
+                single = {row: found(alone[row]) for row in alone_of}
+                again = found(together, seed=4) if name == "four classes" else whole
+                for statistic, values in whole.items():
+                    if not torch.allclose(again[statistic], values, equal_nan=True):
+                        random.add(test_name)
+                    where = (test_name, site, chosen, statistic)
+                    pairs = [(values[list(order)], moved[statistic])]
+                    pairs += [(values[[row]], single[row][statistic]) for row in alone_of]
+                    for ours, theirs in pairs:
+                        assert torch.allclose(ours, theirs, atol=1e-8, equal_nan=True), where
+                    n_compared += 1
+    assert n_compared > 150
+    if name == "four classes":  # nothing else knows of the seed
+        drawn = {"permutation", "adversarial", "erasure", "input_erasure", "plausibility"}
+        assert random - {"fragility"} == drawn  # of few shuffles all may decide alike
