@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -112,6 +113,17 @@ class Reference:
     example_ids: tuple[int, ...]
     lengths: Tensor
     outputs: tuple[Tensor, ...]
+
+    @classmethod
+    def joined(cls, parts: Sequence["Reference"]) -> "Reference":
+        """The texts of several references, padded to the most queries."""
+        ids = tuple(example_id for part in parts for example_id in part.example_ids)
+        layers = []
+        for outputs in zip(*(part.outputs for part in parts), strict=True):
+            most = max(output.shape[2] for output in outputs)
+            padded = [F.pad(one, (0, 0, 0, most - one.shape[2])) for one in outputs]
+            layers.append(torch.cat(padded))
+        return cls(ids, torch.cat([part.lengths for part in parts]), tuple(layers))
 
 
 Change = Callable[[int, Tensor], Tensor]
@@ -285,8 +297,8 @@ class HeadOutputs(Protocol):
 
     reference: Reference | None
 
-    def set_reference(self, batch: Batch) -> None:
-        """Keeps the head outputs of ``batch``, once per audit."""
+    def set_reference(self, *batches: Batch) -> None:
+        """Keeps the head outputs of some texts, once per audit."""
 
     def replay_outputs(self, observation: "Observation", site: Site, outputs: Tensor) -> Tensor:
         """Probabilities with the output of one head replaced.

@@ -12,6 +12,7 @@ from hf_attnprobe.adapters.classifier.adapter import (
 )
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.adapters.pretrained import (
     PretrainedFacts,
     is_hierarchical,
@@ -28,6 +29,9 @@ from hf_attnprobe.errors import AttnProbeError
 
 AdapterFactory = Callable[..., AttentionModelBase]
 """(model, dtype=…, mask_id=…, and what else :func:`wrap` is given) -> its adapter."""
+
+LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
+"""How the names of their classes end."""
 
 _factories: dict[str | type, AdapterFactory] = {}
 
@@ -101,6 +105,8 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
             f"expected a Transformers model or one with an adapter, got "
             f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
         )
+    if type(model).__name__.endswith(LANGUAGE_MODELS):
+        return LanguageModelAdapter
     return TransformerAdapter
 
 

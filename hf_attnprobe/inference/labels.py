@@ -68,6 +68,10 @@ def labels_of(
             "expected a fast tokenizer for labels of words and characters, got "
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
+    if prediction.kind == "answer":
+        raise AttnProbeError(
+            "expected passages with questions for a language model, got texts; give Answers"
+        )
     kinds: Mapping[str, Callable[[], list[Label]]] = {
         "classes": lambda: [*labels_of_model(prediction.outcomes, examples)],
         "choice": lambda: [*_integers(prediction, examples)],

@@ -66,6 +66,7 @@ from hf_attnprobe.attention_model import (
     Observation,
     OutputProjections,
     Reassignable,
+    Reference,
     Site,
     Stack,
 )
@@ -295,7 +296,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
-        with _in_one_line(inputs):
+        with in_one_line(inputs):
             return self.model(**self.arguments(self._taken(inputs)))
 
     def _taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -342,7 +343,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             visible.append(visible_keys(unpacked(scores, n_heads)[:, 0]))
             return weights
 
-        refusals = _in_one_line(batch.inputs)
+        refusals = in_one_line(batch.inputs)
         with torch.no_grad(), refusals, recorded_calls(self.layout.blocks) as calls:
             scores = self.logits(batch.inputs, capture)
         probs = self.head.probabilities(scores, batch.inputs)
@@ -361,7 +362,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         own = {n: v.to(batch.mask.device) for n, v in batch.own.items()}
         if own:
             inputs.pop("known", None)  # of several choices the model sees all
-        with _in_one_line(batch.inputs):
+        with in_one_line(batch.inputs):
             result = self.native_output(own or self.arguments(inputs))
         scores = self.head.scores(result, inputs)
         precise = torch.promote_types(scores.dtype, torch.float32)
@@ -392,10 +393,10 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         scores = replay_logits(self, observation, kept, masked)
         return self.head.probabilities(scores, observation.batch.inputs)
 
-    def set_reference(self, batch: Batch) -> None:
+    def set_reference(self, *batches: Batch) -> None:
         self.require(HeadOutputs)
-        with _in_one_line(batch.inputs):
-            self.reference = reference_of(self, batch)
+        with in_one_line(batches[0].inputs):
+            self.reference = Reference.joined([reference_of(self, batch) for batch in batches])
 
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         self.check_site(site)
@@ -573,7 +574,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
                     for layer in range(len(self.layers))
                 }
             )
-        with _in_one_line(own):
+        with in_one_line(own):
             scores = self.logits(own, edit)
         return self.head.probabilities(scores, own)
 
@@ -658,7 +659,7 @@ def _read_alone(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
+def in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     """Turns an error of the model, such as for too long a text, into one line."""
     try:
         yield

@@ -95,6 +95,7 @@ class TappedTransformer:
         edit: Edit | None = None,
         outputs: Sequence[Any] = (),
         tap: OutputTap | None = None,
+        n_keys: int | None = None,
     ) -> Tensor:
         """The head's scores [batch, scores] of one forward pass.
 
@@ -103,12 +104,13 @@ class TappedTransformer:
             edit: what the attention of every layer goes through.
             outputs: what the first block calls return instead of running.
             tap: what the heads' outputs go through.
+            n_keys: see :func:`~hf_attnprobe.adapters.transformer.taps.form_of`.
         """
         arguments = self.arguments(inputs)
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
         modules = {} if edit is None and tap is None else self.layout.modules
         with (
-            tapped(modules, edit or untouched, first=first, outputs=tap),
+            tapped(modules, edit or untouched, first=first, outputs=tap, n_keys=n_keys),
             resumed(self.layout.blocks if outputs else (), outputs),
         ):
             result = self.model(**arguments)
@@ -188,7 +190,7 @@ class TappedTransformer:
         own = {name: value for name, value in inputs.items() if name not in OURS}
         arguments = self.head.arguments(own)
         if self.caches:
-            arguments["use_cache"] = False
+            arguments.setdefault("use_cache", False)
         return arguments
 
     @cached_property
@@ -299,7 +301,7 @@ def check_short_replays(transformer: TappedTransformer, observation: Observation
             return
 
 
-def _in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
+def in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
     """Calls ``run`` on a few copies at a time, [copies, …]."""
     n_at_once = max(1, n_at_once)
     starts = range(0, n_copies, n_at_once)
@@ -343,7 +345,7 @@ def _replay_shortly(
         return short.replay(lowest, edited, as_edit(flat) if flat else None)
 
     n_at_once = transformer.tokens_per_pass // (n_texts * short.n_rows(lowest))
-    return _in_parts(run, len(edits[lowest]), n_at_once)
+    return in_parts(run, len(edits[lowest]), n_at_once)
 
 
 def replay_outputs(
@@ -420,6 +422,7 @@ def self_check(
     replay_logits: Callable[[Observation, Mapping[int, Tensor]], Tensor],
     layer_names: Sequence[str],
     dtype: torch.dtype,
+    layers: Sequence[int] | None = None,
 ) -> None:
     """Raises AttnProbeError, naming the layer, unless edits reach the logits from every layer.
 
@@ -429,9 +432,11 @@ def self_check(
         replay_logits: as the adapter's method.
         layer_names: by layer.
         dtype: what the model computes in.
+        layers: those to check; ``None``: all.
     """
     tolerance = relative_tolerance(dtype) * float(native.abs().max())
-    for layer, (name, attention) in enumerate(zip(layer_names, observation.attention, strict=True)):
+    for layer in range(len(layer_names)) if layers is None else layers:
+        name, attention = layer_names[layer], observation.attention[layer]
         same = replay_logits(observation, {layer: attention[None]})[0]
         error = float((same - native).abs().max())
         if not error <= tolerance:

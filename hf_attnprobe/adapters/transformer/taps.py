@@ -49,19 +49,32 @@ def heads_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
     return found
 
 
-def is_packed(weights: Tensor, n_heads: int | None) -> bool:
-    """Whether weights are [batch · heads, queries, keys] with as many keys as queries."""
+def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -> bool:
+    """Whether weights are [batch · heads, queries, keys].
+
+    Args:
+        n_keys: number of keys; ``None``: as many as queries.
+    """
     if weights.dim() != 3 or not n_heads or len(weights) % n_heads:
         return False
-    return weights.shape[1] == weights.shape[2]
+    return weights.shape[2] == (n_keys or weights.shape[1])
 
 
-def form_of(weights: Tensor, scores: Tensor, n_heads: int | None) -> Form:
-    """The form of attention weights after a softmax, given the shape of its scores."""
+def form_of(
+    weights: Tensor, scores: Tensor, n_heads: int | None, n_keys: int | None = None
+) -> Form:
+    """The form of attention weights after a softmax, given the shape of its scores.
+
+    Args:
+        n_keys: number of tokens that are keys, where queries are only some of them. Then an
+            explicit sink stays beside them, as the last column.
+    """
     if weights.dim() == 3:
         assert n_heads is not None  # `is_packed` has said so
         shown, seen = (v.unflatten(0, (-1, n_heads)) for v in (weights, scores))
         return Form(shown, seen, lambda edited: (edited, edited.flatten(0, 1)))
+    if n_keys is not None:
+        return Form(weights, scores, lambda edited: (edited[..., :n_keys], edited))
     if weights.shape[-1] != weights.shape[-2] + 1:
         return Form(weights, scores, lambda edited: (edited, edited))
     kept, sink = weights[..., :-1], weights[..., -1:]
@@ -146,6 +159,7 @@ def tapped(
     *,
     first: int = 0,
     outputs: FollowsWeights | None = None,
+    n_keys: int | None = None,
 ) -> Iterator["AttentionTap"]:
     """Inserts ``edit`` between attention and the next operation, inside the context.
 
@@ -155,6 +169,7 @@ def tapped(
             the model as it is.
         first: number of the first layer that will run, where lower layers are skipped.
         outputs: what to do with the heads' outputs, the product of attention and values.
+        n_keys: see :func:`form_of`.
     """
     stack: list[str] = []
     handles = []
@@ -168,7 +183,7 @@ def tapped(
             enter = partial(_enter, stack, name)
             handles.append(module.register_forward_pre_hook(enter))
             handles.append(module.register_forward_hook(leave))
-        with AttentionTap(stack, edit, first, outputs, heads_of(modules)) as tap:
+        with AttentionTap(stack, edit, first, outputs, heads_of(modules), n_keys) as tap:
             yield tap
     finally:
         for handle in handles:
@@ -193,10 +208,11 @@ class AttentionTap(TorchFunctionMode):
         first: int,
         outputs: FollowsWeights | None = None,
         heads: Mapping[str, int] = MappingProxyType({}),
+        n_keys: int | None = None,
     ) -> None:
         super().__init__()
         self.stack, self.edit, self.first, self.outputs = stack, edit, first, outputs
-        self.heads = heads
+        self.heads, self.n_keys = heads, n_keys
         self.names: list[str] = []
 
     def __torch_function__(
@@ -213,7 +229,7 @@ class AttentionTap(TorchFunctionMode):
             return attend(*args, **kwargs, edit=self._pass, product=product)
         result = func(*args, **kwargs)
         if self.stack and name in ("softmax", "special_softmax"):
-            if not _is_attention(result, args, kwargs, self._n_heads):
+            if not _is_attention(result, args, kwargs, self._n_heads, self.n_keys):
                 return result
             scores = args[0] if args else kwargs["input"]
             return self._pass(result, scores)
@@ -225,7 +241,7 @@ class AttentionTap(TorchFunctionMode):
     def _pass(self, weights: Tensor, scores: Tensor) -> Tensor:
         layer = self.first + len(self.names)
         self.names.append(self.stack[-1])
-        form = form_of(weights, scores, self._n_heads)
+        form = form_of(weights, scores, self._n_heads, self.n_keys)
         edited = self.edit(layer, form.weights, form.scores).to(weights.dtype)
         edited, restored = form.restored(edited)
         if self.outputs is not None:
@@ -243,6 +259,7 @@ def _is_attention(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     n_heads: int | None,
+    n_keys: int | None,
 ) -> bool:
     """Whether a softmax runs over the keys of [batch, heads, queries, keys].
 
@@ -251,7 +268,7 @@ def _is_attention(
     ConvBERT's kernels and routers are softmaxes of another shape.
     """
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    if is_packed(weights, n_heads):
+    if is_packed(weights, n_heads, n_keys):
         return axis in (-1, 2)
     return weights.dim() == 4 and axis in (-1, 3)
 
@@ -280,12 +297,8 @@ def attend(
         edit: what the weights go through, ``edit(weights, scores)``.
         product: what the output goes through, ``product(output, value)``.
     """
-    n_shared = query.shape[1] // key.shape[1]  # more than 1 for grouped queries
-    if n_shared > 1:
-        key = key.repeat_interleave(n_shared, dim=1)
-        value = value.repeat_interleave(n_shared, dim=1)
     scale = scale or 1 / math.sqrt(query.shape[-1])
-    scores = torch.matmul(query, key.transpose(-2, -1)) * scale
+    scores = _of_groups(query, key.transpose(-2, -1)) * scale
     if is_causal:
         attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -294,8 +307,20 @@ def attend(
         scores = scores + attn_mask
     precise = torch.promote_types(scores.dtype, torch.float32)  # as in fused kernels
     weights = edit(scores.softmax(-1, dtype=precise), scores).to(value.dtype)
-    output = torch.matmul(F.dropout(weights, dropout_p), value)
+    output = _of_groups(F.dropout(weights, dropout_p), value)
     return output if product is None else product(output, value)
+
+
+def _of_groups(by_query: Tensor, by_key: Tensor) -> Tensor:
+    """``by_query @ by_key``, whose heads several queries may share; they are not copied.
+
+    Shape: [batch, heads, queries, a], [batch, key heads, a, b] -> [batch, heads, queries, b].
+    """
+    n_heads, n_shared = by_key.shape[1], by_query.shape[1] // by_key.shape[1]
+    if n_shared == 1:
+        return torch.matmul(by_query, by_key)
+    grouped = by_query.unflatten(1, (n_heads, n_shared)).flatten(2, 3)
+    return torch.matmul(grouped, by_key).unflatten(2, (n_shared, -1)).flatten(1, 2)
 
 
 # Edits

@@ -163,7 +163,7 @@ class MaskedWords(OfTokens):
             )
         placed = dict(inputs) | _numbered(read)
         logits = self._at_slots(run(placed).logits, placed).nan_to_num(0)
-        n_kept = _n_kept(logits.shape[-1])
+        n_kept = n_kept_words(logits.shape[-1])
         return {**placed, "kept": logits.topk(n_kept).indices}
 
     def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
@@ -179,10 +179,7 @@ class MaskedWords(OfTokens):
         kept = inputs.get("kept")
         if kept is None:  # while the model's layout is found
             return logits.flatten(1)
-        others = logits.scatter(-1, kept, -torch.inf)
-        best, place = others.max(-1, keepdim=True)
-        rest = others.scatter(-1, place, -torch.inf).logsumexp(-1, keepdim=True)
-        return torch.cat([logits.gather(-1, kept), best, rest], dim=-1).flatten(1)
+        return scores_of_kept(logits, kept).flatten(1)
 
 
 class Span(TaskHead):
@@ -376,7 +373,7 @@ def _masked_words(model: PreTrainedModel, mask_id: int | None) -> MaskedWords:
             "expected a mask token for a masked language model, got none; load its "
             "tokenizer, or pass mask_id="
         )
-    n_kept = _n_kept(model.config.get_text_config().vocab_size)
+    n_kept = n_kept_words(model.config.get_text_config().vocab_size)
     words = Prediction(
         "words",
         f"the masked word: its {n_kept} likeliest candidates, the next one, and the others as one",
@@ -396,9 +393,20 @@ OF_PARTS: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
 """Heads that say something of parts of a text, by how the names of their classes end."""
 
 
-def _n_kept(n_words: int) -> int:
+def n_kept_words(n_words: int) -> int:
     """Number of candidate words kept by name, for a vocabulary of this size."""
     return min(N_KEPT, n_words - 2)
+
+
+def scores_of_kept(logits: Tensor, kept: Tensor) -> Tensor:
+    """Logits of the words kept by name, of the next likeliest, and of all others together.
+
+    Shape: logits [..., words], kept int [..., n] -> [..., n + 2].
+    """
+    others = logits.scatter(-1, kept, -torch.inf)
+    best, place = others.max(-1, keepdim=True)
+    rest = others.scatter(-1, place, -torch.inf).logsumexp(-1, keepdim=True)
+    return torch.cat([logits.gather(-1, kept), best, rest], dim=-1)
 
 
 def _of_texts(

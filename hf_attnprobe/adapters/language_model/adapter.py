@@ -1,0 +1,497 @@
+"""A decoder that answers from a passage, as an :class:`AttentionModel`.
+
+A BiLSTM classifier is a Transformer with one query; a decoder with a passage is a model whose
+keys are the passage's units and whose queries are the rows behind the passage.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_attnprobe.adapters.language_model.passes import PassageState, PromptPasses, held_cache
+from hf_attnprobe.adapters.language_model.prompt import (
+    N_HELD,
+    ROWS,
+    Answer,
+    Columns,
+    Prompt,
+    knocked_out,
+    with_totals,
+)
+from hf_attnprobe.adapters.pretrained import PretrainedFacts
+from hf_attnprobe.adapters.transformer.adapter import in_one_line
+from hf_attnprobe.adapters.transformer.embedding_gradient import gradient_times_input
+from hf_attnprobe.adapters.transformer.head_outputs import Heads, examine_heads
+from hf_attnprobe.adapters.transformer.layout import example_inputs
+from hf_attnprobe.adapters.transformer.replay import in_parts, self_check
+from hf_attnprobe.adapters.transformer.resume import recorded
+from hf_attnprobe.adapters.transformer.taps import OutputTap, detached, unpacked, visible_keys
+from hf_attnprobe.adapters.transformer.task_heads import scores_of_kept
+from hf_attnprobe.attention_model import (
+    KNOCKOUTS,
+    AttentionModelBase,
+    Batch,
+    HeadOutputs,
+    HeadValues,
+    Observation,
+    OutputProjections,
+    ReadTokens,
+    Reference,
+    S,
+    Site,
+)
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.predictions import Prediction
+
+
+DELETIONS = ("deletion", "gap")
+"""How units are left out: the others close up, or keep their positions."""
+
+
+class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
+    """Reads and edits what the rows behind a passage give its units.
+
+    Like :class:`~hf_attnprobe.adapters.transformer.adapter.TransformerAdapter` it works on a
+    twin that shares the model's weights. One prompt is a batch.
+
+    Args:
+        model: with a causal language-modelling head.
+        dtype: what to compute in; ``None``: as loaded.
+        rows: which rows tests may move, see ``ROWS``.
+        unit: what the units are, in one word.
+        tokens_per_pass: how many keys to feed at once in replays; ``None``: by device.
+        ignored: further options of other adapters.
+    """
+
+    model: PreTrainedModel
+    texts_at_once = 1
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        dtype: torch.dtype | None = None,
+        rows: str = "behind",
+        unit: str = "sentence",
+        tokens_per_pass: int | None = None,
+        **ignored: Any,
+    ) -> None:
+        if rows not in ROWS:
+            raise AttnProbeError(f"expected rows to be one of {', '.join(ROWS)}, got {rows!r}")
+        PretrainedFacts.__init__(self, model)
+        head = Answer(model.config.get_text_config().vocab_size)
+        PromptPasses.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
+        self.label_names: list[str] = []
+        self.rows, self.unit = rows, unit
+        self._unchecked = set(range(len(self.layers)))
+        self._check_causal()
+
+    def _check_causal(self) -> None:
+        """Raises AttnProbeError where a token sees a later one."""
+
+        def check(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            if visible_keys(scores).triu(1).any():
+                raise AttnProbeError(
+                    "expected a language model whose tokens see no later ones, "
+                    f"{type(self.model).__name__} is none as it is configured; an encoder "
+                    "needs is_decoder=True"
+                )
+            return weights
+
+        with torch.no_grad():
+            self.logits(example_inputs(self.model), check)
+
+    @property
+    def prediction(self) -> Prediction:
+        return self.head.prediction
+
+    def sites(self) -> list[Site]:
+        heads = enumerate(self.n_heads)
+        return [Site(layer, head) for layer, n in heads for head in range(n)]
+
+    def lacks(self, capability: type, site: Site | None = None) -> str | None:
+        if capability is HeadValues:
+            return (
+                "expected one value per unit, a passage's unit has one per token; "
+                "leave the test out"
+            )
+        if capability is OutputProjections:
+            return self._heads.no_projections
+        if capability is HeadOutputs:
+            return self._heads.no_outputs
+        return super().lacks(capability, site)
+
+    @cached_property
+    def _heads(self) -> Heads:
+        return examine_heads(self)
+
+    # Batches and observations
+
+    def prepare(
+        self,
+        inputs: Mapping[str, Tensor],
+        example_ids: tuple[int, ...],
+        labels: Tensor | None = None,
+    ) -> Batch:
+        """A batch of one prompt with its answer.
+
+        Args:
+            inputs: each [1, tokens]: ``input_ids``, ``unit_ids`` (number of the unit, −1
+                in none), ``labelled`` (1 at the answer's tokens, the last ones) and
+                perhaps ``other_ids`` (the other answer's token where it differs first, −1
+                elsewhere).
+            example_ids, labels: as for other models.
+        """
+        missing = {"input_ids", "unit_ids", "labelled"} - inputs.keys()
+        if missing:
+            raise AttnProbeError(
+                f"expected prompts with answers, got texts without {', '.join(sorted(missing))}; "
+                f"{type(self.model).__name__} is a language model: audit it on Answers"
+            )
+        inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
+        inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
+        self._check_inputs(inputs)
+        names = ("input_ids", "unit_ids", "labelled", "other_ids")
+        kept = {name: inputs[name] for name in names}
+        kept["kept"] = self.prefilled(kept).kept
+        prompt = Prompt(kept, self.rows)
+        columns = torch.arange(prompt.n_columns, device=self.model.device)
+        mask = torch.ones_like(columns, dtype=torch.bool)
+        of_keys = prompt.columns(prompt.n_tokens).of_keys
+        content = (columns < prompt.n_columns - N_HELD) & torch.isin(columns, of_keys)
+        return Batch(kept, mask[None], content[None], tuple(example_ids), labels)
+
+    def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
+        ids, answer, units = inputs["input_ids"], inputs["labelled"], inputs["unit_ids"]
+        if len(ids) != 1:
+            raise AttnProbeError(f"expected one prompt in a batch, got {len(ids)}")
+        if self.n_embeddings is not None and int(ids.max()) >= self.n_embeddings:
+            raise AttnProbeError(
+                f"expected token ids below {self.n_embeddings}, got {int(ids.max())}; use the "
+                "tokenizer of this model"
+            )
+        n_answer = int(answer.sum())
+        if not 0 < n_answer < ids.shape[1] or not answer[0, -n_answer:].all():
+            raise AttnProbeError("expected a prompt that ends in an answer, got none")
+        if not (units[0, : -n_answer - 1] >= 0).any() or (units[0, -n_answer:] >= 0).any():
+            raise AttnProbeError("expected a passage with units in front of the answer, got none")
+
+    def observe(self, batch: Batch) -> Observation:
+        prefilled = self.prefilled(batch.inputs)
+        prompt = Prompt(batch.inputs, self.rows)
+        for keys_values in (prefilled.keys_values, None):
+            state = PassageState(prompt, prefilled.kept, keys_values)
+            observation, scores = self._observed(batch, state)
+            if self.agree(scores, prefilled.scores):
+                return observation
+        error = float((scores - prefilled.scores).abs().max())
+        raise AttnProbeError(
+            f"self-check: attention that is only read moved the logits by {error:.1e}; "
+            "this model cannot be audited, please report it"
+        )
+
+    @torch.no_grad()
+    def _observed(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
+        """An observation with its scores [1, scores]."""
+        attention: list[Tensor] = []
+        visible: list[Tensor] = []
+
+        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+            attention.append(columns.total(rows))
+            seen = columns.total(visible_keys(scores[:, 0]).float()) > 0
+            visible.append(seen & batch.content_mask[:, None])
+            return rows
+
+        with recorded(self.layout.blocks) as outputs, in_one_line(batch.inputs):
+            scores = self.rows_from(0, state, change=note)
+        state = state._replace(outputs=tuple(outputs), visible=tuple(visible))
+        probs = self.head.probabilities(scores, batch.inputs)
+        return Observation(self, batch, probs, tuple(attention), state), scores
+
+    def visible(self, observation: Observation, layer: int) -> Tensor:
+        return observation.state.visible[layer]
+
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+        """The mean over the rows that predict the answer."""
+        if site.query is not None:
+            return values[:, site.query]
+        return values[:, self.answer_rows(observation)].mean(1)
+
+    def read_from(self, observation: Observation) -> str:
+        return "the tokens that predict the answer"
+
+    def native_probs(self, batch: Batch) -> Tensor | None:
+        """The user's own model on the prompt and answer as they are."""
+        kept = batch.inputs["kept"]
+        n_read = kept.shape[1] + 1
+        given = {"input_ids": batch.inputs["input_ids"], "use_cache": False}
+        if "logits_to_keep" in self.takes:
+            given["logits_to_keep"] = n_read
+        logits = self.native_output(given).logits[:, -n_read:-1]
+        scores = scores_of_kept(logits.to(torch.promote_types(logits.dtype, torch.float32)), kept)
+        return self.head.probabilities(scores.flatten(1), batch.inputs)
+
+    # Edits
+
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        lowest = min(attention)
+        if lowest in self._unchecked:
+            self._check(observation, [lowest])
+        return self._probs(observation, self._replay_scores(observation, attention))
+
+    def _probs(self, observation: Observation, scores: Tensor) -> Tensor:
+        return self.head.probabilities(scores, observation.batch.inputs)
+
+    def _replay_scores(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        """Scores [copies, 1, scores] with other totals of the units."""
+        for layer, edited in attention.items():
+            self.check_site(Site(layer))
+            if edited.shape[1:] != observation.attention[layer].shape:
+                expected = ["copies", *observation.attention[layer].shape]
+                raise AttnProbeError(
+                    f"expected attention {expected} for layer {layer}, got {list(edited.shape)}"
+                )
+        return self._replayed(observation, attention, with_totals)
+
+    def replay_masked(
+        self, observation: Observation, kept: Mapping[int, Tensor], *, operator: str = "none"
+    ) -> Tensor:
+        if operator not in KNOCKOUTS:
+            raise AttnProbeError(
+                f"expected an operator out of {', '.join(KNOCKOUTS)}, got {operator!r}"
+            )
+        n_copies = max(map(len, kept.values()))
+        shapes = {layer: observation.attention[layer].shape for layer in kept}
+        every = {n: one.expand(n_copies, *shapes[n]) for n, one in kept.items()}
+        scores = self._replayed(observation, every, partial(knocked_out, operator=operator))
+        return self._probs(observation, scores)
+
+    @torch.no_grad()
+    def _replayed(
+        self,
+        observation: Observation,
+        edits: Mapping[int, Tensor],
+        change: Callable[[Tensor, Tensor, Columns, Tensor], Tensor],
+    ) -> Tensor:
+        """Scores [copies, 1, scores]; ``change`` takes the rows of a layer and its edit."""
+        lowest = min(edits)
+
+        def run(copies: slice) -> Tensor:
+            part = {layer: every[copies, 0] for layer, every in edits.items()}
+
+            def edit(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+                return change(rows, scores, columns, part[layer]) if layer in part else rows
+
+            return self.rows_from(lowest, observation.state, len(part[lowest]), edit)
+
+        return self._in_parts(observation, run, len(edits[lowest]))
+
+    def _in_parts(
+        self, observation: Observation, run: Callable[[slice], Tensor], n_copies: int
+    ) -> Tensor:
+        """Scores [copies, 1, scores], as many copies at once as a pass may hold."""
+        n_at_once = self.tokens_per_pass // observation.state.prompt.n_tokens
+        return in_parts(run, n_copies, n_at_once)[:, None]
+
+    # Heads
+
+    @torch.no_grad()
+    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+        self.check_site(site)
+        self.require(HeadOutputs, site)
+        n_rows, n_heads = observation.state.prompt.n_rows, self.n_heads[site.layer]
+
+        def run(copies: slice) -> Tensor:
+            new = outputs[copies, 0]
+
+            def replace(layer: int, output: Tensor, values: Tensor) -> Tensor:
+                if layer != site.layer:
+                    return output
+                heads = unpacked(output, n_heads).clone()
+                rows = heads[:, site.head, -n_rows:]
+                chosen = slice(None) if site.query is None else site.query
+                rows[:, chosen] = new[:, chosen].to(rows.dtype)
+                return heads.reshape(output.shape)
+
+            tap = OutputTap(replace)
+            return self.rows_from(site.layer, observation.state, len(new), tap=tap)
+
+        return self._probs(observation, self._in_parts(observation, run, len(outputs)))
+
+    @torch.no_grad()
+    def set_reference(self, *batches: Batch) -> None:
+        """Keeps the head outputs of the rows behind the passages."""
+        self.require(HeadOutputs)
+        self.reference = Reference.joined([self._reference_of(batch) for batch in batches])
+
+    def _reference_of(self, batch: Batch) -> Reference:
+        observation = self.observe(batch)
+        n_rows = observation.state.prompt.n_rows
+        outputs: list[Tensor] = []
+
+        def note(layer: int, output: Tensor, values: Tensor) -> Tensor:
+            outputs.append(unpacked(output, self.n_heads[layer])[:, :, -n_rows:])
+            return output
+
+        self.rows_from(0, observation.state, tap=OutputTap(note))
+        return Reference(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
+
+    def output_projections(self) -> tuple[Tensor, ...]:
+        self.require(OutputProjections)
+        assert self._heads.projections is not None
+        return self._heads.projections
+
+    @torch.no_grad()
+    def token_attention(self, observation: Observation, read: ReadTokens[S]) -> list[S]:
+        n_tokens, found = observation.state.prompt.n_tokens, []
+        last: list[Tensor] = []
+
+        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+            last[:] = [rows[0, ..., :n_tokens]]
+            return rows
+
+        def with_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
+            of_heads = values[0].repeat_interleave(self.n_heads[layer] // values.shape[1], dim=0)
+            found.append(read(layer, last[0], of_heads))
+            return output
+
+        self.rows_from(0, observation.state, change=note, tap=OutputTap(with_values))
+        return found
+
+    # Units left out
+
+    def leave_one_out(self, observation: Observation) -> Tensor:
+        """See the protocol; the whole prompt's where nothing is left out."""
+        columns = observation.batch.mask.shape[1]
+        each = torch.eye(columns, dtype=torch.bool, device=observation.probs.device)
+        return self.erase_inputs(observation, each[:, None]).transpose(0, 1)
+
+    @torch.no_grad()
+    def erase_inputs(
+        self, observation: Observation, erased: Tensor, *, by: str = "deletion"
+    ) -> Tensor:
+        """See the protocol. By "deletion" the tokens behind close up, by "gap" they keep
+        their positions. Equal sets of units are run once.
+        """
+        if by not in DELETIONS:
+            raise AttnProbeError(
+                f"expected units to be erased by one of {', '.join(DELETIONS)}, got {by!r}"
+            )
+        if by == "gap" and "position_ids" not in self.takes:
+            raise AttnProbeError(
+                f"expected a model that takes position_ids, {type(self.model).__name__} does "
+                "not; erase by deletion"
+            )
+        known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", by), dict)
+        gone = (erased & observation.batch.content_mask)[:, 0]
+        names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
+        for name in names:
+            if name not in known:
+                known[name] = self._without(observation, name, by) if name else observation.probs
+        return torch.stack([known[name] for name in names])
+
+    def _without(self, observation: Observation, units: Sequence[int], by: str) -> Tensor:
+        """Probabilities [1, entries] without some units, from the first of their tokens on."""
+        state: PassageState = observation.state
+        prompt = state.prompt
+        gone = torch.isin(prompt.unit_ids, torch.tensor(units, device=prompt.ids.device))
+        left = (~gone).nonzero()[:, 0]
+        if len(left) < prompt.n_answer:
+            return observation.probs  # nothing is left that could answer
+        first = 0
+        if state.keys_values is not None:
+            first = min(int(gone.int().argmax()), int(left[-prompt.n_answer]))
+        positions = left[None, first:]  # before the first that is gone all are left
+        others: dict[str, Any] = {}
+        if by == "gap":
+            # without a mask such positions are taken for several packed texts
+            others = {"position_ids": positions, "attention_mask": torch.ones_like(left[None])}
+        ids, cache = prompt.ids[:, positions[0]], held_cache(state.keys_values or (), first)
+        with in_one_line({"input_ids": ids}):
+            scores = self.scores_of(ids, state.kept, cache=cache, others=others)
+        return self._probs(observation, scores)
+
+    # Gradients
+
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+        """See the protocol: by total of a unit, whose tokens move in proportion."""
+        seen: list[Tensor] = []
+
+        def mark(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+            totals = columns.total(rows)
+            seen.append(totals.clone() if totals.requires_grad else totals.requires_grad_())
+            return with_totals(rows, scores, columns, seen[-1])
+
+        with torch.enable_grad():
+            probs = self._probs(observation, self.rows_from(0, observation.state, change=mark))
+            explained = small_side(probs, target).sum()
+            slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
+        return [s.to(a.dtype) for s, a in zip(slopes, observation.attention, strict=True)]
+
+    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+        """See the protocol: summed over a unit's tokens."""
+        prompt, kept = observation.state.prompt, observation.state.kept
+
+        def explained() -> Tensor:
+            probs = self._probs(observation, self.scores_of(prompt.ids, kept, detached))
+            return small_side(probs, target).sum()
+
+        slopes = gradient_times_input(self.layout.embeddings, explained, prompt.n_tokens)
+        return prompt.columns(prompt.n_tokens).total(slopes)
+
+    # The answer
+
+    def _said(self, observation: Observation, probs: Tensor) -> Tensor:
+        """Probabilities [..., batch, answer tokens, entries]."""
+        n_answer = observation.state.prompt.n_answer
+        return probs.unflatten(-1, (n_answer, -1)) * n_answer
+
+    def log_prob(self, observation: Observation, probs: Tensor) -> Tensor:
+        return self._said(observation, probs)[..., 0].log().sum(-1)
+
+    def contrast(self, observation: Observation, probs: Tensor) -> Tensor:
+        n_answer = observation.state.prompt.n_answer
+        differs = observation.batch.inputs["other_ids"][0, -n_answer:] >= 0
+        if not differs.any():
+            return torch.full_like(probs[..., 0], torch.nan)
+        place = int(differs.int().argmax())
+        each = self._said(observation, probs)[..., place, :].log()
+        return each[..., 0] - each[..., 1]
+
+    def is_greedy(self, observation: Observation) -> Tensor:
+        return (self.prediction.decision(observation.probs) == 0).all(-1)
+
+    def without_passage(self, observation: Observation) -> Tensor:
+        return self.erase_inputs(observation, observation.batch.content_mask[None])[0]
+
+    def unit_lengths(self, observation: Observation) -> Tensor:
+        prompt = observation.state.prompt
+        units = prompt.unit_ids[prompt.unit_ids >= 0]
+        return units.bincount(minlength=prompt.n_columns)[None]
+
+    def row_positions(self, observation: Observation) -> Tensor:
+        prompt = observation.state.prompt
+        return torch.arange(prompt.start, prompt.n_tokens, device=prompt.ids.device)
+
+    def answer_rows(self, observation: Observation) -> Tensor:
+        prompt = observation.state.prompt
+        return self.row_positions(observation) >= prompt.n_tokens - prompt.n_answer
+
+    # Whether edits arrive
+
+    def self_check(self, batch: Batch) -> None:
+        """Tries the first, the middle and the last layer; others when they are first edited."""
+        observation = self.observe(batch)
+        top = len(self.layers) - 1
+        self._check(observation, sorted({0, top // 2, top}))
+
+    def _check(self, observation: Observation, layers: Sequence[int]) -> None:
+        native = self.prefilled(observation.batch.inputs).scores
+        names, dtype = self.layer_names, self.model.dtype
+        self_check(observation, native, self._replay_scores, names, dtype, layers)
+        self._unchecked.difference_update(layers)

@@ -1,0 +1,187 @@
+"""A prompt with its answer: which key belongs to which column, and which rows may move.
+
+An edit gives units other totals: within a unit the proportions stay those that the pass computes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hf_attnprobe.adapters.transformer.taps import visible_keys
+from hf_attnprobe.adapters.transformer.task_heads import TaskHead, n_kept_words, scores_of_kept
+from hf_attnprobe.functional.predictions import Prediction
+
+
+ROWS = ("behind", "answer", "all")
+"""Which rows tests may move: all behind the passage, those that predict the answer, or those
+inside of the passage too."""
+N_HELD = 2
+"""Columns behind the units: everything else, and the sink."""
+
+
+class Columns(NamedTuple):
+    """The columns of attention that keys belong to.
+
+    Attributes:
+        of_keys: int [keys].
+        members: [keys, columns], 1 where a key belongs to a column, else 0.
+    """
+
+    of_keys: Tensor
+    members: Tensor
+
+    def total(self, weights: Tensor) -> Tensor:
+        """[..., keys] -> [..., columns], in float32 or more."""
+        precise = torch.promote_types(weights.dtype, torch.float32)
+        return weights.to(precise) @ self.members.to(precise)
+
+    def each(self, values: Tensor) -> Tensor:
+        """[..., columns] -> [..., keys]: of every key its column's value."""
+        return values[..., self.of_keys]
+
+
+class Prompt:
+    """Places in a prompt with its answer.
+
+    Attributes:
+        ids: int [1, tokens], the tokens that rows are computed of: all but the last.
+        n_answer: number of tokens of the answer; as many of the last rows predict them.
+        start: the first row that tests may move.
+        unit_ids: int [tokens], −1 in no unit.
+        n_columns: number of units, and ``N_HELD``.
+    """
+
+    def __init__(self, inputs: Mapping[str, Tensor], rows: str) -> None:
+        self.ids = inputs["input_ids"][:, :-1]
+        self.n_answer = int(inputs["labelled"].sum())
+        self.unit_ids = inputs["unit_ids"][0, :-1]
+        self.n_columns = int(self.unit_ids.max()) + 1 + N_HELD
+        of_units = (self.unit_ids >= 0).nonzero()[:, 0].tolist()
+        predicting = self.n_tokens - self.n_answer
+        first = {"behind": of_units[-1] + 1, "answer": predicting, "all": of_units[0]}[rows]
+        self.start = min(first, predicting)
+        self._columns: dict[int, Columns] = {}
+
+    @property
+    def n_tokens(self) -> int:
+        return self.ids.shape[1]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows that tests may move."""
+        return self.n_tokens - self.start
+
+    def columns(self, n_keys: int) -> Columns:
+        """The columns of ``n_keys`` keys: one more than tokens where there is an explicit sink."""
+        if n_keys not in self._columns:
+            other, sink = self.n_columns - 2, self.n_columns - 1
+            of_keys = self.unit_ids.where(self.unit_ids >= 0, other)
+            if n_keys > self.n_tokens:
+                of_keys = F.pad(of_keys, (0, n_keys - self.n_tokens), value=sink)
+            else:
+                of_keys = of_keys.index_fill(0, of_keys.new_zeros(1), sink)
+            members = F.one_hot(of_keys, self.n_columns).float()
+            self._columns[n_keys] = Columns(of_keys, members)
+        return self._columns[n_keys]
+
+
+Change = Callable[[int, Tensor, Tensor, Columns], Tensor]
+"""(layer, rows that may move [batch, heads, rows, keys], the same before the softmax, columns)
+-> rows."""
+
+
+def with_totals(weights: Tensor, scores: Tensor, columns: Columns, new: Tensor) -> Tensor:
+    """Weights whose columns have other totals, in the proportions that they have.
+
+    Where a column had no weight its new total is spread evenly over its visible keys.
+
+    Args:
+        weights: [batch, heads, rows, keys].
+        scores: the same before the softmax.
+        columns: of the keys.
+        new: [batch, heads, rows, columns].
+    """
+    totals = columns.total(weights)
+    is_empty = totals <= torch.finfo(totals.dtype).tiny
+    factor = (new / totals.masked_fill(is_empty, 1)).masked_fill(is_empty, 0)
+    edited = weights * columns.each(factor)
+    filled = is_empty & ((new != 0) | new.requires_grad)
+    if not filled.any():
+        return edited
+    visible = visible_keys(scores)
+    even = new / columns.total(visible.to(new.dtype)).clamp_min(1)
+    return edited + columns.each(even.masked_fill(~filled, 0)) * visible
+
+
+def knocked_out(
+    weights: Tensor, scores: Tensor, columns: Columns, kept: Tensor, operator: str
+) -> Tensor:
+    """Weights times ``kept`` [batch, heads, rows, columns], see ``KNOCKOUTS``."""
+    edited = weights * columns.each(kept.to(weights.dtype))
+    before, after = weights.sum(-1, keepdim=True), edited.sum(-1, keepdim=True)
+    if operator == "renormalised":
+        return edited * (before / after.clamp_min(torch.finfo(after.dtype).tiny))
+    if operator == "sink":
+        is_sink = columns.of_keys == columns.members.shape[-1] - 1
+        return edited + (before - after) * (is_sink & visible_keys(scores))
+    return edited
+
+
+# --- What is read of the answer ------------------------------------------------------------------
+
+
+class Answer(TaskHead):
+    """The tokens of an answer: a distribution for each, divided by their number.
+
+    Its entries: the token that was said, the other answer's where they part, the likeliest
+    ones, then the next one, and all others together. What is merged can only make a total
+    variation distance smaller: it is a lower bound.
+    """
+
+    output = "logits [batch, tokens, words]"
+
+    def __init__(self, n_words: int) -> None:
+        n_kept = n_kept_words(n_words)
+        super().__init__(
+            Prediction(
+                "answer",
+                f"the tokens of the answer: of each its {n_kept} likeliest candidates, the "
+                "next one, and the others as one",
+                n_parts=None,
+                n_outcomes=n_kept + 2,
+                has_rest=True,
+            )
+        )
+
+    def fits(self, result: Any) -> bool:
+        logits = getattr(result, "logits", None)
+        return logits is not None and logits.dim() == 3
+
+    def scores(self, result: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        """[batch, tokens · entries], of the last rows; without ``kept`` all logits."""
+        kept = inputs.get("kept")
+        if kept is None:
+            return result.logits.flatten(1)
+        logits = result.logits[:, -kept.shape[1] :]
+        return scores_of_kept(logits, kept.expand(len(logits), -1, -1)).flatten(1)
+
+    def probabilities(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """In float64, whose smallest probabilities have a logarithm."""
+        n_answer = inputs["kept"].shape[1]
+        each = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)
+        return each.flatten(-2) / n_answer
+
+
+def kept_words(logits: Tensor, said: Tensor, other: Tensor) -> Tensor:
+    """The words that are told apart: the said one, the other one, the likeliest.
+
+    Shape: logits [tokens, words], said int [tokens], other int [tokens] (−1: none) ->
+    int [tokens, n].
+    """
+    first = logits.scatter(-1, said[:, None], torch.inf)
+    rows = (other >= 0).nonzero()[:, 0]
+    first[rows, other[rows]] = torch.finfo(logits.dtype).max
+    return first.topk(n_kept_words(logits.shape[-1])).indices
