@@ -1,6 +1,7 @@
 """``attnprobe study``: what it makes of a file, that it can be killed, what it refuses."""
 
 import doctest
+import itertools
 import json
 import math
 import re
@@ -18,9 +19,6 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
-from transformers import BertConfig, BertForSequenceClassification
-
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe.data.recipes import RECIPES
@@ -28,12 +26,12 @@ from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import written
 from hf_attnprobe.retraining.options import TransferOptions
+from hf_attnprobe.retraining.run import transfer
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies import results
-from hf_attnprobe.studies import results as study_grid
 from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.plan import FolderOf, Job, StudyOptions, load_as, name_of
 from hf_attnprobe.studies.report import (
@@ -44,6 +42,9 @@ from hf_attnprobe.studies.report import (
     read_study_report,
 )
 from hf_attnprobe.studies.run import study
+from safetensors.torch import load_file
+
+import zoo
 from shown_page import Reader
 
 
@@ -95,11 +96,7 @@ TINY = {
                     "threshold": 0.01,
                     "means": "there is room",
                 },
-                {
-                    "name": "share",
-                    "step": "audit",
-                    "statistic": "epsilon_max_jsd@0.05/largest_jsd",
-                },
+                {"name": "share", "step": "audit", "statistic": "epsilon_max_jsd@0.05/largest_jsd"},
                 {"name": "accuracy", "step": "audit", "statistic": "accuracy"},
                 {
                     "name": "lost",
@@ -146,6 +143,17 @@ def folder(file, reviews_folder, once):
     """What the tiny study leaves behind; do not write into it."""
     given = StudyOptions(dataset=f"reviews={reviews_folder}")
     return once("study", lambda made: study(file, options=given, output_dir=made, progress=False))
+
+
+@pytest.fixture
+def run(reviews_folder, tmp_path):
+    """A study of the reviews, under the name of a data set."""
+
+    def run(file, name="reviews", output_dir=tmp_path / "out", **options):
+        given = StudyOptions(dataset=f"{name}={options.pop('data', reviews_folder)}", **options)
+        return study(file, options=given, output_dir=output_dir, progress=False)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -228,10 +236,9 @@ def test_lengths_divide_the_texts(folder, summary):
 
 def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     """The scores are those of the saved model under the attention of the guide, read again."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
     from hf_attnprobe.data.examples import load_examples
     from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     out = folder / "transfer" / "reviews-bilstm"
     source = summary["data"][0]["name"].partition("=")[2]
@@ -240,10 +247,7 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     guide = AutoModelForSequenceClassification.from_pretrained(folder / "base" / "reviews-bilstm")
     guided = AutoModelForSequenceClassification.from_pretrained(out / "guided")
     probs = predict(
-        guided,
-        tokenizer,
-        examples,
-        guide=to_guide(read_outputs(guide, tokenizer, examples)),
+        guided, tokenizer, examples, guide=to_guide(read_outputs(guide, tokenizer, examples))
     )
     found = metrics(np.asarray(examples["label"][:]), probs.numpy())
     scores = json.loads((out / "summary.json").read_text())["scores"]["transfer"]
@@ -259,8 +263,7 @@ def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli, t
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
     )
     monkeypatch.setattr(
-        "hf_attnprobe.auditing.sweep.run_batch",
-        lambda *args, **options: pytest.fail("audited"),
+        "hf_attnprobe.auditing.sweep.run_batch", lambda *args, **options: pytest.fail("audited")
     )
     done = cli("study", *flags, "--output-dir", folder, "--json")
     assert done.code == 0, done.err
@@ -311,110 +314,59 @@ def test_killed_in_the_middle(folder, flags, summary, tmp_path, cli):
 
 
 def test_a_deleted_step_and_what_was_made_of_it_are_done_again(copy_of, folder, flags, cli):
-    import shutil
-
     copy = copy_of(folder)
     shutil.rmtree(copy / "own")
     done = cli("study", *flags, "--output-dir", copy)
     assert done.code == 0, done.err
-    again = [
-        line
-        for line in done.err.splitlines()
-        if line.startswith("step ") and "done before" not in line
-    ]
-    assert [line.split()[4] for line in again] == [
-        "own/reviews",
-        "transfer/reviews-mlp",
-        "transfer/reviews-bilstm",
-    ]
+    steps = [line for line in done.err.splitlines() if line.startswith("step ")]
+    again = [line.split()[4] for line in steps if "done before" not in line]
+    assert again == ["own/reviews", "transfer/reviews-mlp", "transfer/reviews-bilstm"]
 
 
-def test_quick_says_so(file, reviews_folder, tmp_path):
+def test_quick_says_so(run, tmp_path):
     content = TINY | {
         "quick": {"encoder": ["mlp"]},
         "steps": TINY["steps"][:2],
         "tables": TINY["tables"][1:],
     }
     file = write(tmp_path, content)
-    report = study(
-        file,
-        options=StudyOptions(dataset=f"reviews={reviews_folder}", quick=True),
-        output_dir=tmp_path / "out",
-        progress=False,
-    )
+    report = run(file, quick=True)
     first = report.to_markdown().splitlines()[4]
-    assert (
-        first.startswith("- Quick: not the study itself")
-        and "encoder mlp" in first
-        and "audit: test_limit 10" in first
-    )
+    assert first.startswith("- Quick: not the study itself")
+    assert "encoder mlp" in first and "audit: test_limit 10" in first
     said = " ".join(str(report).split())
     assert said.index(first) < said.index(report.tables[0].title)
     assert plain(report)["quick"] is True
     assert sum(row[3].n for row in report.tables[0].rows) == 10
     with pytest.raises(AttnProbeError, match="holds the quick study tiny, not the full study tiny"):
-        study(
-            file,
-            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
-            output_dir=tmp_path / "out",
-            progress=False,
-        )
+        run(file)
 
 
-def test_other_arguments_or_texts_are_refused(
-    folder, file, reviews, reviews_folder, copy_of, tmp_path
-):
+def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder, copy_of, tmp_path):
     content = json.loads(json.dumps(TINY))
     content["steps"][0]["with"]["epochs"] = 3
     before = files_in(folder)
-    options = {
-        "options": StudyOptions(dataset=f"reviews={reviews_folder}"),
-        "output_dir": folder,
-        "progress": False,
-    }
-    with pytest.raises(AttnProbeError, match="step base/reviews-mlp was done with epochs 2, not 3"):
-        study(write(tmp_path, content), **options)
-    with pytest.raises(AttnProbeError, match="was done with train_limit None, not 100"):
-        limited = StudyOptions(dataset=f"reviews={reviews_folder}", train_limit=100)
-        study(file, **options | {"options": limited})
-    with pytest.raises(AttnProbeError, match="holds the full study tiny, not the full study other"):
-        study(write(tmp_path, TINY, "other.yaml"), **options)
     copy, data = copy_of(folder), copy_of(reviews_folder, "data")
     lines = (data / "test.jsonl").read_text().splitlines(keepends=True)
     held = (copy / "study.json").read_text().replace(str(reviews_folder), str(data))
     (copy / "study.json").write_text(held)
     (data / "test.jsonl").write_text("".join(lines[:-1]))
-    with pytest.raises(AttnProbeError, match=r"are not those that .* was begun with"):
-        study(
-            file,
-            options=StudyOptions(dataset=f"reviews={data}"),
-            output_dir=copy,
-            progress=False,
-        )
-    assert files_in(folder) == before
-
-
-def test_a_folder_with_other_files_is_left_alone(file, reviews_folder, tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(AttnProbeError, match="holds other files"):
-        study(
-            file,
-            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
-            output_dir=tmp_path,
-            progress=False,
-        )
-    assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_data_that_is_not_there_is_met_before_anything_is_trained(file, tmp_path):
-    with pytest.raises(AttnProbeError, match="there is nothing; check the path"):
-        study(
-            file,
-            options=StudyOptions(dataset=f"reviews={tmp_path / 'nowhere'}"),
-            output_dir=tmp_path / "out",
-            progress=False,
-        )
-    assert not (tmp_path / "out").exists()
+    changed_file, other_name = write(tmp_path, content), write(tmp_path, TINY, "other.yaml")
+    thesis, out = tmp_path / "thesis", tmp_path / "out"
+    thesis.mkdir()
+    (thesis / "thesis.tex").touch()
+    for into, given, options, message in (
+        (folder, changed_file, {}, "step base/reviews-mlp was done with epochs 2, not 3"),
+        (folder, file, {"train_limit": 100}, "was done with train_limit None, not 100"),
+        (folder, other_name, {}, "holds the full study tiny, not the full study other"),
+        (copy, file, {"data": data}, r"are not those that .* was begun with"),
+        (thesis, file, {}, "holds other files"),
+        (out, file, {"data": tmp_path / "nowhere"}, "there is nothing; check the path"),
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            run(given, output_dir=into, **options)
+    assert files_in(folder) == before and not out.exists()
+    assert [f.name for f in thesis.iterdir()] == ["thesis.tex"]
 
 
 # --- papers -------------------------------------------------------------------------------------------------------
@@ -437,7 +389,7 @@ def cells(table) -> list[dict]:
     return [dict(zip(table.head, row, strict=True)) for row in table.rows]
 
 
-def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch):
+def test_wiegreffe_and_pinter_beside_ours(run, tmp_path, monkeypatch):
     tests = {"seeds": {"n_seeds": 1}, "adversary": {"lambdas": [0.05], "epochs": 2}}
     options = {"tests": {"default": {}, **tests}}
     file = shrunk("wiegreffe-pinter", tmp_path, {"train": SMALL, "retrain": options})
@@ -445,12 +397,7 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
         "hf_attnprobe.studies.file.ready_studies", lambda: {"wiegreffe-pinter": file}
     )
     # The texts of another folder under the name of SST, as a folder that stands for it: long enough for its recipe.
-    report = study(
-        "wiegreffe-pinter",
-        options=StudyOptions(dataset=f"sst={reviews_folder}"),
-        output_dir=tmp_path / "out",
-        progress=False,
-    )
+    report = run("wiegreffe-pinter", "sst")
     tables = {t.title.split("?")[0]: t for t in report.tables}
     rows = {row["attention"]: row for row in cells(tables["Is attention needed"])}
     assert rows["base"]["published F1"] == 0.831 and rows["base"]["Jain & Wallace's F1"] == 0.81
@@ -459,12 +406,7 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
         row["guide"]: row["published F1"]
         for row in cells(tables["Do the weights tell another model something"])
     }
-    assert guides == {
-        "uniform": 0.812,
-        "trained": 0.817,
-        "base": 0.824,
-        "adversary": 0.592,
-    }
+    assert guides == {"uniform": 0.812, "trained": 0.817, "base": 0.824, "adversary": 0.592}
     last = tables["Can a model be trained to look elsewhere"].rows[-1]
     assert last == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
     assert any(
@@ -487,7 +429,7 @@ def test_wiegreffe_and_pinter_beside_ours(reviews_folder, tmp_path, monkeypatch)
     )
 
 
-def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
+def test_jain_and_wallace_beside_ours(run, tmp_path):
     file = shrunk(
         "jain-wallace",
         tmp_path,
@@ -495,12 +437,7 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
     )
     content = yaml.safe_load(file.read_text())
     content["grid"] |= {"encoder": ["bilstm", "mlp"], "attention": ["additive"]}
-    report = study(
-        write(tmp_path, content),
-        options=StudyOptions(dataset=f"sst={reviews_folder}"),
-        output_dir=tmp_path / "out",
-        progress=False,
-    )
+    report = run(write(tmp_path, content), "sst")
     tau, together, differences, room, shuffled, overall, first = report.tables
     audited = pd.read_parquet(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
@@ -569,10 +506,7 @@ def test_jain_and_wallace_beside_ours(reviews_folder, tmp_path):
         assert found[name]["mean"].value == pytest.approx(texts.mean())
         assert found[name]["above 0"].value == pytest.approx((texts > 0).mean())
         assert found[name]["mean"].n == texts.notna().sum()
-    assert [row["published mean"] for row in found.values()] == [
-        *(0.2, 0.25, None, None),
-        0.375,
-    ]
+    assert [row["published mean"] for row in found.values()] == [*(0.2, 0.25, None, None), 0.375]
 
 
 def stories(folder: Path) -> Path:
@@ -590,18 +524,13 @@ def stories(folder: Path) -> Path:
     return folder
 
 
-def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(tmp_path):
+def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(run, tmp_path):
     changes = SMALL | {"learning_rate": 0.03}
     file = shrunk("jain-wallace", tmp_path, {"search": {"tests": SHORT_SEARCH}})
     content = yaml.safe_load(file.read_text())
     content["grid"] |= {"encoder": ["bilstm"], "attention": ["additive"]}
     content["steps"][0]["datasets"]["babi1"] = changes | {"epochs": 1}
-    report = study(
-        write(tmp_path, content),
-        options=StudyOptions(dataset=f"babi1={stories(tmp_path)}", epochs=3, test_limit=9),
-        output_dir=tmp_path / "out",
-        progress=False,
-    )
+    report = run(write(tmp_path, content), "babi1", data=stories(tmp_path), epochs=3, test_limit=9)
     trained = tmp_path / "out/base/babi1-bilstm-additive"
     config = json.loads((trained / "config.json").read_text())
     assert config["query_encoder"] and config["embedding_size"] == 12
@@ -671,22 +600,14 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
     assert "either sign" in table.sentences[0]
 
 
-def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
+def test_tutek_and_snajder_beside_ours(run, tmp_path):
     tests = {"default": {}, "adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 2}}
     sizes = {"embedding_size": 12, "encoder_size": 6}
-    changes = {
-        "train": SMALL | sizes,
-        "compared": {"tests": tests, "models": ["base", "tying"]},
-    }
+    changes = {"train": SMALL | sizes, "compared": {"tests": tests, "models": ["base", "tying"]}}
     content = yaml.safe_load(shrunk("tutek-snajder", tmp_path, changes).read_text())
     content["steps"] = [s for s in content["steps"] if s["name"] in ("base", "tying", "compared")]
     content["grid"]["attention"] = ["additive"]
-    report = study(
-        write(tmp_path, content),
-        options=StudyOptions(dataset=f"sst={reviews_folder}"),
-        output_dir=tmp_path / "out",
-        progress=False,
-    )
+    report = run(write(tmp_path, content), "sst")
     changes, left, harder = map(cells, report.tables)
     assert [row["model"] for row in changes] == ["base", "tying 0.1"]
     assert [row["published permuted"] for row in changes] == [-5.0, -18.0]
@@ -698,27 +619,17 @@ def test_tutek_and_snajder_beside_ours(reviews_folder, tmp_path):
     assert "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
 
 
-def test_serrano_and_smith_beside_ours(reviews, tmp_path):
+def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
     """Under the name of a data set of theirs, whose ratings start at 1."""
     data = tmp_path / "data"
     data.mkdir()
     for name, examples in reviews.items():
         rows = [{"text": row["text"], "label": 1 + k % 10} for k, row in enumerate(examples)]
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sizes = {
-        "procedure": "jain-wallace",
-        "embedding_size": 12,
-        "encoder_size": 6,
-        "epochs": 1,
-    }
+    sizes = {"procedure": "jain-wallace", "embedding_size": 12, "encoder_size": 6, "epochs": 1}
     content = yaml.safe_load(shrunk("serrano-smith", tmp_path, {"train": sizes}).read_text())
     content["grid"]["encoder"] = ["bigru"]
-    report = study(
-        write(tmp_path, content),
-        options=StudyOptions(dataset=f"imdb10={data}"),
-        output_dir=tmp_path / "out",
-        progress=False,
-    )
+    report = run(write(tmp_path, content), "imdb10", data=data)
     fractions, singles = map(cells, report.tables[:2])
     assert {row["model"] for row in fractions} == {"HAN", "FLAN"}
     assert not any(r["published median"] for r in fractions if r["model"] == "HAN")
@@ -756,7 +667,7 @@ def test_serrano_and_smith_beside_ours(reviews, tmp_path):
     assert all(row[share].value >= rows["smallest set"][share].value for row in rows.values())
 
 
-def test_deception_in_a_table(reviews_folder, tmp_path):
+def test_deception_in_a_table(run, tmp_path):
     table = {
         "title": "t",
         "columns": [
@@ -764,17 +675,9 @@ def test_deception_in_a_table(reviews_folder, tmp_path):
             {"name": "mass", "step": "deceived", "score": "deceive/after/mass"},
         ],
     }
-    steps = [
-        step(**SMALL),
-        step("deceived", "deceive", model="base", tokens=["the"], epochs=1),
-    ]
+    steps = [step(**SMALL), step("deceived", "deceive", model="base", tokens=["the"], epochs=1)]
     file = write(tmp_path, changed(steps=steps, tables=[table]))
-    report = study(
-        file,
-        options=StudyOptions(dataset=f"reviews={reviews_folder}"),
-        output_dir=tmp_path / "out",
-        progress=False,
-    )
+    report = run(file, "reviews")
     found = json.loads((tmp_path / "out" / "deceived" / "reviews" / "deception.json").read_text())
     (row,) = cells(report.tables[0])
     assert (
@@ -841,28 +744,19 @@ def test_published_numbers_are_the_papers():
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize("name", ready_studies())
-def test_ready_files_are_sound(name, quick):
-    found = read_study(name, StudyOptions(quick=quick, seed=3, train_limit=50))
-    folders = [job.folder for job in found.jobs]
-    assert len(set(folders)) == len(folders) > 0 and (found.tables or found.paper)
-    for number, job in enumerate(found.jobs):
-        assert (
-            set(job.after) <= set(folders[:number])
-            and job.arguments["seed" if job.verb != "transfer" else "train_limit"]
-        )
-        assert job.arguments.get("train_limit", 50) == 50
-
-
-def test_the_four_questions_and_the_papers_are_there():
-    assert {"which-tasks", "encoders", "transfer", "room"} <= ready_studies().keys()
-    assert set(PUBLISHED.papers) <= ready_studies().keys()
-
-
-def test_the_help_names_the_ready_studies(cli):
+def test_ready_files_are_sound(cli):
+    names = ready_studies()
+    assert {"which-tasks", "encoders", "transfer", "room", *PUBLISHED.papers} <= names.keys()
     shown = "".join(cli("study", "--help").out.split())
-    assert all(name in shown for name in ready_studies())
+    for name, quick in itertools.product(names, (False, True)):
+        assert name in shown
+        found = read_study(name, StudyOptions(quick=quick, seed=3, train_limit=50))
+        folders = [job.folder for job in found.jobs]
+        assert len(set(folders)) == len(folders) > 0 and (found.tables or found.paper), name
+        for number, job in enumerate(found.jobs):
+            assert set(job.after) <= set(folders[:number]), name
+            assert job.arguments["seed" if job.verb != "transfer" else "train_limit"], name
+            assert job.arguments.get("train_limit", 50) == 50
 
 
 def changed(**changes) -> dict:
@@ -878,186 +772,95 @@ def step(name="base", verb="train", quick=None, **arguments) -> dict:
     return found if quick is None else found | {"quick": quick}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("title: [", "is not YAML"),
-        ("just words", "tiny.yaml: expected names with values, got 'just words'"),
-        ({"title": "x"}, "tiny.yaml, steps: expected a value, got none"),
-        (changed(stepz=[]), "tiny.yaml: expected one of title, .*, got 'stepz'"),
-        (changed(steps=[]), "expected at least one step"),
-        (changed(steps={"base": 1}), "tiny.yaml, steps: expected a list, got"),
-        (changed(paper="nobody"), "expected a paper of jain-wallace"),
-        (changed(grid={"dataset": "sst"}), "tiny.yaml, grid, dataset: expected a list, got 'sst'"),
-        (changed(grid={"dataset": []}), "expected a list of values for dataset"),
-        (
-            changed(quick={"encoder": ["mlp"]}),
-            "expected quick to change the grid's dataset, got 'encoder'",
-        ),
-        (
-            changed(datasets={"sst": {"folder": "x"}}),
-            "data set sst: unknown option 'folder'",
-        ),
-        (
-            changed(steps=[step(verb="teach")]),
-            "step base: expected a verb of train, .* got 'teach'",
-        ),
-        (
-            changed(steps=[{"name": "a", "verb": "train"}]),
-            "tiny.yaml, steps 1, with: expected a value, got none",
-        ),
-        (changed(steps=[step(), step()]), "step number 2: expected a name of its own"),
-        (changed(steps=[step("a/b")]), "step number 1: expected a name of its own"),
-        (
-            changed(steps=[step(epoch=3)]),
-            "step base: unknown option 'epoch'",
-        ),
-        (
-            changed(steps=[step(output_dir="x")]),
-            "unknown option 'output_dir'",
-        ),
-        (
-            changed(steps=[step(quick={"epoch": 3})]),
-            "unknown option 'epoch'",
-        ),
-        (
-            changed(steps=[step() | {"pairs": {"epoch": 3}}]),
-            "step base: unknown option 'epoch'",
-        ),
-        (
-            changed(steps=[step() | {"datasets": {"snli": {"epoch": 3}}}]),
-            "step base: data set snli: unknown option 'epoch'",
-        ),
-        (
-            changed(steps=[step() | {"datasets": {"snli": 3}}]),
-            "steps 1, datasets, snli: expected names with values, got 3",
-        ),
-        (
-            changed(steps=[step(epochs="3")]),
-            "step base: expected a whole number for epochs, got '3'",
-        ),
-        (
-            changed(steps=[step(epochs=True)]),
-            "expected a whole number for epochs, got True",
-        ),
-        (
-            changed(steps=[step(learning_rate="1e-3")]),
-            "expected a number for learning_rate, got '1e-3'",
-        ),
-        (changed(steps=[step(encoder="gpt")]), "step base: expected bilstm or bigru"),
-        (
-            changed(steps=[step(procedure="own")]),
-            "step base: expected jain-wallace or serrano-smith for procedure",
-        ),
-        (
-            changed(steps=[step(split="test")]),
-            "step base: unknown option 'split'",
-        ),
-        (
-            changed(steps=[step(dataset=3)]),
-            "step base: expected the name of a data set, got 3",
-        ),
-        (
-            changed(steps=[step("b", model="org/bert", encoder="mlp")]),
-            "step b: unknown option 'encoder'",
-        ),
-        (
-            changed(steps=[step(encoder="$encoder")]),
-            r"expected one of the grid's dataset, got \$encoder",
-        ),
-        (changed(steps=[step("a", "audit")]), "step a: expected model to be given"),
-        (
-            changed(steps=[step("a", "audit", model="base"), step()]),
-            "step a: expected a step before it .* as model, got 'base'",
-        ),
-        (
-            changed(steps=[step("a", "audit", model="a")]),
-            "expected a step before it .* as model, got 'a'",
-        ),
-        (
-            changed(steps=[step("a", "audit", model="bert")]),
-            "expected a step before it .none., or a folder or Hub id with a /",
-        ),
-        (
-            changed(steps=[step(), step("a", "audit", model="base", tests=["magic"])]),
-            "step a: unknown test 'magic'",
-        ),
-        (
-            changed(steps=[step(), step("a", "audit", model="base", tests=3)]),
-            "expected names of tests, or options by name, got 3",
-        ),
-        (
-            changed(
-                steps=[
-                    step(),
-                    step("a", "retrain", model="base", tests=["permutation"]),
-                ]
-            ),
-            "step a: unknown test 'permutation'; expected one of uniform",
-        ),
-        (changed(tables=[{"title": "t"}]), "tables 1, columns: expected a value, got none"),
-        (
-            changed(
-                tables=[
-                    {
-                        "title": "t",
-                        "columns": [{"name": "c", "step": "b", "statistic": "accuracy"}],
-                    }
-                ]
-            ),
-            "expected a step of base, audit, got 'b'",
-        ),
-        (
-            changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit"}]}]),
-            "either a statistic or a score",
-        ),
-        (
-            changed(
-                tables=[
-                    {
-                        "title": "t",
-                        "columns": [{"name": "c", "step": "audit", "statistic": "magic"}],
-                    }
-                ]
-            ),
-            "unknown statistic 'magic'",
-        ),
-        (
-            changed(
-                tables=[
-                    {
-                        "title": "t",
-                        "columns": [
-                            {
-                                "name": "c",
-                                "step": "audit",
-                                "statistic": "accuracy",
-                                "threshold": 0.1,
-                            }
-                        ],
-                    }
-                ]
-            ),
-            "threshold and means together",
-        ),
-        (
-            changed(
-                tables=[
-                    {
-                        "title": "t",
-                        "columns": [{"name": "c", "step": "audit", "score": "f1"}],
-                    }
-                ]
-            ),
-            "expected a step with scores",
-        ),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(content, message, tmp_path, cli):
-    file = write(tmp_path, content)
-    with pytest.raises(AttnProbeError, match=message) as error:
-        read_study(file)
-    assert "\n" not in str(error.value) and "tiny.yaml" in str(error.value)
+def steps(*more) -> dict:
+    """A study of a base and of what is done with it."""
+    return changed(steps=[step(), *more])
+
+
+def one(name="base", verb="train", **arguments) -> dict:
+    """A study of one step."""
+    return changed(steps=[step(name, verb, **arguments)])
+
+
+def table(**column) -> dict:
+    """A study with a table of one column."""
+    return changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit"} | column]}])
+
+
+WRONG = [
+    ("title: [", "is not YAML"),
+    ("just words", "tiny.yaml: expected names with values, got 'just words'"),
+    ({"title": "x"}, "tiny.yaml, steps: expected a value, got none"),
+    (changed(stepz=[]), "tiny.yaml: expected one of title, .*, got 'stepz'"),
+    (changed(steps=[]), "expected at least one step"),
+    (changed(steps={"base": 1}), "tiny.yaml, steps: expected a list, got"),
+    (changed(paper="nobody"), "expected a paper of jain-wallace"),
+    (changed(grid={"dataset": "sst"}), "tiny.yaml, grid, dataset: expected a list, got 'sst'"),
+    (changed(grid={"dataset": []}), "expected a list of values for dataset"),
+    (changed(quick={"encoder": ["mlp"]}), "quick to change the grid's dataset, got 'encoder'"),
+    (changed(datasets={"sst": {"folder": "x"}}), "data set sst: unknown option 'folder'"),
+    (one(verb="teach"), "step base: expected a verb of train, .* got 'teach'"),
+    (
+        changed(steps=[{"name": "a", "verb": "train"}]),
+        "tiny.yaml, steps 1, with: expected a value, got none",
+    ),
+    (steps(step()), "step number 2: expected a name of its own"),
+    (one("a/b"), "step number 1: expected a name of its own"),
+    (one(epoch=3), "step base: unknown option 'epoch'"),
+    (one(output_dir="x"), "unknown option 'output_dir'"),
+    (one(quick={"epoch": 3}), "unknown option 'epoch'"),
+    (changed(steps=[step() | {"pairs": {"epoch": 3}}]), "step base: unknown option 'epoch'"),
+    (
+        changed(steps=[step() | {"datasets": {"snli": {"epoch": 3}}}]),
+        "step base: data set snli: unknown option 'epoch'",
+    ),
+    (
+        changed(steps=[step() | {"datasets": {"snli": 3}}]),
+        "steps 1, datasets, snli: expected names with values, got 3",
+    ),
+    (one(epochs="3"), "step base: expected a whole number for epochs, got '3'"),
+    (one(epochs=True), "expected a whole number for epochs, got True"),
+    (one(learning_rate="1e-3"), "expected a number for learning_rate, got '1e-3'"),
+    (one(encoder="gpt"), "step base: expected bilstm or bigru"),
+    (one(procedure="own"), "step base: expected jain-wallace or serrano-smith for procedure"),
+    (one(split="test"), "step base: unknown option 'split'"),
+    (one(dataset=3), "step base: expected the name of a data set, got 3"),
+    (one("b", model="org/bert", encoder="mlp"), "step b: unknown option 'encoder'"),
+    (one(encoder="$encoder"), r"expected one of the grid's dataset, got \$encoder"),
+    (one("a", "audit"), "step a: expected model to be given"),
+    (
+        changed(steps=[step("a", "audit", model="base"), step()]),
+        "step a: expected a step before it .* as model, got 'base'",
+    ),
+    (one("a", "audit", model="a"), "expected a step before it .* as model, got 'a'"),
+    (
+        one("a", "audit", model="bert"),
+        "expected a step before it .none., or a folder or Hub id with a /",
+    ),
+    (steps(step("a", "audit", model="base", tests=["magic"])), "step a: unknown test 'magic'"),
+    (
+        steps(step("a", "audit", model="base", tests=3)),
+        "expected names of tests, or options by name, got 3",
+    ),
+    (
+        steps(step("a", "retrain", model="base", tests=["permutation"])),
+        "step a: unknown test 'permutation'; expected one of uniform",
+    ),
+    (changed(tables=[{"title": "t"}]), "tables 1, columns: expected a value, got none"),
+    (table(step="b", statistic="accuracy"), "expected a step of base, audit, got 'b'"),
+    (table(), "either a statistic or a score"),
+    (table(statistic="magic"), "unknown statistic 'magic'"),
+    (table(statistic="accuracy", threshold=0.1), "threshold and means together"),
+    (table(score="f1"), "expected a step with scores"),
+]
+
+
+def test_what_is_wrong_is_said_in_one_line(tmp_path, cli):
+    for content, message in WRONG:
+        file = write(tmp_path, content)
+        with pytest.raises(AttnProbeError, match=message) as error:
+            read_study(file)
+        assert "\n" not in str(error.value) and "tiny.yaml" in str(error.value)
     done = cli("study", file, "--output-dir", tmp_path / "out")
     assert done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
 
@@ -1070,15 +873,9 @@ def test_bad_flags(tmp_path, cli, file):
     assert done.code == 1 and "data sets of different names" in done.err
 
 
-def test_errors_of_a_step_name_it(tmp_path, reviews_folder):
-    content = changed(steps=[step(**SMALL | {"batch_size": 0})])
+def test_errors_of_a_step_name_it(tmp_path, run):
     with pytest.raises(AttnProbeError, match=r"step base.*: batch_size must be at least 1"):
-        study(
-            write(tmp_path, content),
-            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
-            output_dir=tmp_path / "out",
-            progress=False,
-        )
+        run(write(tmp_path, one(**SMALL | {"batch_size": 0})))
 
 
 def test_a_folder_stands_for_a_named_data_set():
@@ -1092,122 +889,54 @@ def test_a_folder_stands_for_a_named_data_set():
 
 
 def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
-    content = changed(
-        datasets={"sst": {"dataset": "sst=here", "dataset_config": "a", "train_limit": 7}}
-    )
-    (train, audit) = read_study(write(tmp_path, content)).jobs
-    assert (
-        train.arguments["dataset"],
-        train.arguments["dataset_config"],
-        train.arguments["train_limit"],
-    ) == ("sst=here", "a", 7)
-    assert (
-        audit.arguments["dataset_config"] == "a" and "train_limit" not in audit.arguments
-    )  # of training texts
-    assert audit.arguments["model"] == FolderOf("base/sst")
-    (train, _) = read_study(
-        tmp_path / "tiny.yaml",
-        StudyOptions(dataset="sst=there", train_limit=9, dataset_config="b"),
-    ).jobs
-    assert (
-        train.arguments["dataset"],
-        train.arguments["dataset_config"],
-        train.arguments["train_limit"],
-    ) == ("sst=there", "b", 9)
-    (train, _) = read_study(tmp_path / "tiny.yaml", StudyOptions(dataset="/data/other")).jobs
-    assert (
-        train.arguments["dataset"] == "/data/other"
-        and train.folder == "base/other"
-        and "train_limit" not in train.arguments
-    )
+    sst = {"dataset": "sst=here", "dataset_config": "a", "train_limit": 7}
+    file = write(tmp_path, changed(datasets={"sst": sst}))
+    train, audit = (job.arguments for job in read_study(file).jobs)
+    assert train.items() >= sst.items()
+    assert audit["dataset_config"] == "a" and "train_limit" not in audit  # of training texts
+    assert audit["model"] == FolderOf("base/sst")
+    given = {"dataset": "sst=there", "train_limit": 9, "dataset_config": "b"}
+    assert read_study(file, StudyOptions(**given)).jobs[0].arguments.items() >= given.items()
+    (train, _) = read_study(file, StudyOptions(dataset="/data/other")).jobs
+    assert train.arguments["dataset"] == "/data/other" and train.folder == "base/other"
+    assert "train_limit" not in train.arguments
 
 
 def test_the_documented_study_is_sound(tmp_path):
     guide = (Path(__file__).parents[1] / "docs/studies.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", guide, flags=re.DOTALL)
     found = read_study(write(tmp_path, block))
-    assert [job.folder for job in found.jobs][:3] == [
-        "base/sst-0",
-        "base/sst-0.1",
-        "base/sst-1",
-    ]
+    assert [job.folder for job in found.jobs][:3] == ["base/sst-0", "base/sst-0.1", "base/sst-1"]
     example = study_file.__doc__.partition("is YAML:\n\n")[2].partition("\n\nSteps\n")[0]
     assert len(read_study(write(tmp_path, textwrap.dedent(example))).jobs) == 4
 
 
-@pytest.mark.parametrize("module", [study_options, study_file, study_plan, study_grid])
-def test_examples_in_docstrings(module):
-    found = doctest.testmod(module)
-    assert found.attempted and not found.failed
+def test_examples_in_docstrings():
+    for module in (study_options, study_file, study_plan, results):
+        found = doctest.testmod(module)
+        assert found.attempted and not found.failed, module
 
 
-def test_a_transformer_as_a_step(tokenizer, reviews_folder, tmp_path):
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-    )
-    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    steps = [
-        step("tuned", "train", model=str(tmp_path / "bert"), epochs=1),
-        step(
-            "audit",
-            "audit",
-            model="tuned",
-            tests={"permutation": {"n_permutations": 5}},
-            test_limit=8,
-        ),
-    ]
-    table = {
-        "title": "t",
-        "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}],
-    }
-    file = write(tmp_path, changed(steps=steps, tables=[table]))
-    options = {
-        "options": StudyOptions(dataset=f"reviews={reviews_folder}"),
-        "output_dir": tmp_path / "out",
-        "progress": False,
-    }
-    report = study(file, **options)
-    assert report.tables[0].rows[0][1].n == 8 and report.steps[0].epochs == 1
-    before = files_in(tmp_path / "out")
-    assert plain(study(file, **options)) == plain(report) and files_in(tmp_path / "out") == before
+@pytest.fixture
+def bert(tokenizer, tmp_path):
+    """A folder of a BERT with two heads."""
+    return zoo.saved(tmp_path / "bert", zoo.bert(tokenizer, layers=1, width=8), tokenizer)
 
 
-def test_a_table_of_one_head_is_not_made_of_many(tokenizer, reviews_folder, tmp_path):
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-    )
-    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    steps = [
-        step(
-            "audit",
-            "audit",
-            model=str(tmp_path / "bert"),
-            tests={"permutation": {"n_permutations": 2}},
-            test_limit=4,
-        )
-    ]
-    table = {
-        "title": "t",
-        "columns": [{"name": "c", "step": "audit", "statistic": "median_tvd"}],
-    }
-    file = write(tmp_path, changed(steps=steps, tables=[table]))
+def test_a_transformer_as_a_step(bert, run, tmp_path):
+    two = {"permutation": {"n_permutations": 2}}
+    tuned = step("tuned", "train", model=str(bert), epochs=1)
+    all_heads = step("audit", "audit", model="tuned", tests=two, test_limit=4)
+    one_head = step("audit", "audit", model="tuned", tests=two, test_limit=4, heads=[1])
+    tables = table(statistic="median_tvd")["tables"]
+    file = write(tmp_path, changed(steps=[tuned, all_heads], tables=tables))
     with pytest.raises(AttnProbeError, match=r"expected the audit of one head .* has 2"):
-        study(
-            file,
-            options=StudyOptions(dataset=f"reviews={reviews_folder}"),
-            output_dir=tmp_path / "out",
-            progress=False,
-        )
+        run(file, output_dir=tmp_path / "two")
+    file = write(tmp_path, changed(steps=[tuned, one_head], tables=tables))
+    report = run(file)
+    assert report.tables[0].rows[0][1].n == 4 and report.steps[0].epochs == 1
+    before = files_in(tmp_path / "out")
+    assert plain(run(file)) == plain(report) and files_in(tmp_path / "out") == before
 
 
 def test_what_differs_counts_training_texts():
@@ -1219,48 +948,38 @@ def test_what_differs_counts_training_texts():
 
 
 def test_a_guide_must_have_the_same_words_under_the_same_numbers(
-    folder, reviews, reviews_folder, copy_of, tmp_path
+    folder, reviews, reviews_folder, bert, copy_of, tmp_path
 ):
-    from hf_attnprobe.retraining.run import transfer
-
-    own, options = (
-        folder / "own" / "reviews",
-        {"dataset": reviews_folder, "output_dir": tmp_path / "out", "progress": False},
-    )
+    own = folder / "own" / "reviews"
     other = copy_of(own)
     build_tokenizer(reviews["train"]["text"][:40]).save_pretrained(other)
-    bert = BertConfig(
-        vocab_size=9,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-    )
-    BertForSequenceClassification(bert).save_pretrained(tmp_path / "bert")
+    into = {"dataset": reviews_folder, "progress": False}
     for guide, uniform, message in (
         (other, None, "expected the same vocabulary"),
-        (tmp_path / "bert", None, "expected an attention classifier as guide"),
+        (bert, None, "expected an attention classifier as guide"),
         (own, own, "expected as uniform a model with uniform attention"),
     ):
+        options = TransferOptions(uniform=uniform)
         with pytest.raises(AttnProbeError, match=message):
-            transfer(own, guide=guide, **options, options=TransferOptions(uniform=uniform))
+            transfer(own, guide=guide, output_dir=tmp_path / "out", options=options, **into)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_guide_that_has_changed_is_refused(folder, reviews_folder, copy_of):
-    from hf_attnprobe.retraining.run import transfer
-
-    copy, models = (
-        copy_of(folder),
-        {"model": folder / "own" / "reviews", "guide": folder / "own" / "reviews"},
-    )
+    done = copy_of(folder, "done") / "transfer" / "reviews-bilstm"
     with pytest.raises(AttnProbeError, match="its other models"):
-        transfer(
-            dataset=reviews_folder,
-            output_dir=copy / "transfer" / "reviews-bilstm",
-            progress=False,
-            **models,
-        )
+        transfer(own, guide=own, output_dir=done, **into)
+
+
+def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts():
+    for value, group in (
+        (Estimate(0.5, (0.45, 0.55), 200), "there"),
+        (Estimate(0.3, (0.25, 0.35), 200), "not"),
+        (Estimate(0.42, (0.38, 0.46), 200), "cannot say"),
+        (Estimate(0.5, (0.45, 0.55), 29), "cannot say"),  # a row of few long texts
+        (Estimate(0.5, None, 200), "cannot say"),
+        (Estimate(0.5, (0.45, 0.55), None), "cannot say"),
+    ):
+        said = results._against_threshold(0.4, "it matters", {"sst": value})
+        there = int(group == "there")
+        assert said == f"It matters (from 0.4, the whole interval) in {there} of 1; {group}: sst."
 
 
 def test_the_page_is_made_of_the_tables(folder, summary):
