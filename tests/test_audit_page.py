@@ -6,8 +6,8 @@ import io
 import json
 import re
 import shlex
-import shutil
 import time
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,13 +15,6 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import BertConfig, BertForSequenceClassification
-
-import report_schema
-from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
 from hf_attnprobe.auditing.document import facts, origin
 from hf_attnprobe.auditing.head_tables import COLUMNS
@@ -56,6 +49,12 @@ from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding
 from hf_attnprobe.storage.asked import OBJECT, repeating
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import report_schema
+import zoo
+from by_name import audit_by_name
 
 
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
@@ -68,12 +67,7 @@ def classifier(checkpoint, reviews_folder, tmp_path_factory):
     """The folder of an audit of a BiLSTM on 36 texts."""
     folder = tmp_path_factory.mktemp("audits") / "classifier"
     audit_by_name(
-        checkpoint,
-        reviews_folder,
-        tests=TESTS,
-        test_limit=36,
-        output_dir=folder,
-        progress=False,
+        checkpoint, reviews_folder, tests=TESTS, test_limit=36, output_dir=folder, progress=False
     )
     return folder
 
@@ -84,27 +78,9 @@ def transformer(reviews, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
     tokenizer = build_tokenizer(reviews["train"]["text"][:])
     tokenizer.model_max_length = 64
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    audit_by_name(
-        str(folder / "model"),
-        reviews["test"],
-        tests=OF_HEADS,
-        test_limit=32,
-        n_permutations=5,
-        output_dir=folder / "audit",
-        progress=False,
-    )
+    model = zoo.saved(folder / "model", zoo.bert(tokenizer, spread=0.5), tokenizer)
+    few = {"test_limit": 32, "n_permutations": 5, "output_dir": folder / "audit"}
+    audit_by_name(str(model), reviews["test"], tests=OF_HEADS, **few)
     return folder / "audit"
 
 
@@ -139,7 +115,7 @@ def pages_of(folder):
     return report, page, Read(page)
 
 
-@pytest.fixture(params=["classifier", "transformer"])
+@pytest.fixture(params=["classifier", "transformer"], scope="module")
 def shown(request):
     """A report, its page, and what a reader sees of it."""
     return pages_of(request.getfixturevalue(request.param))
@@ -187,28 +163,12 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
     assert str(time.localtime().tm_year) not in read.text
     assert all(name not in ("img", "iframe", "form") for name, _ in read.tags)
     assert not [a for _, a in read.tags if a.get("src") or a.get("href", "#")[:1] not in "#d"]
-
-
-def test_every_section_can_be_linked_to(shown):
-    ids = [attributes["id"] for _, attributes in shown[2].tags if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    wanted = {
-        "for-users",
-        "stands-on",
-        "questions",
-        "numbers",
-        "limits",
-        "glossary",
-        "origin",
-    }
-    assert wanted <= set(ids)
-    links = {a["href"][1:] for n, a in shown[2].tags if n == "a" and "href" in a}
+    wanted = "for-users stands-on questions numbers limits glossary origin"
+    assert set(wanted.split()) <= set(ids)
+    links = {a["href"][1:] for name, a in read.tags if name == "a" and "href" in a}
     assert links <= set(ids)
-
-
-def test_the_audit_has_written_it(classifier):
-    report = read_audit(classifier)
-    assert (classifier / "report.html").read_text() == report.to_html()
 
 
 def test_heads_are_beside_groups(transformer):
@@ -218,38 +178,6 @@ def test_heads_are_beside_groups(transformer):
     for place in ("all attention", "layer 0", "layer 1", "0.0", "0.1", "1.0", "1.1"):
         assert place in table
     assert "simultaneous" in table
-
-
-# --- what the user gave --------------------------------------------------------------
-
-
-def test_text_of_the_user_stays_text(classifier):
-    report = read_audit(classifier)
-    tokens = (EVIL, "😀", "&amp;", "</article>", *("word" for _ in range(5000)))
-    scores = {"attention": tuple(1 / len(tokens) for _ in tokens)}
-    text = ShownText(7, tokens, EVIL, 0.5, EVIL, True, scores, why=EVIL)
-    finding = dataclasses.replace(report.findings[0], sentence=f"{EVIL} & more")
-    spoilt = dataclasses.replace(
-        report,
-        model=EVIL,
-        dataset=dataclasses.replace(report.dataset, name=EVIL),
-        examples=(text,),
-        findings=(finding, *report.findings[1:]),
-        notes=(EVIL,),
-        provenance={
-            **report.provenance,
-            "left_out": {EVIL: EVIL},
-            "asked_for": {"model": EVIL, "dataset": EVIL},
-        },
-    )
-    page = spoilt.to_html()
-    read, clean = Read(page), Read(report.to_html())
-    n_scripts = sum(name == "script" for name, _ in clean.tags)
-    assert sum(name == "script" for name, _ in read.tags) == n_scripts
-    assert read.text.count(EVIL) >= 8 and "😀" in read.text and "&amp;" in read.text
-    assert read.text.count("word") >= 5000
-    assert json.loads(read.data)["model"] == EVIL
-    assert "<script>alert" not in page
 
 
 # --- in a browser --------------------------------------------------------------------
@@ -314,12 +242,7 @@ def test_reports_of_both_kinds_keep_the_schema(shown):
     check.validate(embedded)
     assert embedded["findings"] == whole["findings"]
     assert [s for s in embedded["statistics"] if s not in whole["statistics"]] == []
-    for wrong in (
-        {"answer": "perhaps"},
-        {"n": 0},
-        {"statistics": [{}]},
-        {"schema_version": "0"},
-    ):
+    for wrong in ({"answer": "perhaps"}, {"n": 0}, {"statistics": [{}]}, {"schema_version": "0"}):
         with pytest.raises(jsonschema.ValidationError):
             check.validate(whole | wrong)
 
@@ -387,76 +310,67 @@ def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
     assert granted != Answer.CANNOT_SAY
 
 
-@pytest.mark.parametrize("answer", [a for a in Answer if "mostly" not in a])
-def test_it_claims_no_more_than_the_answer(answer):
+def test_it_claims_no_more_than_the_answer():
     """One question of five is no verdict; what it says stands under its heading."""
     yes = Finding("accuracy", "all", Answer.YES, "s", 0.3, (0.2, 0.4), 100)
-    found = Finding("erasure", "all", answer, "s", 0.5, (0.4, 0.6), 100)
-    assert may_be_shown([yes, found]).startswith("Not yet")
-    assert "because a verdict also needs " in may_be_shown([yes, found])
-    heading = {
-        "yes": "For it",
-        "partly": "Between",
-        "no": "Against it",
-        "cannot say": "Not known",
-    }[answer]
-    assert list(what_is_shown([yes, found])) == [heading]
+    headings = ("For it", "Between", "Against it", "Not known")
+    answers = (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY)
+    for answer, heading in zip(answers, headings, strict=True):
+        found = Finding("erasure", "all", answer, "s", 0.5, (0.4, 0.6), 100)
+        assert may_be_shown([yes, found]).startswith("Not yet")
+        assert "because a verdict also needs " in may_be_shown([yes, found])
+        assert list(what_is_shown([yes, found])) == [heading]
 
 
-@pytest.mark.parametrize(
-    "said, answer, start",
-    [
-        ("yyyyy", "yes", "Yes, with a note"),
-        ("yynyy", "yes", "Yes, with a note"),
-        ("yynny", "mostly yes", "Only with a warning"),
-        ("nnnny", "mostly no", "Only with a warning"),
-        ("nynnp", "mostly no", "Only with a warning"),
-        ("pppyn", "partly", "Only with a warning"),
-        ("nynnn", "no", "No."),
-        ("?????", "cannot say", "Not yet"),
-    ],
-)
-def test_every_form_counts_the_questions(classifier, said, answer, start):
-    """Terminal, page, Markdown, card's sentence and JSON have the same verdict."""
+VERDICTS = [
+    ("yyyyy", "yes", "Yes, with a note"),
+    ("yynyy", "yes", "Yes, with a note"),
+    ("yynny", "mostly yes", "Only with a warning"),
+    ("nnnny", "mostly no", "Only with a warning"),
+    ("nynnp", "mostly no", "Only with a warning"),
+    ("nynnn", "no", "No."),
+    ("?????", "cannot say", "Not yet"),
+    ("pppyn", "partly", "Only with a warning"),
+]
+
+
+def test_the_verdict_counts_the_questions(classifier):
+    """What every form is made of: the sentences and the JSON; of the last one the forms, too."""
     of = {"y": Answer.YES, "n": Answer.NO, "p": Answer.PARTLY, "?": Answer.CANNOT_SAY}
-    accuracy = Finding("accuracy", "all", Answer.YES, "s. t.", 0.3, (0.2, 0.4), 100)
-    found = [
-        Finding(rule, "all", of[letter], "s. t.", 0.5, (0.4, 0.6), 100)
-        for rule, letter in zip(GRADED, said, strict=True)
-    ]
-    report = dataclasses.replace(read_audit(classifier), findings=(accuracy, *found))
     names = {"y": "yes", "p": "partly", "n": "no", "?": "undecided"}
-    counts = [f"{said.count(k)} {word}" for k, word in names.items() if k in said]
-    count = f"5 of 5 questions asked: {', '.join(counts)}"
-    headline = re.sub(r" \([a-z, ]+\)|\s+", lambda m: "" if "(" in m[0] else " ", str(report))
-    assert headline.startswith(f"{QUESTION} {answer}. ")
-    assert count in re.sub(
-        r" \([a-z, ]+\)", "", re.sub(r"\s+", " ", str(report))
-    ) and count in conclusion_sentence(report.findings)
-    assert may_be_shown(report.findings).startswith(start)
+    accuracy = Finding("accuracy", "all", Answer.YES, "s. t.", 0.3, (0.2, 0.4), 100)
+    audited = read_audit(classifier)
+    without_rules = partial(re.sub, r" \([a-z, ]+\)", "")
+    for said, answer, start in VERDICTS:
+        letters = list(zip(GRADED, said, strict=True))
+        found = [
+            Finding(rule, "all", of[letter], "s. t.", 0.5, (0.4, 0.6), 100)
+            for rule, letter in letters
+        ]
+        report = dataclasses.replace(audited, findings=(accuracy, *found))
+        counts = [f"{said.count(k)} {word}" for k, word in names.items() if k in said]
+        count = f"5 of 5 questions asked: {', '.join(counts)}"
+        assert count in conclusion_sentence(report.findings)
+        assert may_be_shown(report.findings).startswith(start)
+        verdict = to_json(report)["verdict"]
+        assert verdict["answer"] == answer and verdict["asked"] == verdict["of"] == 5
+        for key, kind in zip(("for", "partly", "against", "open"), "ypn?", strict=True):
+            assert verdict[key] == [rule for rule, letter in letters if letter == kind]
+    text = without_rules(" ".join(str(report).split()))
+    assert text.startswith(f"{QUESTION} {answer}. ") and count in text
     page = report.to_html()
-    assert f'class="answer {answer.replace(" ", "-")}"' in page
-    for word in counts:
-        assert re.search(rf"{word} \(", Read(page).text)
-    verdict = to_json(report)["verdict"]
-    assert verdict["answer"] == answer and verdict["asked"] == verdict["of"] == 5
-    for key, letter in zip(("for", "partly", "against", "open"), "ypn?", strict=True):
-        told = [rule for rule, s in zip(GRADED, said, strict=True) if s == letter]
-        assert verdict[key] == told
+    assert f'class="answer {answer}"' in page
+    assert all(f"{word} (" in Read(page).text for word in counts)
 
 
 def test_every_answer_has_a_symbol_and_a_tone():
+    """A comparison and a card show its sentence without what an audit's page has below it."""
     assert set(SYMBOLS) == {str(a) for a in Answer}
     assert len(set(SYMBOLS.values())) == len(SYMBOLS)
     style = (Path(pages.__file__).parent / "page.css").read_text()
-    for answer in set(Answer) - {Answer.CANNOT_SAY}:
-        assert f".answer.{answer.replace(' ', '-')}" in style
-
-
-@pytest.mark.parametrize("answer", Answer)
-def test_whether_it_may_be_shown_points_at_nothing_else(answer):
-    """A comparison and a card show the sentence without what an audit's page has below it."""
-    assert not re.search("below|above|section", f"{MAY[answer]}. {CAUTIONS[answer]}")
+    for answer in Answer:
+        assert answer == Answer.CANNOT_SAY or f".answer.{answer.replace(' ', '-')}" in style
+        assert not re.search("below|above|section", f"{MAY[answer]}. {CAUTIONS[answer]}")
 
 
 # --- the command that repeats it --------------------------------------------------------
@@ -468,8 +382,13 @@ def test_the_command_repeats_the_audit(cli, classifier, checkpoint, reviews_fold
     asked = shlex.split(line)[1:]
     assert cli(*asked, "--output-dir", tmp_path / "again").code == 0
     again, before = read_audit(tmp_path / "again"), read_audit(classifier)
-    for told in ("statistics", "findings"):
-        assert_same_numbers(getattr(again, told), getattr(before, told))
+    for found, expected in (
+        (again.statistics, before.statistics),
+        (again.findings, before.findings),
+    ):
+        found, expected = (pd.json_normalize(map(dataclasses.asdict, x)) for x in (found, expected))
+        # Numbers to the rounding of rows (float32): kernels need not sum in one order.
+        pd.testing.assert_frame_equal(found, expected, rtol=1e-6, atol=1e-7)
     assert again.provenance["asked_for"] == before.provenance["asked_for"]
 
 
@@ -494,38 +413,10 @@ def test_heads_are_counted_once(classifier):
     assert "3 heads one by one" in str(facts(told))
 
 
-def assert_same_numbers(records, expected):
-    """Every field equal, numbers to the rounding of rows (float32): kernels need not sum in one order."""
-    leaves, expected_leaves = (
-        [list(flattened(dataclasses.asdict(record))) for record in side]
-        for side in (records, expected)
-    )
-    assert len(leaves) == len(expected_leaves)
-    for left, right in zip(leaves, expected_leaves, strict=True):
-        for (name, value), (expected_name, expected_value) in zip(left, right, strict=True):
-            assert name == expected_name
-            if isinstance(expected_value, float):
-                expected_value = pytest.approx(expected_value, 1e-6, 1e-7, nan_ok=True)
-            assert value == expected_value, (left, name)
-
-
-def flattened(value, name=""):
-    """``(path, leaf)`` of every leaf of nested dictionaries and sequences."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from flattened(part, f"{name}.{key}")
-    elif isinstance(value, (list, tuple)):
-        for place, part in enumerate(value):
-            yield from flattened(part, f"{name}[{place}]")
-    else:
-        yield name, value
-
-
 def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     options = AuditOptions(layers=[1], groups=False, token="hf_secret", batch_size=3)
-    asked = asked_for(
-        "org/m", Data("sst", test_limit=9), {"permutation": Permutation(n_permutations=7)}, options
-    )
+    tests = {"permutation": Permutation(n_permutations=7)}
+    asked = asked_for("org/m", Data("sst", test_limit=9), tests, options)
     assert asked == {
         "model": "org/m",
         "dataset": "sst",
@@ -536,18 +427,12 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     }
     line = shlex.split(repeating("audit", {"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
-    assert {
-        **{name: read[name] for name in asked},
-        "tests": asked_by_flags(read, of_audits),
-    } == asked
-    assert asked_for("m", Data("sst"), asked_tests(None), AuditOptions()) == {
-        "model": "m",
-        "dataset": "sst",
-    }
-    assert asked_for(object(), Data([]), asked_tests("default"), AuditOptions()) == {
-        "model": OBJECT,
-        "dataset": OBJECT,
-    }
+    given = {name: read[name] for name in asked} | {"tests": asked_by_flags(read, of_audits)}
+    assert given == asked
+    plain = asked_for("m", Data("sst"), asked_tests(None), AuditOptions())
+    assert plain == {"model": "m", "dataset": "sst"}
+    in_memory = asked_for(object(), Data([]), asked_tests("default"), AuditOptions())
+    assert in_memory == {"model": OBJECT, "dataset": OBJECT}
 
 
 # --- the command report -----------------------------------------------------------------
@@ -564,23 +449,34 @@ def test_every_form_of_an_audit(cli, classifier, tmp_path):
     lines = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
     assert len(lines) == len(report.statistics)
     assert float(lines[0]["mean"]) == pytest.approx(report.statistics[0].mean)
-    assert (tmp_path / "report.html").read_text() == report.to_html()
+    page = (classifier / "report.html").read_text()  # as the audit has written it
+    assert page == (tmp_path / "report.html").read_text() == report.to_html()
 
 
-def test_several_audits_are_compared(cli, classifier, tmp_path):
-    other = shutil.copytree(classifier, tmp_path / "other")
-    done = cli("report", classifier, other, "--output", tmp_path / "two.html")
-    assert done.code == 0, done.err
-    assert "<!DOCTYPE html>" in (tmp_path / "two.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("ending", "said"), [("docx", "ending in .md or .html"), ("", "ending in")]
-)
-def test_a_form_that_there_is_not_is_one_line(cli, classifier, tmp_path, ending, said):
-    done = cli("report", classifier, "--output", tmp_path / f"a.{ending}")
-    assert done.code == 1 and done.err.count("\n") == 1 and said in done.err
-    assert not list(tmp_path.glob("a.*"))
+def test_a_quarter_of_a_million_rows(transformer):
+    """Made-up rows of 12 layers of 12 heads; under 5 s and 5 MB."""
+    n_texts, names = 130, ["median_tvd", "uniform_tvd", "zero_tvd", "mean_tvd"]
+    names += ["attention_leave_one_out_tau", "attention_gradient_tau"]
+    names += [f"made_up_{k}" for k in range(6)]
+    sites = [(-1, -1), *((layer, -1) for layer in range(12))]
+    sites += [(layer, head) for layer in range(12) for head in range(12)]
+    keys = [names, range(n_texts), range(len(sites))]
+    rows = pd.MultiIndex.from_product(keys, names=["statistic", "example_id", "site"])
+    rows = rows.to_frame(index=False)
+    layers, heads = np.array(sites, dtype=np.int32).T
+    rows["layer"], rows["head"] = layers[rows.site], heads[rows.site]
+    rows["value"] = np.random.default_rng(0).random(len(rows)) / 4
+    rows = rows.drop(columns="site").assign(test="permutation")
+    report = read_audit(transformer)
+    own = report.to_pandas()[report.to_pandas().test == "prediction"]
+    rows = pd.concat([rows, own], ignore_index=True)
+    assert len(rows) > 240_000
+    known = readings() | {"permutation": {**readings()["permutation"], **dict.fromkeys(names, "")}}
+    statistics = summarize(rows, report.provenance["classes"], known)
+    large = dataclasses.replace(report, rows=Rows.of(rows), statistics=statistics)
+    start = time.perf_counter()
+    page = large.to_html()
+    assert time.perf_counter() - start < 5 and len(page.encode()) < 5_000_000
 
 
 def test_the_fragment_has_the_verdict_and_is_short(classifier):
@@ -591,43 +487,3 @@ def test_the_fragment_has_the_verdict_and_is_short(classifier):
     assert str(report.answer) in read.text
     for finding in report.findings:
         assert f"{RULES[finding.rule].asks} {finding.answer} " in read.text
-
-
-# --- size ---------------------------------------------------------------------------
-
-
-def test_a_million_rows(transformer):
-    """Made-up rows of 12 layers of 12 heads; under 20 s and 5 MB."""
-    n_texts, names = 530, ["median_tvd", "uniform_tvd", "zero_tvd", "mean_tvd"]
-    names += ["attention_leave_one_out_tau", "attention_gradient_tau"]
-    names += [f"made_up_{k}" for k in range(6)]
-    sites = [(-1, -1), *((layer, -1) for layer in range(12))]
-    sites += [(layer, head) for layer in range(12) for head in range(12)]
-    rng = np.random.default_rng(0)
-    key = pd.MultiIndex.from_product(
-        [names, range(n_texts), range(len(sites))],
-        names=["statistic", "example_id", "site"],
-    ).to_frame(index=False)
-    layers, heads = np.array(sites).T
-    rows = pd.DataFrame(
-        {
-            "test": "permutation",
-            "statistic": key.statistic,
-            "example_id": key.example_id,
-            "layer": layers[key.site].astype(np.int32),
-            "head": heads[key.site].astype(np.int32),
-            "value": rng.random(len(key)) / 4,
-        }
-    )
-    report = read_audit(transformer)
-    own = report.to_pandas()[report.to_pandas().test == "prediction"]
-    rows = pd.concat([rows, own], ignore_index=True)
-    assert len(rows) > 990_000
-    known = readings() | {"permutation": {**readings()["permutation"], **dict.fromkeys(names, "")}}
-    statistics = summarize(rows, report.provenance["classes"], known)
-    large = dataclasses.replace(report, rows=Rows.of(rows), statistics=statistics)
-    start = time.perf_counter()
-    page = large.to_html()
-    seconds = time.perf_counter() - start
-    print(f"{len(rows):,} rows: {seconds:.1f} s, {len(page.encode()):,} bytes")
-    assert seconds < 20 and len(page.encode()) < 5_000_000
