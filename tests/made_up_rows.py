@@ -4,22 +4,31 @@ import numpy as np
 import pandas as pd
 
 
-def long_rows(values, test, layer=0, head=0):
-    """Rows of statistics [texts] by name; ids are 100, 101, …"""
+def rows_of_texts(values, *, ids=None, layer=0, head=0):
+    """Rows of one place.
+
+    Args:
+        values: [texts], or one number for all, by test and statistic.
+        ids: of the texts; else their numbers, as many as the longest values.
+        layer: of the place.
+        head: of the place.
+    """
+    if ids is None:
+        ids = range(max(np.size(column) for column in values.values()))
     frames = [
-        pd.DataFrame(
-            {
-                "test": test,
-                "statistic": name,
-                "example_id": np.arange(100, 100 + len(column)),
-                "layer": np.int32(layer),
-                "head": np.int32(head),
-                "value": np.asarray(column, dtype=np.float64),
-            }
+        pd.DataFrame({"test": test, "statistic": name, "example_id": ids}).assign(
+            layer=layer, head=head, value=np.broadcast_to(column, len(ids)).astype(float)
         )
-        for name, column in values.items()
+        for (test, name), column in values.items()
     ]
     return pd.concat(frames, ignore_index=True)
+
+
+def long_rows(values, test, layer=0, head=0):
+    """Rows of statistics [texts] by name; ids are 100, 101, …"""
+    ids = np.arange(100, 100 + len(next(iter(values.values()))))
+    named = {(test, name): column for name, column in values.items()}
+    return rows_of_texts(named, ids=ids, layer=np.int32(layer), head=np.int32(head))
 
 
 def audit_rows(n=400, n_classes=2, layer=0, head=0):

@@ -8,17 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BertConfig,
-    BertForSequenceClassification,
-)
-
 from hf_attnprobe import (
     AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
     AttnProbeError,
+    AuditOptions,
     audit,
     train_classifier,
 )
@@ -39,6 +32,10 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import zoo
+from made_up_rows import rows_of_texts
 from shown_page import Reader
 
 
@@ -70,9 +67,11 @@ def checkpoints(reviews, once):
 @pytest.fixture(scope="module")
 def compared(checkpoints, reviews_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared") / "out"
-    return compare_checkpoints(
-        checkpoints, reviews_folder, output_dir=folder, progress=False
-    ), folder
+    return run(checkpoints, reviews_folder, folder), folder
+
+
+def run(models, data, folder, tests=None):
+    return compare_checkpoints(models, data, tests, output_dir=folder, progress=False)
 
 
 # --- training with penalties --------------------------------------------------------------------------------------
@@ -81,19 +80,14 @@ def compared(checkpoints, reviews_folder, tmp_path_factory):
 def test_regularised_training_ties_states_to_words(checkpoints, reviews):
     """The distance that the penalty is about, on texts it was not trained on."""
     distances = {}
-    for name, folder in zip(KINDS, checkpoints, strict=True):
-        model, tokenizer = (
-            AutoModelForSequenceClassification.from_pretrained(folder),
-            AutoTokenizer.from_pretrained(folder),
-        )
-        if name in ("base", "tying"):
-            batch = tokenizer(reviews["test"]["text"][:], padding=True, return_tensors="pt")
-            outputs = model(**batch, output_hidden_states=True)
-            vectors = model.get_input_embeddings()(batch["input_ids"])
-            content = batch["attention_mask"].bool()
-            distances[name] = (
-                (outputs.hidden_states[0] - vectors).square().sum(-1)[content].mean().item()
-            )
+    for name, folder in list(zip(KINDS, checkpoints, strict=True))[:2]:
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        batch = tokenizer(reviews["test"]["text"][:], padding=True, return_tensors="pt")
+        outputs = model(**batch, output_hidden_states=True)
+        moved = outputs.hidden_states[0] - model.get_input_embeddings()(batch["input_ids"])
+        content = batch["attention_mask"].bool()
+        distances[name] = moved.square().sum(-1)[content].mean().item()
     assert distances["tying"] < distances["base"] / 2
 
 
@@ -125,29 +119,13 @@ def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path
         assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"residual_connection": "concat"}, {"encoder": "orthogonal_lstm"}]
-)
-def test_the_whole_audit_of_a_model_that_cannot_be_resumed(changes, tokenizer, texts):
-    torch.manual_seed(0)
-    config = AttentionClassifierConfig(vocab_size=len(tokenizer), **SIZES | changes)
-    model = AttentionClassifierForSequenceClassification(config).eval()
-    report = audit(
-        model,
-        [{"text": text} for text in texts[:6]],
-        tokenizer=tokenizer,
-        progress=False,
-    )
-    found = {s.test for s in report.statistics if s.n}
-    assert found == {
-        "correlation",
-        "permutation",
-        "adversarial",
-        "erasure",
-        "input_erasure",
-        "uniform_attention",
-        "conicity",
-    }
+def test_the_whole_audit_of_a_model_that_cannot_be_resumed(tokenizer, texts):
+    rows = [{"text": text} for text in texts[:6]]
+    tests = "correlation permutation adversarial erasure input_erasure uniform_attention conicity"
+    for changes in ({"residual_connection": "concat"}, {"encoder": "orthogonal_lstm"}):
+        model = zoo.classifier(tokenizer, **SIZES | changes)
+        report = audit(model, rows, tokenizer=tokenizer, progress=False)
+        assert {s.test for s in report.statistics if s.n} == set(tests.split())
 
 
 def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, reviews, tmp_path):
@@ -161,30 +139,11 @@ def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, revi
 
 def rows_of(trained, uniform, permuted, labels):
     """Rows of an audit from shares [texts, classes] and labels."""
-    parts = [("prediction", "label", labels)]
-    for name, shares in (
-        ("trained", trained),
-        ("uniform", uniform),
-        ("permuted", permuted),
-    ):
-        parts += [
-            ("fragility", f"{name}_share@{k}", column)
-            for k, column in enumerate(np.asarray(shares).T)
-        ]
-    frames = [
-        pd.DataFrame(
-            {
-                "test": test,
-                "statistic": name,
-                "example_id": range(len(values)),
-                "layer": 0,
-                "head": 0,
-                "value": values,
-            }
-        )
-        for test, name, values in parts
-    ]
-    return pd.concat(frames, ignore_index=True)
+    parts = {("prediction", "label"): labels}
+    for name, shares in (("trained", trained), ("uniform", uniform), ("permuted", permuted)):
+        for k, column in enumerate(np.asarray(shares).T):
+            parts["fragility", f"{name}_share@{k}"] = column
+    return rows_of_texts(parts)
 
 
 def one_hot(predicted, n):
@@ -209,24 +168,23 @@ def test_scores_by_hand():
     assert found["accuracy_permuted_change"].value == pytest.approx((1 + 0.5 + 0.5 + 1) / 4 - 0.75)
 
 
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_scores_are_those_of_scores_where_predictions_are_whole(n_classes):
-    rng = np.random.default_rng(0)
-    labels, trained, uniform = rng.integers(0, n_classes, (3, 80))
-    shares = [one_hot(p, n_classes) for p in (trained, uniform)]
-    found = fragility_scores(rows_of(shares[0], shares[1], shares[1], labels), n_classes)
-    own, theirs = (metrics(labels, share) for share in shares)
-    assert found["f1"].value == pytest.approx(own["f1"]) and found[
-        "accuracy"
-    ].value == pytest.approx(own["accuracy"])
-    assert found["permuted_change"].value == pytest.approx(theirs["f1"] - own["f1"])
-    counts = np.random.default_rng(0).multinomial(80, np.full(80, 1 / 80), size=1000)
-    changes = []
-    for rows in (np.repeat(np.arange(80), row) for row in counts):
-        one, other = (metrics(labels[rows], share[rows])["f1"] for share in shares)
-        changes.append(other - one)
-    expected = tuple(np.percentile(changes, [2.5, 97.5]))
-    assert found["uniform_change"].ci95 == pytest.approx(expected)
+def test_scores_are_those_of_scores_where_predictions_are_whole():
+    for n_classes in (2, 4):
+        rng = np.random.default_rng(0)
+        labels, trained, uniform = rng.integers(0, n_classes, (3, 80))
+        shares = [one_hot(p, n_classes) for p in (trained, uniform)]
+        found = fragility_scores(rows_of(shares[0], shares[1], shares[1], labels), n_classes)
+        own, theirs = (metrics(labels, share) for share in shares)
+        assert found["f1"].value == pytest.approx(own["f1"])
+        assert found["accuracy"].value == pytest.approx(own["accuracy"])
+        assert found["permuted_change"].value == pytest.approx(theirs["f1"] - own["f1"])
+        counts = np.random.default_rng(0).multinomial(80, np.full(80, 1 / 80), size=1000)
+        changes = []
+        for rows in (np.repeat(np.arange(80), row) for row in counts):
+            one, other = (metrics(labels[rows], share[rows])["f1"] for share in shares)
+            changes.append(other - one)
+        expected = tuple(np.percentile(changes, [2.5, 97.5]))
+        assert found["uniform_change"].ci95 == pytest.approx(expected)
 
 
 def test_without_labels_there_is_no_score():
@@ -237,31 +195,17 @@ def test_without_labels_there_is_no_score():
 # --- differences ----------------------------------------------------------------------------------------------------
 
 
-def room_rows(room, bound, *, labels=None):
+def room_rows(room, bound):
     """Rows of an audit with ε-max JSD, its ceiling and labels that are all predicted."""
     n = len(room)
-    labels = np.zeros(n) if labels is None else labels
     values = {
         ("adversarial", "epsilon_max_jsd@0.01"): room,
         ("adversarial", "largest_jsd"): bound,
-        ("prediction", "label"): labels,
+        ("prediction", "label"): np.zeros(n),
         ("prediction", "predicted_class"): np.zeros(n),
         ("prediction", "probability"): np.full(n, 0.9),
     }
-    frames = [
-        pd.DataFrame(
-            {
-                "test": test,
-                "statistic": name,
-                "example_id": range(n),
-                "layer": 0,
-                "head": 0,
-                "value": column,
-            }
-        )
-        for (test, name), column in values.items()
-    ]
-    return pd.concat(frames, ignore_index=True)
+    return rows_of_texts(values)
 
 
 def test_room_is_compared_by_its_share_of_each_models_ceiling():
@@ -309,14 +253,14 @@ def test_scores_of_other_texts_are_not_subtracted():
     assert "f1" in first.minus(first).estimates() and "f1" not in fewer.minus(first).estimates()
 
 
-@pytest.mark.parametrize("case", range(10))
+@pytest.mark.parametrize("case", range(4))
 def test_what_cannot_be_told_follows_from_plain_pandas(case):
     """F1 by counting, resampled by pandas: the mark (?) stands where the interval holds 0."""
     rng = np.random.default_rng(case)
-    n = int(rng.choice([20, 60, 400]))
+    n = [20, 60, 400, 400][case]
     labels = np.arange(n) % 2
     found, tables = [], []
-    for accuracy in (0.75, rng.choice([0.6, 0.75, 0.95])):
+    for accuracy in (0.75, [0.95, 0.95, 0.75, 0.6][case]):
         predicted = np.where(rng.random(n) < accuracy, labels, 1 - labels)
         shares = one_hot(predicted, 2)
         found.append(numbers_of(rows_of(shares, shares, shares, labels), 2))
@@ -327,10 +271,8 @@ def test_what_cannot_be_told_follows_from_plain_pandas(case):
         hits = ((part.labels == 1) & (part[name] == 1)).sum()
         return 2 * hits / ((part.labels == 1).sum() + (part[name] == 1).sum())
 
-    differences = [
-        f1(part, "other") - f1(part, "first")
-        for part in (frame.sample(frac=1, replace=True, random_state=k) for k in range(600))
-    ]
+    samples = [frame.sample(frac=1, replace=True, random_state=k) for k in range(400)]
+    differences = [f1(part, "other") - f1(part, "first") for part in samples]
     low, high = np.nanpercentile(differences, [2.5, 97.5])
     difference = found[1].minus(found[0]).estimates()["f1"]
     assert difference.value == pytest.approx(f1(frame, "other") - f1(frame, "first"))
@@ -347,46 +289,30 @@ def test_what_cannot_be_told_follows_from_plain_pandas(case):
 
 def test_names_say_how_they_were_trained(compared):
     comparison, _ = compared
-    assert [c.name for c in comparison.checkpoints] == [
-        "base",
-        "tying 0.5",
-        "mlm 0.5",
-        "concat",
-    ]
+    assert [c.name for c in comparison.checkpoints] == ["base", "tying 0.5", "mlm 0.5", "concat"]
     assert {c.attention for c in comparison.checkpoints} == {"additive"} and comparison.n == 40
-    both = AttentionClassifierConfig(
-        encoder="orthogonal_lstm", residual_connection="concat", conicity_weight=0.5
-    )
+    changes = {"encoder": "orthogonal_lstm", "residual_connection": "concat"}
+    both = AttentionClassifierConfig(**changes, conicity_weight=0.5)
     assert regulariser_name(both) == "concat + conicity 0.5 + orthogonal"
 
 
 def test_numbers_are_those_of_the_models_and_audits(compared, checkpoints, reviews, reviews_folder):
     comparison, _ = compared
     texts, labels = reviews["test"]["text"][:], reviews["test"]["label"][:]
+    tests = ["adversarial", "conicity", "single_token"]
+    names = "epsilon_max_jsd@0.01 largest_jsd conicity absolute_conicity probability_range"
     for row, folder in zip(comparison.checkpoints, checkpoints, strict=True):
-        model, tokenizer = (
-            AutoModelForSequenceClassification.from_pretrained(folder),
-            AutoTokenizer.from_pretrained(folder),
-        )
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         right = [
             model(**tokenizer(t, return_tensors="pt")).logits.argmax().item() == y
             for t, y in zip(texts, labels, strict=True)
         ]
         assert row.found["accuracy"].value == pytest.approx(sum(right) / 40)
-        report = audit(
-            folder,
-            reviews_folder,
-            tests=["adversarial", "conicity", "single_token"],
-            progress=False,
-        )
+        options = AuditOptions(control="none", shown_texts=0)
+        report = audit(folder, reviews_folder, tests, options=options, progress=False)
         means = {s.statistic: s.mean for s in report.statistics if s.group == "all"}
-        for name in (
-            "epsilon_max_jsd@0.01",
-            "largest_jsd",
-            "conicity",
-            "absolute_conicity",
-            "probability_range",
-        ):
+        for name in names.split():
             assert row.found[name].value == pytest.approx(means[name])
 
 
@@ -394,12 +320,11 @@ def test_differences_stand_beside_the_first(compared):
     comparison, folder = compared
     first, *others = comparison.checkpoints
     assert not first.differences
-    audits = sorted(folder.glob("*/audit/rows"))
-    wide = [
-        pd.read_parquet(rows).pivot_table(index="example_id", columns="statistic", values="value")
-        for rows in audits
-    ]
-    shares = [w["epsilon_max_jsd@0.01"] / w.largest_jsd for w in wide]
+    shares = []
+    for rows in sorted(folder.glob("*/audit/rows")):
+        table = pd.read_parquet(rows)
+        wide = table.pivot_table(index="example_id", columns="statistic", values="value")
+        shares.append(wide["epsilon_max_jsd@0.01"] / wide.largest_jsd)
     for row, share in zip(others, shares[1:], strict=True):
         found = row.differences["share_of_largest@0.01"]
         assert found.value == pytest.approx((share - shares[0]).mean())
@@ -408,142 +333,76 @@ def test_differences_stand_beside_the_first(compared):
     text = comparison.to_markdown()
     assert "| difference to the first |" in text
     assert "ε-max JSD (.01) / largest JSD" in text and "mean top probability" in text
-    marked = text.count("(?) |")
-    untold = sum(
-        not can_be_told(difference)
-        for row in others
-        for name, difference in row.differences.items()
-        if name in COLUMNS
-    )
-    assert marked == untold
+    shown = [d for row in others for name, d in row.differences.items() if name in COLUMNS]
+    assert text.count("(?) |") == sum(not can_be_told(difference) for difference in shown)
 
 
-def test_it_continues_to_the_same_table(compared, checkpoints, reviews_folder):
-    comparison, folder = compared
+def test_it_continues_to_the_same_table(compared, checkpoints, reviews_folder, copy_of):
+    comparison, folder = compared[0], copy_of(compared[1])
     before = {f: f.stat().st_mtime_ns for f in folder.rglob("part-*")}
-    again = compare_checkpoints(checkpoints, reviews_folder, output_dir=folder, progress=False)
-    assert again == comparison and before == {
-        f: f.stat().st_mtime_ns for f in folder.rglob("part-*")
-    }
+    assert run(checkpoints, reviews_folder, folder) == comparison
+    assert before == {f: f.stat().st_mtime_ns for f in folder.rglob("part-*")}
     assert json.loads((folder / "comparison.json").read_text()) == to_json(comparison)
     assert (folder / "comparison.md").read_text() == comparison.to_markdown()
 
 
 def test_adversaries_of_several_bases(checkpoints, reviews_folder, tmp_path):
     tests = ["conicity", Adversary(lambdas=[0.002], epochs=1)]
-    found = compare_checkpoints(
-        checkpoints[:2],
-        reviews_folder,
-        output_dir=tmp_path / "out",
-        tests=tests,
-        progress=False,
-    )
+    found = run(checkpoints[:2], reviews_folder, tmp_path / "out", tests)
     for row in found.checkpoints:
         (point,) = row.adversaries
         assert 0 <= point.jsd.value <= math.log(2) and 0 <= point.tvd.value <= 1
     assert "| trained adversary |" in found.to_markdown() and "| Un |" not in found.to_markdown()
-    tied = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "out" / "2-tying" / "retrained" / "adversary" / "lambda-0.002"
-    )
-    assert tied.config.tying == 0.5
+    tied = tmp_path / "out" / "2-tying" / "retrained" / "adversary" / "lambda-0.002"
+    assert AutoModelForSequenceClassification.from_pretrained(tied).config.tying == 0.5
 
 
 def test_the_published_row_stands_beside():
-    config = AttentionClassifierConfig(embedding_size=256, tying=1.0, attention="dot_product")
-    assert published_for("sst", config) == (83.5, -9.9, -20.0)
+    own = {"embedding_size": 256, "tying": 1.0, "attention": "dot_product"}
+    assert published_for("sst", AttentionClassifierConfig(**own)) == (83.5, -9.9, -20.0)
     for other in (
         {"encoder": "mlp", "encoder_size": 256},
         {"conicity_weight": 1.0},
         {"attention": "uniform"},
     ):
-        changed = AttentionClassifierConfig(
-            **{"embedding_size": 256, "tying": 1.0, "attention": "dot_product"} | other
-        )
-        assert published_for("sst", changed) is None
-    estimates = {
-        "f1": Estimate(0.8, (0.75, 0.85)),
-        "uniform_change": Estimate(-0.05, (-0.06, -0.04)),
-    }
-    row = ComparedCheckpoint(
-        "m",
-        "tying 1",
-        "bilstm",
-        "dot_product",
-        estimates,
-        published=(83.5, -9.9, -20.0),
-    )
+        assert published_for("sst", AttentionClassifierConfig(**own | other)) is None
+    f1, change = Estimate(0.8, (0.75, 0.85)), Estimate(-0.05, (-0.06, -0.04))
+    kind = ("m", "tying 1", "bilstm", "dot_product", {"f1": f1, "uniform_change": change})
+    row = ComparedCheckpoint(*kind, published=(83.5, -9.9, -20.0))
     text = CheckpointComparison("sst (test)", 9, 0, (row,)).to_markdown()
-    assert (
-        "| tying 1 (m) | dot_product | 80.0 [75.0, 85.0] | -5.0 [-6.0, -4.0] | 83.5, -9.9, -20.0 |"
-        in text
-    )
+    beside = "80.0 [75.0, 85.0] | -5.0 [-6.0, -4.0] | 83.5, -9.9, -20.0 |"
+    assert f"| tying 1 (m) | dot_product | {beside}" in text
 
 
 def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
-    arguments = [
-        *checkpoints[:2],
-        "--dataset",
-        reviews_folder,
-        "--tests",
-        "fragility",
-        "--test-limit",
-        9,
-    ]
-    done = cli("compare", *arguments, "--output-dir", tmp_path / "out", "--json")
+    command = ["compare", *checkpoints[:2], "--dataset", reviews_folder, "--tests", "fragility"]
+    done = cli(*command, "--test-limit", 9, "--output-dir", tmp_path / "out", "--json")
     found = json.loads(done.out)
     assert done.code == 0 and found["n"] == 9 and len(found["checkpoints"]) == 2
 
 
-def test_bad_input(checkpoints, reviews_folder, tmp_path):
-    def run(models=checkpoints, tests=None):
-        compare_checkpoints(
-            models, reviews_folder, tests, output_dir=tmp_path / "out", progress=False
-        )
-
-    with pytest.raises(AttnProbeError, match="unknown test 'erasure'; expected one of fragility"):
-        run(tests=["erasure"])
-    with pytest.raises(AttnProbeError, match="got adversary alone"):
-        run(tests=["adversary"])
-    with pytest.raises(AttnProbeError, match="a list of models"):
-        run(checkpoints[0])
-    bert = BertForSequenceClassification(
-        BertConfig(
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            intermediate_size=8,
-        )
-    )
-    bert.save_pretrained(tmp_path / "bert")
-    with pytest.raises(AttnProbeError, match="expected an attention classifier to compare"):
-        run([tmp_path / "bert"])
-    with pytest.raises(AttnProbeError, match="a finite number for lambdas, got inf"):
-        run(checkpoints[:1], tests={"conicity": {}, "adversary": {"lambdas": [math.inf]}})
+def test_bad_input(checkpoints, make_checkpoint, reviews_folder, tmp_path):
+    """Refused before any work."""
+    zoo.bert(20, layers=1, width=8).save_pretrained(tmp_path / "bert")
+    uniform = [*checkpoints[:1], make_checkpoint("mlp", "uniform")]
+    endless = {"conicity": {}, "adversary": {"lambdas": [math.inf]}}
+    for models, tests, message in (
+        (checkpoints, ["erasure"], "unknown test 'erasure'; expected one of fragility"),
+        (checkpoints, ["adversary"], "got adversary alone"),
+        (checkpoints[0], None, "a list of models"),
+        ([tmp_path / "bert"], None, "expected an attention classifier to compare"),
+        (checkpoints[:1], endless, "a finite number for lambdas, got inf"),
+        (uniform, ["conicity", "adversary"], "has uniform attention"),
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            run(models, reviews_folder, tmp_path / "out", tests)
     assert not (tmp_path / "out").exists()
-
-
-def test_what_cannot_be_a_base_is_refused_before_any_work(
-    checkpoints, make_checkpoint, reviews_folder, tmp_path
-):
-    models = [*checkpoints[:1], make_checkpoint("mlp", "uniform")]
-    tests = ["conicity", "adversary"]
-    with pytest.raises(AttnProbeError, match="has uniform attention"):
-        compare_checkpoints(
-            models,
-            reviews_folder,
-            output_dir=tmp_path / "out",
-            tests=tests,
-            progress=False,
-        )
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["thesis.tex", "comparison", "rows"])
-def test_a_folder_of_other_files(name, checkpoints, reviews_folder, tmp_path):
-    (tmp_path / name).write_text("mine")
-    with pytest.raises(AttnProbeError, match="holds other files"):
-        compare_checkpoints(checkpoints, reviews_folder, output_dir=tmp_path, progress=False)
-    assert [f.name for f in tmp_path.iterdir()] == [name]
+    for name in ("thesis.tex", "comparison", "rows"):
+        (tmp_path / f"of-{name}").mkdir()
+        (tmp_path / f"of-{name}" / name).write_text("mine")
+        with pytest.raises(AttnProbeError, match="holds other files"):
+            run(checkpoints, reviews_folder, tmp_path / f"of-{name}")
+        assert [f.name for f in (tmp_path / f"of-{name}").iterdir()] == [name]
 
 
 def test_the_page_holds_all_numbers_and_what_can_be_told(compared):

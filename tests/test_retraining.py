@@ -4,29 +4,20 @@ import dataclasses
 import json
 import re
 import shlex
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BertConfig,
-    BertForSequenceClassification,
-)
-
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
+from hf_attnprobe.cli import main
 from hf_attnprobe.cli.flags import asked as asked_by_flags
 from hf_attnprobe.cli.verbs import build_parser
-from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.data.examples import DatasetName, load_splits
+from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 from hf_attnprobe.retraining import asked_retrainings
+from hf_attnprobe.retraining.base import load_base
 from hf_attnprobe.retraining.document import command as retraining_command
 from hf_attnprobe.retraining.options import KINDS, Adversary, RetrainOptions, Seeds
 from hf_attnprobe.retraining.report import from_json, read_retraining
@@ -35,6 +26,11 @@ from hf_attnprobe.retraining.verdict import points_of, to_json
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.training.options import TrainingOptions
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import zoo
+from bad_days.children import Writes, in_child
 from shown_page import Reader
 
 
@@ -72,10 +68,8 @@ def report(folder):
 
 def models_in(folder):
     """Every trained model and when it was written."""
-    return {
-        str(f.parent.relative_to(folder)): f.stat().st_mtime_ns
-        for f in folder.rglob("model.safetensors")
-    }
+    files = folder.rglob("model.safetensors")
+    return {str(f.parent.relative_to(folder)): f.stat().st_mtime_ns for f in files}
 
 
 # --- results ------------------------------------------------------------------------------------------------------
@@ -107,70 +101,38 @@ def test_the_short_verdict_and_its_table_are_the_reports_numbers(report):
 
 
 def test_every_model_is_an_ordinary_checkpoint(folder, report):
-    expected = [
-        "uniform",
-        "seeds/1",
-        "seeds/2",
-        "adversary/lambda-0.001",
-        "adversary/lambda-0.05",
-    ]
-    expected += [
-        f"diagnostic_mlp/{guide}"
-        for guide in ("uniform", "trained", "base", "adversary-lambda-0.001")
-    ]
+    expected = ["uniform", "seeds/1", "seeds/2", "adversary/lambda-0.001", "adversary/lambda-0.05"]
+    guides = ("uniform", "trained", "base", "adversary-lambda-0.001")
+    expected += [f"diagnostic_mlp/{guide}" for guide in guides]
     assert [m.name for m in report.models] == expected and models_in(folder).keys() == set(expected)
-    assert all(
-        m.seconds > 0 and m.n_epochs in (2, 3) and "test_accuracy" in m.metrics
-        for m in report.models
-    )
-    model = AutoModelForSequenceClassification.from_pretrained(folder / "adversary" / "lambda-0.05")
-    tokenizer = AutoTokenizer.from_pretrained(folder / "adversary" / "lambda-0.05")
+    for m in report.models:
+        assert m.seconds > 0 and m.n_epochs in (2, 3) and "test_accuracy" in m.metrics
+    saved = folder / "adversary" / "lambda-0.05"
+    model = AutoModelForSequenceClassification.from_pretrained(saved)
+    tokenizer = AutoTokenizer.from_pretrained(saved)
     assert model(**tokenizer("the film was superb", return_tensors="pt")).logits.shape == (1, 2)
     assert not list(folder.rglob(".steps"))
-    assert {f.name for f in folder.iterdir() if f.is_file()} == {
-        "retraining.json",
-        "summary.json",
-        "report.md",
-        "report.html",
-    }
+    names = {f.name for f in folder.iterdir() if f.is_file()}
+    assert names == {"retraining.json", "summary.json", "report.md", "report.html"}
 
 
 def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
     """λ = .002 in our scale: .001 here, not .05. Its weights, read again, are those that the model was trained with."""
-    from hf_attnprobe.data.examples import load_splits
-    from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
-    from hf_attnprobe.retraining.base import load_base
-
-    base = load_base(folder / "seeds" / "1")  # for its tokenizer
-    examples = load_splits(
-        json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(" (test)")
-    )["test"]
-    adversary = AutoModelForSequenceClassification.from_pretrained(
-        folder / "adversary" / "lambda-0.001"
-    )
-    guide = to_guide(read_outputs(adversary, base.tokenizer, examples))
-    guided = AutoModelForSequenceClassification.from_pretrained(
-        folder / "diagnostic_mlp" / "adversary-lambda-0.001"
-    )
-    found = predict(guided, base.tokenizer, examples, guide=guide).argmax(-1)
-    rows = read_retraining(folder).to_pandas()
-    expected = (
-        rows[rows.statistic == "adversary_guide_correct"].sort_values("example_id").value.to_numpy()
-    )
-    labels = rows[rows.statistic == "label"].sort_values("example_id").value.to_numpy()
-    assert np.array_equal(found.numpy() == labels, expected == 1)
+    from_folder = AutoModelForSequenceClassification.from_pretrained
+    tokenizer = load_base(folder / "seeds" / "1").tokenizer
+    data = json.loads((folder / "summary.json").read_text())["dataset"].removesuffix(" (test)")
+    examples = load_splits(data)["test"]
+    adversary = from_folder(folder / "adversary" / "lambda-0.001")
+    guide = to_guide(read_outputs(adversary, tokenizer, examples))
+    guided = from_folder(folder / "diagnostic_mlp" / "adversary-lambda-0.001")
+    found = predict(guided, tokenizer, examples, guide=guide).argmax(-1)
+    rows = read_retraining(folder).wide_frame().sort_index()
+    assert np.array_equal(found.numpy() == rows.label, rows.adversary_guide_correct == 1)
 
 
 def test_every_mean_can_be_recomputed_from_the_rows(folder, report):
     rows = pd.read_parquet(folder / "rows")
-    assert list(rows.columns) == [
-        "test",
-        "statistic",
-        "example_id",
-        "layer",
-        "head",
-        "value",
-    ]
+    assert list(rows.columns) == ["test", "statistic", "example_id", "layer", "head", "value"]
     for s in report.statistics:
         if s.group == "all":
             values = rows[(rows.test == s.test) & (rows.statistic == s.statistic)].value
@@ -227,138 +189,116 @@ def test_json_and_back(folder, report, cli):
 def test_the_same_again_trains_nothing(
     base, reviews_folder, copy_of, folder, report, monkeypatch, cli
 ):
+    """In a copy, too: a folder may be moved between two runs."""
     folder = copy_of(folder)
     before = models_in(folder)
     monkeypatch.setattr(
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
     )
-    flags = [
-        "--set",
-        "seeds.n_seeds=2",
-        "adversary.lambdas=0.05,0.001",
-        "adversary.epochs=3",
-        "--json",
-    ]
-    done = cli(
-        "retrain",
-        "--model",
-        base,
-        "--dataset",
-        reviews_folder,
-        "--output-dir",
-        folder,
-        *flags,
-    )
+    command = ["retrain", "--model", base, "--dataset", reviews_folder, "--output-dir", folder]
+    command += ["--set", "seeds.n_seeds=2", "adversary.lambdas=0.05,0.001", "adversary.epochs=3"]
+    done = cli(*command, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == to_json(report) and models_in(folder) == before
 
 
-def test_tests_and_seeds_added_later(base, reviews_folder, copy_of, folder):
-    copy = copy_of(folder)
-    before = models_in(copy)
-    found = run(base, reviews_folder, copy, Seeds(n_seeds=3))
-    after = models_in(copy)
-    assert before.items() <= after.items() and after.keys() - before.keys() == {"seeds/3"}
-    assert {s.test for s in found.statistics} == {"seeds"} and "one_seed_jsd@3" in {
-        s.statistic for s in found.statistics
-    }
-
-
-def test_another_adversary_guides_another_model(base, reviews_folder, copy_of, folder):
+def test_tests_seeds_and_adversaries_added_later(base, reviews_folder, copy_of, folder):
     """λ = .002 is nearer to the paper's than .001: the model that the first one guided is not taken for the second's."""
     copy = copy_of(folder)
     before = models_in(copy)
+    found = run(base, reviews_folder, copy, Seeds(n_seeds=3))
+    assert {s.test for s in found.statistics} == {"seeds"}
+    assert "one_seed_jsd@3" in {s.statistic for s in found.statistics}
     run(base, reviews_folder, copy, [replace(ADVERSARY, lambdas=[0.001, 0.002]), "diagnostic_mlp"])
     after = models_in(copy)
     assert before.items() <= after.items()
-    assert after.keys() - before.keys() == {
-        "adversary/lambda-0.002",
-        "diagnostic_mlp/adversary-lambda-0.002",
-    }
+    new = {"seeds/3", "adversary/lambda-0.002", "diagnostic_mlp/adversary-lambda-0.002"}
+    assert after.keys() - before.keys() == new
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"seed": 1}, "seed"),
-        ({"epochs": 1}, r"settings \(epochs \d+\) .* \(epochs 1\)"),
-        ({"tests": Adversary(epochs=2)}, "adversary"),
-    ],
-)
-def test_another_run_in_the_same_folder_is_refused(
-    change, what, base, reviews_folder, copy_of, folder
-):
+def test_another_run_in_the_same_folder_is_refused(base, reviews, reviews_folder, copy_of, folder):
     folder = copy_of(folder)
     before = models_in(folder)
-    with pytest.raises(AttnProbeError, match=f"belongs to another retraining: its {what}"):
-        run(base, reviews_folder, folder, **change)
+    fewer = type(reviews)({name: part.select(range(30)) for name, part in reviews.items()})
+    for model, data, change, what in (
+        (base, reviews_folder, {"seed": 1}, "seed"),
+        (base, reviews_folder, {"epochs": 1}, r"settings \(epochs \d+\) .* \(epochs 1\)"),
+        (base, reviews_folder, {"tests": Adversary(epochs=2)}, "adversary"),
+        (folder / "seeds" / "1", reviews_folder, {}, "model fingerprint"),
+        (base, fewer, {}, "data fingerprint"),
+    ):
+        with pytest.raises(AttnProbeError, match=f"belongs to another retraining: its {what}"):
+            run(model, data, folder, **change)
     assert models_in(folder) == before
-
-
-def test_another_base_or_other_data_in_the_same_folder_is_refused(
-    base, reviews, reviews_folder, copy_of, folder
-):
-    folder = copy_of(folder)
-    with pytest.raises(AttnProbeError, match="its model fingerprint"):
-        run(folder / "seeds" / "1", reviews_folder, folder)
-    fewer = {name: part.select(range(30)) for name, part in reviews.items()}
-    with pytest.raises(AttnProbeError, match="its data fingerprint"):
-        run(base, type(reviews)(fewer), folder)
 
 
 def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
     """The second of its two models, after its third epoch; then the same command again."""
-    flags = [
-        "--tests",
-        "uniform",
-        "adversary",
-        "--set",
-        "adversary.lambdas=0.02",
-        "adversary.epochs=15",
-        "adversary.patience=15",
-    ]
-    command = [
-        "retrain",
-        "--model",
-        base,
-        "--dataset",
-        reviews_folder,
-        *flags,
-        "--json",
-        "--output-dir",
-    ]
+    command = ["retrain", "--model", base, "--dataset", reviews_folder, "--json"]
+    command += ["--tests", "uniform", "adversary", "--set", "adversary.lambdas=0.02"]
+    command += ["adversary.epochs=5", "adversary.patience=5", "--output-dir"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    running = subprocess.Popen(
-        [sys.executable, "-m", "hf_attnprobe", *map(str, [*command, killed])],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    steps, deadline = (
-        killed / "adversary" / "lambda-0.02" / ".steps",
-        time.monotonic() + 240,
-    )
-    while (
-        not (steps / "checkpoint-30").exists()
-        and running.poll() is None
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.005)
-    running.send_signal(signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL  # it was still at work
-    assert steps.exists() and not (killed / "summary.json").exists()
+    steps = killed / "adversary" / "lambda-0.02" / ".steps"
+
+    def die():
+        Writes(steps / "checkpoint-40", kill_at=0)
+        return main([str(part) for part in (*command, killed)])
+
+    assert in_child(die).code == -9
+    assert (steps / "checkpoint-30").exists() and not (killed / "summary.json").exists()
     before = models_in(killed / "uniform")
     first, again = cli(*command, whole), cli(*command, killed)
     assert first.code == again.code == 0, again.err
     assert models_in(killed / "uniform") == before  # what was finished was left alone
     found, expected = json.loads(again.out), json.loads(first.out)
     assert all(found[key] == expected[key] for key in ("statistics", "scores", "verdict"))
-    one, other = (
-        AutoModelForSequenceClassification.from_pretrained(
-            f / "adversary" / "lambda-0.02"
-        ).state_dict()
-        for f in (killed, whole)
-    )
+    saved = (f / "adversary" / "lambda-0.02" / "model.safetensors" for f in (killed, whole))
+    one, other = map(load_file, saved)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_cannot_be_trained_again(
+    base, make_checkpoint, tokenizer, reviews, reviews_folder, tmp_path
+):
+    bert = zoo.saved(tmp_path / "bert", zoo.bert(tokenizer, layers=1, width=8), tokenizer)
+    no_test = type(reviews)({name: reviews[name] for name in ("train", "validation")})
+    colours = [{"text": f"{word} and so on", "label": word} for word in ("red", "green")] * 10
+    colours = dict.fromkeys(("train", "validation", "test"), colours)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").touch()
+    for model, data, into, tests, message in (
+        (bert, reviews_folder, "out", ASKED, "expected an attention classifier to train again"),
+        (
+            make_checkpoint("bilstm", "uniform"),
+            reviews_folder,
+            "out",
+            ASKED,
+            "has uniform attention",
+        ),
+        (base, no_test, "out", ASKED, "there are no test texts"),
+        (base, colours, "out", ASKED, "with the classes negative, positive, got green, red"),
+        (base, reviews_folder, "thesis", ASKED, "holds other files"),
+        (
+            base,
+            reviews_folder,
+            "out",
+            {"adversary": {"lambdas": []}},
+            "lambdas of 0 or more, got none",
+        ),
+        (base, reviews_folder, "out", {"seeds": {"n_seeds": 0}}, "n_seeds must be at least 1"),
+        (
+            base,
+            reviews_folder,
+            "out",
+            {"adversary": {"tvd_scale": "double"}},
+            "expected true or half for tvd_scale",
+        ),
+        (base, reviews_folder, "out", [], "got none"),
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            run(model, data, tmp_path / into, tests)
+    assert not (tmp_path / "out").exists()
+    assert [f.name for f in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -377,73 +317,6 @@ def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def bert(tokenizer, tmp_path):
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-    )
-    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    return tmp_path / "bert"
-
-
-def test_a_base_that_cannot_be_trained_again(bert, make_checkpoint, reviews_folder, tmp_path):
-    for model, message in (
-        (bert, "expected an attention classifier to train again from scratch"),
-        (make_checkpoint("bilstm", "uniform"), "has uniform attention"),
-    ):
-        with pytest.raises(AttnProbeError, match=message):
-            run(model, reviews_folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_data_that_does_not_fit(base, reviews, tmp_path):
-    splits = {name: reviews[name] for name in ("train", "validation")}
-    with pytest.raises(AttnProbeError, match="there are no test texts"):
-        run(base, type(reviews)(splits), tmp_path / "out")
-    rows = [{"text": f"{word} and so on", "label": word} for word in ("red", "green")] * 10
-    (tmp_path / "data").mkdir()
-    for name in ("train", "validation", "test"):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / "data" / f"{name}.jsonl").write_text(lines)
-    with pytest.raises(AttnProbeError, match="with the classes negative, positive, got green, red"):
-        run(base, tmp_path / "data", tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tests": {"adversary": {"lambdas": []}}}, "lambdas of 0 or more, got none"),
-        ({"tests": {"seeds": {"n_seeds": 0}}}, "n_seeds must be at least 1"),
-        ({"tests": {"adversary": {"tvd_scale": "double"}}}, "expected true or half for tvd_scale"),
-        ({"tests": []}, "got none"),
-    ],
-)
-def test_options_out_of_range(change, message, base, reviews_folder, tmp_path):
-    with pytest.raises(AttnProbeError, match=message):
-        run(base, reviews_folder, tmp_path / "out", **change)
-
-
-def test_a_folder_with_other_files_is_left_alone(base, reviews_folder, tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(AttnProbeError, match="holds other files"):
-        run(base, reviews_folder, tmp_path)
-    assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_copies_of_a_folder_go_on(folder, base, reviews_folder, tmp_path, monkeypatch):
-    """A folder may be moved between two runs."""
-    shutil.copytree(folder, tmp_path / "moved")
-    monkeypatch.setattr(
-        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
-    )
-    run(base, reviews_folder, tmp_path / "moved")
-
-
 # --- the page -----------------------------------------------------------------------
 
 
@@ -457,10 +330,19 @@ def test_the_page_holds_every_answer_table_and_the_command(folder, report):
         assert f"{asked} {finding.answer} {finding.sentence}" in seen.words
     for model in report.models:
         assert model.name in seen.words
-    shown = {"verdict", "limits", "scores", "curve", "statistics", "provenance"}
-    assert shown | {"penalty_curve", "seed_jsd_by_max_attention"} <= set(seen.ids)
+    shown = {"verdict", "limits", "scores", "curve", "statistics", "provenance", "glossary"}
+    assert shown | {"penalty_curve", "seed_jsd_by_max_attention", "reason"} <= set(seen.ids)
     assert len(seen.ids) == len(set(seen.ids))
-    assert "seeds.n_seeds=2 adversary.lambdas=0.05,0.001 adversary.epochs=3" in seen.words
+    meanings = seen.words[seen.words.rindex("What the words mean") :]
+    for term in ("λ", "frontier", "guide", "model without context"):
+        assert term in meanings
+    for said in (
+        "seeds.n_seeds=2 adversary.lambdas=0.05,0.001 adversary.epochs=3",
+        "attnprobe audit --model",
+        "attnprobe report FOLDER --output numbers.csv",
+        "lost against base (negative: gained)",
+    ):
+        assert said in seen.words
 
 
 def test_the_page_opens_with_its_answers_and_how_good_the_model_is(report):
@@ -488,17 +370,6 @@ def test_the_page_opens_with_its_answers_and_how_good_the_model_is(report):
     assert "not known without labels" in Reader(unlabelled.to_html()).words
 
 
-def test_the_page_explains_its_words_and_where_the_numbers_lie(report):
-    seen = Reader(report.to_html())
-    assert {"glossary", "reason"} <= set(seen.ids)
-    meanings = seen.words[seen.words.rindex("What the words mean") :]
-    for term in ("λ", "frontier", "guide", "model without context"):
-        assert term in meanings
-    assert "attnprobe audit --model" in seen.words
-    assert "attnprobe report FOLDER --output numbers.csv" in seen.words
-    assert "lost against base (negative: gained)" in seen.words
-
-
 def test_the_page_in_a_browser(folder, open_page):
     opened = open_page(folder / "report.html", dark=True, width=400, axe=True)
     assert opened.findings() == []
@@ -512,12 +383,6 @@ def test_the_command_on_the_page_asks_for_the_same(report):
     assert asked["model"] == report.model
     chosen = asked_retrainings(asked_by_flags(asked, lambda: KINDS))
     assert list(chosen) == TESTS and chosen == asked_retrainings(ASKED)
-
-
-def test_the_page_escapes_what_users_wrote(report):
-    evil = replace(report, model="<img src=x onerror=alert(1)>")
-    page = evil.to_html()
-    assert "<img" not in page and evil.model in Reader(page).words
 
 
 def test_a_notebook_shows_the_answers_and_the_repr_is_one_line(report):

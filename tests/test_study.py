@@ -6,11 +6,7 @@ import json
 import math
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import textwrap
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +17,7 @@ import torch
 import yaml
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
+from hf_attnprobe.cli import main
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
@@ -45,6 +42,7 @@ from hf_attnprobe.studies.run import study
 from safetensors.torch import load_file
 
 import zoo
+from bad_days.children import Writes, in_child
 from shown_page import Reader
 
 
@@ -276,40 +274,24 @@ def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli, t
 
 
 def test_killed_in_the_middle(folder, flags, summary, tmp_path, cli):
-    """While the third step is at work; then the same command again."""
-    command = ["study", *flags, "--output-dir", tmp_path / "killed"]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "hf_attnprobe", *map(str, command)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    steps, deadline = (
-        tmp_path / "killed" / "base" / "reviews-bilstm" / ".steps",
-        time.monotonic() + 240,
-    )
-    while (
-        not list(steps.glob("checkpoint-*"))
-        and running.poll() is None
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.002)
-    running.send_signal(signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL  # it was still at work
-    before = files_in(tmp_path / "killed")
-    assert (
-        "base/reviews-mlp/model.safetensors" in before
-        and "base/reviews-bilstm/model.safetensors" not in before
-    )
+    """While the second step is at work; then the same command again."""
+    killed = tmp_path / "killed"
+    command = ["study", *map(str, flags), "--output-dir", str(killed)]
+
+    def die():
+        Writes(killed / "base" / "reviews-bilstm" / ".steps" / "checkpoint", kill_at=2)
+        return main(command)
+
+    assert in_child(die).code == -9
+    before = files_in(killed)
+    assert "base/reviews-mlp/model.safetensors" in before
+    assert "base/reviews-bilstm/model.safetensors" not in before
     done = cli(*command, "--json")
     assert done.code == 0, done.err
-    assert (
-        before.items() <= files_in(tmp_path / "killed").items()
-    )  # what was finished was left alone
+    assert before.items() <= files_in(killed).items()  # what was finished was left alone
     assert json.loads(done.out)["tables"] == summary["tables"]
     for name in ("base/reviews-bilstm", "transfer/reviews-bilstm/guided"):
-        one, other = (
-            load_file(out / name / "model.safetensors") for out in (tmp_path / "killed", folder)
-        )
+        one, other = (load_file(out / name / "model.safetensors") for out in (killed, folder))
         assert all(torch.equal(one[k], other[k]) for k in one)
 
 
