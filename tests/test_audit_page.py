@@ -15,6 +15,12 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import report_schema
+import zoo
+from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
 from hf_attnprobe.auditing.document import facts, origin
 from hf_attnprobe.auditing.head_tables import COLUMNS
@@ -49,12 +55,6 @@ from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding
 from hf_attnprobe.storage.asked import OBJECT, repeating
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-import report_schema
-import zoo
-from by_name import audit_by_name
 
 
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")

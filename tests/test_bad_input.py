@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+
+import zoo
+from by_name import audit_by_name
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, audit, train_classifier
 from hf_attnprobe.cli import main
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
-
-import zoo
-from by_name import audit_by_name
 
 
 ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]

@@ -8,6 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
@@ -32,9 +35,6 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-import zoo
 from made_up_rows import rows_of_texts
 from shown_page import Reader
 

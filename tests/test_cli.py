@@ -6,12 +6,12 @@ import shutil
 
 import pandas as pd
 import pytest
-from hf_attnprobe.auditing.report import read_audit
-from hf_attnprobe.cli.verbs import COMMANDS, build_parser
-from hf_attnprobe.faithfulness.registry import readings
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from by_name import BY_DEFAULT, audit_by_name
+from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.cli.verbs import COMMANDS, build_parser
+from hf_attnprobe.faithfulness.registry import readings
 from mini_hub import MiniHub
 
 

@@ -8,6 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import zoo
+from bad_days.children import Writes, in_child
+from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.sweep import run_batch
@@ -17,11 +22,6 @@ from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import read_rows
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-import zoo
-from bad_days.children import Writes, in_child
-from by_name import audit_by_name
 
 
 TESTS = ("correlation", "permutation", "adversarial")

@@ -5,6 +5,7 @@ import re
 
 import pandas as pd
 import pytest
+
 from hf_attnprobe import AttnProbeError, Report, audit
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import ALL_TEXTS

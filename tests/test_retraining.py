@@ -10,6 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import zoo
+from bad_days.children import Writes, in_child
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
 from hf_attnprobe.cli import main
 from hf_attnprobe.cli.flags import asked as asked_by_flags
@@ -26,11 +31,6 @@ from hf_attnprobe.retraining.verdict import points_of, to_json
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.training.options import TrainingOptions
-from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-import zoo
-from bad_days.children import Writes, in_child
 from shown_page import Reader
 
 

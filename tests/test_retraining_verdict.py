@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+
 from hf_attnprobe.retraining import readings
 from hf_attnprobe.retraining.adversary import crossed_choice
 from hf_attnprobe.retraining.verdict import CHOSEN, farther_than_a_seed, over_seeds, verdict
@@ -13,8 +15,6 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scores import Score, compare_scores
 from hf_attnprobe.statistics.summary import summarize
-from scipy import stats
-
 from made_up_rows import rows_of_texts
 
 

@@ -15,6 +15,10 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
+
+import zoo
+from bad_days.children import Writes, in_child
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe import options as study_options
 from hf_attnprobe.cli import main
@@ -39,10 +43,6 @@ from hf_attnprobe.studies.report import (
     read_study_report,
 )
 from hf_attnprobe.studies.run import study
-from safetensors.torch import load_file
-
-import zoo
-from bad_days.children import Writes, in_child
 from shown_page import Reader
 
 
@@ -234,9 +234,10 @@ def test_lengths_divide_the_texts(folder, summary):
 
 def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     """The scores are those of the saved model under the attention of the guide, read again."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
     from hf_attnprobe.data.examples import load_examples
     from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     out = folder / "transfer" / "reviews-bilstm"
     source = summary["data"][0]["name"].partition("=")[2]
