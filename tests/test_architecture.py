@@ -20,6 +20,7 @@ from hf_attnprobe.calibration.report import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.cli import verbs
 from hf_attnprobe.data import examples as data
+from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import known_datasets
 from hf_attnprobe.deception import run as deception
@@ -317,7 +318,11 @@ OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)}
 OF_OUTPUT = {"json", "verbose", "fail_on", "estimate"}
 FUNCTIONS = {
     "demo": parameters(demo.demo) | options_of(demo.demo) | {"verbose"},
-    "audit": parameters(audit) | OF_DATA | options_of(audit) | OF_OUTPUT | {"set"},
+    "audit": parameters(audit)
+    | names_of([Answers]).keys()
+    | options_of(audit)
+    | OF_OUTPUT
+    | {"set"},
     "plan": parameters(planning.plan_audit) | OF_DATA | options_of(audit) | {"set"},
     "work": parameters(work.work) | options_of(work.work),
     "study": parameters(study.study, StudyOptions) | {"json"},

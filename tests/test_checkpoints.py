@@ -5,13 +5,14 @@ import json
 import pytest
 import torch
 import transformers
-from transformers import BertConfig, LlamaConfig, ViTConfig
+from transformers import BertConfig, LlamaConfig, LlavaConfig, T5Config, ViTConfig
 
 from adapters import families
 from hf_attnprobe import AttnProbeError, audit, wrap
 from hf_attnprobe.auditing.options import AuditOptions, Task
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
-from hf_attnprobe.checkpoints.loading import HEADS, check_values
+from hf_attnprobe.checkpoints.loading import HEADS, check_values, task_saved
+from hf_attnprobe.checkpoints.origins import origin_of
 
 
 SIZES = {
@@ -66,6 +67,8 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(head, tmp_path):
     if head.task == "image-classification":
         sizes = {"image_size": 8, "patch_size": 4}
         saved = transformers.ViTForImageClassification(ViTConfig(**SIZES, **sizes))
+    elif head.task == "text-generation":
+        saved = transformers.LlamaForCausalLM(LlamaConfig(vocab_size=30, **SIZES))
     else:
         saved = bert(30, f"Bert{head.suffix}")
     saved.save_pretrained(tmp_path)
@@ -88,7 +91,6 @@ def test_the_tasks_of_the_flag_are_those_that_load():
     ("kind", "task", "message"),
     [
         ("BertModel", None, "is a BertModel; fine-tune it first"),
-        ("BertLMHeadModel", None, "is a BertLMHeadModel"),
         ("BertForNextSentencePrediction", None, "is a BertForNextSentencePrediction"),
         ("BertModel", "text-classification", "is a BertModel"),
         (
@@ -104,10 +106,31 @@ def test_another_head_is_refused(kind, task, message, tmp_path):
     refused(message, load_model, tmp_path, task=task)
 
 
-def test_a_causal_language_model_is_refused(tmp_path):
+def test_a_language_model_is_loaded_in_parts_too(tmp_path):
     config = LlamaConfig(vocab_size=30, **SIZES, num_key_value_heads=2)
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    refused("is a LlamaForCausalLM", load_model, tmp_path)
+    saved = transformers.LlamaForCausalLM(config).bfloat16()
+    saved.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len([*tmp_path.glob("*.safetensors")]) > 1
+    loaded = load_model(tmp_path)
+    assert type(loaded) is type(saved) and loaded.dtype == torch.bfloat16
+    ours, theirs = loaded.state_dict(), saved.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert task_saved(origin_of(tmp_path)) == "text-generation"
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "message"),
+    [
+        ("LlavaForConditionalGeneration", LlavaConfig, "which reads images beside its text"),
+        ("T5ForConditionalGeneration", T5Config, "which reads its text by an encoder"),
+    ],
+)
+def test_models_that_read_more_than_text_from_left_to_right_are_refused(
+    kind, config, message, tmp_path
+):
+    config(architectures=[kind]).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    refused(message, load_model, tmp_path)
 
 
 def test_a_head_of_tokens_is_audited_as_what_it_is(tokenizer, tmp_path):

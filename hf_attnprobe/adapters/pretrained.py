@@ -1,8 +1,9 @@
 """Facts about a Transformers model beside its attention: labels, ids, lengths."""
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -112,13 +113,20 @@ class PretrainedFacts:
         Args:
             inputs: those that its forward does not take are left out.
         """
-        training = [module for module in self.given.modules() if module.training]
-        self.given.eval()
-        try:
+        with evaluating(self.given):
             return self.given(**taken(self.given, inputs))
-        finally:
-            for module in training:
-                module.training = True
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A model in eval mode; the mode of each of its modules is restored."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def taken(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ Task = Literal[
     "multiple-choice",
     "fill-mask",
     "image-classification",
+    "text-generation",
 ]
 
 
@@ -146,6 +147,12 @@ class AuditOptions(Options):
         "is held (default: both)",
         daily=False,
     )
+    rows: Literal["behind", "answer", "all"] = option(
+        "behind",
+        "of a language model: whose attention to the passage is edited, that of every row "
+        "behind the passage, of those that predict the answer alone, or of all",
+        daily=False,
+    )
     truncate: bool = option(True, "cut texts that are longer than the model can read", daily=False)
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,
@@ -166,6 +173,12 @@ class AuditOptions(Options):
     )
     subfolder: str | None = option(
         None, "folder of the model within its repository or folder", metavar="FOLDER", daily=False
+    )
+    gguf_file: str | None = option(
+        None,
+        "GGUF file of a language model within its repository or folder, which is dequantised",
+        metavar="FILE",
+        daily=False,
     )
     token: str | None = option(
         None,

@@ -25,16 +25,25 @@ from hf_attnprobe.auditing.selection import (
     choose,
     head_set_names,
 )
-from hf_attnprobe.auditing.subject import Model, Subject, check_unit, make_subject
+from hf_attnprobe.auditing.subject import (
+    Model,
+    Subject,
+    check_unit,
+    is_language_model,
+    make_subject,
+)
 from hf_attnprobe.auditing.sweep import Sweep
+from hf_attnprobe.data.answers import Answers, as_answers
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.columns import column_of, has_images
 from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
 from hf_attnprobe.distributed import process_state
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests, tests
 from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware import one_line_without_memory, suited_threads
+from hf_attnprobe.inference.answers import answered
 from hf_attnprobe.inference.batching import collate, parse_bytes
 from hf_attnprobe.inference.choices import encode, unknown_share
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales, second_texts
@@ -67,12 +76,17 @@ def fingerprints(subject: Subject) -> dict[str, str]:
 
     They are the same wherever the model was saved, and before and after it was run.
     """
-    model = getattr(subject.adapter, "given", subject.adapter.model)
+    model = given_model(subject)
     return {
         "model_fingerprint": subject.adapter.fingerprint(),
         "configuration_fingerprint": _of_configuration(model),
         "tokenizer_fingerprint": _of_tokenizer(subject.tokenizer),
     }
+
+
+def given_model(subject: Subject) -> Any:
+    """The model as it was given, whatever its adapter made of it."""
+    return getattr(subject.adapter, "given", subject.adapter.model)
 
 
 def _of_configuration(model: nn.Module) -> str:
@@ -204,6 +218,7 @@ def prepare_audit(
     """Loads, encodes and chooses; for the arguments see :func:`audit`."""
     budget, data = parse_bytes(options.memory_budget), as_data(dataset)
     asked = asked_tests(tests, in_haste=options.in_haste)
+    data = _data_for(model, data, options)
     examples = data.examples(seed=options.seed)
     state = process_state()
     spread = spread_of_labels(examples)
@@ -213,6 +228,10 @@ def prepare_audit(
     choice = choose(subject.adapter, asked, rationales, options)
     _log_left_out(choice.left_out)
     identity = _identity(subject, examples, data, options, choice)
+    if isinstance(data, Answers):
+        limited, reads = _limited(examples, data.test_limit), subject.tokenizer
+        assert not isinstance(reads, ImageReader)  # of a model that generates text
+        examples = answered(limited, data, reads, subject.adapter, given_model(subject))
     set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
     tokenized = _tokenized(subject, examples, data, options)
     control = finish_control(subject, examples, options)
@@ -239,6 +258,22 @@ def prepare_audit(
         budget,
         state,
     )
+
+
+def _data_for(model: Any, data: Data, options: AuditOptions) -> Data:
+    """The data as the model reads it: passages with questions for a language model.
+
+    Raises:
+        AttnProbeError: such data for another model.
+    """
+    if is_language_model(model, options):
+        return as_answers(data)
+    if isinstance(data, Answers):
+        raise AttnProbeError(
+            "expected a language model (…ForCausalLM) for Answers, the model is another; give "
+            "the texts that it predicts as Data(…)"
+        )
+    return data
 
 
 def audit_asked_for(
@@ -320,6 +355,13 @@ def _identity(
         "dtype": options.dtype or "default",
         "prediction": dataclasses.asdict(subject.adapter.prediction),
     }
+    if isinstance(data, Answers):
+        identity["answers"] = {
+            "units": data.units,
+            "rows": options.rows,
+            "template": [data.template, getattr(subject.tokenizer, "chat_template", None)],
+            "max_new_tokens": data.max_new_tokens,
+        }
     if options.segment is not None:  # folders from before pairs have none
         identity["segment"] = options.segment
     return identity

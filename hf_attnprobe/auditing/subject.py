@@ -30,11 +30,14 @@ from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import (
+    GENERATION,
     check_belongs,
     check_tokenizer,
+    head_named,
     load_model,
     load_processor,
     load_tokenizer,
+    task_saved,
 )
 from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
 from hf_attnprobe.errors import AttnProbeError
@@ -123,15 +126,14 @@ def make_subject(
     arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
-        "mask_id": _mask_id(loaded.tokenizer, inner),
-        **_head_options(loaded.model, options, spread),
+        **_head_options(loaded, options, spread),
     }
 
     def wrapped(model: nn.Module, **others: Any) -> AttentionModelBase:
         return wrap(model, **(arguments | others))
 
     _check_weights(loaded.model)
-    adapter = wrapped(loaded.model.to(device))
+    adapter = wrapped(_on_its_device(loaded.model, device))
     _check_tokenizer_of(loaded, adapter)
     _say_what_is_slow(loaded.model, options, device)
 
@@ -194,7 +196,7 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
     """Name, model and tokenizer; a model given as an object is used as it is."""
     if isinstance(model, str | os.PathLike):
         return _loaded_from(os.fspath(model), tokenizer, options)
-    for name in ("revision", "subfolder", "task"):
+    for name in ("revision", "subfolder", "task", "gguf_file"):
         given = getattr(options, name)
         if given is not None:
             raise AttnProbeError(
@@ -214,15 +216,20 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
     return Loaded(origin or type(model).__name__, model, reads, {})
 
 
-def _loaded_from(name: str, tokenizer: Tokenizer | None, options: AuditOptions) -> Loaded:
-    origin = origin_of(
+def _origin(name: str, options: AuditOptions) -> Origin:
+    return origin_of(
         name,
         revision=options.revision,
         token=options.token,
         subfolder=options.subfolder,
         trust_remote_code=options.trust_remote_code,
         allow_pickle=options.allow_pickle,
+        gguf_file=options.gguf_file,
     )
+
+
+def _loaded_from(name: str, tokenizer: Tokenizer | None, options: AuditOptions) -> Loaded:
+    origin = _origin(name, options)
     model = load_model(origin, task=options.task)
     commit = commit_of(origin)
     # of the same commit, whatever was pushed since
@@ -260,9 +267,50 @@ def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _head_options(model: Any, options: AuditOptions, spread: float | None) -> dict[str, Any]:
+def is_language_model(model: Any, options: AuditOptions) -> bool:
+    """Whether what an audit takes for a model generates text; see :func:`make_subject`.
+
+    Of a folder or a Hub id its configuration is read.
+
+    Raises:
+        AttnProbeError: the configuration cannot be read.
+    """
+    if options.gguf_file is not None or options.task == GENERATION:
+        return True
+    if isinstance(model, AttentionModelBase):
+        return model.prediction.kind == "answer"
+    if isinstance(model, str | os.PathLike):
+        return task_saved(_origin(os.fspath(model), options)) == GENERATION
+    inner = model.model if isinstance(model, Pipeline) else model
+    inner = inner[0] if isinstance(inner, tuple | list) and inner else inner
+    return isinstance(inner, nn.Module) and _generates(inner)
+
+
+def _generates(model: nn.Module) -> bool:
+    head = head_named(type(unwrapped(model)).__name__)
+    return head is not None and head.task == GENERATION
+
+
+def _head_options(loaded: Loaded, options: AuditOptions, spread: float | None) -> dict[str, Any]:
     """What the adapter of a Transformers model must be told about its head."""
-    given: dict[str, Any] = {"threshold": options.threshold}
+    model = loaded.model
+    if isinstance(model, nn.Module) and _generates(model):
+        for name in ("level", "threshold", "scale"):
+            if getattr(options, name) is not None:
+                raise AttnProbeError(
+                    f"expected no {name} with a language model, got {getattr(options, name)!r}; "
+                    "leave it out (units are of Answers)"
+                )
+        return {"rows": options.rows}
+    if options.rows != "behind":
+        raise AttnProbeError(
+            f"expected a language model for rows={options.rows!r}, {loaded.name} is none; leave "
+            "it out"
+        )
+    given: dict[str, Any] = {
+        "threshold": options.threshold,
+        "mask_id": _mask_id(loaded.tokenizer, unwrapped(model)),
+    }
     if options.predicts != "auto":
         given["predicts"] = options.predicts
     config = getattr(model, "config", None)
@@ -274,6 +322,12 @@ def _head_options(model: Any, options: AuditOptions, spread: float | None) -> di
             "leave it out, or say --predicts number"
         )
     return given
+
+
+def _on_its_device(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model on a device; one that is spread over several (``device_map``) stays there."""
+    spread = set((getattr(model, "hf_device_map", None) or {}).values())
+    return model if len(spread) > 1 else model.to(device)
 
 
 def _check_weights(model: nn.Module) -> None:
@@ -299,7 +353,8 @@ def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:
     check_tokenizer(loaded.tokenizer, loaded.name)
     config = getattr(adapter.model, "config", None)
     if isinstance(config, PreTrainedConfig):
-        check_belongs(loaded.tokenizer, config, adapter.n_embeddings)
+        pads = adapter.texts_at_once != 1
+        check_belongs(loaded.tokenizer, config, adapter.n_embeddings, pads=pads)
 
 
 def _say_what_is_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:

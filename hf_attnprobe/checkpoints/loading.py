@@ -15,6 +15,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
+    AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
@@ -65,7 +66,7 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
             or names code.
     """
     with origin.reported():
-        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.place)
+        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.loading)
         values = dict(values)
     check_values(values, origin.name)
     check_names_no_code(origin, values)
@@ -75,7 +76,7 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
             origin.name,
             trust_remote_code=origin.trust_remote_code,
             return_dict=True,  # adapters read what a model returns by its names
-            **origin.place,
+            **origin.loading,
             **labels,
         )
 
@@ -160,6 +161,8 @@ class Head(NamedTuple):
     auto: Any
 
 
+GENERATION = "text-generation"
+"""The task of language models, which answer from passages."""
 HEADS = (
     Head(
         "text-classification",
@@ -179,6 +182,7 @@ HEADS = (
         "ForImageClassification",
         AutoModelForImageClassification,
     ),
+    Head(GENERATION, "ForCausalLM", AutoModelForCausalLM),
 )
 """All that is understood: a further kind of head is a further line."""
 
@@ -190,6 +194,7 @@ HARMLESS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
 def head_named(class_name: str) -> Head | None:
     """The kind of head of a model class; None if it is not supported."""
     plain = class_name.removesuffix("Simple")  # XLNetForQuestionAnsweringSimple
+    plain = plain.replace("LMHeadModel", "ForCausalLM")  # GPT2LMHeadModel
     found = [head for head in HEADS if plain.endswith(head.suffix)]
     return found[0] if found else None
 
@@ -227,17 +232,17 @@ def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Hea
     if named is None and len(own) == 1:  # code of its own, whatever its classes' names
         named = own[0]
     if named is None and classes:
+        check_reads_text_alone(classes[0], config, name)
         raise AttnProbeError(
             f"expected a model with a head that attnprobe can read ({_understood()}), {name} "
-            f"is a {classes[0]}; fine-tune it first with attnprobe train --model (models that "
-            "generate text are not covered)"
+            f"is a {classes[0]}; fine-tune it first with attnprobe train --model"
         )
     if named is None and meant is None:
         raise AttnProbeError(
             f"expected the configuration of {name} to name the model's class, found no "
             "architectures in it; say with --task which head it has"
         )
-    if named is not None and meant is not None and named is not meant:
+    if named is not None and meant is not None and named.task != meant.task:
         kind = classes[0] if classes else "model with code of its own"
         raise AttnProbeError(
             f"expected a model for {meant.task}, {name} is a {kind}, for {named.task}; "
@@ -246,6 +251,38 @@ def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Hea
     found = named or meant
     assert found is not None
     return found
+
+
+def task_saved(origin: Origin) -> str | None:
+    """The task of the head that a checkpoint was saved with; None where it names none."""
+    adapter = adapter_config(origin)
+    if adapter is not None:
+        named = TASKS.get(str(adapter.get("task_type")))
+        return named or task_saved(base_of(origin, adapter))
+    classes = load_config(origin).architectures
+    head = head_named(str(classes[0])) if classes else None
+    return None if head is None else head.task
+
+
+def check_reads_text_alone(class_name: str, config: Any, name: str) -> None:
+    """Refuses models that generate text from more than the text before it.
+
+    Args:
+        class_name: of the model.
+        config: its configuration.
+        name: of the model, for the error.
+
+    Raises:
+        AttnProbeError: a vision-language model, or one with an encoder.
+    """
+    if not class_name.endswith(("ForConditionalGeneration", "ForImageTextToText")):
+        return
+    reads_images = hasattr(config, "vision_config")
+    kind = "reads images beside its text" if reads_images else "reads its text by an encoder"
+    raise AttnProbeError(
+        f"expected a language model that reads its prompt from left to right (ForCausalLM), {name} "
+        f"is a {class_name}, which {kind}; such models are not covered"
+    )
 
 
 def _understood() -> str:
@@ -308,6 +345,7 @@ TASKS = {
     "SEQ_CLS": "text-classification",
     "TOKEN_CLS": "token-classification",
     "QUESTION_ANS": "question-answering",
+    "CAUSAL_LM": GENERATION,
 }
 """What peft calls the heads."""
 
@@ -321,6 +359,8 @@ def adapter_config(origin: Origin) -> dict[str, Any] | None:
     Raises:
         AttnProbeError: it cannot be read, or names no base.
     """
+    if origin.gguf_file is not None:
+        return None
     with origin.reported():
         file = find_adapter_config_file(origin.name, **origin.place)
         if file is None:
@@ -479,14 +519,15 @@ def load_model(
             that are missing, left over, pickled or of another shape.
     """
     origin = origin_of(model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
-    if origin.folder is not None:
+    if origin.folder is not None and origin.gguf_file is None:
         _check_folder(origin.folder)
     adapter = adapter_config(origin)
     if adapter is not None:
         return load_adapted(origin, adapter, task)
     config = load_config(origin, **labels)
     head = CLASSIFIER if new_head else head_of(config, origin.name, task)
-    check_weights_are_data(origin, config.to_dict())
+    if origin.gguf_file is None:  # else they are in that file
+        check_weights_are_data(origin, config.to_dict())
     with origin.reported():
         loaded, info = head.auto.from_pretrained(
             origin.name,
@@ -495,7 +536,7 @@ def load_model(
             use_safetensors=None if origin.allow_pickle else True,
             ignore_mismatched_sizes=True,  # said below, and which
             output_loading_info=True,
-            **origin.place,
+            **origin.loading,
         )
     check_weights(origin.name, loaded.base_model_prefix, info, new_head=new_head)
     return loaded
@@ -577,7 +618,7 @@ def load_tokenizer(
     try:
         # the revision is in `place`: that of the model
         tokenizer = AutoTokenizer.from_pretrained(  # nosec B615
-            origin.name, trust_remote_code=origin.trust_remote_code, **origin.place
+            origin.name, trust_remote_code=origin.trust_remote_code, **origin.loading
         )
     except Exception as error:
         raise AttnProbeError(
@@ -633,12 +674,15 @@ def check_belongs(
     tokenizer: PreTrainedTokenizerBase,
     config: PreTrainedConfig | None,
     n_embeddings: int | None,
+    *,
+    pads: bool = True,
 ) -> None:
     """Checks that a tokenizer can be the model's.
 
     Args:
         config: of the model; None if it has none.
         n_embeddings: how many token ids the model embeds; None: not known.
+        pads: whether texts are padded; a language model reads one at a time.
 
     Raises:
         AttnProbeError: far fewer tokens than the model embeds, padding that it does not
@@ -649,13 +693,13 @@ def check_belongs(
             f"expected the tokenizer of the model, which embeds {n_embeddings} tokens, "
             f"this one knows {len(tokenizer)}; load the tokenizer saved with the model"
         )
-    padding = tokenizer.pad_token_id
+    padding = tokenizer.pad_token_id if pads else None
     if n_embeddings is not None and padding is not None and padding >= n_embeddings:
         raise AttnProbeError(
             f"the tokenizer pads with {tokenizer.pad_token!r}, id {padding}, the model "
             f"embeds ids below {n_embeddings}; load the tokenizer saved with the model"
         )
-    for name in ("pad", "cls", "sep"):
+    for name in ("pad", "cls", "sep") if pads else ():
         said = getattr(config, f"{name}_token_id", None)
         given = getattr(tokenizer, f"{name}_token_id")
         if None not in (said, given) and said != given:

@@ -33,6 +33,8 @@ class Origin:
         subfolder: of the Hub repository.
         trust_remote_code: allow code that comes with the model.
         allow_pickle: allow weights that are pickled.
+        gguf_file: the file of the repository or folder that has configuration, tokenizer
+            and quantised weights; they are dequantised.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Origin:
     subfolder: str | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    gguf_file: str | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -56,6 +59,11 @@ class Origin:
             "subfolder": self.subfolder,
         }
         return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """Keywords of ``from_pretrained``: the place, and the one file where all is in one."""
+        return self.place | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
     def file(self, name: str) -> Path | None:
         """A file of the checkpoint, fetched from the Hub; None where it has none."""
@@ -96,6 +104,7 @@ def origin_of(
     subfolder: str | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    gguf_file: str | None = None,
 ) -> Origin:
     """Finds the model that is meant.
 
@@ -104,7 +113,7 @@ def origin_of(
 
     Args:
         model: a folder, a Hub id, or ``org/name@revision``.
-        revision, token, subfolder, trust_remote_code, allow_pickle: see
+        revision, token, subfolder, trust_remote_code, allow_pickle, gguf_file: see
             :class:`Origin`.
 
     Raises:
@@ -123,7 +132,12 @@ def origin_of(
                 "a Hub id, or leave it out"
             )
         chosen = _folder_meant(Path(name), subfolder)
-        return Origin(chosen, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+        return Origin(
+            chosen,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+            gguf_file=gguf_file,
+        )
     check_path("model", name)
     name, found, behind = name.partition("@")
     if found and revision not in (None, behind):
@@ -131,7 +145,7 @@ def origin_of(
             f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one out"
         )
     at = behind if found else revision
-    return Origin(name, at, token, subfolder, trust_remote_code, allow_pickle)
+    return Origin(name, at, token, subfolder, trust_remote_code, allow_pickle, gguf_file)
 
 
 def commit_of(origin: Origin) -> str | None:

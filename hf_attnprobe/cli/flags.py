@@ -11,10 +11,20 @@ from importlib.metadata import entry_points
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import OPTIONS, TESTS
-from hf_attnprobe.options import DEFAULT, Options, as_text, asked_in_words, item_of, near
+from hf_attnprobe.options import (
+    DEFAULT,
+    Options,
+    as_text,
+    asked_in_words,
+    from_flat,
+    item_of,
+    names_of,
+    near,
+)
 from hf_attnprobe.terminal import show
 
 
@@ -211,6 +221,20 @@ def add_audited(parser: CommandParser) -> None:
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])
     add_options(parser.add_argument_group("the audit"), AuditOptions)
+
+
+def add_answers(parser: CommandParser) -> None:
+    """Flags that say what a language model is asked."""
+    group = parser.add_argument_group("passages and questions, of a language model")
+    add_options(group, Answers, leave_out=names_of([Data]))
+
+
+def data_of(arguments: Mapping[str, Any]) -> Data:
+    """The data that is audited; with passages and questions where a flag speaks of them."""
+    fields = names_of([Answers])
+    own = fields.keys() - names_of([Data])
+    speaks = any(arguments[name] != fields[name].default for name in own)
+    return from_flat(arguments, Answers if speaks else Data)
 
 
 def add_json(parser: Parser, what: str = "summary") -> None:

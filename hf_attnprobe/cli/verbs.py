@@ -15,6 +15,7 @@ from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.checkpoint_comparison import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
+    add_answers,
     add_audited,
     add_help_all,
     add_json,
@@ -22,6 +23,7 @@ from hf_attnprobe.cli.flags import (
     add_tests,
     add_verbose,
     asked,
+    data_of,
     of_audits,
 )
 from hf_attnprobe.data.arguments import Data
@@ -53,6 +55,7 @@ def add_audit(parser: CommandParser) -> None:
     """Flags of audit: of the data, the audit, and its tests."""
     add_help_all(parser)
     add_audited(parser)
+    add_answers(parser)
     parser.add_argument(
         "--output-dir",
         metavar="FOLDER",
@@ -122,7 +125,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
     """Audits and prints the report; its exit code is that of ``--fail-on``."""
     given = {
         "model": arguments["model"],
-        "dataset": from_flat(arguments, Data),
+        "dataset": data_of(arguments),
         "options": from_flat(arguments, AuditOptions),
         "tests": asked(arguments, of_audits),
         "output_dir": arguments["output_dir"],

@@ -77,6 +77,12 @@ FURTHER = (
     "answer_end",
     "choices",
     "word_tags",
+    "passages",
+    "question",
+    "prompt",
+    "turns",
+    "answer",
+    "other",
 )
 """Columns that only some data has, in the order of the fingerprint."""
 READ_FROM = "texts read from "
@@ -228,7 +234,7 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
     if word_labels is None or is_beside:
         labels = _read_labels(source, opened.splits, recipe)
     labels = keep_classes(labels, recipe.keep_labels)
-    ids = _example_ids(source)
+    ids = example_ids(source)
     of_seconds = {} if seconds is None else read_answers(source, seconds)
     table: dict[str, Any] = {
         "example_id": ids,
@@ -333,7 +339,8 @@ def _choose_split(
     return source, [row for row in rows if (row in held_out) == (split == "validation")]
 
 
-def _example_ids(source: "datasets.Dataset") -> list[int]:
+def example_ids(source: "datasets.Dataset") -> list[int]:
+    """The ids of a source's rows: its own where they name every row, else their numbers."""
     by_row = list(range(len(source)))
     if "example_id" not in source.column_names:
         return by_row

@@ -70,7 +70,20 @@ _ABBREVIATED = "|".join(
     [rf"\A{word}" for word in _ABBREVIATIONS] + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
 )
 _SENTENCE_END = rf"(?:[!?…]|(?<!{_ABBREVIATED})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
+_CHINESE_END = r"(?<=[。！？])"  # no space follows those marks
+_SENTENCES = pre_tokenizers.Split(Regex(f"{_SENTENCE_END}|{_LINE_END}|{_CHINESE_END}"), "removed")
 _MARK = "\ufdd0"  # a noncharacter that Unicode reserves for use inside programs
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """First character, and the one behind the last, of every sentence, by the rule above.
+
+    >>> text = "Dr. A. Berg came. She left on Monday!\\nWhy?"
+    >>> [text[start:end] for start, end in sentences(text)]
+    ['Dr. A. Berg came.', 'She left on Monday!', 'Why?']
+    """
+    pieces = _SENTENCES.pre_tokenize_str(text)
+    return [(start, end) for piece, (start, end) in pieces if piece.strip()]
 
 
 def build_tokenizer(

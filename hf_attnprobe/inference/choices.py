@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.answers import encode_answers
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, tokenize
 from hf_attnprobe.inference.images import ImageReader, encode_images
 from hf_attnprobe.inference.labels import labels_of
@@ -99,6 +100,8 @@ def encode(
     """
     if isinstance(tokenizer, ImageReader):
         return encode_images(tokenizer, examples, model)
+    if model.prediction.kind == "answer":
+        return encode_answers(examples)
     is_choice = model.prediction.kind == "choice"
     if not is_choice and "choices" in examples.column_names:
         raise AttnProbeError(

@@ -176,7 +176,7 @@ def tokenize(
     if seconds is not None and segment is not None:
         other = 1 - SEGMENTS.index(segment)
         inputs["held"] = [[int(s == other) for s in row] for row in segments]
-    _check_ids(inputs["input_ids"], model)
+    check_ids(inputs["input_ids"], model)
 
     labels = labels_of(model.prediction, examples, tokenizer, inputs, offsets)
     rationales = _token_rationales(examples, offsets, inputs.get("segment_ids"))
@@ -304,7 +304,8 @@ def _minus_for_none(numbers: Sequence[int | None]) -> list[int]:
     return [-1 if number is None else number for number in numbers]
 
 
-def _check_ids(input_ids: list[list[int]], model: TextModel) -> None:
+def check_ids(input_ids: list[list[int]], model: TextModel) -> None:
+    """Raises AttnProbeError where a token id is beyond what the model embeds."""
     n_rows = model.n_embeddings
     largest = max(itertools.chain([0], *input_ids))
     if n_rows is not None and largest >= n_rows:

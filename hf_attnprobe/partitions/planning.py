@@ -13,7 +13,8 @@ from typing import Any
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import fingerprints
 from hf_attnprobe.auditing.stopping import limits_of
-from hf_attnprobe.auditing.subject import Subject, make_subject
+from hf_attnprobe.auditing.subject import Subject, is_language_model, make_subject
+from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
@@ -79,6 +80,11 @@ def plan_audit(
     check_at_least(1, partitions=partitions)
     check_at_most(MOST_PARTITIONS, partitions=partitions)
     data, name = as_data(dataset), _named(model)
+    if isinstance(data, Answers) or is_language_model(name, options):
+        raise AttnProbeError(
+            "expected a model that reads many texts at once for a plan, a language model's "
+            "answers are audited by one process; use attnprobe audit"
+        )
     _check_options(options)
     asked = asked_tests(tests, in_haste=options.in_haste)
     store = Store(str(output_dir))

@@ -1,0 +1,399 @@
+"""Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+
+import speakers
+import zoo
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit
+from hf_attnprobe.data.answers import as_answers
+from hf_attnprobe.inference.answers import answered, encode_answers
+from speakers import PASSAGE, ROWS
+
+
+@pytest.fixture(scope="module")
+def chat():
+    return speakers.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return speakers.tokenizer(chat=False)
+
+
+@pytest.fixture(scope="module")
+def model(chat):
+    return speakers.llama(chat)
+
+
+def adapter(model):
+    """What :func:`answered` needs of one."""
+    longest = model.config.max_position_embeddings
+    return SimpleNamespace(
+        n_embeddings=model.config.vocab_size, max_length=lambda tokenizer: longest
+    )
+
+
+def made(rows, tokenizer, model, **options):
+    """Rows as prompt, units, answer and tokens."""
+    data = Answers(rows, **options)
+    return answered(data.examples(), data, tokenizer, adapter(model), model)
+
+
+def refused(message, function, *arguments, **options):
+    with pytest.raises(AttnProbeError) as caught:
+        function(*arguments, **options)
+    said = str(caught.value)
+    assert message in said, said
+    assert "\n" not in said and len(said) < 400, said
+
+
+def units(row):
+    return [row["text"][start:end].strip() for start, end in row["units"]]
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+def test_a_question_is_asked_in_a_turn_of_the_chat_template(chat, model):
+    row = made(ROWS, chat, model)[0]
+    asked = f"{PASSAGE}\n\nWhere does Bob live?"
+    turn = [{"role": "user", "content": asked}]
+    assert row["text"] == chat.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    assert row["answer"] == "Oslo" and not row["generated"]
+
+
+def test_without_a_chat_template_it_is_asked_in_plain_words(plain, model):
+    row = made(ROWS, plain, model)[0]
+    assert row["text"] == f"{PASSAGE}\n\nQuestion: Where does Bob live?\nAnswer:"
+    assert plain.decode(row["input_ids"]) == row["text"] + " Oslo"
+
+
+def test_a_template_of_ones_own(chat, plain, model):
+    template = "{question} Read this: {context} {braces} Now answer."
+    for tokenizer in (chat, plain):
+        row = made(ROWS, tokenizer, model, template=template)[0]
+        assert f"Where does Bob live? Read this: {PASSAGE} {{braces}} Now" in row["text"]
+        assert len(row["units"]) == 4
+    refused("expected {context} in the template", Answers, ROWS, template="{question}")
+
+
+def test_a_prompt_is_used_as_it_is(chat, model):
+    prompt = f"<|begin|>Ü {PASSAGE} Bob lives in"
+    row = made([{"prompt": prompt, "context": PASSAGE, "answer": " Oslo"}], chat, model)[0]
+    assert row["text"] == prompt and chat.decode(row["input_ids"]) == f"{prompt} Oslo"
+    assert row["input_ids"].count(chat.bos_token_id) == 1
+    assert units(row)[1] == "Bob lives in Oslo."
+
+
+def test_a_token_that_begins_a_text_is_put_in_front_once(model):
+    begins = speakers.tokenizer(chat=False, begins=True)
+    rows = [
+        {"prompt": f"{start}{PASSAGE} Bob", "context": PASSAGE, "answer": " sings"}
+        for start in ("", "<|begin|>")
+    ]
+    first, second = made(rows, begins, model)
+    assert first["input_ids"] == second["input_ids"] and first["unit_ids"] == second["unit_ids"]
+    assert first["input_ids"].count(begins.bos_token_id) == 1
+
+
+def test_turns_are_rendered_and_may_be_the_units(chat, model):
+    turns = [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": " Bob lives in Oslo. "},
+        {"role": "assistant", "content": "Good."},
+        {"role": "user", "content": "Where does Bob live?"},
+    ]
+    row = made([{"messages": turns, "answer": "Oslo"}], chat, model, units="turn")[0]
+    assert units(row) == ["Be short.", "Bob lives in Oslo.", "Good."]
+    passage = made(
+        [{"turns": turns, "context": "lives in Oslo. ", "answer": "Oslo"}],
+        chat,
+        model,
+        units="word",
+    )
+    assert units(passage[0]) == ["lives", "in", "Oslo."]
+
+
+# --- units ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            "sentence",
+            [
+                "Ann lives in Rome.",
+                "Bob lives in Oslo.",
+                "Tickets cost nine euros.",
+                "Dr. Li sings!",
+            ],
+        ),
+        ("word", PASSAGE.split()),
+    ],
+)
+def test_units_are_cut_by_characters(kind, expected, chat, model):
+    row = made(ROWS[:1], chat, model, units=kind)[0]
+    assert units(row) == expected
+    for number, unit in enumerate(expected):  # all of its tokens, and no others
+        ids = [
+            token for token, k in zip(row["input_ids"], row["unit_ids"], strict=True) if k == number
+        ]
+        assert chat.decode(ids).strip() == unit
+
+
+def test_every_token_of_a_passage_may_be_a_unit(chat, model):
+    row = made(ROWS[:1], chat, model, units="token")[0]
+    numbers = [k for k in row["unit_ids"] if k >= 0]
+    assert numbers == [*range(len(row["units"]))]
+    assert "".join(row["text"][start:end] for start, end in row["units"]) == PASSAGE
+
+
+def test_passages_are_items_of_a_list_or_divided_by_empty_lines(chat, model):
+    question = {"question": "Who?", "answer": "Bob"}
+    listed = made(
+        [{"context": ["Ann. Li.", "Bob\nsings."], **question}], chat, model, units="passage"
+    )[0]
+    divided = made(
+        [{"context": "Ann. Li.\n \nBob\nsings.", **question}], chat, model, units="passage"
+    )[0]
+    assert units(listed) == units(divided) == ["Ann. Li.", "Bob\nsings."]
+    sentences = made([{"context": ["Ann. Li.", "Bob\nsings."], **question}], chat, model)[0]
+    assert units(sentences) == ["Ann.", "Li.", "Bob", "sings."]
+
+
+def test_units_hold_no_token_of_template_question_or_answer(chat, model):
+    for row in made(ROWS, chat, model):
+        outside = [
+            token for token, unit in zip(row["input_ids"], row["unit_ids"], strict=True) if unit < 0
+        ]
+        before = row["text"].split(row["text"][slice(*row["units"][0])])[0]
+        behind = row["text"][row["units"][-1][1] :]
+        assert chat.decode(outside) == before + behind + row["answer"]
+
+
+def test_characters_of_several_bytes_and_of_chinese(chat, model):
+    context = "Äpfel 🍎 sind rot. 这是书。那是笔！"
+    row = made([{"context": context, "question": "?", "answer": "rot"}], chat, model)[0]
+    assert units(row) == ["Äpfel 🍎 sind rot.", "这是书。", "那是笔！"]
+    tokens = made(
+        [{"context": context, "question": "?", "answer": "rot"}], chat, model, units="token"
+    )[0]
+    assert "".join(tokens["text"][start:end] for start, end in tokens["units"]) == context
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def test_an_answer_leaves_the_tokens_of_its_prompt(chat, plain, model):
+    for tokenizer in (chat, plain):
+        for row in made(ROWS, tokenizer, model):
+            n = row["labelled"].index(1)
+            special = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
+            assert row["input_ids"][:n] == special and set(row["labelled"][n:]) == {1}
+            assert {*row["unit_ids"][n:]} == {-1}
+
+
+def test_an_answer_whose_tokens_would_grow_into_the_prompt_is_put_behind_it(chat, model):
+    prompt = f"{PASSAGE} "  # the answer's first token would swallow the space
+    row = made([{"prompt": prompt, "context": PASSAGE, "answer": "lives"}], chat, model)[0]
+    n = row["labelled"].index(1)
+    assert row["input_ids"][:n] == chat(prompt)["input_ids"]
+    assert chat.decode(row["input_ids"][n:]) == "lives"
+
+
+def test_without_an_answer_the_models_own_is_taken(chat, model):
+    rows = [{key: row[key] for key in ("context", "question")} for row in ROWS]
+    torch.manual_seed(1)
+    model.generation_config.do_sample = True  # what the model's settings say does not count
+    try:
+        found = made(rows, chat, model, max_new_tokens=5)
+    finally:
+        model.generation_config.do_sample = False
+    for row in found:
+        n = row["labelled"].index(1)
+        said = model(torch.tensor([row["input_ids"]])).logits[0].argmax(-1)
+        assert row["generated"] and row["input_ids"][n:] == said[n - 1 : -1].tolist()
+        assert len(row["input_ids"]) - n <= 5 and row["answer"] == chat.decode(row["input_ids"][n:])
+
+
+def test_a_plain_prompts_answer_is_its_line(plain, model):
+    row = made(
+        [{key: ROWS[0][key] for key in ("context", "question")}], plain, model, max_new_tokens=64
+    )[0]
+    assert "\n" not in row["answer"].strip()
+
+
+def test_another_answer_is_marked_where_it_parts(chat, model):
+    rows = [row | {"other": other} for row, other in zip(ROWS, ("Rome", None), strict=True)]
+    first, second = made(rows, chat, model)
+    place = next(k for k, token in enumerate(first["other_ids"]) if token >= 0)
+    assert first["labelled"][place] and first["input_ids"][place] != first["other_ids"][place]
+    assert chat.decode([first["other_ids"][place]]) in "Rome" and {*second["other_ids"]} == {-1}
+    assert "other_ids" not in made(ROWS, chat, model).column_names
+
+
+def test_texts_have_a_number_per_token_and_no_label(chat, model):
+    tokenized = encode_answers(made(ROWS, chat, model))
+    for text in tokenized.texts:
+        assert text.label == -1 and {len(values) for values in text.inputs.values()} == {
+            text.n_tokens
+        }
+        assert text.inputs["special_tokens_mask"] == [int(k < 0) for k in text.inputs["unit_ids"]]
+        assert text.n_content == sum(k >= 0 for k in text.inputs["unit_ids"])
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_columns_are_found_by_their_usual_names_or_named(tmp_path):
+    rows = [{"passage": PASSAGE, "query": "Who?", "answers": {"text": ["Bob", "Rob"]}, "more": 1}]
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    read = Answers(str(tmp_path / "qa.jsonl")).examples()[0]
+    assert (read["text"], read["question"], read["answer"]) == (PASSAGE, "Who?", "Bob")
+    renamed = [{"a": "Ann. Bob.", "b": "Who?", "c": "Bob", "question": "What?"}]
+    named = Answers(renamed, context_column="a", question_column="b", answer_column="c")
+    assert named.examples()[0] == read | {
+        "text": "Ann. Bob.",
+        "passages": ["Ann. Bob."],
+        "question": "Who?",
+        "answer": "Bob",
+    }
+
+
+def test_a_limit_keeps_the_same_rows_and_their_ids():
+    rows = [{"context": f"One. {k}.", "question": "?"} for k in range(20)]
+    read = Answers(rows).examples(limit=3)
+    assert len(read) == 3
+    assert all(row["text"] == f"One. {row['example_id']}." for row in read)
+
+
+def test_plain_data_has_its_columns_by_their_usual_names():
+    data = Data(ROWS, test_limit=1)
+    assert as_answers(data) == Answers(ROWS, test_limit=1)
+    given = Answers(ROWS, units="word")
+    assert as_answers(given) is given
+    refused("expected no text_column", as_answers, Data(ROWS, text_column="context"))
+
+
+LONG = "A word. " * 300
+BAD = {
+    "no question": ([{"context": "A. B."}], {}, "expected one column that asks"),
+    "two that ask": ([ROWS[0] | {"prompt": "x"}], {}, "got question and prompt"),
+    "no passage": ([{"question": "?"}], {}, "expected a column with the passages"),
+    "no such column": (ROWS, {"context_column": "text"}, "no column 'text'"),
+    "empty passage": ([ROWS[0] | {"context": " "}], {}, "column 'context', row 0 has an empty one"),
+    "empty prompt": (
+        [{"context": "A.", "prompt": ""}],
+        {},
+        "column 'prompt', row 0 has an empty one",
+    ),
+    "empty question": ([ROWS[0] | {"question": None}], {}, "row 0 has an empty one"),
+    "a number": ([ROWS[0] | {"question": 3}], {}, "row 0 has int"),
+    "turns in words": ([{"context": "A.", "turns": "Hi"}], {}, "turns, each with a role"),
+    "turns for units": (ROWS, {"units": "turn"}, 'expected turns for units="turn"'),
+    "not in the prompt": (
+        [{"prompt": "Ann sings.", "context": "Bob sings."}],
+        {},
+        "expected the passage of text 0 in its prompt as it is",
+    ),
+    "twice in the prompt": (
+        [{"prompt": "Ann. Ann.", "context": "Ann."}],
+        {},
+        "expected the passage of text 0 once in its prompt",
+    ),
+    "an unknown role": (
+        [{"context": "A.", "turns": [{"role": "cat", "content": "A."}]}],
+        {},
+        "the chat template refuses text 0: roles are system",
+    ),
+    "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], {}, "are of one sentence only"),
+    "the same answer": ([ROWS[0] | {"other": "Oslo"}], {}, "expected another answer that differs"),
+    "too long": ([ROWS[0] | {"context": LONG}], {}, "the model reads 512"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_rows_are_refused_in_one_line(name, chat, model):
+    rows, options, message = BAD[name]
+    refused(message, made, rows, chat, model, **options)
+
+
+def test_turns_need_a_chat_template(plain, model):
+    turns = [{"role": "user", "content": PASSAGE}]
+    refused(
+        "expected a tokenizer with a chat template",
+        made,
+        [{"context": PASSAGE, "turns": turns}],
+        plain,
+        model,
+    )
+
+
+def test_an_answer_that_continues_no_prompt_is_refused(model):
+    """A tokenizer that writes a space before every text cannot put a letter behind a letter."""
+    spaced = speakers.tokenizer(chat=False)
+    spaced.backend_tokenizer.pre_tokenizer = (
+        transformers.convert_slow_tokenizer.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    )
+    rows = [{"prompt": f"{PASSAGE} Os", "context": PASSAGE, "answer": "lo"}]
+    refused("expected an answer that continues the prompt of text 0", made, rows, spaced, model)
+
+
+def test_another_models_vocabulary_is_refused(chat, model):
+    few = speakers.llama(chat, vocab_size=50)
+    refused("the model embeds ids below 50", made, ROWS, chat, few)
+
+
+def test_logits_that_are_no_numbers_are_refused(chat):
+    broken = speakers.llama(chat)
+    with torch.no_grad():
+        broken.lm_head.weight[:] = torch.nan
+    rows = [{key: ROWS[0][key] for key in ("context", "question")}]
+    refused("are no numbers (NaN or infinite)", made, rows, chat, broken)
+
+
+def test_a_model_that_says_nothing_is_refused(chat):
+    silent = speakers.llama(chat)
+    silent.generation_config.eos_token_id = [*range(len(chat))]
+    rows = [{key: row[key] for key in ("context", "question")} for row in ROWS]
+    refused("2 of 2 were answered by no token at all", made, rows, chat, silent)
+
+
+def test_texts_of_one_unit_are_left_out_and_said(chat, model, caplog):
+    rows = [*ROWS, ROWS[0] | {"context": "Bob lives in Oslo."}]
+    assert len(made(rows, chat, model)) == 2
+    assert "1 of 3 texts are of one sentence only" in caplog.text
+
+
+def test_nothing_is_trained_on_answers():
+    refused("expected texts with labels to train on, got Answers", Answers(ROWS).splits)
+
+
+def test_a_wrong_use_is_one_line(chat, model, tmp_path):
+    classifier = zoo.bert(chat)
+    refused(
+        "expected a language model (…ForCausalLM) for Answers",
+        audit,
+        classifier,
+        Answers(ROWS),
+        tokenizer=chat,
+    )
+    texts = [{"text": "Bob sings.", "label": 1}]
+    refused("expected one column that asks about the passages", audit, model, texts, tokenizer=chat)
+    zoo.saved(tmp_path, classifier, chat)
+    refused(
+        "expected a language model (…ForCausalLM) for Answers", audit, str(tmp_path), Answers(ROWS)
+    )
+    refused(
+        "expected a language model for rows='all'",
+        audit,
+        str(tmp_path),
+        texts,
+        options=AuditOptions(rows="all"),
+    )
