@@ -229,12 +229,12 @@ OF_HEADS = {
     "raw_attention": AttentionMap(raw_attention),
     "attention_times_gradient": AttentionMap(attention_times_gradient, (Differentiable,)),
     "effective_attention": AttentionMap(effective_attention, (HeadValues,), is_difference=True),
-    "norm_based": AttentionMap(norm_based, (OutputProjections,)),
+    "norm_based": AttentionMap(norm_based, (HeadValues, OutputProjections)),
 }
 OF_LAYERS = {
     "mean_attention": AttentionMap(mean_attention),
     "rollout": AttentionMap(rollout, (Stack,)),
-    "layer_norm_based": AttentionMap(layer_norm_based, (OutputProjections,)),
+    "layer_norm_based": AttentionMap(layer_norm_based, (HeadValues, OutputProjections)),
     "value_zeroing": AttentionMap(value_zeroing, (BlockOutputs,), is_difference=True),
     "value_zeroing_rollout": AttentionMap(
         value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True

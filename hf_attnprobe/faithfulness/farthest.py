@@ -18,7 +18,7 @@ from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.functional.bounds import epsilon_max_jsd_bounds
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.edges import farthest_on_edges, pulled_back
-from hf_attnprobe.functional.intervention import at_head, random_generator
+from hf_attnprobe.functional.intervention import at_head, held_and_mass, random_generator
 from hf_attnprobe.functional.linear import epsilon_max_jsd
 from hf_attnprobe.functional.search import Distance, linear_distance, search_adversarial_attention
 from hf_attnprobe.functional.steering import steered_candidates
@@ -210,6 +210,7 @@ def candidates_of(observation: Observation, site: Site) -> Iterator[Tensor]:
 PAPERS_EPSILON = 0.01  # its search aims at this one, whichever is read
 NOISE_STREAM = 1  # apart from the permutations' random numbers
 SMALLEST_START = 1e-4  # a weight of 0 has no logarithm to start a search from
+SMALLEST_MASS = 1e-30  # of what a row may move
 
 
 class Search(NamedTuple):
@@ -235,30 +236,33 @@ def gradient_search(
     visible = observation.model.visible(observation, site.layer)
     noise = _noise(visible, observation.batch.example_ids, search.n_starts, search.seed)
     start = 3 * noise.to(attention)
+    held, mass = held_and_mass(attention, visible)
     moved = search_adversarial_attention(
         start.flatten(-3, -2),
-        attention.flatten(-3, -2),
+        (attention - held).div(mass.clamp_min(SMALLEST_MASS)).flatten(-3, -2),
         visible.expand(attention.shape).flatten(-3, -2),
         distance,
         epsilon=epsilon,
         n_steps=search.n_steps,
     )
-    return moved.unflatten(1, attention.shape[:2])
+    return moved.unflatten(1, attention.shape[:2]) * mass + held
 
 
 def model_distance(observation: Observation, site: Site) -> Distance:
     """Change of the output and its gradient, through the model.
 
-    Shape: [copies, batch · queries, keys].
+    Shape: [copies, batch · queries, keys], what a row may move as a distribution.
     """
     model = observation.model
     attention = observation.attention[site.layer]
     n_batch, n_queries = attention.shape[0], attention.shape[2]
+    visible = model.visible(observation, site.layer)
+    held, mass = held_and_mass(attention[:, site.head], visible)
 
     def distance(candidates: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             leaf = candidates.unflatten(1, (n_batch, n_queries)).detach().requires_grad_()
-            edited = at_head(attention, site.head, site.query, leaf)
+            edited = at_head(attention, site.head, site.query, leaf * mass + held)
             change = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
             (slope,) = torch.autograd.grad(change.sum(), leaf)
         rows = change.detach()[:, :, None].expand(-1, -1, n_queries)

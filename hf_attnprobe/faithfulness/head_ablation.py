@@ -107,8 +107,10 @@ def head_ablation(
     donors = donors.to(attention.device)
     shape = (len(attention), attention.shape[2], -1)
     average = mean_output(outputs, lengths).expand(shape)
-    mask = observation.batch.mask
-    resampled = resampled_output(outputs, lengths, donors.clamp_min(0), mask)
+    real = observation.batch.mask
+    if attention.shape[2] != real.shape[1]:  # queries that are other tokens than the keys
+        real = torch.ones_like(attention[:, 0, :, 0], dtype=torch.bool)
+    resampled = resampled_output(outputs, lengths, donors.clamp_min(0), real)
     replaced = torch.stack([average, resampled])
     mean, resample = model.require(HeadOutputs).replay_outputs(observation, site, replaced)
     alone = donors < 0

@@ -40,7 +40,8 @@ def erased(
 
     def change(layer: int, attention: Tensor) -> Tensor:
         keys = model.positions(observation, layer, gone)[:, :, None, None]
-        return zero_out(attention, keys, renormalise=renormalise)
+        movable = model.visible(observation, layer)[:, None]
+        return zero_out(attention, keys, renormalise=renormalise, movable=movable)
 
     probs = model.replay(observation, observation.edited(site, change))
     if all_zero:

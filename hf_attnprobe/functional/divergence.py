@@ -97,13 +97,16 @@ def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
     It is reached with all weight on the least attended token.
 
     Args:
-        attention: [..., keys].
-        mask: bool [..., keys], the tokens that may receive weight.
+        attention: [..., keys], rows of sum 1.
+        mask: bool [..., keys], the tokens that may receive weight; the others keep theirs.
 
     Returns:
-        [...] in nats; ln 2 where the smallest weight is 0, 0 for a single token.
+        [...] in nats; ln 2 where the smallest weight is 0, 0 for a single token. Where
+        others keep weights that much of the row's mass less.
     """
-    return vertex_jsd(attention.masked_fill(~mask, 1.0).amin(-1))
+    mass = (1 - attention.masked_fill(mask, 0).sum(-1)).clamp_min(0)
+    share = attention / mass.clamp_min(torch.finfo(mass.dtype).tiny)[..., None]
+    return mass * vertex_jsd(share.masked_fill(~mask, 1.0).amin(-1))
 
 
 def vertex_jsd(weight: Tensor) -> Tensor:

@@ -15,15 +15,31 @@ def uniform(attention: Tensor, mask: Tensor) -> Tensor:
     """Equal weights on every position of the mask (Wiegreffe & Pinter 2019, Section 3).
 
     Args:
-        attention: [..., keys].
+        attention: [..., keys], rows of sum 1.
         mask: bool, broadcast to it.
 
     Returns:
-        [..., keys]: 1/T in the mask, 0 elsewhere; all 0 where the mask is empty.
+        [..., keys]: 1/T in the mask; less where positions outside of it have weights,
+        which they keep. Unchanged where the mask is empty.
     """
+    held, mass = held_and_mass(attention, mask)
     weights = mask.to(attention.dtype)
     weights = weights / weights.sum(-1, keepdim=True).clamp_min(1)
-    return weights.expand_as(attention)
+    return weights * mass + held
+
+
+def held_and_mass(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights that stay, and what is left of a row for the positions that may move.
+
+    Args:
+        attention: [..., keys], rows of sum 1.
+        movable: bool, broadcast to it.
+
+    Returns:
+        [..., keys], 0 at movable positions, and [..., 1]: exactly 1 where nothing is held.
+    """
+    held = attention.masked_fill(movable, 0)
+    return held, (1 - held.sum(-1, keepdim=True)).clamp_min(0)
 
 
 def permute(attention: Tensor, permutation: Tensor) -> Tensor:
@@ -42,13 +58,21 @@ def permute(attention: Tensor, permutation: Tensor) -> Tensor:
     return attention.expand(shape).gather(-1, permutation.expand(shape))
 
 
-def zero_out(attention: Tensor, positions: Tensor, *, renormalise: bool = True) -> Tensor:
+def zero_out(
+    attention: Tensor,
+    positions: Tensor,
+    *,
+    renormalise: bool = True,
+    movable: Tensor | None = None,
+) -> Tensor:
     """Attention with some weights set to 0 (Serrano & Smith 2019, Section 3).
 
     Args:
         attention: [..., keys].
         positions: bool [..., keys], the weights to erase.
         renormalise: whether the weights that stay are divided by their sum.
+        movable: bool [..., keys], the weights that share what is erased, the others are
+            held; ``None``: all.
 
     Returns:
         [..., keys]; a row without any weight left stays all 0.
@@ -56,7 +80,10 @@ def zero_out(attention: Tensor, positions: Tensor, *, renormalise: bool = True) 
     kept = attention.masked_fill(positions, 0)
     if not renormalise:
         return kept
-    return normalise(kept)
+    if movable is None:
+        return normalise(kept)
+    held, mass = held_and_mass(attention, movable)
+    return normalise(kept * movable) * mass + held
 
 
 def normalise(weights: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.functional.divergence import vertex_jsd
+from hf_attnprobe.functional.intervention import held_and_mass
 
 
 STEPS_BACK = (0.75, 0.25)  # how far from the original to the vertex
@@ -38,13 +39,23 @@ def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Ite
         attention: rows of weights [batch, rows, keys], of one head or of several.
         slope: gradient of the probability with respect to them, of the same shape.
         movable: bool [batch, rows, keys], where weight may be; a row without any such
-            key stays as it is.
+            key stays as it is, and so does a weight elsewhere.
 
     Yields:
         :data:`N_CANDIDATES` times [batch, rows, keys], rows summing to 1, the farthest
         attention of all first.
     """
-    value = (vertex_jsd(attention) - math.log(2)).masked_fill(~movable, -torch.inf)
+    held, mass = held_and_mass(attention, movable)
+    share = attention / mass.clamp_min(torch.finfo(mass.dtype).tiny)
+    value = (vertex_jsd(share) - math.log(2)).masked_fill(~movable, -torch.inf)
+
+    def vertices_at(multiplier: Tensor) -> Tensor:
+        """Each row's mass on its best key; a row that cannot move stays as it is."""
+        scores = value - multiplier[:, None, None] * slope
+        best = scores.argmax(-1, keepdim=True)
+        vertices = held.scatter_add(-1, best, mass)
+        return torch.where(movable.any(-1, keepdim=True), vertices, attention)
+
     slope = slope * movable
     original_output = (slope * attention).sum((-2, -1))
     largest_slope = slope.abs().amax((-2, -1))
@@ -53,14 +64,12 @@ def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Ite
     low = -high
     for _ in range(N_BISECTIONS):
         middle = (low + high) / 2
-        vertices = _vertices(value, slope, middle, attention)
-        rises = (slope * vertices).sum((-2, -1)) > original_output
+        rises = (slope * vertices_at(middle)).sum((-2, -1)) > original_output
         low = torch.where(rises, middle, low)
         high = torch.where(rises, high, middle)
 
     farthest, below, above = (
-        _vertices(value, slope, multiplier, attention) - attention
-        for multiplier in (torch.zeros_like(low), low, high)
+        vertices_at(multiplier) - attention for multiplier in (torch.zeros_like(low), low, high)
     )
     yield from (attention + direction for direction in (farthest, below, above))
     for direction in (farthest, above):
@@ -82,12 +91,3 @@ def _by_effect(direction: Tensor, slope: Tensor, movable: Tensor) -> tuple[Tenso
     effect = (slope * direction).sum(-1).abs().masked_fill(~is_movable, -1)
     place = effect.argsort(dim=-1, descending=True, stable=True).argsort(-1)
     return place, is_movable.sum(-1)
-
-
-def _vertices(value: Tensor, slope: Tensor, multiplier: Tensor, attention: Tensor) -> Tensor:
-    """Each row's weight on its best key; a row that cannot move stays as it is."""
-    scores = value - multiplier[:, None, None] * slope
-    best = scores.argmax(-1, keepdim=True)
-    vertices = torch.zeros_like(attention).scatter(-1, best, 1.0)
-    can_move = value.isfinite().any(-1, keepdim=True)
-    return torch.where(can_move, vertices, attention)

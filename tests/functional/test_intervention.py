@@ -23,7 +23,16 @@ def test_uniform():
         pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0]),
         [0, 1, 0, 0, 0],
     ]
-    assert uniform(ATTENTION[:1], torch.zeros(1, 5, dtype=torch.bool)).sum() == 0
+    assert uniform(ATTENTION, torch.zeros(2, 5, dtype=torch.bool)).equal(ATTENTION)
+
+
+def test_what_is_held_keeps_its_weight():
+    movable = torch.tensor([False, True, True, False, False])
+    assert uniform(ATTENTION[:1], movable)[0].tolist() == pytest.approx([0, 0.4, 0.4, 0.2, 0])
+    gone = torch.tensor([False, True, False, False, False])
+    erased = zero_out(ATTENTION, gone, movable=movable)
+    assert erased[0].tolist() == pytest.approx([0, 0, 0.8, 0.2, 0])
+    assert erased[1].sum() == 0
 
 
 def test_zero_out():

@@ -271,7 +271,6 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         scores = self._replayed(observation, every, partial(knocked_out, operator=operator))
         return self._probs(observation, scores)
 
-    @torch.no_grad()
     def _replayed(
         self,
         observation: Observation,
