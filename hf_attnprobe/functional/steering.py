@@ -74,8 +74,8 @@ def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Ite
     yield from (attention + direction for direction in (farthest, below, above))
     for direction in (farthest, above):
         place, n_rows = _by_effect(direction, slope, movable)
-        for share in KEPT:
-            n_kept = (share * n_rows).ceil().clamp_min(1)
+        for part in KEPT:
+            n_kept = (part * n_rows).ceil().clamp_min(1)
             is_moved = place >= n_kept[:, None]
             yield attention + direction * is_moved[..., None]
     for direction in (below, above):
