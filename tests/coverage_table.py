@@ -154,12 +154,14 @@ def of_r_squared(rng, n):
     """Predicted numbers that explain .36 of the labels' variance."""
     import pandas as pd
 
+    from hf_attnprobe.statistics.rows import Texts
+
     found = []
     for _ in range(N_SAMPLES):
         wanted = rng.standard_normal(n)
         said = 0.36 * wanted + 0.48 * rng.standard_normal(n)
         frame = pd.DataFrame({"value": said, "labelled_value": wanted})
-        found.append(number_quality(frame).r_squared.ci95)
+        found.append(number_quality(Texts.of_frame(frame)).r_squared.ci95)
     return np.array(found).T, 1 - (0.64**2 + 0.48**2)
 
 
@@ -233,10 +235,7 @@ def of_way(kind: str, draw, of_means) -> Cell:
         return float(of_means(np.array([column.mean() for column in many])))
 
     def cell(rng, n):
-        found = [
-            function_estimate(np.stack(draw(kind, n, rng), 1), of_means).ci95
-            for _ in range(N_SAMPLES)
-        ]
+        found = [function_estimate(draw(kind, n, rng), of_means).ci95 for _ in range(N_SAMPLES)]
         return np.array(found).T, truth()
 
     return cell

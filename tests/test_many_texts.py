@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe.statistics import differences, estimates, scores
+from hf_attnprobe.statistics.rows import Texts
 
 
 N = 4_000
@@ -43,10 +44,11 @@ def test_the_interval_of_r_squared(many):
     wanted = 40 + 3 * draws.normal(size=N)
     said = wanted + draws.normal(size=N) * draws.exponential(size=N)
     frame = pd.DataFrame({"value": said, "labelled_value": wanted})
-    few, normal = (q.r_squared for q in both(many, scores.number_quality, frame))
+    numbers = Texts.of_frame(frame)
+    few, normal = (q.r_squared for q in both(many, scores.number_quality, numbers))
     assert normal.value == pytest.approx(few.value, abs=1e-12) and normal.n == few.n == N
     assert normal.ci95 == pytest.approx(few.ci95, abs=0.15 * (few.ci95[1] - few.ci95[0]))
-    equal = scores.number_quality(frame.assign(labelled_value=1.0))
+    equal = scores.number_quality(Texts.of_frame(frame.assign(labelled_value=1.0)))
     assert np.isnan(equal.r_squared.value)
 
 

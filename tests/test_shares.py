@@ -10,6 +10,7 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.readings import Reading, is_declared_share, share
 from hf_attnprobe.statistics.differences import contrast
 from hf_attnprobe.statistics.estimates import mean_estimate, paired_share_interval, share_interval
+from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.summary import find_statistic, summarize
 
@@ -117,9 +118,9 @@ def test_a_model_that_is_always_right_may_still_be_wrong_once_in_28():
     n = 100
     labels = np.arange(n) % 4 == 0
     frame = pd.DataFrame({"label": labels * 1, "probability": 0.9})
-    right = quality(frame.assign(predicted_class=frame.label))
+    right = quality(Texts.of_frame(frame.assign(predicted_class=frame.label)))
     assert right.accuracy.ci95 == pytest.approx((1 - 0.0362, 1), abs=5e-5)
-    majority = quality(frame.assign(predicted_class=0)).beyond_majority
+    majority = quality(Texts.of_frame(frame.assign(predicted_class=0))).beyond_majority
     low, high = majority.ci95
     assert low < majority.value == 0 < high
 

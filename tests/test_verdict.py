@@ -37,7 +37,7 @@ from hf_attnprobe.statistics.grades import (
     possible_answers,
 )
 from hf_attnprobe.statistics.questions import QUESTIONS
-from hf_attnprobe.statistics.rows import Rows
+from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.verdicts import DECISIVE, RANKINGS, RULES, Finding, conclude, overall
 
@@ -295,17 +295,18 @@ def test_quality_equals_its_definition_in_plain_numpy():
         if inside.any():
             gap = is_right[inside].mean() - probability[inside].mean()
             expected += inside.mean() * abs(gap)
-    got = quality(frame)
+    got = quality(Texts.of_frame(frame))
     assert got.accuracy.value == pytest.approx(is_right.mean())
     assert got.majority == np.bincount(labels).max() / n
     assert got.beyond_majority.value == pytest.approx(got.accuracy.value - got.majority)
     assert got.top_probability.value == pytest.approx(probability.mean())
     assert got.calibration_error == pytest.approx(expected)
-    unlabelled = quality(frame.assign(label=-1))
+    unlabelled = quality(Texts.of_frame(frame.assign(label=-1)))
     assert unlabelled.accuracy is None and unlabelled.n_labelled == 0
     # one text without a label counts in the certainty alone
     frame.loc[0, "label"] = -1
-    assert quality(frame).n_labelled == n - 1 and quality(frame).n == n
+    but_one = quality(Texts.of_frame(frame))
+    assert but_one.n_labelled == n - 1 and but_one.n == n
 
 
 def evidence(n, way, moved=0.3, nothing=None, noise=0.02):

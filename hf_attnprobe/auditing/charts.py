@@ -29,6 +29,7 @@ from hf_attnprobe.statistics.summary import (
     key_of,
     position,
     predictions_of,
+    quantiles,
 )
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -69,18 +70,18 @@ class SiteEvidence(Evidence):
 
     @property
     def values(self) -> Texts:
-        """Statistics by text, read by name."""
+        """Statistics by text, read by name; only such as have values."""
         return self.texts
 
     def __contains__(self, name: str) -> bool:
-        return name in self.texts and bool(self.texts[name].notna().any())
+        return name in self.texts
 
     def rankings(self, family: str) -> dict[str, str]:
         """Statistics ``family@ranking`` that have values, by ranking, in table order.
 
         Single random orders are left out, their mean ``random`` stands for them.
         """
-        names = [n for n in self.texts if n.startswith(f"{family}@") and n in self]
+        names = [n for n in self.texts if n.startswith(f"{family}@")]
         keys = {n.partition("@")[2]: n for n in sorted(names, key=position)}
         return {k: n for k, n in keys.items() if not k.startswith("random_")}
 
@@ -102,24 +103,21 @@ def evidence_at(
         words: of the kind of prediction.
         published: what the papers call data and model.
     """
-    everything = Evidence(at_site(rows, site).known(), (), words, stopping_of(rows))
-    predictions = predictions_of(rows, ("predicted_class",))
+    texts = at_site(rows, site).known()
+    everything = Evidence(texts, words=words, stopping=stopping_of(rows))
+    predictions = predictions_of(rows)
     groups = tuple(_classes(everything, predictions, classes))
     groups = groups or (Group("all texts", None, everything),)
     return SiteEvidence(**vars(everything), groups=groups, published=published)
 
 
-def _classes(
-    everything: Evidence, predictions: pd.DataFrame, classes: Sequence[str]
-) -> Iterator[Group]:
+def _classes(everything: Evidence, predictions: Texts, classes: Sequence[str]) -> Iterator[Group]:
     """The predicted classes, if they are known and few."""
-    if "predicted_class" not in predictions:
-        return
-    number = predictions.predicted_class.reindex(everything.texts.index)
-    found = sorted(int(k) for k in number.dropna().unique())
+    number = predictions.of(everything.texts.index).values("predicted_class")
+    found = sorted(int(k) for k in np.unique(number[~np.isnan(number)]))
     if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
         for k in found:
-            yield Group(f"predicted {classes[k]}", k, everything.of(number.index[number == k]))
+            yield Group(f"predicted {classes[k]}", k, everything.where(number == k))
 
 
 def _published(
@@ -169,17 +167,14 @@ def series_of_means(name: str, means: Mapping[str, Estimate]) -> Series:
     return Series(name, tuple(means), values, low, high, sizes)
 
 
-def series_of_medians(name: str, texts: Iterable[tuple[str, pd.Series]]) -> Series:
+def series_of_medians(name: str, texts: Iterable[tuple[str, np.ndarray]]) -> Series:
     """Medians with the ends of the middle half of the texts; NaN without texts.
 
     Args:
         texts: places with their values, one after the other.
     """
-    found = [
-        (place, *values.quantile([0.5, 0.25, 0.75]), int(values.notna().sum()))
-        for place, values in texts
-    ]
-    x, middle, low, high, sizes = zip(*found, strict=True)
+    found = [(place, *quantiles(values), int((~np.isnan(values)).sum())) for place, values in texts]
+    x, low, middle, high, sizes = zip(*found, strict=True)
     return Series(name, x, middle, low, high, sizes)
 
 
@@ -279,7 +274,7 @@ def tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
     if column not in evidence:
         return None
     name, source = MEASURES[measure]
-    groups = [g for g in evidence.groups if g.values[column].notna().any()]
+    groups = [g for g in evidence.groups if len(g.values.known_values(column))]
     return Chart(
         key=f"tau_{measure}",
         title=f"Rank correlation of attention with {name}",
@@ -299,7 +294,7 @@ def tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
 
 
 def _histogram(group: Group, column: str) -> Series:
-    taus = group.values[column].dropna().to_numpy()
+    taus = group.values.known_values(column)
     counts, _ = np.histogram(taus, EDGES)
     shares = counts / len(taus)
     places = tuple(EDGES[:-1].tolist())
@@ -317,7 +312,7 @@ def _tau_sentences(evidence: SiteEvidence, groups: list[Group], measure: str) ->
         share = group.evidence.mean(significant)
         sure = f", {share.value:.0%} of them significant" if share.n else ""
         parts.append(f"{said(tau)} for {group.name} ({tau.n} texts{sure})")
-    n_undefined = int(evidence.values[column].isna().sum())
+    n_undefined = len(evidence.values) - len(evidence.values.known_values(column))
     left_out: tuple[str, ...] = ()
     if n_undefined:
         texts = "text has" if n_undefined == 1 else "texts have"
@@ -368,7 +363,7 @@ def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | N
     references: tuple[Reference, ...] = ()
     yardstick = ""
     if "largest_jsd" in evidence:
-        ceiling = float(evidence.values["largest_jsd"].median())
+        ceiling = _median(evidence, "largest_jsd")
         references = (Reference("median of the farthest attention of all", ceiling),)
         yardstick = (
             f"The nearer to {ceiling:.2f}, the median of the farthest attention of all, "
@@ -395,11 +390,12 @@ def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | N
     )
 
 
-def _in_bins(texts: Texts, column: str) -> dict[str, pd.Series]:
+def _in_bins(texts: Texts, column: str) -> dict[str, np.ndarray]:
     """A column's values by the bin of the largest weight, in the order of the bins."""
-    both = texts.frame([column, "max_attention"]).dropna()
-    bins = attention_bin(both.max_attention)
-    return {name: both[column][bins == name] for name in bin_names()}
+    bins = attention_bin(texts.values("max_attention"))
+    values = texts.values(column)
+    is_known = ~np.isnan(values)
+    return {name: values[is_known & (bins == name)] for name in bin_names()}
 
 
 def _by_bin(evidence: SiteEvidence, column: str) -> list[Series]:
@@ -429,7 +425,7 @@ def _sentences_by_bin(
     bins = _in_bins(evidence.values, column)
     held = [name for name, texts in bins.items() if len(texts)]
     said = " and ".join(
-        f"{least}{bins[name].median():.2f} in the {_texts(len(bins[name]))} whose "
+        f"{least}{np.median(bins[name]):.2f} in the {_texts(len(bins[name]))} whose "
         f"largest weight is in {name}"
         for name in dict.fromkeys([*held[:1], *held[-1:]])
     )
@@ -493,8 +489,8 @@ def adversarial_distance(evidence: SiteEvidence) -> Chart | None:
 
 
 def _reached(evidence: SiteEvidence, column: str, name: str) -> Series:
-    values = evidence.values[column].dropna().to_numpy()
-    reached = len(values) - np.searchsorted(np.sort(values), GRID - ROUNDING)
+    values = np.sort(evidence.values.known_values(column))
+    reached = len(values) - np.searchsorted(values, GRID - ROUNDING)
     shares = reached / len(values)
     return Series(name, tuple(GRID.tolist()), tuple(shares.tolist()))
 
@@ -510,15 +506,15 @@ def _published_distances(evidence: SiteEvidence) -> list[Reference]:
 def _distance_sentences(evidence: SiteEvidence, epsilons: list[str], kind: str) -> tuple[str, ...]:
     parts = []
     for key in epsilons:
-        column = evidence.values[f"epsilon_max_jsd@{key}"]
+        median = _median(evidence, f"epsilon_max_jsd@{key}")
         least = "" if kind == EXACT else "at least "
-        parts.append(f"{least}{column.median():.2f} where the output may move by {key}")
-    n = int(evidence.values[f"epsilon_max_jsd@{epsilons[0]}"].notna().sum())
+        parts.append(f"{least}{median:.2f} where the output may move by {key}")
+    n = len(evidence.values.known_values(f"epsilon_max_jsd@{epsilons[0]}"))
     sentence = (
         f"Median distance (JSD) over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
     )
     if "largest_jsd" in evidence:
-        ceiling = evidence.values["largest_jsd"].median()
+        ceiling = _median(evidence, "largest_jsd")
         sentence += f"; {ceiling:.2f} where it may move at will"
     how = {
         EXACT: "These are exact maxima.",
@@ -529,6 +525,10 @@ def _distance_sentences(evidence: SiteEvidence, epsilons: list[str], kind: str) 
         "A line near the ceiling says that the output hardly pins attention down.",
         how,
     )
+
+
+def _median(evidence: SiteEvidence, column: str) -> float:
+    return quantiles(evidence.values.values(column), [0.5])[0]
 
 
 # --- does the size of a weight say how much the output rests on it? -------------------
@@ -542,39 +542,40 @@ def js_against_attention(evidence: SiteEvidence) -> Chart | None:
     """ΔJS against Δα: single texts, and the median of all; None without values."""
     if not set(NEEDED) <= set(evidence.values):
         return None
-    both = evidence.values.frame(NEEDED).dropna()
-    if both.empty:
+    gap, js = (evidence.values.values(name) for name in NEEDED)
+    both = ~np.isnan(gap + js)
+    if not both.any():
         return None
+    gap, js = gap[both], js[both]
     return Chart(
         key="js_against_attention",
         title="The largest weight erased, against another one",
-        sentences=_erasure_sentences(both),
+        sentences=_erasure_sentences(gap, js),
         source="Serrano & Smith 2019, Figure 3",
         kind="points",
         x_label="Δα: largest weight minus the other one",
         y_label="ΔJS of the output, nats",
-        series=(_points(both), _medians(both)),
+        series=(_points(evidence.values.index.to_numpy()[both], gap, js), _medians(gap, js)),
         references=(Reference("no difference", 0.0),),
         bars="middle half of the texts",
         x_range=(0.0, 1.0),
     )
 
 
-def _points(both: pd.DataFrame) -> Series:
-    ids = both.index.tolist()
-    shown = both.iloc[sample(range(len(ids)), ids, MOST_POINTS)]
+def _points(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
+    shown = sample(range(len(ids)), ids, MOST_POINTS)
     name = "texts"
-    if len(shown) < len(both):
-        name = f"texts ({len(shown)} of {len(both)}, drawn at random)"
-    return Series(name, tuple(shown.delta_attention), tuple(shown.delta_js))
+    if len(shown) < len(ids):
+        name = f"texts ({len(shown)} of {len(ids)}, drawn at random)"
+    return Series(name, tuple(gap[shown].tolist()), tuple(js[shown].tolist()))
 
 
-def _medians(both: pd.DataFrame) -> Series:
+def _medians(gap: np.ndarray, js: np.ndarray) -> Series:
     """Median in each tenth of Δα that contains texts."""
-    bins = list(js_by_gap(both.delta_attention, both.delta_js))
+    bins = list(js_by_gap(gap, js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
-        f"median of all {len(both)} texts, by tenths of Δα",
+        f"median of all {len(js)} texts, by tenths of Δα",
         tuple(b.middle for b in bins),
         tuple(b.median for b in bins),
         low,
@@ -584,20 +585,19 @@ def _medians(both: pd.DataFrame) -> Series:
     )
 
 
-def _erasure_sentences(both: pd.DataFrame) -> tuple[str, ...]:
-    js, gap = both.delta_js, both.delta_attention
+def _erasure_sentences(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
     negative = (js < -BY_ROUNDING).mean()
     sentence = (
         "Without the largest weight the output moves by a median of "
-        f"{js.median():.3f} nats more than without another one drawn at random "
-        f"({len(both)} texts; 0 is no difference, ln 2 = .69 the most there is); in "
+        f"{np.median(js):.3f} nats more than without another one drawn at random "
+        f"({len(js)} texts; 0 is no difference, ln 2 = .69 the most there is); in "
         f"{negative:.0%} of them the other one moves it more."
     )
     wide = js[gap >= 0.5]
     if len(wide):
         where = (
             f"Where the largest weight is at least .5 larger ({len(wide)} texts) the "
-            f"median is {wide.median():.3f}."
+            f"median is {np.median(wide):.3f}."
         )
         return sentence, where
     return (sentence,)
@@ -625,7 +625,7 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
         return None
     best_name, best = _least(evidence, orders)
     orders.pop(OPTIMAL, None)
-    shown = ((ranking_name(key), evidence.values[name]) for key, name in orders.items())
+    shown = ((ranking_name(key), evidence.values.values(name)) for key, name in orders.items())
     series = [
         series_of_medians(RANKING, shown),
         series_of_medians(LEAST[best_name], [(best_name, best)]),
@@ -644,13 +644,12 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
     )
 
 
-def _least(evidence: SiteEvidence, orders: dict[str, str]) -> tuple[str, pd.Series]:
+def _least(evidence: SiteEvidence, orders: dict[str, str]) -> tuple[str, np.ndarray]:
     """The exact minimum, or for each text the best of the rankings."""
     if SMALLEST in evidence:
-        return SMALLEST_SET, evidence.values[SMALLEST]
+        return SMALLEST_SET, evidence.values.values(SMALLEST)
     tried = [name for key, name in orders.items() if key != "random"] or list(orders.values())
-    least = reduce(np.fmin, map(evidence.values.values, tried))
-    return BEST_TRIED, pd.Series(least, index=evidence.values.index)
+    return BEST_TRIED, reduce(np.fmin, map(evidence.values.values, tried))
 
 
 def _published_flips(evidence: SiteEvidence, keys: list[str]) -> list[Series]:
@@ -666,13 +665,13 @@ def _published_flips(evidence: SiteEvidence, keys: list[str]) -> list[Series]:
     return [Series(THEIRS, places, tuple(theirs[key] for key in known))]
 
 
-def _flip_sentences(evidence: SiteEvidence, best_name: str, best: pd.Series) -> tuple[str, ...]:
+def _flip_sentences(evidence: SiteEvidence, best_name: str, best: np.ndarray) -> tuple[str, ...]:
     parts = []
     for key in ("attention", "random"):
         mean = evidence.mean(f"fraction_to_flip@{key}")
         if mean.n:
             parts.append(f"{said(mean)} of the tokens in {_order(key)}")
-    n, n_texts = int(best.notna().sum()), len(evidence.values)
+    n, n_texts = int((~np.isnan(best)).sum()), len(evidence.values)
     what = "some set" if best_name == SMALLEST_SET else "some tried order"
     never = evidence.mean("never_flips@attention")
     failing: tuple[str, ...] = ()
@@ -682,7 +681,7 @@ def _flip_sentences(evidence: SiteEvidence, best_name: str, best: pd.Series) -> 
         )
     return (
         f"{evidence.words.decision.capitalize()} flips after {', '.join(parts)}, where "
-        f"the {best_name} has {best.mean():.2f} (means over the {n} of {n_texts} texts "
+        f"the {best_name} has {np.nanmean(best):.2f} (means over the {n} of {n_texts} texts "
         f"that {what} flips; drawn are medians).",
         *failing,
     )

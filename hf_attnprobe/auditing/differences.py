@@ -324,12 +324,12 @@ def texts_of(rows: Rows | pd.DataFrame, control: Control) -> Evidence:
         rows: of the audit.
         control: rows of the draws of its control, if any.
     """
-    right = _right(predictions_of(rows))
+    right = _right(predictions_of(rows).frame())
     found = evidence_of(rows, control)
     if found is None:
         return Evidence(Texts.of_frame(right))
-    texts = pd.concat([right, found.texts.frame()], axis=1)
-    return Evidence(Texts.of_frame(texts), tuple(draw.of(texts.index) for draw in found.draws))
+    texts = Texts.of_frame(pd.concat([right, found.texts.frame()], axis=1))
+    return Evidence(texts, found.control and found.control.of(texts.index))
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -371,7 +371,7 @@ def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
     own = [measure.of(audit.texts.frame()) for audit in audits]
     if not measure.beyond_control:
         return Numbers(measure.words, own)
-    controls = [measure.of(audit.control) if audit.has_control else None for audit in audits]
+    controls = [audit.control and measure.of(audit.control.frame()) for audit in audits]
     asked = [c for c, number in zip(controls, own, strict=True) if number is not None]
     if not asked or any(c is None for c in asked):
         return Numbers(measure.words, own)

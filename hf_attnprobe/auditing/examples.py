@@ -185,7 +185,7 @@ def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Cho
         n: largest number of texts.
         classes: names of the predicted classes.
     """
-    predictions = predictions_of(rows)
+    predictions = predictions_of(rows).frame()
     if n < 1 or not len(predictions):
         return []
     ids = [int(k) for k in predictions.index]

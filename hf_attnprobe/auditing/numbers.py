@@ -1,9 +1,9 @@
 """Tables of an audit's numbers: rankings, comparisons, all statistics, published values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from hf_attnprobe.auditing.head_tables import (
     controls_of,
@@ -19,13 +19,15 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Number, Section, Table
 from hf_attnprobe.statistics.differences import Comparison, Contrast
-from hf_attnprobe.statistics.rows import Rows
+from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.summary import (
     Statistic,
     attention_bin,
+    bin_names,
     find_statistic,
     js_by_gap,
     position,
+    quantiles,
     sentence,
 )
 
@@ -136,16 +138,15 @@ def fraction_table(statistics: Sequence[Statistic], rows: Rows) -> Table | None:
     """
     known = named(statistics)
     families = ("fraction_to_flip", "minimal_fraction")
-    wanted = rows.select(
-        lambda test, name, *_: test == "erasure" and name.partition("@")[0] in families
-    )
-    values = {c[1]: pd.Series(wanted.read(c)).dropna() for c in wanted.columns}
-    names = [name for name in sorted(values, key=position) if len(values[name])]
+    texts = Texts.among(
+        rows.select(lambda test, name, *_: test == "erasure" and name.partition("@")[0] in families)
+    ).known()
+    names = sorted(texts, key=position)
     if not names:
         return None
     is_exact = "minimal_fraction" in names
     way = "way_to_best" if is_exact else "way_to_best_tried"
-    table = [_fraction_row(name.partition("@")[2], values[name], known, way) for name in names]
+    table = [_fraction_row(texts, name, known, way) for name in names]
     head = [
         "ranking",
         "share of tokens erased, mean",
@@ -154,7 +155,7 @@ def fraction_table(statistics: Sequence[Statistic], rows: Rows) -> Table | None:
         "mean regret (tokens)",
         "way from random to " + ("smallest set" if is_exact else "best tried"),
     ]
-    return Table(head, table, _fraction_title(len(values[names[0]]), is_exact))
+    return Table(head, table, _fraction_title(len(texts.known_values(names[0])), is_exact))
 
 
 def _fraction_title(n: int, is_exact: bool) -> str:
@@ -170,20 +171,20 @@ def _fraction_title(n: int, is_exact: bool) -> str:
     )
 
 
-def _fraction_row(
-    ranking: str, values: pd.Series, known: dict[str, Statistic], way: str
-) -> list[Cell]:
+def _fraction_row(texts: Texts, name: str, known: Mapping[str, Statistic], way: str) -> list[Cell]:
     """One ranking; without a name the smallest set, which flips every one of them."""
+    ranking = name.partition("@")[2]
 
     def mean_of(family: str) -> Cell:
         s = known.get(f"{family}@{ranking}")
         return Number(s.mean, digits=2) if s else None
 
     never = known.get(f"never_flips@{ranking}")
-    low, median, high = values.quantile([0.25, 0.5, 0.75])
+    values = texts.known_values(name)
+    low, median, high = quantiles(values)
     return [
         ranking or BEST,
-        Number(values.mean(), digits=2),
+        Number(float(values.mean()), digits=2),
         Number(median, (low, high), digits=2),
         _percent(never.mean) if never else None,
         mean_of("regret"),
@@ -319,8 +320,8 @@ READING = (
 
 def delta_table(rows: Rows) -> list[Block]:
     """ΔJS in bins of Δα, for an audit of one head."""
-    wide = rows.named(["delta_js", "delta_attention"]).by_name()
-    if not {"delta_js", "delta_attention"} <= set(wide):
+    deltas = Texts.among(rows.named(["delta_js", "delta_attention"])).known()
+    if len(deltas.names) < 2:
         return []
     table: list[list[Cell]] = [
         [
@@ -329,7 +330,7 @@ def delta_table(rows: Rows) -> list[Block]:
             Number(texts.median, texts.quartiles),
             _percent(texts.negative),
         ]
-        for texts in js_by_gap(wide.delta_attention, wide.delta_js)
+        for texts in js_by_gap(deltas.values("delta_attention"), deltas.values("delta_js"))
     ]
     head = ["Δα", "texts", "ΔJS, median [quartiles]", "ΔJS below 0"]
     return [Table(head, table, TITLE, sortable=False), READING]
@@ -506,19 +507,27 @@ def by_largest_weight(report: AuditResult) -> Section | None:
     As the violin plots of Jain & Wallace 2019 (Figure 6), which part the classes too: a
     mean of both may be a value between two modes that no text has.
     """
-    wide = report.rows.named(["max_attention", "predicted_class", *BINNED]).by_name()
-    shown = [name for name in BINNED if name in wide]
-    if "max_attention" not in wide or "predicted_class" not in wide or not shown:
+    texts = Texts.among(report.rows.named(["max_attention", "predicted_class", *BINNED])).known()
+    shown = [name for name in BINNED if name in texts]
+    if "max_attention" not in texts or "predicted_class" not in texts or not shown:
         return None
+    bins, names = attention_bin(texts.values("max_attention")), bin_names()
+    group = texts.values("predicted_class") * len(names) + bins.codes
+    group[bins.isna()] = np.nan
+    numbers, sizes = np.unique(group[~np.isnan(group)], return_counts=True)
+    medians = [_medians_of(texts.values(name), group, numbers) for name in shown]
     classes = report.provenance.get("classes", [])
-    by = [wide.predicted_class.astype(int), attention_bin(wide.max_attention)]
     table: list[list[Cell]] = []
-    for (predicted, weight), texts in wide.groupby(by, observed=True):
-        name = _class_name(int(predicted), classes)
-        medians = map(Number, texts[shown].median())
-        table.append([name, weight, len(texts), *medians])
+    for number, size, *values in zip(numbers, sizes.tolist(), *medians, strict=True):
+        predicted, weight = divmod(int(number), len(names))
+        table.append([_class_name(predicted, classes), names[weight], size, *map(Number, values)])
     head = ["predicted", "largest weight", "n", *(BINNED[name] for name in shown)]
     return Section("By largest attention weight", [Table(head, table, sortable=False)])
+
+
+def _medians_of(values: np.ndarray, group: np.ndarray, numbers: np.ndarray) -> list[float]:
+    """The median of each group of texts."""
+    return [quantiles(values[group == number], [0.5])[0] for number in numbers]
 
 
 def _class_name(predicted: int, classes: Sequence[str]) -> str:

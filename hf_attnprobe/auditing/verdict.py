@@ -15,13 +15,13 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
 from hf_attnprobe.statistics.questions import QUESTIONS, said_as
-from hf_attnprobe.statistics.rows import Rows
+from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Control,
     Statistic,
-    group_names,
+    groups_by_class,
     predictions_of,
 )
 from hf_attnprobe.statistics.verdicts import (
@@ -64,14 +64,13 @@ def findings(
         rules: by which the questions about attention are graded.
     """
     evidence = evidence_of(rows, control, words=words, shares_draws=shares_draws)
-    return findings_from(
-        evidence, predictions_of(rows), label_names, words=words, seed=seed, rules=rules
-    )
+    predictions = predictions_of(rows)
+    return findings_from(evidence, predictions, label_names, words=words, seed=seed, rules=rules)
 
 
 def findings_from(
     evidence: Evidence | None,
-    predictions: pd.DataFrame,
+    predictions: Texts,
     label_names: Sequence[str],
     *,
     words: Words = CLASSES,
@@ -86,11 +85,8 @@ def findings_from(
     found = [accuracy(predictions, words, seed)]
     if evidence is None:
         return tuple(found)
-    predicted = predictions.predicted_class.reindex(evidence.texts.index)
-    members = {
-        name: predicted.index[predicted == k] for k, name in enumerate(group_names(label_names))
-    }
-    of_classes = {name: evidence.of(texts) for name, texts in members.items() if len(texts)}
+    groups = groups_by_class(predictions.of(evidence.texts.index), label_names)
+    of_classes = {name: evidence.where(members) for name, members in groups.items()}
     return (*found, *findings_about_attention(evidence, of_classes, rules))
 
 
@@ -203,11 +199,11 @@ ALL_RIGHT = {
 }
 
 
-def accuracy(predictions: pd.DataFrame, words: Words, seed: int = 0) -> Finding:
+def accuracy(predictions: Texts, words: Words, seed: int = 0) -> Finding:
     """Whether there is anything to explain.
 
     Args:
-        predictions: a text per row, of :func:`~hf_attnprobe.statistics.sites.predictions_of`.
+        predictions: of :func:`~hf_attnprobe.statistics.summary.predictions_of`.
         words: of the kind of prediction.
         seed: of the resamples behind R².
     """

@@ -414,10 +414,9 @@ def _answers(
         evidence, predictions = evidence_of(rows, control), predictions_of(rows)
         assert evidence is not None  # every drawn model has one attention
         for n in sizes:
-            first = predictions.index[predictions.index < n]
             found = findings_from(
-                evidence.of(first),
-                predictions.loc[first],
+                evidence.where(evidence.texts.index < n),
+                predictions.where(predictions.index < n),
                 drawn.adapter.label_names,
                 seed=seed,
             )

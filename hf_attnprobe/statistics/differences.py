@@ -18,11 +18,12 @@ from hf_attnprobe.statistics.estimates import (
     ONE_COLUMN,
     Estimate,
     KeyedEstimate,
+    Moments,
     critical_value,
     difference_interval,
+    interval_of,
     is_share,
     mean_estimates,
-    mean_interval,
     moments,
     paired_share_interval,
     share_difference_interval,
@@ -81,16 +82,16 @@ def paired(
         critical: of the simultaneous intervals, standard errors of a normal mean on either
             side; by default those of one column.
     """
-    gaps = other - first
     shares = is_share(first) & is_share(other)
+    gaps = other - first
+    of = moments(gaps)
     intervals = {}
     for errors in {ONE_COLUMN, critical}:
-        intervals[errors] = ends = mean_interval(gaps, critical=errors)
+        intervals[errors] = ends = interval_of(of, critical=errors)
         ends[:, shares] = paired_share_interval(gaps[:, shares], critical=errors)
     sides = [_means(np.where(np.isnan(gaps), np.nan, side)) for side in (first, other)]
-    n = (~np.isnan(gaps)).sum(0)
     own, together = intervals[ONE_COLUMN], intervals[critical]
-    return _by_column(_means(gaps), n, sides, [own, together], is_paired=True)
+    return _by_column(_known_means(of), of.n, sides, [own, together], is_paired=True)
 
 
 def unpaired(
@@ -98,22 +99,25 @@ def unpaired(
 ) -> list[Difference]:
     """Other − first of every column, each side over texts of its own; see :func:`paired`."""
     shares = is_share(first) & is_share(other)
+    before, after = moments(first), moments(other)
     intervals = {}
     for errors in {ONE_COLUMN, critical}:
-        sides = moments(other), moments(first)
-        intervals[errors] = ends = difference_interval(*sides, critical=errors)
+        intervals[errors] = ends = difference_interval(after, before, critical=errors)
         ends[:, shares] = share_difference_interval(
             other[:, shares], first[:, shares], critical=errors
         )
-    before, after = _means(first), _means(other)
-    n = np.minimum(*((~np.isnan(side)).sum(0) for side in (first, other)))
+    sides = [_known_means(before), _known_means(after)]
     own, together = intervals[ONE_COLUMN], intervals[critical]
-    return _by_column(after - before, n, [before, after], [own, together], is_paired=False)
+    n = np.minimum(before.n, after.n)
+    return _by_column(sides[1] - sides[0], n, sides, [own, together], is_paired=False)
 
 
 def _means(values: np.ndarray) -> np.ndarray:
     """Of columns; NaN for one without values."""
-    of = moments(values)
+    return _known_means(moments(values))
+
+
+def _known_means(of: Moments) -> np.ndarray:
     return np.where(of.n > 0, of.mean, np.nan)
 
 
@@ -220,8 +224,9 @@ def contrast(
         by_group = []
         for group, among in groups.items():
             found = paired(theirs[among], own[among])
-            gaps, texts = own[among] - theirs[among], model.index[among]
-            found = in_spite_of_stopping(found, gaps, texts, names, stopping)
+            if stopping is not None:
+                gaps, texts = own[among] - theirs[among], model.index[among]
+                found = in_spite_of_stopping(found, gaps, texts, names, stopping)
             by_group.append([_contrast(c, group, d) for c, d in zip(some, found, strict=True)])
         contrasts += [c for of_column in zip(*by_group, strict=True) for c in of_column]
     return tuple(contrasts)
@@ -410,18 +415,23 @@ class _Pair(NamedTuple):
 def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
     """Every pair of one test in which some text has both values."""
     if {"top_flips", "random_flips"} <= {*texts.names}:  # the largest weight, a random one
-        flips = texts.values("top_flips") - texts.values("random_flips")
-        yield _Pair("flips", "mcnemar", "top", "random", flips)
+        yield _Pair("flips", "mcnemar", "top", "random", texts.less("top_flips", "random_flips"))
     for family in MEANS[test]:
         known = _by_ranking(texts, family)
         for first, second in _names(list(known), against) if family == "fraction_to_flip" else ():
-            sides = np.sign(texts.values(known[second]) - texts.values(known[first]))
-            never = (texts.values(f"never_flips@{ranking}") for ranking in (second, first))
-            sides = np.where(sides == 0, np.sign(np.subtract(*never)), sides)
-            yield _Pair("fewer_removals", "sign", first, second, sides)
+            yield _Pair("fewer_removals", "sign", first, second, _sides(texts, first, second))
         for first, second in _names(list(known), against):
-            gaps = texts.values(known[first]) - texts.values(known[second])
-            yield _Pair(family, "permutation", first, second, gaps)
+            yield _Pair(
+                family, "permutation", first, second, texts.less(known[first], known[second])
+            )
+
+
+def _sides(texts: Texts, first: str, second: str) -> np.ndarray:
+    """1 where the first ranking flips a decision with fewer removals, −1 the second, [texts]."""
+    sides = np.sign(texts.less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
+    is_tie = sides == 0
+    sides[is_tie] = np.sign(texts.less(f"never_flips@{second}", f"never_flips@{first}")[is_tie])
+    return sides
 
 
 def _measured(
@@ -508,12 +518,13 @@ def sign_flip_p_values(
     Returns:
         [columns].
     """
-    values = np.nan_to_num(differences)
-    n_texts = len(values)
-    sums = values.sum(0)
+    n_texts = len(differences)
     if n_texts > MANY_TEXTS:
-        spread = np.sqrt((values**2).sum(0))
+        of = moments(differences)
+        sums, spread = of.n * of.mean, np.sqrt(of.m2 + of.n * of.mean**2)
         return 2 * ndtr(-np.abs(np.divide(sums, spread, out=0 * sums, where=spread > 0)))
+    values = np.nan_to_num(differences)
+    sums = values.sum(0)
     threshold = np.abs(sums) - 1e-12 * np.abs(values).sum(0)  # as far, up to rounding
     exact = n_texts <= np.log2(n_permutations)
     parts = _all_flips(n_texts) if exact else _drawn_flips(n_texts, n_permutations, seed)

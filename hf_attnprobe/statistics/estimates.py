@@ -6,15 +6,14 @@ standard errors, and percentiles of resampled means too, then miss the truth on 
 (``docs/verdicts.md`` says how often). Hall 1992, "On the removal of skewness by
 transformation", bends the t statistic by a cubic until it has no skewness to first order;
 here the interval is read off Student's t. It needs no resamples, so it is the same for
-rows in any order and for summaries that merge.
+rows in any order.
 
 Shares of texts, where every text says 0 or 1, have exact intervals, which have a width
 where all texts agree too. Scores that are no mean have the percentile bootstrap over texts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri, stdtrit
@@ -121,18 +120,6 @@ def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLU
     """
     n = (~np.isnan(differences)).sum(0)
     only_first, only_second = ((differences == side).sum(0) for side in (1, -1))
-    return interval_of_pairs(only_first, only_second, n, critical=critical)
-
-
-def interval_of_pairs(
-    only_first: np.ndarray, only_second: np.ndarray, n: np.ndarray, *, critical: float = ONE_COLUMN
-) -> np.ndarray:
-    """:func:`paired_share_interval` from counts, each [columns].
-
-    Args:
-        only_first: texts that are a hit of the first side only. only_second: the reverse.
-        n: all texts.
-    """
     first, second = (only_first + 1) / (n + 2), (only_second + 1) / (n + 2)
     middle = first - second
     half = critical * np.sqrt((first + second - middle**2) / (n + 2))
@@ -188,30 +175,16 @@ MANY_TEXTS = 20_000
 that nothing is resampled: as exact, and its time grows no faster than the texts."""
 
 
-class HasMoments(Protocol):
-    """The moments from which an interval is computed, each [columns].
-
-    n: texts that have a value. mean: of these; m2, m3: Σ (value − mean)², and cubed.
-    low, high: the smallest and the largest value.
-    """
-
-    @property
-    def n(self) -> np.ndarray: ...
-    @property
-    def mean(self) -> np.ndarray: ...
-    @property
-    def m2(self) -> np.ndarray: ...
-    @property
-    def m3(self) -> np.ndarray: ...
-    @property
-    def low(self) -> np.ndarray: ...
-    @property
-    def high(self) -> np.ndarray: ...
-
-
 @dataclass(frozen=True)
 class Moments:
-    """As :class:`HasMoments`; without texts the mean is 0."""
+    """From which the intervals of means are computed, each [columns].
+
+    Attributes:
+        n: texts that have a value.
+        mean: of these; 0 without any.
+        m2, m3: Σ (value − mean)², and cubed.
+        low, high: the smallest and the largest value.
+    """
 
     n: np.ndarray
     mean: np.ndarray
@@ -223,15 +196,29 @@ class Moments:
 
 def moments(values: np.ndarray) -> Moments:
     """Of columns; values [texts, columns], NaN where a text has none."""
-    real = ~np.isnan(values)
-    n = real.sum(0)
-    mean = np.where(real, values, 0.0).sum(0) / np.maximum(n, 1)
+    n, total, m2, m3 = np.zeros((4, values.shape[1]))
+    low, high = (np.full(values.shape[1], end) for end in (np.inf, -np.inf))
     with np.errstate(invalid="ignore", over="ignore"):  # of infinite values
-        centred = np.where(real, values - mean, 0.0)
-        m2, m3 = (centred**2).sum(0), (centred**3).sum(0)
-    low = np.where(real, values, np.inf).min(0, initial=np.inf)
-    high = np.where(real, values, -np.inf).max(0, initial=-np.inf)
-    return Moments(n, mean, m2, m3, low, high)
+        for some in _in_parts(values):
+            n += (~np.isnan(some)).sum(0)
+            total += np.nansum(some, axis=0)
+            low, high = np.fmin(low, np.fmin.reduce(some)), np.fmax(high, np.fmax.reduce(some))
+        mean = total / np.maximum(n, 1)
+        for some in _in_parts(values):
+            centred = np.where(np.isnan(some), 0.0, some - mean)
+            m2 += (centred**2).sum(0)
+            m3 += (centred**3).sum(0)
+    return Moments(n.astype(int), mean, m2, m3, low, high)
+
+
+AT_ONCE = 2**14
+"""Texts that are summed together, so that a sum over many holds no copy of them all."""
+
+
+def _in_parts(values: np.ndarray) -> Iterator[np.ndarray]:
+    """The texts of [texts, ...], some at a time."""
+    for start in range(0, len(values), AT_ONCE):
+        yield values[start : start + AT_ONCE]
 
 
 def mean_interval(values: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
@@ -251,7 +238,7 @@ def mean_interval(values: np.ndarray, *, critical: float = ONE_COLUMN) -> np.nda
     return interval_of(moments(values), critical=critical)
 
 
-def interval_of(of: HasMoments, *, critical: float = ONE_COLUMN) -> np.ndarray:
+def interval_of(of: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
     """As :func:`mean_interval`, from moments; clipped to the smallest and largest value.
 
     The interval stays in the range of the texts, so in that of any share or correlation
@@ -263,9 +250,7 @@ def interval_of(of: HasMoments, *, critical: float = ONE_COLUMN) -> np.ndarray:
     return np.where(of.n > 0, ends.clip(of.low, of.high), np.nan)
 
 
-def difference_interval(
-    of: HasMoments, other: HasMoments, *, critical: float = ONE_COLUMN
-) -> np.ndarray:
+def difference_interval(of: Moments, other: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
     """Intervals of mean − mean of other texts, [2, columns]; NaN where a side has none.
 
     Degrees of freedom are those of Welch 1947.
@@ -358,33 +343,46 @@ def mean_estimates(values: np.ndarray) -> list[Estimate]:
     ]
 
 
-def function_estimate(values: np.ndarray, of_means: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+def function_estimate(
+    columns: Sequence[np.ndarray], of_means: Callable[[np.ndarray], np.ndarray]
+) -> Estimate:
     """A function of several means over the same texts, with its interval.
 
     Of Tukey's pseudo-values n·f − (n − 1)·f(without the text) as of any values: their
     mean is f without its bias to first order (Miller 1974, "The jackknife").
 
     Args:
-        values: [texts, columns]; texts with a NaN in any column are left out.
+        columns: each [texts]; texts with a NaN in any of them are left out.
         of_means: [..., columns] -> [...]; NaN where it is undefined.
 
     Returns:
         n is 0 where no text has all columns, or the number is undefined.
     """
-    real = values[~np.isnan(values).any(1)]
-    n = len(real)
+    n, total = 0, np.zeros(len(columns))
+    for some in _with_all(columns):
+        n, total = n + len(some), total + some.sum(0)
     if not n:
         return Estimate(float("nan"), None, 0)
-    mean = real.mean(0)
+    mean = total / n
     value = float(of_means(mean))
     if np.isnan(value):
         return Estimate(value, None, 0)
-    without = of_means((n * mean - real) / (n - 1)) if n > 1 else np.array(np.nan)
-    if not np.isfinite(without).all():
+    pseudo, done = np.full(n, np.nan), 0
+    for some in _with_all(columns) if n > 1 else ():
+        without = of_means((n * mean - some) / (n - 1))
+        pseudo[done : done + len(some)] = n * value - (n - 1) * without
+        done += len(some)
+    if not np.isfinite(pseudo).all():
         return Estimate(value, None, n)
-    pseudo = n * value - (n - 1) * without
     low, high = mean_interval(pseudo[:, None])[:, 0].tolist()
     return Estimate(value, (min(low, value), max(high, value)), n)
+
+
+def _with_all(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """The texts that have a value in all columns, some at a time: [texts, columns]."""
+    for some in zip(*map(_in_parts, columns), strict=True):
+        texts = np.stack(some, axis=1)
+        yield texts[~np.isnan(texts).any(1)]
 
 
 def student_t(degrees: int, level: float = 0.95) -> float:
@@ -400,16 +398,12 @@ def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
         share: whether the mean is a share of texts; where all values are 0 or 1 the
             interval is then the exact one.
     """
-    real = np.asarray(values, dtype=np.float64)
-    real = real[~np.isnan(real)]
-    if not len(real):
-        return Estimate(float("nan"), None, 0)
-    if share and is_share(real[:, None])[0]:
-        interval = share_interval(real.sum(), np.array(len(real)))
-    else:
-        interval = mean_interval(real[:, None])[:, 0]
-    low, high = interval.tolist()
-    return Estimate(float(real.mean()), (low, high), len(real))
+    column = np.asarray(values, dtype=np.float64)[:, None]
+    if share and is_share(column)[0]:
+        n = (~np.isnan(column)).sum(0)
+        low, high = share_interval(np.nansum(column, 0), n)[:, 0].tolist()
+        return Estimate(float(np.nanmean(column)), (low, high), int(n[0]))
+    return mean_estimates(column)[0]
 
 
 # --- many means at once -----------------------------------------------------------------------

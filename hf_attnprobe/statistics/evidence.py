@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import Estimate, function_estimate, mean_estimate, student_t
-from hf_attnprobe.statistics.rows import Rows, Texts
+from hf_attnprobe.statistics.rows import Rows, Texts, mean_of
 from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, stopping_of, widened
 from hf_attnprobe.statistics.summary import Control, at_site, draws_of, site_of_model
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -22,7 +22,8 @@ class Evidence:
 
     Attributes:
         texts: of the model.
-        draws: of every draw of its control, the same texts; none without a control.
+        control: the means over the draws of its control, of the same texts; None without one.
+        draws: each of these draws.
         words: of the kind of prediction.
         stopping: where the audit may have stopped before all texts were done.
         shares_draws: whether a draw is one for all texts (a model with other weights),
@@ -31,14 +32,11 @@ class Evidence:
     """
 
     texts: Texts
+    control: Texts | None = None
     draws: tuple[Texts, ...] = ()
     words: Words = CLASSES
     stopping: Stopping | None = None
     shares_draws: bool = False
-
-    @property
-    def has_control(self) -> bool:
-        return bool(self.draws)
 
     def column(self, name: str) -> np.ndarray:
         """A statistic of the model by text; NaN where there is none."""
@@ -46,19 +44,9 @@ class Evidence:
 
     def control_column(self, name: str) -> np.ndarray:
         """The mean over the control's draws by text; NaN where there is none."""
-        columns = np.array([draw.values(name) for draw in self.draws])
-        columns = columns.reshape(len(self.draws), len(self.texts))
-        n_known = (~np.isnan(columns)).sum(0)
-        known = np.full(len(self.texts), np.nan)
-        np.divide(np.nansum(columns, 0), n_known, out=known, where=n_known > 0)
-        return known
-
-    @property
-    def control(self) -> pd.DataFrame:
-        """The means over the control's draws, of every statistic that one of them has."""
-        names = dict.fromkeys(name for draw in self.draws for name in draw.names)
-        columns = {name: self.control_column(name) for name in names}
-        return pd.DataFrame(columns, index=self.texts.index)
+        if self.control is None:
+            return np.full(len(self.texts), np.nan)
+        return self.control.values(name)
 
     def mean(self, name: str) -> Estimate:
         """A statistic of the model; n is 0 where there is none."""
@@ -110,14 +98,14 @@ class Evidence:
             share: their means, each [...], to the agreement [...]; 1 is the best.
         """
         n = len(names)
-        columns = [*map(self.column, names), *map(self.control_column, names)]
 
         def of_means(means: np.ndarray) -> np.ndarray:
             own, control = share(*means[..., :n].T), share(*means[..., n:].T)
             room = np.where(control < 1, 1 - control, np.nan)
             return (own - control) / room
 
-        found = function_estimate(np.stack(columns, 1), of_means)
+        columns = [*map(self.column, names), *map(self.control_column, names)]
+        found = function_estimate(columns, of_means)
         found = self._over_draws(found, lambda e: e.share_beyond_control(names, share).value)
         if found.ci95 is None:
             return found
@@ -130,23 +118,22 @@ class Evidence:
 
         n is 0 of a control that there is not.
         """
-        if control and not self.has_control:
+        if control and self.control is None:
             return Estimate(float("nan"), None, 0)
-        own = [self.column(name) for name in names]
-        theirs = [self.control_column(name) for name in names]
-        both = np.stack([*own, *theirs] if self.has_control else own, 1)
-        chosen = both[:, len(names) :] if control else both[:, : len(names)]
-        chosen = chosen + 0 * both.sum(1, keepdims=True)
-        return function_estimate(chosen, lambda means: share(*means.T))
+        theirs = () if self.control is None else map(self.control.values, names)
+        columns = [*map(self.column, names), *theirs]
+        side = slice(len(names), None) if control else slice(len(names))
+        return function_estimate(columns, lambda means: share(*means[..., side].T))
 
     def of_draw(self, draw: Texts) -> "Evidence":
         """This evidence with a single draw of the control."""
-        return replace(self, draws=(draw,))
+        return replace(self, control=draw, draws=(draw,))
 
-    def of(self, texts: pd.Index) -> "Evidence":
-        """This evidence on some of the texts."""
-        draws = tuple(draw.of(texts) for draw in self.draws)
-        return replace(self, texts=self.texts.of(texts), draws=draws)
+    def where(self, wanted: np.ndarray) -> "Evidence":
+        """This evidence on the texts that are wanted, bool [texts]."""
+        control = None if self.control is None else self.control.where(wanted)
+        draws = tuple(draw.where(wanted) for draw in self.draws)
+        return replace(self, texts=self.texts.where(wanted), control=control, draws=draws)
 
     def _over_draws(self, found: Estimate, of_draw: Callable[["Evidence"], float]) -> Estimate:
         """The interval widened by the spread of draws that all texts share.
@@ -202,5 +189,10 @@ def evidence_of(
     if site is None:
         return None
     texts = at_site(rows, site)
-    draws = tuple(at_site(draw, site).of(texts.index) for draw in draws_of(control))
-    return Evidence(texts, draws, words, stopping_of(rows), shares_draws)
+    held = draws_of(control)
+
+    def beside(draw: Rows) -> Texts:
+        return at_site(draw, site).of(texts.index)
+
+    mean, draws = beside(mean_of(held)) if held else None, tuple(map(beside, held))
+    return Evidence(texts, mean, draws, words, stopping_of(rows), shares_draws)

@@ -121,16 +121,6 @@ class Rows:
         names = pd.MultiIndex.from_tuples(self.columns, names=COLUMNS) if self.columns else None
         return pd.DataFrame(self.matrix(self.columns), index=self.index, columns=names)
 
-    def by_name(self) -> pd.DataFrame:
-        """A text per row, and a column per statistic: its mean over tests and sites.
-
-        Without texts and statistics that have no value.
-        """
-        wide = self.wide()
-        if not self.columns:
-            return wide
-        return wide.T.groupby("statistic").mean().T.dropna(how="all").dropna(how="all", axis=1)
-
     def of_heads(self, statistic: str) -> pd.DataFrame:
         """A statistic of single heads, texts by (layer, head); without empty ones."""
         own = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
@@ -204,23 +194,28 @@ def _in_memory(rows: pd.DataFrame) -> Rows:
 
 def mean_of(draws: Sequence[Rows]) -> Rows:
     """The mean over the draws of a control, of each value over those that have it."""
-    ids = np.unique(np.concatenate([np.empty(0, np.int64), *(draw.ids for draw in draws)]))
-    columns = tuple(sorted({column for draw in draws for column in draw.columns}))
-    places = [np.searchsorted(ids, draw.ids) for draw in draws]
+    if not draws:
+        return nothing()
+    ids = draws[0].ids
+    if not all(np.array_equal(ids, draw.ids) for draw in draws):
+        ids = np.unique(np.concatenate([draw.ids for draw in draws]))
+    places = [_places(draw.ids, ids) for draw in draws]
+    known = [frozenset(draw.columns) for draw in draws]
+    columns = tuple(sorted(frozenset().union(*known)))
 
-    def with_column(column: Column) -> Iterator[tuple[Rows, np.ndarray]]:
-        for draw, own in zip(draws, places, strict=True):
-            if column in draw.columns:
+    def with_column(column: Column) -> Iterator[tuple[Rows, np.ndarray | slice]]:
+        for draw, own, its_columns in zip(draws, places, known, strict=True):
+            if column in its_columns:
                 yield draw, own
 
     def read(column: Column) -> np.ndarray:
-        total, n_known = np.zeros((2, len(ids)))
+        total, n_known = np.zeros(len(ids)), np.zeros(len(ids), dtype=np.int32)
         for draw, own in with_column(column):
             values = draw.read(column)
-            total[own] += np.nan_to_num(values)
+            total[own] += np.where(np.isnan(values), 0.0, values)
             n_known[own] += ~np.isnan(values)
         with np.errstate(invalid="ignore"):
-            return total / n_known  # NaN where no draw has a value
+            return np.divide(total, n_known, out=total)  # NaN where no draw has a value
 
     def is_there(column: Column) -> np.ndarray:
         found = np.zeros(len(ids), dtype=bool)
@@ -229,6 +224,11 @@ def mean_of(draws: Sequence[Rows]) -> Rows:
         return found
 
     return Rows(ids, columns, read, is_there)
+
+
+def _places(ids: np.ndarray, among: np.ndarray) -> np.ndarray | slice:
+    """Where ids are among others that have them all; all of them need no list of places."""
+    return slice(None) if len(ids) == len(among) else np.searchsorted(among, ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +279,16 @@ class Texts:
         """A statistic by text; NaN where there is none."""
         return self.read(name) if name in self.names else np.full(len(self), np.nan)
 
+    def known_values(self, name: str) -> np.ndarray:
+        """A statistic of the texts that have it."""
+        values = self.values(name)
+        return values[~np.isnan(values)]
+
+    def less(self, name: str, other: str) -> np.ndarray:
+        """A statistic minus another, [texts]; NaN where there is none of one of them."""
+        values = self.values(name).copy()
+        return np.subtract(values, self.values(other), out=values)
+
     def frame(self, names: Sequence[str] | None = None) -> pd.DataFrame:
         """Some statistics, or all, a text per row."""
         wanted = self.names if names is None else names
@@ -289,10 +299,17 @@ class Texts:
         names = tuple(n for n in self.names if not np.isnan(self.read(n)).all())
         return replace(self, names=names)
 
+    def where(self, wanted: np.ndarray) -> "Texts":
+        """The texts that are wanted, bool [texts]."""
+        return replace(self, index=self.index[wanted], read=lambda name: self.read(name)[wanted])
+
     def of(self, texts: pd.Index) -> "Texts":
         """Other texts in the order given; those that are not here have no values."""
-        places = np.searchsorted(self.index, texts).clip(max=len(self) - 1)
-        places[self.index.to_numpy()[places] != texts.to_numpy()] = -1
+        if self.index.equals(texts):
+            return self
+        places = np.searchsorted(self.index, texts)
+        ids = np.append(self.index.to_numpy(), -1)  # of the place behind all
+        places[ids[places] != texts.to_numpy()] = -1
 
         def read(name: str) -> np.ndarray:
             values = np.append(self.read(name), np.nan)  # of the place −1

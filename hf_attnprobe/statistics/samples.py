@@ -5,13 +5,18 @@ hash needs no seed to be the same everywhere, and fewer texts are among more.
 """
 
 import hashlib
+import heapq
 from collections.abc import Iterable, Sequence
 
 
-def by_hash(ids: Sequence[int]) -> list[int]:
-    """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order."""
-    digests = [hashlib.sha256(str(i).encode()).digest() for i in ids]
-    return sorted(range(len(ids)), key=digests.__getitem__)
+def by_hash(ids: Sequence[int], limit: int | None = None) -> list[int]:
+    """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order, or the first of it."""
+
+    def digest(place: int) -> bytes:
+        return hashlib.sha256(str(ids[place]).encode()).digest()
+
+    n = len(ids) if limit is None else limit
+    return heapq.nsmallest(n, range(len(ids)), key=digest)
 
 
 def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[int]:
@@ -23,7 +28,7 @@ def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[i
     >>> sample(range(10), range(10), 3), sample(range(10), range(10), 4)
     ([4, 8, 9], [3, 4, 8, 9])
     """
-    return [rows[k] for k in sorted(by_hash(ids)[:limit])]
+    return [rows[k] for k in sorted(by_hash(ids, limit))]
 
 
 def random_order(ids: Iterable[int], seed: int) -> list[int]:

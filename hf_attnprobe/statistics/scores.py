@@ -24,6 +24,7 @@ from hf_attnprobe.statistics.estimates import (
     percentile_interval,
     resample_counts,
 )
+from hf_attnprobe.statistics.rows import Texts
 
 
 # --- F1, accuracy, area under the curve -------------------------------------------------------
@@ -313,33 +314,35 @@ class NumberQuality:
     n_labelled: int
 
 
-def quality(predictions: pd.DataFrame) -> Quality:
+def quality(predictions: Texts) -> Quality:
     """Accuracy, saturation and calibration.
 
     Args:
-        predictions: a text per row, with ``predicted_class``, ``probability`` and
+        predictions: of the texts, with ``predicted_class``, ``probability`` and
             ``label``, which is −1 for a text without one. Where there is ``correct``, a
             text has several labels; ``label@name`` is then 1, 0 or −1 for each, or
             ``label_share@name`` the share of its labels that are this one.
     """
-    probability = predictions.probability.to_numpy(dtype=np.float64)
-    sure = mean_estimate(probability)
+    sure = mean_estimate(predictions.values("probability"))
     if "correct" in predictions:
-        return _of_parts(predictions, sure)
-    is_labelled = (predictions.label >= 0).to_numpy()
+        return _of_parts(predictions.frame(), sure)
+    label = predictions.values("label")
+    is_labelled = label >= 0
     n, n_labelled = len(predictions), int(is_labelled.sum())
     if not n_labelled:
         return Quality(None, None, None, sure, None, n, 0)
-    label = predictions.label.to_numpy()[is_labelled]
-    is_right = (predictions.predicted_class.to_numpy()[is_labelled] == label).astype(np.float64)
+    label = label[is_labelled]
+    is_right = predictions.values("predicted_class")[is_labelled] == label
     names, sizes = np.unique(label, return_counts=True)
-    is_majority = (label == names[sizes.argmax()]).astype(np.float64)
+    is_majority = label == names[sizes.argmax()]
     return Quality(
         accuracy=mean_estimate(is_right, share=True),
         majority=float(is_majority.mean()),
-        beyond_majority=_difference(is_right - is_majority),
+        beyond_majority=_difference(is_right.astype(np.int8) - is_majority),
         top_probability=sure,
-        calibration_error=_calibration_error(probability[is_labelled], is_right),
+        calibration_error=_calibration_error(
+            predictions.values("probability")[is_labelled], is_right
+        ),
         n=n,
         n_labelled=n_labelled,
     )
@@ -397,19 +400,19 @@ def met_by_majority(labelled: pd.DataFrame) -> np.ndarray | None:
     return shares[shares.mean().idxmax()].to_numpy(dtype=np.float64)
 
 
-def number_quality(predictions: pd.DataFrame, *, seed: int = 0) -> NumberQuality | None:
+def number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:
     """Error and R² of predicted numbers; None where texts have no labels.
 
     Args:
-        predictions: a text per row, with ``value`` and ``labelled_value``, which is NaN
+        predictions: of the texts, with ``value`` and ``labelled_value``, which is NaN
             for a text without one.
         seed: of the bootstrap.
     """
-    labelled = predictions[predictions.labelled_value.notna()]
-    if not len(labelled):
+    wanted = predictions.values("labelled_value")
+    is_labelled = ~np.isnan(wanted)
+    if not is_labelled.any():
         return None
-    said = labelled.value.to_numpy(dtype=np.float64)
-    wanted = labelled.labelled_value.to_numpy(dtype=np.float64)
+    said, wanted = predictions.values("value")[is_labelled], wanted[is_labelled]
     if len(said) > MANY_TEXTS:
         explained = _r_squared_of_many(said, wanted)
     else:
@@ -427,7 +430,7 @@ def number_quality(predictions: pd.DataFrame, *, seed: int = 0) -> NumberQuality
 def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
     """As a function of means, whose interval is the jackknife's."""
     wanted_less = wanted - wanted.mean()
-    squares = np.stack([(wanted - said) ** 2, wanted_less**2, wanted_less], axis=1)
+    squares = (wanted - said) ** 2, wanted_less**2, wanted_less
 
     def of_means(means: np.ndarray) -> np.ndarray:
         missed, spread = means[..., 0], means[..., 1] - means[..., 2] ** 2

@@ -4,7 +4,7 @@ Pure: a data frame in, statistics and plain words out.
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -12,7 +12,13 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
-from hf_attnprobe.statistics.estimates import KeyedEstimate, is_share, mean_interval, share_interval
+from hf_attnprobe.statistics.estimates import (
+    KeyedEstimate,
+    interval_of,
+    is_share,
+    moments,
+    share_interval,
+)
 from hf_attnprobe.statistics.rows import COLUMNS, PREDICTION, Column, Rows, Texts
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -109,10 +115,14 @@ def groups_of_texts(
     rows: Rows, texts: pd.Index, label_names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """All texts, and those of each class that is predicted, by name: bool [texts]."""
-    groups = {ALL_TEXTS: np.ones(len(texts), dtype=bool)}
-    predicted = predictions_of(rows, ("predicted_class",)).reindex(texts)
-    for k, name in enumerate(group_names(label_names) if predicted.shape[1] else ()):
-        groups[name] = (predicted.predicted_class == k).to_numpy()
+    everyone = {ALL_TEXTS: np.ones(len(texts), dtype=bool)} if len(texts) else {}
+    return everyone | groups_by_class(predictions_of(rows).of(texts), label_names)
+
+
+def groups_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The texts of each class that is predicted, by its name: bool [texts]."""
+    predicted = predictions.values("predicted_class")
+    groups = {name: predicted == k for k, name in enumerate(group_names(label_names))}
     return {name: members for name, members in groups.items() if members.any()}
 
 
@@ -132,28 +142,23 @@ def _describe(
     values: np.ndarray, columns: Sequence[Column], group: str, readings: Readings
 ) -> list[Statistic]:
     """One statistic per column of values [texts, columns]."""
-    low, high = mean_interval(values)
+    of = moments(values)
+    ends = interval_of(of)
     declared = [is_declared_share(test, name, readings) for test, name, *_ in columns]
     shares = is_share(values) & declared
-    of_shares = values[:, shares]
-    sizes = (~np.isnan(of_shares)).sum(0)
-    low[shares], high[shares] = share_interval(np.nansum(of_shares, 0), sizes)
+    ends[:, shares] = share_interval((of.n * of.mean)[shares].round(), of.n[shares])
     described = []
-    for k, column in enumerate(columns):
-        real = values[~np.isnan(values[:, k]), k]
-        mean, median, std = (
-            float(f(real)) if len(real) else float("nan") for f in (np.mean, np.median, np.std)
-        )
+    for k, (column, n) in enumerate(zip(columns, of.n.tolist(), strict=True)):
         described.append(
             Statistic(
                 *column,
                 group,
-                value=mean,
-                ci95=(float(low[k]), float(high[k])),
-                n=len(real),
-                median=median,
-                std=std,
-                undefined=len(values) - len(real),
+                value=float(of.mean[k]) if n else float("nan"),
+                ci95=(float(ends[0, k]), float(ends[1, k])),
+                n=n,
+                median=quantiles(values[:, k], [0.5])[0],
+                std=float(np.sqrt(of.m2[k] / n)) if n else float("nan"),
+                undefined=len(values) - n,
             )
         )
     return described
@@ -245,14 +250,9 @@ def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
     return heads[0] if len(heads) == 1 else None
 
 
-def predictions_of(
-    rows: Rows | pd.DataFrame, statistics: Collection[str] | None = None
-) -> pd.DataFrame:
-    """The rows about predictions, a text per row; some of their statistics, or all."""
-    own = Rows.of(rows).select(
-        lambda test, name, *_: test == PREDICTION and (statistics is None or name in statistics)
-    )
-    return Texts.among(own).frame()
+def predictions_of(rows: Rows | pd.DataFrame) -> Texts:
+    """What is said of the texts' predictions."""
+    return Texts.among(Rows.of(rows).select(lambda test, *_: test == PREDICTION))
 
 
 def at_site(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
@@ -279,11 +279,24 @@ def bin_names() -> list[str]:
     return names
 
 
-def attention_bin(max_attention: pd.Series) -> pd.Series:
-    """The name of the bin of every text's largest weight."""
-    names = bin_names()
-    bins = pd.cut(max_attention, ATTENTION_BINS, right=False, labels=names)
-    return bins.fillna(names[-1])  # a weight of exactly 1
+def attention_bin(max_attention: np.ndarray | pd.Series) -> pd.Categorical:
+    """The name of the bin of every text's largest weight; none without a weight."""
+    weights = np.asarray(max_attention, dtype=np.float64)
+    number = np.digitize(weights, ATTENTION_BINS[1:-1]).astype(np.int8)
+    number[np.isnan(weights)] = -1
+    return pd.Categorical.from_codes(number, bin_names(), ordered=True)
+
+
+QUARTERS = (0.25, 0.5, 0.75)
+
+
+def quantiles(values: np.ndarray | pd.Series, shares: Sequence[float] = QUARTERS) -> list[float]:
+    """Quantiles of the values that there are; NaN without any."""
+    own = np.asarray(values, dtype=np.float64)
+    own = own[~np.isnan(own)]
+    if not len(own):
+        return [float("nan")] * len(shares)
+    return np.quantile(own, shares, overwrite_input=True).tolist()
 
 
 @dataclass(frozen=True)
@@ -306,25 +319,29 @@ class GapBin:
     negative: float
 
 
-def js_by_gap(delta_attention: pd.Series, delta_js: pd.Series) -> Iterator[GapBin]:
+def js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
     """ΔJS in tenths of Δα that some text is in (Serrano & Smith 2019, Section 4.2).
 
     Args:
-        delta_attention: how much larger the largest weight is than the other one.
+        delta_attention: how much larger the largest weight is than the other one, [texts].
         delta_js: how much farther the output moves without it. Texts without a value of
             either are left out.
     """
-    both = pd.DataFrame({"gap": delta_attention, "js": delta_js}).dropna()
-    number = (both.gap * N_GAP_BINS + BY_ROUNDING).astype(int)
-    for k, texts in both.js.groupby(number.clip(0, N_GAP_BINS - 1)):
+    number = np.floor(np.asarray(delta_attention) * N_GAP_BINS + BY_ROUNDING)
+    number = number.clip(0, N_GAP_BINS - 1)
+    delta_js = np.asarray(delta_js)
+    for k in range(N_GAP_BINS):
+        texts = delta_js[(number == k) & ~np.isnan(delta_js)]
+        if not len(texts):
+            continue
         low, high = k / N_GAP_BINS, (k + 1) / N_GAP_BINS
         end = "]" if k == N_GAP_BINS - 1 else ")"
-        first, median, third = texts.quantile([0.25, 0.5, 0.75])
+        first, median, third = quantiles(texts)
         yield GapBin(
             f"[{low:.1f}, {high:.1f}{end}",
             (k + 0.5) / N_GAP_BINS,
             len(texts),
-            float(median),
-            (float(first), float(third)),
+            median,
+            (first, third),
             float((texts < -BY_ROUNDING).mean()),
         )
