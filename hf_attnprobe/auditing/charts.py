@@ -114,7 +114,7 @@ def evidence_at(
 def _classes(everything: Evidence, predictions: Texts, classes: Sequence[str]) -> Iterator[Group]:
     """The predicted classes, if they are known and few."""
     number = predictions.of(everything.texts.index).values("predicted_class")
-    found = sorted(int(k) for k in np.unique(number[~np.isnan(number)]))
+    found = sorted(int(k) for k in pd.unique(number) if k == k)
     if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
         for k in found:
             yield Group(f"predicted {classes[k]}", k, everything.where(number == k))
@@ -555,7 +555,7 @@ def js_against_attention(evidence: SiteEvidence) -> Chart | None:
         kind="points",
         x_label="Δα: largest weight minus the other one",
         y_label="ΔJS of the output, nats",
-        series=(_points(evidence.values.index.to_numpy()[both], gap, js), _medians(gap, js)),
+        series=(_points(evidence.values.ids()[both], gap, js), _medians(gap, js)),
         references=(Reference("no difference", 0.0),),
         bars="middle half of the texts",
         x_range=(0.0, 1.0),

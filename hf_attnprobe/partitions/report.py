@@ -16,6 +16,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.hardware import large_arrays_apart
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.plan import Plan, read_part, read_plan, records, rows_ending
 from hf_attnprobe.partitions.store import Store
@@ -90,6 +91,7 @@ def job_report(job: str | Path) -> Report:
         AttnProbeError: there is no plan, no finished partition, or a part is not the one
             that its record vouches for.
     """
+    large_arrays_apart()
     opened = open_job(job)
     plan = opened.plan
     if not opened.records:

@@ -414,24 +414,25 @@ class _Pair(NamedTuple):
 
 def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
     """Every pair of one test in which some text has both values."""
+
+    def less(name: str, other: str) -> np.ndarray:
+        return texts.values(name) - texts.values(other)
+
+    def by_removals(first: str, second: str) -> np.ndarray:
+        """1 where the first flips a decision with fewer removals, −1 where the second."""
+        sides = np.sign(less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
+        never = np.sign(less(f"never_flips@{second}", f"never_flips@{first}"))
+        return np.where(sides == 0, never, sides)
+
     if {"top_flips", "random_flips"} <= {*texts.names}:  # the largest weight, a random one
-        yield _Pair("flips", "mcnemar", "top", "random", texts.less("top_flips", "random_flips"))
+        yield _Pair("flips", "mcnemar", "top", "random", less("top_flips", "random_flips"))
     for family in MEANS[test]:
         known = _by_ranking(texts, family)
-        for first, second in _names(list(known), against) if family == "fraction_to_flip" else ():
-            yield _Pair("fewer_removals", "sign", first, second, _sides(texts, first, second))
-        for first, second in _names(list(known), against):
-            yield _Pair(
-                family, "permutation", first, second, texts.less(known[first], known[second])
-            )
-
-
-def _sides(texts: Texts, first: str, second: str) -> np.ndarray:
-    """1 where the first ranking flips a decision with fewer removals, −1 the second, [texts]."""
-    sides = np.sign(texts.less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
-    is_tie = sides == 0
-    sides[is_tie] = np.sign(texts.less(f"never_flips@{second}", f"never_flips@{first}")[is_tie])
-    return sides
+        names = _names(list(known), against)
+        for pair in names if family == "fraction_to_flip" else ():
+            yield _Pair("fewer_removals", "sign", *pair, by_removals(*pair))
+        for pair in names:
+            yield _Pair(family, "permutation", *pair, less(*(known[side] for side in pair)))
 
 
 def _measured(
@@ -442,6 +443,7 @@ def _measured(
     while some := [*itertools.islice(pairs, max(1, AT_ONCE // max(1, len(texts))))]:
         some = [pair for pair in some if not np.isnan(pair.gaps).all()]
         found += _measured_together(test, some, texts, stopping, seed) if some else []
+        del some  # before the next are read
     adjusted = holm([c.p_value for c in found])
     return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
 

@@ -206,8 +206,8 @@ def moments(values: np.ndarray) -> Moments:
         mean = total / np.maximum(n, 1)
         for some in _in_parts(values):
             centred = np.where(np.isnan(some), 0.0, some - mean)
-            m2 += (centred**2).sum(0)
-            m3 += (centred**3).sum(0)
+            squares = centred**2
+            m2, m3 = m2 + squares.sum(0), m3 + (squares * centred).sum(0)
     return Moments(n.astype(int), mean, m2, m3, low, high)
 
 

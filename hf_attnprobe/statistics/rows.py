@@ -209,7 +209,7 @@ def mean_of(draws: Sequence[Rows]) -> Rows:
                 yield draw, own
 
     def read(column: Column) -> np.ndarray:
-        total, n_known = np.zeros(len(ids)), np.zeros(len(ids), dtype=np.int32)
+        total, n_known = np.zeros(len(ids)), np.zeros(len(ids), dtype=np.int16)
         for draw, own in with_column(column):
             values = draw.read(column)
             total[own] += np.where(np.isnan(values), 0.0, values)
@@ -236,12 +236,14 @@ class Texts:
     """The values of texts at one site, a statistic read when it is asked for.
 
     Attributes:
-        index: ids of the texts, ascending.
+        n: texts.
+        ids: of them, ascending, [texts].
         names: of the statistics.
         read: the values of one of them, [texts].
     """
 
-    index: pd.Index
+    n: int
+    ids: Callable[[], np.ndarray]
     names: tuple[str, ...]
     read: Callable[[str], np.ndarray]
 
@@ -255,15 +257,25 @@ class Texts:
         """What was measured at all; of columns of one name the first."""
         own = rows.measured()
         columns = {c[1]: c for c in reversed(own.columns)}
-        return cls(own.index, tuple(reversed(columns)), lambda name: own.read(columns[name]))
+        names = tuple(reversed(columns))
+        return cls(len(own), lambda: own.ids, names, lambda name: own.read(columns[name]))
 
     @classmethod
     def of_frame(cls, frame: pd.DataFrame) -> "Texts":
         """Those of a frame with a text per row and a statistic per column."""
-        return cls(frame.index, tuple(frame), lambda name: frame[name].to_numpy(np.float64))
+
+        def read(name: str) -> np.ndarray:
+            return frame[name].to_numpy(np.float64)
+
+        return cls(len(frame), frame.index.to_numpy, tuple(frame), read)
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self.n
+
+    @property
+    def index(self) -> pd.Index:
+        """The ids as they label frames."""
+        return pd.Index(self.ids(), name="example_id")
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
@@ -284,11 +296,6 @@ class Texts:
         values = self.values(name)
         return values[~np.isnan(values)]
 
-    def less(self, name: str, other: str) -> np.ndarray:
-        """A statistic minus another, [texts]; NaN where there is none of one of them."""
-        values = self.values(name).copy()
-        return np.subtract(values, self.values(other), out=values)
-
     def frame(self, names: Sequence[str] | None = None) -> pd.DataFrame:
         """Some statistics, or all, a text per row."""
         wanted = self.names if names is None else names
@@ -301,18 +308,23 @@ class Texts:
 
     def where(self, wanted: np.ndarray) -> "Texts":
         """The texts that are wanted, bool [texts]."""
-        return replace(self, index=self.index[wanted], read=lambda name: self.read(name)[wanted])
+        return replace(
+            self,
+            n=int(wanted.sum()),
+            ids=lambda: self.ids()[wanted],
+            read=lambda name: self.read(name)[wanted],
+        )
 
     def of(self, texts: pd.Index) -> "Texts":
         """Other texts in the order given; those that are not here have no values."""
-        if self.index.equals(texts):
+        ids, wanted = self.ids(), texts.to_numpy()
+        if np.array_equal(ids, wanted):
             return self
-        places = np.searchsorted(self.index, texts)
-        ids = np.append(self.index.to_numpy(), -1)  # of the place behind all
-        places[ids[places] != texts.to_numpy()] = -1
+        places = np.searchsorted(ids, wanted)
+        places[np.append(ids, -1)[places] != wanted] = -1
 
         def read(name: str) -> np.ndarray:
             values = np.append(self.read(name), np.nan)  # of the place −1
             return values[places]
 
-        return replace(self, index=texts, read=read)
+        return replace(self, n=len(wanted), ids=lambda: wanted, read=read)

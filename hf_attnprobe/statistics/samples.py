@@ -8,8 +8,10 @@ import hashlib
 import heapq
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 
-def by_hash(ids: Sequence[int], limit: int | None = None) -> list[int]:
+
+def by_hash(ids: Sequence[int] | np.ndarray, limit: int | None = None) -> list[int]:
     """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order, or the first of it."""
 
     def digest(place: int) -> bytes:
@@ -19,7 +21,7 @@ def by_hash(ids: Sequence[int], limit: int | None = None) -> list[int]:
     return heapq.nsmallest(n, range(len(ids)), key=digest)
 
 
-def sample(rows: Sequence[int], ids: Sequence[int], limit: int | None) -> list[int]:
+def sample(rows: Sequence[int], ids: Sequence[int] | np.ndarray, limit: int | None) -> list[int]:
     """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
 
     A smaller sample is part of a larger one. The first rows would not do: many data
