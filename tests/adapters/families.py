@@ -8,7 +8,6 @@ import importlib
 
 import torch
 import transformers
-from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
 
 import zoo
 
@@ -128,17 +127,16 @@ TEXTS = ([3, 11, 12, 13, 14, 15, 16, 17, 2], [3, 21, 22, 23, 2], [3, 31, 32, 33,
 WORDS = ([-1, 0, 1, 1, 2, 3, 3, 3, -1], [-1, 0, 0, 1, -1], [-1, 0, 1, 2, 3, 4, -1])
 
 
-def make(family: str, *, num_labels: int = 3, attn_implementation: str | None = None, **options):
-    """A model in eval mode, and in the implementation that Transformers chooses for it."""
+def make(family, *, head=None, num_labels=3, attn_implementation=None, **options):
+    """A model in eval mode, for what its head predicts, and in the implementation that Transformers chooses for it."""
     torch.manual_seed(0)
     name, sizes = FAMILIES[family]
     config = getattr(transformers, f"{name}Config")(
         **{"pad_token_id": 0, "num_labels": num_labels} | sizes | options
     )
-    auto = (
-        AutoModelForImageClassification if family == "vit" else AutoModelForSequenceClassification
-    )
-    model = auto.from_config(config, attn_implementation=attn_implementation).eval()
+    usual = "ForImageClassification" if family == "vit" else "ForSequenceClassification"
+    kind = getattr(transformers, name + (head or usual))
+    model = kind._from_config(config, attn_implementation=attn_implementation).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:

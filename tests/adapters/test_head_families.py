@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from families import FAMILIES, SIZES, TEXTS, encode
+from families import SIZES, TEXTS, encode, make
 from torch import Tensor
 
 from hf_attnprobe import AttnProbeError, Site
@@ -39,20 +39,6 @@ CASES = [
     ("t5", "span"),
     ("bart", "span"),
 ]
-
-
-def make(family, head):
-    torch.manual_seed(0)
-    name, sizes = FAMILIES[family]
-    n_labels = 2 if head == "span" else 3
-    fields = {"pad_token_id": 0, "num_labels": n_labels} | sizes
-    config = getattr(transformers, f"{name}Config")(**fields)
-    model = getattr(transformers, name + SUFFIX[head])(config).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.normal_(0, 0.15)
-    return model.double()
 
 
 def tokens(head, row):
@@ -99,7 +85,7 @@ def by_hand(model, head, row) -> list[Tensor]:
 @pytest.mark.parametrize(("family", "head"), CASES, ids=map("-".join, CASES))
 def test_a_head_of_another_family(family, head):
     """Its own probabilities, padded or not; the identity edit; edits that arrive."""
-    model = make(family, head)
+    model = make(family, head=SUFFIX[head], num_labels=2 if head == "span" else 3).double()
     adapter = wrap(model, level="token", mask_id=MASK)
 
     def observe(rows):

@@ -146,27 +146,6 @@ def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
     torch.testing.assert_close(ours, slope[0], atol=1e-12, rtol=0)
 
 
-def test_token_logits_sum_to_the_logits():
-    model = make(num_labels=4)
-    adapter, observation = observe(model)
-    summed = torch.einsum(
-        "bs,bsn->bn", observation.read(Site(1)), adapter.token_logits(observation)
-    )
-    expected = model.double()(**batch_of(TEXTS)).logits
-    torch.testing.assert_close(summed[:3], expected[:3], atol=1e-12, rtol=0)
-
-
-def test_neither_padding_nor_batch_changes_an_observation():
-    model = make()
-    _, together = observe(model, n_keys=20)
-    for row, text in enumerate(TEXTS[:3]):
-        _, alone = observe(model, [text])
-        torch.testing.assert_close(together.probs[row], alone.probs[0], atol=1e-12, rtol=0)
-        for name in ("leave_one_out_importance", "gradient_importance"):
-            ours, theirs = (getattr(together, name)()[row, : len(text)], getattr(alone, name)()[0])
-            torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-
-
 def test_a_class_that_is_never_predicted():
     model = make(num_labels=4)
     with torch.no_grad():

@@ -151,26 +151,6 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     assert max(changes) > 1e-2  # or there is nothing to add up to
 
 
-def test_padding_batch_and_order_do_not_matter():
-    model = make(answers=ANSWERS)
-    _, whole = observe(model)
-    _, padded = observe(model, n_keys=25)
-    _, back = observe(model, PAIRS[::-1])
-    for other in (padded, back):
-        rows = range(4) if other is padded else range(3, -1, -1)
-        for row, theirs in enumerate(rows):
-            n = len(PAIRS[row][0]) + 1
-            for name in ("leave_one_out", "probs"):
-                ours, found = getattr(whole, name)[row], getattr(other, name)[theirs]
-                if name == "leave_one_out":
-                    ours, found = ours[1:n], found[1:n]
-                torch.testing.assert_close(found, ours, atol=1e-12, rtol=0)
-            found = other.gradient_importance()[theirs, :n]
-            torch.testing.assert_close(
-                found, whole.gradient_importance()[row, :n], atol=1e-12, rtol=0
-            )
-
-
 LACKING = ("LinearReadout", "HeadOutputs", "MaskedReplay", "Stack", "BlockOutputs")
 
 
@@ -263,12 +243,3 @@ def test_the_search_goes_on_from_two_tokens():
     )
     gains = torch.stack([searched[e] - on_edges[e] for e in on_edges])
     assert (gains >= -1e-12).all() and gains.max() > 0.01
-
-
-def test_the_adversary_knows_neither_padding_nor_batch():
-    model, options = make(num_labels=4), Adversarial(n_steps=20)
-    _, whole = observe(model)
-    _, padded = observe(model, n_keys=25)
-    ours, theirs = (adversarial(observation, Site(), options) for observation in (whole, padded))
-    for epsilon, found in ours.epsilon_max_jsd.items():
-        torch.testing.assert_close(theirs.epsilon_max_jsd[epsilon], found, atol=1e-8, rtol=0)

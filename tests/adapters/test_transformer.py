@@ -6,34 +6,22 @@ import families
 import pytest
 import torch
 import transformers
-from families import FAMILIES, FEW, SOME, SOME_TEXT, TEXTS, WORDS, encode, make, prepare, shared
+from families import FAMILIES, FEW, SOME, TEXTS, WORDS, encode, make, prepare, shared
 from transformers import AutoModelForSequenceClassification, BertForMaskedLM, BertModel
 
 import zoo
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.replay import least_attended
 from hf_attnprobe.adapters.transformer.taps import replacing
 from hf_attnprobe.errors import AttnProbeError
 
 
 WITHOUT_VMAP = {"bloom", "falcon"}
-UPCAST = {
-    "deberta",
-    "deberta_v2",
-    "llama",
-    "qwen2",
-    "mistral",
-    "gemma2",
-    "t5",
-    "vit",
-    "modernbert",
-    "gpt_neox",
-    "opt",
-    "gpt_neo",
-    "bloom",
-}
+UPCAST = (
+    "deberta deberta_v2 llama qwen2 mistral gemma2 t5 vit modernbert gpt_neox opt gpt_neo bloom"
+)
+"""Families that compute norms or softmax in float32, whatever they are asked for."""
 
 
 @pytest.fixture(params=SOME)
@@ -114,18 +102,6 @@ def test_layers_are_numbered_by_call_and_named_apart():
     assert adapter.layers[3].module.endswith("decoder.block.0.layer.1.EncDecAttention")
 
 
-@pytest.mark.parametrize("family", SOME_TEXT)
-def test_padding_changes_nothing(adapter):
-    together = adapter.observe(prepare(adapter))
-    for row, text in enumerate(TEXTS):
-        alone = adapter.observe(prepare(adapter, [text]))
-        torch.testing.assert_close(together.probs[row], alone.probs[0], atol=1e-6, rtol=1e-5)
-        for a, b in zip(together.attention, alone.attention, strict=True):
-            real = together.batch.mask[row]
-            torch.testing.assert_close(a[row][:, real][:, :, real], b[0], atol=1e-6, rtol=1e-5)
-            assert not a[row][:, real][:, :, ~real].any()
-
-
 def test_visible_is_where_attention_can_go(adapter):
     observation = adapter.observe(prepare(adapter))
     mask = observation.batch.mask
@@ -138,19 +114,6 @@ def test_visible_is_where_attention_can_go(adapter):
 
 
 # Edit and replay
-
-
-def test_identity_changes_nothing_and_edits_arrive(adapter, family):
-    observation = adapter.observe(prepare(adapter))
-    for layer, attention in enumerate(observation.attention):
-        same = adapter.replay(observation, {layer: attention.expand(2, *attention.shape)})
-        torch.testing.assert_close(same, observation.probs.expand_as(same), atol=1e-6, rtol=0)
-        moved = adapter.replay(
-            observation,
-            {layer: least_attended(attention, adapter.visible(observation, layer))[None]},
-        )
-        assert (moved - observation.probs).abs().max() > 1e-4
-    assert adapter.vectorises == (family not in WITHOUT_VMAP)
 
 
 def test_replay_is_a_rerun_with_the_edit(adapter):
@@ -198,18 +161,6 @@ def test_an_error_in_a_replay_is_raised_and_changes_no_mode(monkeypatch):
     assert adapter.vectorises and adapter.replay(observation, edits).shape == (1, 3, 3)
 
 
-def test_two_layers_at_once():
-    adapter = TransformerAdapter(shared("bert"))
-    observation = adapter.observe(prepare(adapter))
-    edits = {layer: random_attention(adapter, observation, layer) for layer in (1, 2)}
-    found = adapter.replay(observation, edits)
-    for copy in range(4):
-        logits = adapter.logits(
-            observation.batch.inputs, lambda n, w, s, c=copy: edits[n][c] if n in edits else w
-        )
-        torch.testing.assert_close(found[copy], logits.softmax(-1), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("vectorises", [True, False])
 @pytest.mark.parametrize(("is_short", "expected"), [(False, [1, 2]), (True, [2])])
 def test_nothing_below_the_edit_is_computed(vectorises, is_short, expected):
@@ -228,26 +179,6 @@ def test_nothing_below_the_edit_is_computed(vectorises, is_short, expected):
     assert calls == expected
 
 
-def test_the_edit_of_one_head_leaves_the_others():
-    adapter = TransformerAdapter(shared("gpt2"))
-    observation = adapter.observe(prepare(adapter))
-    edited = observation.attention[1][None].clone()
-    edited[:, :, 2] = random_attention(adapter, observation, 1, 1)[:, :, 2]
-    expected = rerun(adapter, observation, 1, edited[0])
-    torch.testing.assert_close(
-        adapter.replay(observation, {1: edited})[0], expected, atol=1e-6, rtol=0
-    )
-
-
-def test_grouped_queries_of_a_single_token():
-    adapter = TransformerAdapter(shared("llama"))
-    batch = prepare(adapter, [[11]])
-    observation = adapter.observe(batch)
-    assert [a.shape for a in observation.attention] == [(1, 4, 1, 1)] * 3
-    found = adapter.replay(observation, {1: observation.attention[1][None]})
-    torch.testing.assert_close(found[0], observation.probs)
-
-
 # Gradients
 
 
@@ -262,8 +193,7 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
     observation = adapter.observe(prepare(adapter, [TEXTS[0], [3, *range(21, 28), 2]]))
     target = observation.target(None)
     slopes = adapter.attention_gradient(observation, target)
-    # models that compute norms or softmax in float32 whatever they are asked for leave only its digits
-    step, tolerance = (1e-2, 2e-3) if family in UPCAST else (1e-3, 1e-6)
+    step, tolerance = (1e-2, 2e-3) if family in UPCAST.split() else (1e-3, 1e-6)
     for layer, (attention, slope) in enumerate(zip(observation.attention, slopes, strict=True)):
         edit = attention[None].clone().requires_grad_()
         explained = adapter.replay(observation, {layer: edit})[0].gather(-1, target[:, None]).sum()
@@ -295,7 +225,7 @@ def test_gradient_times_input_matches_finite_differences(family):
     batch, target = observation.batch, observation.target(None)
     found = adapter.gradient(observation, target)
     assert not adapter.gradient(observation, target)[~batch.mask].any()
-    step, tolerance = (1e-2, 1e-3) if family in UPCAST else (1e-3, 1e-6)
+    step, tolerance = (1e-2, 1e-3) if family in UPCAST.split() else (1e-3, 1e-6)
     for place in (1, 3):  # scaling an embedding by 1 + h moves the output by h · gradient · input
 
         def explain(h, place=place):
@@ -339,21 +269,6 @@ def test_gradient_is_taken_behind_a_norm_that_would_make_it_vanish(adapter):
 # Leave-one-out, words, read-out
 
 
-@pytest.mark.parametrize("family", SOME_TEXT)
-def test_leave_one_out_is_the_shorter_text(adapter):
-    observation = adapter.observe(prepare(adapter))
-    adapter.tokens_per_pass = 30
-    found = adapter.leave_one_out(observation)
-    for row, text in enumerate(TEXTS):
-        assert torch.equal(found[row, 0], observation.probs[row])
-        for place, without in zip(
-            range(1, len(text) - 1), found[row, observation.batch.content_mask[row]], strict=True
-        ):
-            shorter = [*text[:place], *text[place + 1 :]]
-            expected = adapter.observe(prepare(adapter, [shorter])).probs[0]
-            torch.testing.assert_close(without, expected, atol=1e-6, rtol=1e-5)
-
-
 def test_words_are_explained_as_one():
     model = shared("bert")
     words, tokens = TransformerAdapter(model), TransformerAdapter(model, level="token")
@@ -379,14 +294,6 @@ def test_words_are_explained_as_one():
     without = words.observe(prepare(words, [[3, 11, 12, 13, 14, 2]])).probs[0]
     torch.testing.assert_close(of_words.leave_one_out[0, 5], without, atol=1e-6, rtol=1e-5)
     assert of_words.leave_one_out_importance()[0, 5] > 1e-4
-
-
-def test_a_text_of_one_token_keeps_its_probabilities_without_it():
-    adapter = TransformerAdapter(shared("gpt2"))
-    observation = adapter.observe(prepare(adapter, [[11], [12, 13]]))
-    found = adapter.leave_one_out(observation)
-    assert torch.equal(found[0, 0], observation.probs[0])
-    assert (found[1] - observation.probs[1]).abs().amax(-1).min() > 1e-5
 
 
 def test_the_row_of_the_prediction_is_read():
@@ -433,6 +340,8 @@ def test_images_have_patches_for_content():
     assert adapter.gradient(observation, observation.target(None))[:, 0].abs().max() == 0
     with pytest.raises(AttnProbeError, match="got images"):
         adapter.leave_one_out(observation)
+    with pytest.raises(AttnProbeError, match="images, from which no token can be removed"):
+        adapter.erase_inputs(observation, observation.batch.content_mask[None])
 
 
 # The model stays as it was
@@ -495,11 +404,6 @@ def test_one_logit_is_a_sigmoid():
 
 
 # The self-check
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_self_check_passes(adapter):
-    adapter.self_check(prepare(adapter))
 
 
 def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
