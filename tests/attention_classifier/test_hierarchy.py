@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from test_modeling import encoded
 
 import zoo
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
@@ -32,25 +32,6 @@ def pad(rows, n_keys=None):
     n_keys = n_keys or max(map(len, rows))
     ids = torch.tensor([row + [0] * (n_keys - len(row)) for row in rows])
     return {"input_ids": ids, "attention_mask": (ids != 0).long()}
-
-
-def encoded(encoder, kind, vectors):
-    """States [length, hidden] of one unpadded sequence of vectors."""
-    if kind in ("bigru", "bilstm"):
-        own = encoder.gru if kind == "bigru" else encoder.lstm
-        rnn = type(own)(own.input_size, own.hidden_size, bidirectional=True).double()
-        rnn.load_state_dict(own.state_dict())
-        return rnn(vectors)[0]
-    if kind == "cnn":
-        signal = vectors.t()
-        maps = [
-            F.conv1d(signal, c.weight, c.bias, padding=c.weight.shape[-1] // 2)
-            for c in encoder.convolutions
-        ]
-        return torch.cat(maps).relu().t()
-    if kind == "mlp":
-        return torch.tanh(vectors @ encoder.linear.weight.t() + encoder.linear.bias)
-    return vectors
 
 
 def attended(attention, states):
@@ -143,13 +124,6 @@ def test_separators_without_words_between_them_enclose_no_sentence(encoder):
     assert one.attentions[1].shape == other.attentions[1].shape == (1, 1, 1, 2)
 
 
-def test_a_text_without_separator_is_one_sentence():
-    model = make()
-    outputs = model(**pad([[2, 5, 6, 7, 3]]), output_attentions=True)
-    assert outputs.attentions[1].tolist() == [[[[1.0]]]]
-    torch.testing.assert_close(outputs.logits[0], plain(model, [[5, 6, 7]])[0])
-
-
 @pytest.mark.parametrize("rows", [[[2, 3]], [[2, SEP, 3], [2, 5, 3]]])
 def test_a_text_without_words_gets_the_bias(rows):
     model = make(n_labels=3)
@@ -226,10 +200,3 @@ def test_flat_models_have_no_weights_of_sentences_and_attend_to_no_separator():
     assert not any("sentences" in name for name in model.state_dict())
     attention = model(**pad([[2, 5, SEP, 6, 3]]), output_attentions=True).attentions[0][0, 0, 0]
     assert attention[2] == 0 and attention[[1, 3]].sum().item() == pytest.approx(1)
-
-
-def test_all_encoders_are_modules_with_their_own_weights_for_sentences():
-    model = make("bigru")
-    assert isinstance(model.attention_classifier.sentences.encoder.gru, nn.GRU)
-    assert model.attention_classifier.sentences.encoder.gru.input_size == 16
-    assert model.attention_classifier.encoder.gru.input_size == 6

@@ -45,19 +45,6 @@ def test_forward_is_the_papers_computation(kind, answers):
         assert (outside == 0).all()
 
 
-@pytest.mark.parametrize("encoder", ["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"])
-def test_neither_padding_nor_batch_nor_order_matters(encoder):
-    model = make(encoder, answers=ANSWERS)
-    whole = model(**batch_of()).logits
-    close = {"atol": 1e-12, "rtol": 0}
-    torch.testing.assert_close(model(**batch_of(n_keys=30)).logits, whole, **close)
-    back = model(**batch_of(PAIRS[::-1])).logits.flip(0)
-    torch.testing.assert_close(back, whole, **close)
-    for row, pair in enumerate(PAIRS):
-        alone = model(**batch_of([pair])).logits[0]
-        torch.testing.assert_close(alone, whole[row], **close)
-
-
 @pytest.mark.parametrize("encoder", ["bilstm", "cnn", "mlp"])
 def test_training_mode_computes_the_same(encoder):
     model = make(encoder)
