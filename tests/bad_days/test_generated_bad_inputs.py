@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 # Readers of datasets and pandas leave a file open where they give up on it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SLOW_CASES, FAST_CASES = 1000, 20
-"""Of each kind; 5,000 and 100 in all."""
+SLOW_CASES, FAST_CASES = 1000, 12
+"""Of each kind; 5,000 and 60 in all."""
 
 
 def check(kind, models, n_cases):

@@ -23,11 +23,13 @@ from mini_hub import MiniHub
 INSTALLER = Path(metrics.__file__)
 TESTS = ["correlation", "permutation"]
 
-# Loads by both names, in another folder, and prints what both compute.
+# Loads by both names, in another folder, and prints what both compute; what the import alone has installed stands first.
 LOAD = """
 import evaluate, hf_attnprobe
-import json, sys
-found = {}
+import json, pathlib, sys
+modules = pathlib.Path(evaluate.config.HF_MODULES_CACHE)
+files = {f.name: f.stat().st_size for f in modules.rglob("*") if f.is_file()}
+found = {"installed": files, "name": evaluate.load("attention_faithfulness").name}
 for name in ("attention_faithfulness", hf_attnprobe.metric_path()):
     metric = evaluate.load(name)
     found[metric.__class__.__module__.split(".")[0]] = metric.compute(
@@ -61,11 +63,14 @@ def numbers(found):
 
 @pytest.mark.parametrize("status", [None, 404, pytest.param(401, marks=pytest.mark.slow)])
 def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_path):
-    """Offline; and online where the Hub says that it has no such module, or that it does not say."""
+    """Offline in a fresh home, where no command and no call but one small file makes it known.
+
+    And online where the Hub says that it has no such module, or that it does not say.
+    """
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "hub").mkdir()
-    env = {"HF_HOME": str(tmp_path / "home")}
+    env = {"HOME": str(tmp_path), "HF_HOME": None}
     with MiniHub(tmp_path / "hub", missing_status=status or 404) as hub:
         if status is not None:
             env |= {"HF_ENDPOINT": hub.url, "HF_EVALUATE_OFFLINE": None, "HF_HUB_OFFLINE": None}
@@ -73,32 +78,16 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
         assert {status for *_, status in hub.requests} == ({status} if status else set())
     assert run.code == 0, run.err
     found = json.loads(run.out.split("RESULT")[1])
-    assert found.keys() == {
-        "hf_attnprobe",
-        "evaluate_modules",
-    }  # the shim imports the first, the path copies the file
+    sizes = {"__init__.py": 0, "attention_faithfulness.py": len(metrics.SHIM)}
+    assert (found.pop("name"), found.pop("installed")) == ("attention_faithfulness", sizes)
+    # the shim imports the first, the path copies the file
+    assert found.keys() == {"hf_attnprobe", "evaluate_modules"}
     assert found["hf_attnprobe"] == found["evaluate_modules"]
     rows = audit(
         checkpoint, [{"text": text} for text in texts[:5]], tests=["permutation"], progress=False
     ).to_pandas()
     expected = rows[rows.statistic == "median_tvd"].sort_values("example_id").value.tolist()
     assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(expected, rel=1e-12)
-
-
-BY_NAME = """
-import evaluate, hf_attnprobe
-print(evaluate.load("attention_faithfulness").name)
-"""
-
-
-def test_a_fresh_home_has_the_metric_by_name(run_python, tmp_path):
-    """The import alone makes it known: no command, no call, one small file."""
-    env = {"HOME": str(tmp_path), "HF_HOME": None}
-    run = run_python("-c", BY_NAME, env=env, cwd=tmp_path)
-    assert (run.code, run.out) == (0, "attention_faithfulness\n"), run.err
-    modules = tmp_path / ".cache" / "huggingface" / "modules"
-    sizes = {f.name: f.stat().st_size for f in modules.rglob("*") if f.is_file()}
-    assert sizes == {"__init__.py": 0, "attention_faithfulness.py": len(metrics.SHIM)}
 
 
 def test_a_home_that_cannot_be_written_is_passed_over(run_python, tmp_path):

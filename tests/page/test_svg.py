@@ -72,7 +72,7 @@ def any_chart(draw_):
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(any_chart())
 def test_every_chart_is_well_formed_and_the_same_every_time(chart):
     drawn = draw(chart)
