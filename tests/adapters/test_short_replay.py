@@ -6,6 +6,7 @@ from operator import attrgetter
 import pytest
 import torch
 from families import TEXTS, encode, make, prepare, shared
+from test_transformer import random_attention
 from torch import nn
 
 from hf_attnprobe import Site
@@ -25,25 +26,10 @@ WHERE = {
 }
 """Blocks, what gives the values, what takes the heads' outputs."""
 HOOKED = [family for family in WHERE if family != "falcon"]
-SHORT = (
-    "bert",
-    "roberta",
-    "electra",
-    "distilbert",
-    "deberta",
-    "modernbert",
-    "mpnet",
-    "gpt2",
-    "gpt_neo",
-    "gpt_neox",
-    "llama",
-    "qwen2",
-    "mistral",
-    "gemma2",
-    "falcon",
-    "opt",
-    "vit",
-)
+SHORT = """
+bert roberta electra distilbert deberta modernbert mpnet gpt2 gpt_neo gpt_neox llama qwen2 mistral
+gemma2 falcon opt vit
+"""
 WHOLE = ("albert", "deberta_v2", "xlnet", "bloom", "t5", "bart")
 LAST = [[len(text) - 1] for text in TEXTS]
 
@@ -54,12 +40,7 @@ def observed(model):
 
 
 def shuffled(observation, layer, n_copies=3, seed=0):
-    """Random attention over visible keys, [copies, batch, heads, queries, keys]."""
-    visible = observation.model.visible(observation, layer)[:, None]
-    generator = torch.Generator().manual_seed(seed + layer)
-    weights = torch.rand(n_copies, *observation.attention[layer].shape, generator=generator)
-    weights = weights.masked_fill(~visible, 0)
-    return weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
+    return random_attention(observation.model, observation, layer, n_copies, seed)
 
 
 @contextmanager
@@ -158,7 +139,7 @@ def test_a_head_output_is_what_hooks_give(family):
         close(found, hook_loop(family, {layer: one}))
 
 
-@pytest.mark.parametrize("family", SHORT)
+@pytest.mark.parametrize("family", SHORT.split())
 def test_families_that_are_replayed_shortly(family):
     """As whole passes give, and read where the family's classifier reads."""
     adapter, observation = observed(shared(family))

@@ -4,20 +4,7 @@ import math
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    RobertaForMultipleChoice,
-    RobertaForQuestionAnswering,
-    RobertaForSequenceClassification,
-    RobertaForTokenClassification,
-)
+import transformers
 from transformers.models.bert import modeling_bert
 from transformers.models.roberta import modeling_roberta
 
@@ -31,29 +18,12 @@ from hf_attnprobe.functional.divergence import tvd
 
 PAD, START, END, MASK = 1, 0, 2, 4
 SCALE = 2.5
-FAMILIES = {
-    "bert": (
-        BertConfig,
-        {
-            "classes": BertForSequenceClassification,
-            "tags": BertForTokenClassification,
-            "span": BertForQuestionAnswering,
-            "choice": BertForMultipleChoice,
-            "words": BertForMaskedLM,
-        },
-        modeling_bert,
-    ),
-    "roberta": (
-        RobertaConfig,
-        {
-            "classes": RobertaForSequenceClassification,
-            "tags": RobertaForTokenClassification,
-            "span": RobertaForQuestionAnswering,
-            "choice": RobertaForMultipleChoice,
-            "words": RobertaForMaskedLM,
-        },
-        modeling_roberta,
-    ),
+FAMILIES = {"Bert": modeling_bert, "Roberta": modeling_roberta}
+CLASSES = {
+    "tags": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+    "choice": "ForMultipleChoice",
+    "words": "ForMaskedLM",
 }
 KINDS = {
     "labels": {"num_labels": 3, "problem_type": "multi_label_classification"},
@@ -71,32 +41,27 @@ MASKED = [START, 11, MASK, 13, 14, END]
 
 
 def make(family, kind):
-    config, classes, _ = FAMILIES[family]
-    torch.manual_seed(0)
-    model = classes.get(kind, classes["classes"])(
-        config(
-            vocab_size=40,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=24,
-            max_position_embeddings=32,
-            pad_token_id=PAD,
-            initializer_range=0.4,
-            **KINDS[kind],
-        )
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=32,
+        pad_token_id=PAD,
+        initializer_range=0.4,
+        **KINDS[kind],
     )
-    return model.eval().double()
+    torch.manual_seed(0)
+    name = family + CLASSES.get(kind, "ForSequenceClassification")
+    return getattr(transformers, name)(config).eval().double()
 
 
 def texts_of(kind):
     """Token ids of two texts of different length, with their segments."""
-    first, second = (FIRST, SECOND)
     if kind == "span":
-        first, second = PAIR, [START, 11, END, 21, 22, END]
-    if kind == "words":
-        first, second = MASKED, [START, MASK, 12, END]
-    return [first, second]
+        return [PAIR, [START, 11, END, 21, 22, END]]
+    return [MASKED, [START, MASK, 12, END]] if kind == "words" else [FIRST, SECOND]
 
 
 def segments_of(ids):
@@ -137,7 +102,7 @@ def prepare(adapter, kind, rows, **options):
 def call(model, ids):
     """The model's output for one text, by itself."""
     tokens = torch.tensor([ids])
-    if isinstance(model, (BertForMultipleChoice, RobertaForMultipleChoice)):
+    if type(model).__name__.endswith("ForMultipleChoice"):
         tokens = tokens[:, None]
     with torch.no_grad():
         return model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
@@ -217,7 +182,7 @@ def mean_distance(before, after, kind):
 
 @pytest.fixture(scope="module", params=[(f, k) for f in FAMILIES for k in KINDS], ids="-".join)
 def case(request):
-    """Family, kind, model, adapter, and what the adapter saw of two texts."""
+    """Kind, model, adapter, and what the adapter saw of two texts."""
     family, kind = request.param
     model = make(family, kind)
     adapter = wrap(model, level="token", mask_id=MASK, scale=SCALE)
@@ -252,7 +217,7 @@ def test_the_identity_edit_changes_nothing(case):
 def test_an_edit_arrives_as_in_the_models_own_attention(case, monkeypatch):
     """Uniform attention in a head of the last layer, written into the model's code."""
     kind, model, _adapter, observation = case
-    module = modeling_bert if type(model).__name__.startswith("Bert") else modeling_roberta
+    (module,) = (m for name, m in FAMILIES.items() if type(model).__name__.startswith(name))
     model.set_attn_implementation("eager")
     calls = []
 
@@ -376,14 +341,14 @@ def test_the_distance_of_vectors_is_the_mean_distance_of_parts(case):
     ],
 )
 def test_the_share_of_labels_that_are_met(logits, labels, expected):
-    adapter = wrap(make("bert", "labels"))
+    adapter = wrap(make("Bert", "labels"))
     probs = adapter.head.probabilities(torch.tensor(logits), {})
     right = adapter.prediction.right(probs, torch.tensor(labels))
     assert right.tolist() == pytest.approx([expected], nan_ok=True)
 
 
 def test_a_threshold_makes_a_decision_of_a_number():
-    model = make("bert", "number")
+    model = make("Bert", "number")
     value = float(call(model, FIRST).logits)
     for threshold, side in ((value - 0.1, 0), (value + 0.1, 1)):
         adapter = wrap(model, level="token", threshold=threshold, scale=SCALE)
@@ -402,7 +367,7 @@ def test_a_threshold_makes_a_decision_of_a_number():
     ],
 )
 def test_texts_that_a_head_cannot_read(kind, rows, message):
-    adapter = wrap(make("bert", kind), level="token", mask_id=MASK)
+    adapter = wrap(make("Bert", kind), level="token", mask_id=MASK)
     with pytest.raises(AttnProbeError, match=message) as error:
         if rows is None:
             adapter.prepare(collated([FIRST]), (0,))
@@ -424,4 +389,4 @@ def test_texts_that_a_head_cannot_read(kind, rows, message):
 )
 def test_options_that_do_not_fit_the_head(kind, options, message):
     with pytest.raises(AttnProbeError, match=message):
-        wrap(make("bert", kind), **options)
+        wrap(make("Bert", kind), **options)

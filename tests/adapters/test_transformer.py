@@ -42,11 +42,11 @@ def state_of(model):
     return (hooks, [p.requires_grad for p in model.parameters()], model.config._attn_implementation)
 
 
-def random_attention(adapter, observation, layer, n_copies=4):
+def random_attention(adapter, observation, layer, n_copies=4, seed=0):
     """Other attention over the keys that each query may see, [copies, batch, heads, queries, keys]."""
     visible = adapter.visible(observation, layer)[:, None]
     size = (n_copies, *observation.attention[layer].shape)
-    weights = torch.rand(size, generator=torch.Generator().manual_seed(layer)).masked_fill(
+    weights = torch.rand(size, generator=torch.Generator().manual_seed(seed + layer)).masked_fill(
         ~visible, 0
     )
     return (weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)).to(observation.probs.dtype)

@@ -30,18 +30,9 @@ def bert():
     return zoo.bert(heads=4, num_labels=3)
 
 
-def observe(model, rows=(0, 1, 2, 3), extra=0):
+def observe(model):
     adapter = wrap(model, dtype=torch.float64)
-    width = max(len(TEXTS[row]) for row in rows) + extra
-    ids = torch.tensor([[*TEXTS[row], *[0] * (width - len(TEXTS[row]))] for row in rows])
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": (ids > 0).long(),
-        "special_tokens_mask": torch.isin(ids, torch.tensor([0, 2, 3])).long(),
-    }
-    batch = adapter.prepare(
-        inputs, tuple(EXAMPLE_IDS[r] for r in rows), torch.tensor([LABELS[r] for r in rows])
-    )
+    batch = adapter.prepare(zoo.encoded(TEXTS), EXAMPLE_IDS, torch.tensor(LABELS))
     return adapter, adapter.observe(batch)
 
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import BertForSequenceClassification
 
 import zoo
@@ -42,19 +43,13 @@ def bert():
     return zoo.bert(heads=4, width=32, num_labels=3)
 
 
-def pad(rows, fill, width):
-    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
-
-
-def observe(model, texts=TEXTS, words=WORDS, example_ids=(3, 1, 4, 15, 9), extra=0):
-    """With ``extra`` positions of padding; words of several pieces where the model is a Transformer."""
+def observe(model, texts=TEXTS, words=WORDS, example_ids=(3, 1, 4, 15, 9)):
+    """Words of several pieces where the model is a Transformer."""
     adapter = wrap(model, dtype=torch.float64, mask_id=MASK)
-    width = max(map(len, texts)) + extra
-    ids = pad(texts, 0, width)
-    inputs = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+    inputs = zoo.encoded(texts)
     if isinstance(model, BertForSequenceClassification):
-        inputs["special_tokens_mask"] = ((ids < 4) & (ids != 1)).long()
-        inputs["word_ids"] = pad([[-1, *row, -1] for row in words], -1, width)
+        rows = [torch.tensor([-1, *row, -1]) for row in words]
+        inputs["word_ids"] = pad_sequence(rows, batch_first=True, padding_value=-1)
     return adapter, adapter.observe(adapter.prepare(inputs, example_ids))
 
 

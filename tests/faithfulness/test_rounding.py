@@ -40,15 +40,8 @@ def observe(
     ids = torch.randint(5, 200, (N_TEXTS, LENGTH // repeat), generator=generator)
     ids = ids.repeat_interleave(repeat, dim=1)
     ids[:, 0], ids[:, -1] = 2, 3
-    special = torch.zeros_like(ids)
-    special[:, [0, -1]] = 1
     adapter = wrap(bert(scale, n_classes), dtype=dtype)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "special_tokens_mask": special,
-    }
-    return adapter.observe(adapter.prepare(inputs, tuple(range(N_TEXTS))))
+    return adapter.observe(adapter.prepare(zoo.encoded(ids.tolist()), tuple(range(N_TEXTS))))
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])

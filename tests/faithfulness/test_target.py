@@ -1,13 +1,16 @@
 """A class to explain, in every test that explains one: against loops that know of this class alone."""
 
-import itertools
 import math
 from functools import partial
 
 import pytest
 import scipy.stats
 import torch
+from transformers import AutoConfig
 
+from faithfulness.test_erasure import decoder
+from faithfulness.test_input_erasure import bert
+from faithfulness.test_input_erasure import observe as observe_bert
 from hf_attnprobe import Correlation, Erasure, Explanations, InputErasure, Screen, SingleToken
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
@@ -43,12 +46,6 @@ def observe(make_model, tokenizer, texts):
         return adapter, adapter.observe(batch), ids
 
     return run
-
-
-def decoder(adapter, observation, row):
-    words = observation.batch.content_mask[row]
-    states = observation.state.states[row].detach()[words]
-    return lambda attention: adapter.model.decode(attention @ states), words
 
 
 def removed(is_for, weights, order):
@@ -159,16 +156,8 @@ def test_all_weights_gone_is_a_decision_for_or_against_the_target(observe):
     assert not found.no_order_flips[several & (is_for != empty)].any()
 
 
-def bert():
-    from faithfulness.test_input_erasure import bert as make
-    from faithfulness.test_input_erasure import observe as observed
-
-    return make(), observed
-
-
 def test_erasure_of_a_head_by_replay():
-    make, observed = bert()
-    _adapter, observation = observed(make)
+    _adapter, observation = observe_bert(bert())
     site = Site(1, 1)
     predicted = observation.probs.argmax(-1)
     target = int(predicted.mode().values)
@@ -346,7 +335,7 @@ def test_a_class_by_name_or_number(observe):
 
 def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_path):
     folder = make_checkpoint("bilstm", "additive", 2)
-    name = wrap_names(folder)[1]
+    name = AutoConfig.from_pretrained(folder).id2label[1]
     run = cli(
         *("audit", "--model", folder, "--dataset", reviews_folder, "--test-limit", 6),
         *("--tests", "correlation", "erasure", "input_erasure", "single_token"),
@@ -369,16 +358,8 @@ def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_pa
     assert wrong.code != 0 and "expected a target class from 0 to 1" in wrong.err
 
 
-def wrap_names(folder):
-    from transformers import AutoConfig
-
-    labels = AutoConfig.from_pretrained(folder).id2label
-    return [labels[k] for k in itertools.islice(sorted(labels), 2)]
-
-
 def test_attention_times_gradient_of_a_head_is_of_the_class():
-    make, observed = bert()
-    adapter, observation = observed(make)
+    adapter, observation = observe_bert(bert())
     site = Site(0, 2)
     target = int(observation.probs.argmin(-1)[0])
     found = explanations(observation, site, Explanations(target=target))
