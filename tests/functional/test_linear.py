@@ -7,8 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import rel_entr
 
-from hf_attnprobe.functional.divergence import jsd, largest_jsd
+from hf_attnprobe.functional.bounds import epsilon_max_jsd_bounds, same_output
+from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
     permutation_extremes,
@@ -146,3 +148,208 @@ def test_a_batch_equals_its_rows():
     for row in range(40):
         alone = epsilon_max_jsd(*(x[row : row + 1] for x in texts), (0.01, 0.05))
         assert torch.equal(alone.jsd[:, 0], together.jsd[:, row])
+
+
+# Bounds of ε-max JSD for several classes, against brute force over the simplex
+
+
+@st.composite
+def cases_of_bounds(draw, classes=(3, 4, 5), smallest=1, largest=6):
+    """Attention and token logits of one text with padding on both sides."""
+    n = draw(st.integers(smallest, largest))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    attention = rng.dirichlet(np.full(n, draw(st.sampled_from([0.1, 1.0, 10.0]))))
+    scale = draw(st.sampled_from([0.1, 1.0, 3.0, 30.0]))
+    logits = scale * rng.normal(size=(n, draw(st.sampled_from(classes))))
+    if draw(st.booleans()):
+        logits = np.round(logits)  # ties
+    mask = torch.tensor([[False] + [True] * n + [False]])
+    return (
+        torch.nn.functional.pad(torch.from_numpy(attention), (1, 1))[None],
+        torch.nn.functional.pad(torch.from_numpy(logits), (0, 0, 1, 1), value=5.0)[None],
+        mask,
+    )
+
+
+def brute_force(attention, logits, epsilon):
+    """The farthest of many attentions of one text, with a softmax and a JSD of our own.
+
+    All two-token attentions on a fine grid, all three-token ones on a coarser one, and
+    random ones, sparse, dense and close to the original.
+    """
+    n = len(attention)
+    rng = np.random.default_rng(0)
+    tried = [np.eye(n)]
+    for size, steps in ((2, 400), (3, 24)):
+        if n < size:
+            continue
+        corners = itertools.product(range(steps + 1), repeat=size - 1)
+        shares = np.array([(*c, steps - sum(c)) for c in corners if sum(c) <= steps])
+        for tokens in itertools.combinations(range(n), size):
+            weights = np.zeros((len(shares), n))
+            weights[:, tokens] = shares / steps
+            tried.append(weights)
+    tried += [rng.dirichlet(np.full(n, c), size=2000) for c in (0.1, 0.5, 2.0)]
+    tried += [attention + s * (tried[-2] - attention) for s in (0.5, 0.1)]
+    tried = np.concatenate(tried)
+
+    def softmax(z):
+        z = np.exp(z - z.max(-1, keepdims=True))
+        return z / z.sum(-1, keepdims=True)
+
+    change = np.abs(softmax(tried @ logits) - softmax(attention @ logits)).sum(-1) / 2
+    feasible = tried[change <= epsilon]
+    if not len(feasible):
+        return 0.0
+    mean = (feasible + attention) / 2
+    entropy = lambda p: -(p * np.log(p, where=p > 0, out=np.zeros_like(p))).sum(-1)  # noqa: E731
+    divergence = entropy(mean) - (entropy(feasible) + entropy(attention)) / 2
+    return float(divergence.max())
+
+
+@settings(max_examples=30, deadline=None)
+@given(cases_of_bounds(), st.sampled_from([0.001, 0.01, 0.05, 0.3]))
+def test_no_attention_of_a_grid_is_beyond_the_upper_bound(case, epsilon):
+    attention, logits, mask = case
+    found = epsilon_max_jsd_bounds(attention, logits, mask, (epsilon,))
+    farthest = brute_force(attention[mask].numpy(), logits[mask].numpy(), epsilon)
+    assert farthest <= found.upper.item() + 1e-9
+    assert found.upper.item() <= largest_jsd(attention, mask).item() + 1e-12
+
+
+@settings(max_examples=80, deadline=None)
+@given(cases_of_bounds((2, 3, 4, 5, 11), largest=12), st.sampled_from([0.0, 0.001, 0.01, 0.5]))
+def test_the_lower_bound_is_an_attention_within_epsilon(case, epsilon):
+    attention, logits, mask = case
+    found = epsilon_max_jsd_bounds(attention, logits, mask, (epsilon,))
+    adversary = found.attention[0]
+    assert adversary.sum().item() == pytest.approx(1, abs=1e-12)
+    assert (adversary >= 0).all() and (adversary[~mask] == 0).all()
+    # Not scipy's jensenshannon: of nearly equal ones it takes the root of −1e-17.
+    p, q = adversary[mask].numpy(), attention[mask].numpy()
+    theirs = (rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)).sum() / 2
+    assert found.lower.item() == pytest.approx(theirs, abs=1e-7)
+    before, after = ((a[mask] @ logits[mask]).softmax(-1) for a in (attention, adversary))
+    assert tvd(before, after).item() <= epsilon + 1e-12
+    assert -1e-12 <= found.lower.item() <= found.upper.item() + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3])
+def test_the_lower_bound_is_no_worse_than_a_finer_grid_on_the_edges(epsilon):
+    """Feasible weights between two points of its grid may be missed, in few texts."""
+    rng = np.random.default_rng(0)
+    attention = torch.from_numpy(rng.dirichlet(np.ones(5), size=300))
+    scale = torch.tensor([0.1, 1.0, 3.0]).repeat(100)[:, None, None]
+    logits = scale * torch.from_numpy(rng.normal(size=(300, 5, 3)))
+    mask = torch.ones(300, 5, dtype=torch.bool)
+    found = epsilon_max_jsd_bounds(attention, logits, mask, (epsilon,))
+
+    def output(weights):
+        return torch.einsum("bk,bkn->bn", weights, logits).softmax(-1)
+
+    best = torch.zeros(300, dtype=torch.double)
+    for i, j in itertools.combinations(range(5), 2):
+        for weight in np.linspace(0, 1, 101):
+            two = torch.zeros_like(attention)
+            two[:, i], two[:, j] = 1 - weight, weight
+            change = tvd(output(two), output(attention))
+            farther = jsd(two, attention).masked_fill(change > epsilon, 0)
+            best = torch.maximum(best, farther)
+    worse = best - found.lower[0]
+    assert (worse > 1e-6).double().mean() < 0.01
+    assert worse.mean() < 1e-4
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases_of_bounds((2,), largest=8), st.sampled_from([0.001, 0.01, 0.05, 0.5]))
+def test_two_classes_are_exact(case, epsilon):
+    attention, logits, mask = case
+    found = epsilon_max_jsd_bounds(attention, logits, mask, (epsilon,))
+    scores = logits[..., 1] - logits[..., 0]
+    exact = epsilon_max_jsd(attention, scores, mask, (epsilon,)).jsd.item()
+    assert found.upper.item() == pytest.approx(exact, abs=1e-9)
+    assert found.lower.item() == pytest.approx(exact, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(cases_of_bounds((3, 4), smallest=2, largest=8))
+def test_both_grow_with_epsilon(case):
+    attention, logits, mask = case
+    found = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.1, 1.0))
+    assert (found.upper.diff(dim=0) >= -1e-12).all()
+    largest = largest_jsd(attention, mask).item()
+    assert found.lower[-1].item() == pytest.approx(largest, abs=1e-9)
+    assert found.upper[-1].item() == pytest.approx(largest, abs=1e-9)
+
+
+EDGES = {
+    "equal logits": ([1.0, 1.2e-12], [[0, 0], [0, 0]], 0.0),
+    "nearly equal logits": ([1.0, 1e-10, 0], [[3, 1], [3, 1 + 2e-16], [5, -5]], 0.0),
+    "saturated": ([1.0, 1e-20], [[60, -60, 0], [50, -60, 0]], 0.0),
+    "a vertex at ε": ([1.0, 1e-10], [[0, 0], [0, np.log(3)]], 0.25),
+}
+
+
+@pytest.mark.parametrize("attention, logits, epsilon", EDGES.values(), ids=EDGES)
+def test_the_last_digit_does_not_decide(attention, logits, epsilon):
+    """All weight on the second token is within ε, but for rounding: upper was 4e-13."""
+    attention = torch.tensor([attention], dtype=torch.double)
+    logits = torch.tensor([logits], dtype=torch.double)
+    mask = torch.ones_like(attention).bool()
+    found = epsilon_max_jsd_bounds(attention, logits, mask, (epsilon,))
+    assert found.upper.item() == pytest.approx(np.log(2), abs=1e-8)
+    if logits.shape[-1] == 2:
+        scores = logits[..., 1] - logits[..., 0]
+        exact = epsilon_max_jsd(attention, scores, mask, (epsilon,))
+        assert exact.jsd.item() == pytest.approx(np.log(2), abs=1e-8)
+
+
+def test_no_candidate_is_lost_to_the_last_digit():
+    """Of two classes both bounds meet; the lower one was up to .5 too small."""
+    torch.manual_seed(0)
+    attention = torch.randn(1000, 6, dtype=torch.double).softmax(-1)
+    logits = 30 * torch.randn(1000, 6, 2, dtype=torch.double)
+    mask = torch.ones(1000, 6, dtype=torch.bool)
+    found = epsilon_max_jsd_bounds(attention, logits, mask, (0.001, 0.01, 0.05))
+    assert (found.upper - found.lower).max() < 1e-7
+
+
+def test_classes_without_a_pair_of_their_own_are_bounded_too():
+    """With 12 classes there are 66 pairs; those left out cannot make the bound too small."""
+    torch.manual_seed(0)
+    attention = torch.rand(4, 6, dtype=torch.double).softmax(-1)
+    logits = 3 * torch.randn(4, 6, 12, dtype=torch.double)
+    mask = torch.ones(4, 6, dtype=torch.bool)
+    upper = epsilon_max_jsd_bounds(attention, logits, mask, (0.05,)).upper[0]
+    for a, u, bound in zip(attention.numpy(), logits.numpy(), upper, strict=True):
+        assert brute_force(a, u, 0.05) <= bound.item() + 1e-9
+
+
+def test_chunks_and_batches_change_nothing(monkeypatch):
+    torch.manual_seed(0)
+    attention = torch.randn(7, 9, dtype=torch.double)
+    mask = torch.arange(9) < torch.tensor([9, 8, 7, 5, 3, 2, 1])[:, None]
+    attention = attention.masked_fill(~mask, -1e30).softmax(-1) * mask
+    logits = 2 * torch.randn(7, 9, 4, dtype=torch.double)
+    together = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
+    monkeypatch.setattr("hf_attnprobe.functional.bounds.NUMBERS_AT_ONCE", 1)
+    alone = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
+    assert torch.allclose(together.lower, alone.lower, atol=1e-9)
+    assert torch.allclose(together.upper, alone.upper, atol=1e-12)
+    for row, n in enumerate(mask.sum(-1).tolist()):
+        cut = (x[row : row + 1, :n] for x in (attention, logits, mask))
+        single = epsilon_max_jsd_bounds(*cut, (0.01, 0.05))
+        assert torch.allclose(single.lower[:, 0], together.lower[:, row], atol=1e-9)
+        assert torch.allclose(single.upper[:, 0], together.upper[:, row], atol=1e-12)
+    assert (together.lower[:, -1] == 0).all() and (together.upper[:, -1] == 0).all()
+
+
+def test_the_same_output_from_other_attention():
+    torch.manual_seed(0)
+    attention = torch.randn(20, 12, dtype=torch.double).softmax(-1)
+    logits = 4 * torch.randn(20, 12, 4, dtype=torch.double)
+    found = same_output(attention, logits, torch.ones(20, 12, dtype=torch.bool))
+    outputs = (torch.einsum("...bk,bkn->...bn", a, logits).softmax(-1) for a in (found, attention))
+    is_same = tvd(*outputs) < 1e-9
+    assert is_same.double().mean() > 0.9
+    assert jsd(found, attention).masked_fill(~is_same, 0).amax(0).min() > 0.2
