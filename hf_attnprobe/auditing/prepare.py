@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware import one_line_without_memory, suited_threads
 from hf_attnprobe.inference.answers import answered
-from hf_attnprobe.inference.batching import collate, parse_bytes
+from hf_attnprobe.inference.batching import collate, parse_bytes, portions
 from hf_attnprobe.inference.choices import encode, unknown_share
 from hf_attnprobe.inference.encoding import Tokenized, has_rationales, second_texts
 from hf_attnprobe.inference.images import ImageReader
@@ -133,11 +133,11 @@ def _hash(content: Any) -> str:
 N_REFERENCE, REFERENCE_TOKENS = 32, 4096
 
 
-def reference_batch(
+def _reference_batches(
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
-) -> Batch:
+) -> list[Batch]:
     """The texts whose head outputs replace those of an ablated head.
 
     They are sampled by id from the whole split, so neither a limit, the order of the
@@ -153,7 +153,17 @@ def reference_batch(
     rows = sorted(rows, key=ids.__getitem__)
     texts = encode(tokenizer, examples.select(rows), adapter).texts
     n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
-    return collate(adapter, texts[: max(2, n_texts)], tokenizer.pad_token_id or 0)
+    batches = portions(adapter, texts[: max(2, n_texts)])
+    return [collate(adapter, some, tokenizer.pad_token_id or 0) for some in batches]
+
+
+def reference_batch(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+) -> Batch:
+    """The texts of :func:`_reference_batches` that make the first batch."""
+    return _reference_batches(adapter, tokenizer, examples)[0]
 
 
 # --- Head outputs of other texts, which replace those of an ablated head -------------------------
@@ -168,8 +178,8 @@ def set_reference(
     """Keeps the head outputs of a sample of texts, where a chosen test needs them."""
     is_used = any(tests()[name].uses_reference for name in chosen)
     if is_used and adapter.lacks(HeadOutputs) is None:
-        batch = reference_batch(adapter, tokenizer, examples)
-        adapter.require(HeadOutputs).set_reference(batch)
+        batches = _reference_batches(adapter, tokenizer, examples)
+        adapter.require(HeadOutputs).set_reference(*batches)
 
 
 # --- Everything that an audit needs is loaded, encoded and chosen --------------------------------
@@ -222,7 +232,10 @@ def prepare_audit(
     examples = data.examples(seed=options.seed)
     state = process_state()
     spread = spread_of_labels(examples)
-    subject = make_subject(model, tokenizer, options, state.device, spread=spread)
+    unit = data.units if isinstance(data, Answers) else None
+    subject = make_subject(model, tokenizer, options, state.device, spread=spread, unit=unit)
+    at_once = subject.adapter.texts_at_once or options.batch_size
+    options = replace(options, batch_size=min(options.batch_size, at_once))
     usable = has_rationales(examples, subject.adapter.unit)
     rationales = usable and subject.tokenizer.is_fast
     choice = choose(subject.adapter, asked, rationales, options)

@@ -14,7 +14,7 @@ import torch
 from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
-from hf_attnprobe.inference.batching import by_length, collate
+from hf_attnprobe.inference.batching import by_length, collate, portions
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.summary import PREDICTION
@@ -148,10 +148,13 @@ def compared_with_float32(
     if exact is None:
         return {}
     some = by_length(texts)[-N_TEXTS:]
-    ours, theirs = (
-        _outputs(model, collate(model, some, pad_token_id)) for model in (adapter, exact())
-    )
-    probability, change = (float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    other, probability, change = exact(), 0.0, 0.0
+    for texts in portions(adapter, some):
+        ours, theirs = (
+            _outputs(model, collate(model, texts, pad_token_id)) for model in (adapter, other)
+        )
+        differs = [float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)]
+        probability, change = max(probability, differs[0]), max(change, differs[1])
     largest = max(probability, change)
     said = f"{largest:.3f} from float32 on {len(some)} texts"
     if not largest <= TOO_MUCH:

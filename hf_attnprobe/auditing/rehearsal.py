@@ -17,7 +17,7 @@ from hf_attnprobe.auditing.selection import check_query
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import AuditPreview, tests
 from hf_attnprobe.hardware import in_halves
-from hf_attnprobe.inference.batching import collate, text_in_words
+from hf_attnprobe.inference.batching import collate, portions, text_in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.options import Options
@@ -60,11 +60,17 @@ def rehearse(
         said = said_of(adapter, batch, adapter.observe(batch).probs)
         return to_rows(PREDICTION, said, batch.example_ids, NO_SITE)
 
-    tried = [*in_halves(by_length[-4:], try_longest, name=text_in_words)]
+    tried = [
+        done
+        for some in portions(adapter, by_length[-4:])
+        for done in in_halves(some, try_longest, name=text_in_words)
+    ]
     shortest = adapter.observe(collate(adapter, by_length[:1], pad_token_id))
     short, long = by_length[0], max(texts, key=lambda text: text.n_tokens)
-    check_padding(shortest, collate(adapter, [short, long], pad_token_id))
-    if not isinstance(tokenizer, ImageReader):
+    is_padded = adapter.texts_at_once is None
+    if is_padded:
+        check_padding(shortest, collate(adapter, [short, long], pad_token_id))
+    if is_padded and not isinstance(tokenizer, ImageReader):
         n_free = (adapter.max_length(tokenizer) or math.inf) - short.n_tokens
         for n_more in (n for n in PADDINGS if n <= n_free):
             padded = collate(adapter, [short], pad_token_id, n_more=n_more)

@@ -101,6 +101,7 @@ def make_subject(
     device: torch.device,
     *,
     spread: float | None = None,
+    unit: str | None = None,
 ) -> Subject:
     """The model behind the protocol, on its device, with its tokenizer.
 
@@ -109,6 +110,7 @@ def make_subject(
             or an adapter.
         tokenizer: that of a model that is given as an object.
         spread: standard deviation of the labels, the unit of a predicted number.
+        unit: of a language model: what a passage is cut into, see :class:`Answers`.
 
     Raises:
         AttnProbeError: it does not load, it has no tokenizer or another model's, or its
@@ -126,7 +128,7 @@ def make_subject(
     arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
-        **_head_options(loaded, options, spread),
+        **_head_options(loaded, options, spread, unit),
     }
 
     def wrapped(model: nn.Module, **others: Any) -> AttentionModelBase:
@@ -291,7 +293,9 @@ def _generates(model: nn.Module) -> bool:
     return head is not None and head.task == GENERATION
 
 
-def _head_options(loaded: Loaded, options: AuditOptions, spread: float | None) -> dict[str, Any]:
+def _head_options(
+    loaded: Loaded, options: AuditOptions, spread: float | None, unit: str | None
+) -> dict[str, Any]:
     """What the adapter of a Transformers model must be told about its head."""
     model = loaded.model
     if isinstance(model, nn.Module) and _generates(model):
@@ -301,7 +305,7 @@ def _head_options(loaded: Loaded, options: AuditOptions, spread: float | None) -
                     f"expected no {name} with a language model, got {getattr(options, name)!r}; "
                     "leave it out (units are of Answers)"
                 )
-        return {"rows": options.rows}
+        return {"rows": options.rows, "unit": unit}
     if options.rows != "behind":
         raise AttnProbeError(
             f"expected a language model for rows={options.rows!r}, {loaded.name} is none; leave "

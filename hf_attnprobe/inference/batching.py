@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters.deletion import sum_pieces
-from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, Batch, Site
+from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, AttentionModelBase, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 
@@ -95,6 +95,12 @@ def in_batches(
             batch = []
         batch.append(text)
     yield batch
+
+
+def portions(adapter: AttentionModelBase, texts: Sequence[Text]) -> list[Sequence[Text]]:
+    """The texts as batches as large as the model reads: all at once, or few."""
+    n = adapter.texts_at_once or max(len(texts), 1)
+    return [texts[start : start + n] for start in range(0, len(texts), n)]
 
 
 def text_in_words(text: Text) -> str:
