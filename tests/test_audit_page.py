@@ -25,7 +25,7 @@ from hf_attnprobe import build_tokenizer
 from hf_attnprobe.auditing.document import facts, origin
 from hf_attnprobe.auditing.head_tables import COLUMNS
 from hf_attnprobe.auditing.heads import which_heads
-from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
 from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.result import to_json
@@ -42,7 +42,6 @@ from hf_attnprobe.auditing.verdict import (
 )
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.cli.flags import asked as asked_by_flags
-from hf_attnprobe.cli.flags import of_audits
 from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness.options import Permutation
@@ -427,7 +426,7 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
     }
     line = shlex.split(repeating("audit", {"asked_for": asked}))
     read = vars(build_parser().parse_args(line[1:]))
-    given = {name: read[name] for name in asked} | {"tests": asked_by_flags(read, of_audits)}
+    given = {name: read[name] for name in asked} | {"tests": asked_by_flags(read, options_of_tests)}
     assert given == asked
     plain = asked_for("m", Data("sst"), asked_tests(None), AuditOptions())
     assert plain == {"model": "m", "dataset": "sst"}

@@ -264,7 +264,6 @@ def test_what_a_memory_budget_is(refused_audit):
 
 def test_what_the_model_has_not(refused_audit, make_checkpoint):
     for flag, value, message in (
-        ("tests", "shuffle", f"expected one of {', '.join(registry.tests())}, default"),
         ("target", 2, "expected a target class from 0 to 1, got 2"),
         ("target", -1, "expected a target class from 0 to 1, got -1"),
         ("layers", 1, "expected a layer from 0 to 0, got 1; choose another --layers"),
@@ -310,6 +309,16 @@ def test_options_of_the_function(checkpoint, tmp_path):
         with pytest.raises(AttnProbeError, match=message):
             audit_by_name(checkpoint, ROWS, output_dir=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_test(cli):
+    audit = ("audit", "--model", "x", "--dataset", "y", "--tests")
+    done = cli(*audit, "permutation", "erasures", "shuffle")
+    assert done.code == 2 and "unknown test 'erasures'; did you mean erasure?" in done.err
+    known = ", ".join(registry.tests())
+    done = cli(*audit, "shuffle")
+    assert done.code == 2
+    assert f"unknown test 'shuffle'; expected one of {known}, default" in done.err
 
 
 USAGE = [

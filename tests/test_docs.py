@@ -90,7 +90,7 @@ def run_python_blocks(page: str, folder: Path, monkeypatch, smaller: dict[str, s
 def test_every_command_is_understood(registries, monkeypatch):
     """An ``attnprobe`` command by the parser, and ``make`` has the target; there are no others."""
     installed = importlib.metadata.EntryPoint("attention_entropy", "attention_entropy", "")
-    monkeypatch.setattr("hf_attnprobe.cli.flags.entry_points", lambda group: [installed])
+    monkeypatch.setattr("hf_attnprobe.auditing.options.entry_points", lambda group: [installed])
     page = read("docs/extending.md")
     file = re.findall(r"<!-- file: \S+ -->\n```python\n(.*?)```", page, re.S)[0]
     exec(compile(file, "docs/extending.md", "exec"), {})

@@ -116,6 +116,13 @@ AUDIT = ("audit", "--model", "x", "--dataset", "d")
         ([*AUDIT, "--set", "permutation.n=3"], 2, "unknown option 'n' of permutation"),
         ([*AUDIT, "--set", "permutation"], 2, "expected TEST.OPTION=VALUE"),
         (["compare", "x", "--dataset", "d", "--set", "adversary.seed=1"], 2, "of adversary"),
+        ([*AUDIT, "--tests", "erasures"], 2, "--tests: unknown test 'erasures'; did you mean"),
+        (["study", "x.yaml", "--output-dir", "o"], 1, "cannot read x.yaml"),
+        (
+            ["study", "room", "--output-dir", "o", "--dataset", "a/x", "b/x"],
+            1,
+            "expected data sets of different names, got x, x",
+        ),
         (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
     ],
 )

@@ -307,8 +307,9 @@ def test_what_cannot_be_trained_again(
 def test_bad_flags_are_one_line(base, reviews_folder, tmp_path, cli):
     command = ["retrain", "--dataset", reviews_folder, "--output-dir", tmp_path / "out"]
     done = cli(*command, "--model", base, "--tests", "uniform", "permutation")
-    assert done.code == 1 and done.err.startswith(
-        "attnprobe: unknown test 'permutation'; expected one of uniform, seeds, adversary, "
+    assert done.code == 2 and done.err.startswith(
+        "attnprobe retrain: argument --tests: unknown test 'permutation'; expected one of "
+        "uniform, seeds, adversary, "
     )
     done = cli(*command, "--model", tmp_path / "nowhere")
     assert done.code == 1 and done.err.count("\n") == 1 and "expected a model at" in done.err

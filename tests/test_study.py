@@ -335,6 +335,9 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
     (copy / "study.json").write_text(held)
     (data / "test.jsonl").write_text("".join(lines[:-1]))
     changed_file, other_name = write(tmp_path, content), write(tmp_path, TINY, "other.yaml")
+    content = json.loads(json.dumps(TINY))  # of which an audit reads other columns
+    content["steps"][1]["with"] |= {"label_column": "nothing"}
+    unlabelled = write(tmp_path, content, "unlabelled.yaml")
     thesis, out = tmp_path / "thesis", tmp_path / "out"
     thesis.mkdir()
     (thesis / "thesis.tex").touch()
@@ -345,6 +348,7 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
         (copy, file, {"data": data}, r"are not those that .* was begun with"),
         (thesis, file, {}, "holds other files"),
         (out, file, {"data": tmp_path / "nowhere"}, "there is nothing; check the path"),
+        (out, unlabelled, {}, "no column 'nothing'"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             run(given, output_dir=into, **options)
@@ -831,6 +835,26 @@ WRONG = [
     ),
     (changed(tables=[{"title": "t"}]), "tables 1, columns: expected a value, got none"),
     (table(step="b", statistic="accuracy"), "expected a step of base, audit, got 'b'"),
+    (
+        changed(
+            grid={"dataset": ["sst"], "encoder_size": [4, 8], "seed": [0, 1]},
+            steps=[
+                step(encoder_size="$encoder_size"),
+                step("one", "audit", model="base"),
+                step("two", "audit", model="./a/b", seed="$seed"),
+            ],
+            tables=[
+                {
+                    "title": "t",
+                    "columns": [
+                        {"name": name, "step": name, "statistic": "accuracy"}
+                        for name in ("one", "two")
+                    ],
+                }
+            ],
+        ),
+        "table 't': no step is done for every cell that two and the others are; split",
+    ),
     (table(), "either a statistic or a score"),
     (table(statistic="magic"), "unknown statistic 'magic'"),
     (table(statistic="accuracy", threshold=0.1), "threshold and means together"),
@@ -915,6 +939,7 @@ def test_a_transformer_as_a_step(bert, run, tmp_path):
     file = write(tmp_path, changed(steps=[tuned, all_heads], tables=tables))
     with pytest.raises(AttnProbeError, match=r"expected the audit of one head .* has 2"):
         run(file, output_dir=tmp_path / "two")
+    assert not (tmp_path / "two").exists()  # before any step began
     file = write(tmp_path, changed(steps=[tuned, one_head], tables=tables))
     report = run(file)
     assert report.tables[0].rows[0][1].n == 4 and report.steps[0].epochs == 1

@@ -1,10 +1,12 @@
 """The options of an audit, beside those of its tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Literal
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.options import GROUP, OPTIONS
 from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
@@ -210,3 +212,12 @@ class AuditOptions(Options):
     def in_haste(self) -> bool:
         """Whether tests that were not configured do less for each text."""
         return self.time is not None
+
+
+def options_of_tests() -> Mapping[str, type[Options]]:
+    """The classes of the options of all tests, those of installed packages too."""
+    if not entry_points(group=GROUP):
+        return OPTIONS
+    from hf_attnprobe.faithfulness.registry import tests  # which takes seconds to import
+
+    return {name: test.options for name, test in tests().items()}

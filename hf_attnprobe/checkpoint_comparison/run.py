@@ -11,7 +11,7 @@ from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.session import run_audit
-from hf_attnprobe.checkpoint_comparison import AUDITED, KINDS, ComparisonOptions
+from hf_attnprobe.checkpoint_comparison import AUDITED, ComparisonOptions, asked_comparison
 from hf_attnprobe.checkpoint_comparison.report import (
     CheckpointComparison,
     ComparedCheckpoint,
@@ -25,7 +25,7 @@ from hf_attnprobe.checkpoints.loading import load_attention_classifier
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Asked, Options, options_with_default
+from hf_attnprobe.options import Asked, Options
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.retraining.base import load_base_model
 from hf_attnprobe.retraining.options import RetrainOptions
@@ -35,21 +35,6 @@ from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 
 
 MARKS = ("comparison.json", "1-*")  # what the first checkpoint's audit makes is one
-
-
-def asked_comparison(asked: Asked | None) -> dict[str, Options]:
-    """The options of the tests that are asked for, by name.
-
-    Raises:
-        AttnProbeError: an unknown test or option, or the test ``adversary`` alone.
-    """
-    chosen = options_with_default(asked, KINDS, AUDITED)
-    if chosen.keys() == {"adversary"}:
-        raise AttnProbeError(
-            f"expected one of {', '.join(AUDITED)} besides, got adversary alone; "
-            "attnprobe retrain trains adversaries of one model"
-        )
-    return chosen
 
 
 @quiet_libraries()

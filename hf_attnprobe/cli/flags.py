@@ -7,19 +7,19 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.options import OPTIONS, TESTS
+from hf_attnprobe.faithfulness.options import TESTS
 from hf_attnprobe.options import (
     DEFAULT,
     Options,
     as_text,
     asked_in_words,
+    check_known,
     from_flat,
     item_of,
     names_of,
@@ -174,6 +174,7 @@ def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: 
         "--tests",
         nargs="+",
         metavar="TEST",
+        type=_checked(lambda word: check_known("test", [word], [*kinds(), DEFAULT])),
         help=f"tests to run: {', '.join(names)}; {DEFAULT} stands for {default} "
         f"(default: {DEFAULT})",
     )
@@ -182,20 +183,29 @@ def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: 
         nargs="+",
         action="extend",
         default=[],
-        type=lambda word: _checked(word, kinds()),
+        type=_checked(lambda word: _check_option(word, kinds())),
         metavar="TEST.OPTION=VALUE",
         help="options of tests, such as permutation.n_permutations=50",
     )
 
 
-def _checked(word: str, kinds: Mapping[str, type[Options]]) -> str:
-    """TEST.OPTION=VALUE itself, where there is such a test, option and value."""
-    try:
-        ((test, values),) = asked_in_words([], [word], kinds).items()
-        kinds[test](**values)
-    except AttnProbeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return word
+def _checked(check: Callable[[str], None]) -> Callable[[str], str]:
+    """What returns a word as it is, where the check lets it pass."""
+
+    def same(word: str) -> str:
+        try:
+            check(word)
+        except AttnProbeError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return word
+
+    return same
+
+
+def _check_option(word: str, kinds: Mapping[str, type[Options]]) -> None:
+    """Raises AttnProbeError for TEST.OPTION=VALUE without such a test, option or value."""
+    ((test, values),) = asked_in_words([], [word], kinds).items()
+    kinds[test](**values)
 
 
 def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any]] | None:
@@ -205,19 +215,10 @@ def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any
     return asked_in_words(arguments["tests"], arguments["set"], kinds())
 
 
-def of_audits() -> Mapping[str, type[Options]]:
-    """The classes of the options of an audit's tests, those of installed packages too."""
-    if not entry_points(group="hf_attnprobe.tests"):
-        return OPTIONS
-    from hf_attnprobe.faithfulness.registry import tests
-
-    return {name: test.options for name, test in tests().items()}
-
-
 def add_audited(parser: CommandParser) -> None:
     """Flags that say what is audited: model, tests, data, and the options of both."""
     parser.add_argument("--model", required=True, help="folder or Hub id of the model")
-    add_tests(parser, TESTS, "those that suit the model and the data", of_audits)
+    add_tests(parser, TESTS, "those that suit the model and the data", options_of_tests)
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])
     add_options(parser.add_argument_group("the audit"), AuditOptions)

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
 from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.checkpoint_comparison import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
@@ -24,7 +24,6 @@ from hf_attnprobe.cli.flags import (
     add_verbose,
     asked,
     data_of,
-    of_audits,
 )
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception import DeceptionOptions
@@ -127,7 +126,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
         "model": arguments["model"],
         "dataset": data_of(arguments),
         "options": from_flat(arguments, AuditOptions),
-        "tests": asked(arguments, of_audits),
+        "tests": asked(arguments, options_of_tests),
         "output_dir": arguments["output_dir"],
     }
 
@@ -396,13 +395,15 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 
 def run_plan(arguments: dict[str, Any]) -> None:
     """Plans an audit and says how to work on it."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, AuditOptions)
+
     from hf_attnprobe.partitions.planning import plan_audit
 
     plan = plan_audit(
         arguments["model"],
-        from_flat(arguments, Data),
-        asked(arguments, of_audits),
-        options=from_flat(arguments, AuditOptions),
+        data,
+        asked(arguments, options_of_tests),
+        options=options,
         output_dir=arguments["output_dir"],
         partitions=arguments["partitions"],
     )
@@ -441,10 +442,14 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 def run_study(arguments: dict[str, Any]) -> None:
     """Runs a study file, or the rest of it, and prints the report."""
     from hf_attnprobe.plain_data import plain
-    from hf_attnprobe.studies.run import study
+    from hf_attnprobe.studies.file import read_study
 
     folder = Path(arguments["output_dir"])
     options = from_flat(arguments, StudyOptions)
+    read_study(arguments["file"], options)  # refused before what runs it is imported
+
+    from hf_attnprobe.studies.run import study
+
     report = study(arguments["file"], output_dir=folder, options=options)
     if arguments["json"]:
         show(json.dumps(plain(report)))

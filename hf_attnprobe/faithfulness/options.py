@@ -10,6 +10,10 @@ from typing import Literal
 from hf_attnprobe.options import Options, option
 
 
+GROUP = "hf_attnprobe.tests"
+"""The entry points by which other packages name their tests."""
+
+
 @dataclass(frozen=True)
 class NoOptions(Options):
     """For a test without options."""

@@ -22,12 +22,11 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.options import TESTS, ExplainsClass, NoOptions
+from hf_attnprobe.faithfulness.options import GROUP, TESTS, ExplainsClass, NoOptions
 from hf_attnprobe.options import DEFAULT, Asked, Options, options_by_test
 from hf_attnprobe.readings import TestReadings
 
 
-GROUP = "hf_attnprobe.tests"
 PACKAGE = __name__.rpartition(".")[0]
 F = TypeVar("F", bound=Callable[..., Any])
 When = Literal["always", "many heads", "rationales", "on request"]

@@ -72,17 +72,12 @@ from typing import Any
 import yaml
 
 from hf_attnprobe import retraining
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.checkpoint_comparison import ComparisonOptions
-from hf_attnprobe.checkpoint_comparison.run import asked_comparison, compare_checkpoints
+from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
+from hf_attnprobe.checkpoint_comparison import ComparisonOptions, asked_comparison
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.deception import DeceptionOptions
-from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import registry as tested
-from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.options import (
     LARGEST,
     Options,
@@ -91,11 +86,11 @@ from hf_attnprobe.options import (
     from_names,
     names_of,
     option,
+    options_with_default,
 )
 from hf_attnprobe.plain_data import from_plain, in_short
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
-from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.studies.plan import (
     Column,
     FolderOf,
@@ -107,15 +102,15 @@ from hf_attnprobe.studies.plan import (
     StudyOptions,
     Table,
     each,
+    jobs_of_rows,
     name_of,
 )
 from hf_attnprobe.training.options import ONLY_CLASSIFIER, Architecture, TrainingOptions
-from hf_attnprobe.training.run import check_training, train
 
 
-# --- The verbs: which arguments a step may have, and what it calls -------------------------------
+# --- The verbs: which arguments a step may have --------------------------------------------------
 # A verb reads the arguments with option classes, each of which takes the fields that it has. So
-# a step is checked by making these options, long before it runs.
+# a step is checked by making these options, long before what runs it is imported.
 
 TESTING = ("split", "test_limit")  # data arguments of verbs that test one split
 Arguments = Mapping[str, Any]
@@ -169,27 +164,23 @@ class Verb:
     """One kind of step.
 
     Args:
-        function: does the step. It takes the fields of ``step`` by name, the data set as
-            :class:`Data`, and ``options``.
         step: what the step has besides options.
-        options: the classes whose fields are the other arguments; the function takes
+        options: the classes whose fields are the other arguments; what does the step takes
             the first one as ``options``.
         unused: fields of these classes that mean nothing here.
         references: arguments that name models: an earlier step, a folder or a Hub id.
         trains: whether the step trains on the data set's training split.
         prepare: keyword arguments that are not simply fields of the step.
-        check: raises AttnProbeError for keyword arguments that the option classes let
-            pass.
+        check_tests: raises AttnProbeError for tests that there are not.
     """
 
-    function: Callable[..., object]
     step: type[AnyStep]
     options: tuple[type[Options], ...]
     unused: tuple[str, ...] = TESTING
     references: tuple[str, ...] = ("model",)
     trains: bool = True
     prepare: Callable[[Arguments], dict[str, Any]] = lambda arguments: {}
-    check: Callable[[dict[str, Any]], object] = lambda keywords: None
+    check_tests: Callable[[Any], object] = lambda tests: None
 
     @property
     def names(self) -> set[str]:
@@ -208,10 +199,11 @@ class Verb:
         """Raises AttnProbeError for a value of a wrong type or out of its range."""
         for kind in (self.step, *self.options):
             from_flat(arguments, kind)
-        self.check(self.keywords(arguments))
+        from_flat(arguments, Data)
+        self.check_tests(arguments.get("tests"))
 
     def keywords(self, arguments: Arguments) -> dict[str, Any]:
-        """The keyword arguments of ``function``."""
+        """The keyword arguments of what does the step."""
         keywords = {name: arguments.get(name) for name in names_of([self.step])}
         keywords["dataset"] = from_flat(arguments, Data)
         keywords["options"] = from_flat(arguments, self.options[0])
@@ -228,57 +220,45 @@ def _prepare_train(arguments: Arguments) -> dict[str, Any]:
     return {"architecture": _named(arguments, [Architecture])}
 
 
-def _check_train(keywords: dict[str, Any]) -> None:
-    check_training(keywords.get("model"), keywords["architecture"], keywords["options"])
+def _check_audited(tests: Any) -> None:
+    options_with_default(tests, options_of_tests(), ())
 
 
 VERBS: dict[str, Verb] = {
     "train": Verb(
-        train,
         AnyStep,
         (TrainingOptions, Architecture),
         references=(),
         prepare=_prepare_train,
-        check=_check_train,
     ),
     "audit": Verb(
-        audit,
         TestStep,
         (AuditOptions,),
         unused=("train_limit", "token"),  # a study is written down, a token is not
         trains=False,
-        check=lambda keywords: asked_tests(keywords["tests"]),
+        check_tests=_check_audited,
     ),
-    "retrain": Verb(
-        retrain,
-        TestStep,
-        (RetrainOptions,),
-        check=lambda keywords: retraining.asked_retrainings(keywords["tests"]),
-    ),
+    "retrain": Verb(TestStep, (RetrainOptions,), check_tests=retraining.asked_retrainings),
     "transfer": Verb(
-        transfer,
         TransferStep,
         (TransferOptions,),
         references=("model", "guide", "uniform"),
     ),
     "compare": Verb(
-        compare_checkpoints,
         CompareStep,
         (ComparisonOptions,),
         unused=(),
         references=("models",),
         trains=False,
-        check=lambda keywords: asked_comparison(keywords["tests"]),
+        check_tests=asked_comparison,
     ),
-    "deceive": Verb(deceive, DeceiveStep, (DeceptionOptions,)),
+    "deceive": Verb(DeceiveStep, (DeceptionOptions,)),
 }
 FINE_TUNING = Verb(
-    train,
     ModelStep,
     (TrainingOptions,),
     unused=(*TESTING, *ONLY_CLASSIFIER),
     prepare=_prepare_train,
-    check=_check_train,
 )
 
 
@@ -372,6 +352,8 @@ class _Reader:
         for table in content.tables:
             with _said_of(f"{self.file.name}, table {table.title!r}: "):
                 check_table(table, verbs)
+                jobs_of_rows(table, self.jobs)
+        self._check_with_libraries(content)
         return Study(
             name=self.file.stem,
             title=content.title,
@@ -382,6 +364,19 @@ class _Reader:
             settings=tuple(self.settings),
             epochs=self.options.epochs,
         )
+
+    def _check_with_libraries(self, content: StudyFile) -> None:
+        """Checks what takes seconds of imports; last, so that all else is said at once."""
+        from hf_attnprobe.training.run import check_training
+
+        for step in content.steps:
+            for job in self.jobs[step.name] if step.verb == "train" else ():
+                with _said_of(f"{self.file.name}, step {step.name}: "):
+                    given = verb_of("train", job.arguments).keywords(job.arguments)
+                    check_training(given.get("model"), given["architecture"], given["options"])
+        for table in content.tables:
+            with _said_of(f"{self.file.name}, table {table.title!r}: "):
+                check_statistics(table)
 
     # --- data sets and grid -------------------------------------------------------------
 
@@ -612,14 +607,6 @@ def check_step_name(name: str, before: Sequence[str]) -> None:
         )
 
 
-def statistics() -> set[str]:
-    """The statistics that a column can show, without the part after an @."""
-    names = {"accuracy", "probability"}  # of the predictions
-    for readings in (tested.readings(), retraining.readings()):
-        names = names.union(*readings.values())
-    return names
-
-
 def check_table(table: Table, steps: Mapping[str, str]) -> None:
     """Raises AttnProbeError for a table that the steps, given with their verbs, cannot fill."""
     if not table.columns:
@@ -650,11 +637,20 @@ def _check_column(column: Column, steps: Mapping[str, str]) -> None:
         )
     if is_score and str(column.score).count("/") != 2:
         raise AttnProbeError(f"expected a score as test/model/metric, got {column.score!r}")
-    for name in (column.statistic or "accuracy").split("/"):
-        if name.split("@")[0] not in statistics():
-            raise AttnProbeError(f"unknown statistic {name!r}")
     if (column.threshold is None) != (column.means is None):
         raise AttnProbeError("expected threshold and means together")
+
+
+def check_statistics(table: Table) -> None:
+    """Raises AttnProbeError for a column whose statistic no test has."""
+    from hf_attnprobe.faithfulness import registry
+
+    known = {"accuracy", "probability"}  # of the predictions
+    known = known.union(*registry.readings().values(), *retraining.readings().values())
+    for column in table.columns:
+        for name in (column.statistic or "accuracy").split("/"):
+            if name.split("@")[0] not in known:
+                raise AttnProbeError(f"column {column.name!r}: unknown statistic {name!r}")
 
 
 # --- The cells of a grid: how many there may be, and a folder of its own for each ----------------

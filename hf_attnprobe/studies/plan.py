@@ -12,6 +12,7 @@ from typing import Any
 
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.data.sources import named
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
@@ -227,6 +228,26 @@ class Study:
     shortened: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     epochs: int | None = None
+
+
+def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
+    """Jobs of the step that uses most lists of the grid; each gives a row of the table.
+
+    Args:
+        table: its columns are of steps that there are.
+        jobs: of each step.
+
+    Raises:
+        AttnProbeError: another step of the table uses a list that this one does not.
+    """
+    rows = max((jobs[column.step] for column in table.columns), key=lambda of: len(of[0].cell))
+    for column in table.columns:
+        if not jobs[column.step][0].cell.keys() <= rows[0].cell.keys():
+            raise AttnProbeError(
+                f"no step is done for every cell that {column.step} and the others are; "
+                "split the table"
+            )
+    return rows
 
 
 def each(value: Any, function: Callable[[Any], Any]) -> Any:

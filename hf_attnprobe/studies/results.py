@@ -32,7 +32,7 @@ from hf_attnprobe.statistics.summary import ATTENTION_BINS, PREDICTION, bin_name
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, Table, name_of
+from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, Table, jobs_of_rows, name_of
 
 
 Cell = str | int | float | Estimate | None
@@ -85,11 +85,7 @@ class Results:
         rows = read_rows(self.folder / folder / "rows")
         of_heads = (rows.layer >= 0) & (rows["head"] >= 0)
         n_heads = len(rows.loc[of_heads, ["layer", "head"]].drop_duplicates())
-        if n_heads > 1:
-            raise AttnProbeError(
-                f"expected the audit of one head for a column of a table, {folder} has "
-                f"{n_heads}; choose one by layers and heads in the step"
-            )
+        check_one_head(n_heads, folder)
         rows = rows[of_heads | (rows.test == PREDICTION)]  # no groups of heads
         rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(index="example_id", columns="statistic", values="value")
@@ -172,6 +168,15 @@ class Results:
         return [name for name, found in found.items() if found and found["answer"] in unsure]
 
 
+def check_one_head(n_heads: int, folder: str) -> None:
+    """Raises AttnProbeError where the audit of a job, named by its folder, has several heads."""
+    if n_heads > 1:
+        raise AttnProbeError(
+            f"expected the audit of one head for a column of a table, {folder} has "
+            f"{n_heads}; choose one by layers and heads in the step"
+        )
+
+
 def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
     """An estimate from a summary file, where ``{value, ci95}`` are plain data.
 
@@ -245,7 +250,7 @@ def grid_tables(results: Results) -> list[ResultTable]:
 
 
 def _grid_table(results: Results, table: Table) -> ResultTable:
-    jobs = _jobs_of_rows(results, table)
+    jobs = jobs_of_rows(table, results.by_step)
     labels = list(jobs[0].cell)
     rows = [_row(results, table, job.cell) for job in jobs]
     if table.lengths:
@@ -264,23 +269,6 @@ def _grid_table(results: Results, table: Table) -> ResultTable:
         rows=tuple((*row.labels, *row.values) for row in rows),
         sentences=tuple(filter(None, said)),
     )
-
-
-def _jobs_of_rows(results: Results, table: Table) -> list[Job]:
-    """Jobs of the step that uses most lists of the grid; each gives a row.
-
-    Raises:
-        AttnProbeError: another step of the table uses a list that this one does not.
-    """
-    by_step = {column.step: results.jobs(column.step) for column in table.columns}
-    rows = max(by_step.values(), key=lambda jobs: len(jobs[0].cell))
-    for step, jobs in by_step.items():
-        if not jobs[0].cell.keys() <= rows[0].cell.keys():
-            raise AttnProbeError(
-                f"table {table.title!r}: no step is done for every cell that {step} "
-                "and the others are; split it"
-            )
-    return rows
 
 
 def _row(

@@ -2,21 +2,29 @@
 
 import json
 import logging
+import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.run import audit
+from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+from hf_attnprobe.checkpoints.loading import load_config
+from hf_attnprobe.checkpoints.origins import origin_of
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint
+from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import from_flat, names_of
 from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.progress import Bar, quiet_libraries
+from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
 from hf_attnprobe.studies.file import read_study, verb_of
@@ -31,9 +39,24 @@ from hf_attnprobe.studies.plan import (
     load_as,
 )
 from hf_attnprobe.studies.report import StudyReport, report_of
+from hf_attnprobe.studies.results import check_one_head
+from hf_attnprobe.training.run import train
 
 
 logger = logging.getLogger(__name__)
+FUNCTIONS: dict[str, Callable[..., object]] = {
+    "train": train,
+    "audit": audit,
+    "retrain": retrain,
+    "transfer": transfer,
+    "compare": compare_checkpoints,
+    "deceive": deceive,
+}
+"""What does a step of each verb.
+
+It takes the fields of the verb's ``step`` by name, the data set as :class:`Data`, and
+``options``.
+"""
 
 
 @quiet_libraries()
@@ -81,6 +104,7 @@ def _done(plan: Study, folder: Path, *, quick: bool, progress: bool) -> StudyRep
     """Runs what is left of a study and returns its report."""
     state = StudyState(folder, plan, quick=quick)
     data = _data_of(plan)
+    _check_heads(plan, state)
     state.claim(plan, data)
     n_left = sum(not state.finished(job) for job in plan.jobs)
     with Bar("study", progress, n_left, of="step") as bar:
@@ -94,6 +118,42 @@ def _done(plan: Study, folder: Path, *, quick: bool, progress: bool) -> StudyRep
     return report_of(plan, folder, data, state.seconds(), quick=quick)
 
 
+def _check_heads(plan: Study, state: "StudyState") -> None:
+    """Refuses a table of audits of many heads, before any step runs."""
+    shown = {column.step for table in plan.tables for column in table.columns}
+    jobs = {job.folder: job for job in plan.jobs}
+    for job in plan.jobs:
+        if job.verb == "audit" and job.step in shown and not state.finished(job):
+            check_one_head(_n_heads(job, jobs), job.folder)
+
+
+def _n_heads(job: Job, jobs: Mapping[str, Job]) -> int:
+    """Heads that an audit will test, by the configuration that its model begins with.
+
+    A model that a step makes of none is an attention classifier. Where no configuration
+    tells, it is 1: the rows will tell.
+
+    Args:
+        jobs: by folder.
+    """
+    model = job.arguments["model"]
+    while isinstance(model, FolderOf):
+        model = jobs[model.job].arguments.get("model")
+    options = from_flat(job.arguments, AuditOptions)
+    if model is None or not options.single_heads:
+        return 1
+    place = ("revision", "subfolder", "token", "trust_remote_code")
+    try:
+        origin = origin_of(model, **{name: getattr(options, name) for name in place})
+        config = load_config(origin)
+        sizes: tuple[int, int] = config.num_hidden_layers, config.num_attention_heads
+    except (AttnProbeError, AttributeError):
+        return 1
+    asked = options.layers, options.heads
+    n_heads = math.prod(len(some) if some else n for some, n in zip(asked, sizes, strict=True))
+    return min(n_heads, options.screen or n_heads, options.top or n_heads)
+
+
 def _log_step(job: Job, number: int, n_jobs: int, finished: bool) -> None:
     note = ", done before" if finished else ""
     logger.info("step %d of %d: %s (%s)%s", number, n_jobs, job.folder, job.verb, note)
@@ -104,7 +164,7 @@ def _run(job: Job, folder: Path, progress: bool) -> None:
     verb = verb_of(job.verb, job.arguments)
     arguments = _arguments(job, folder)
     try:
-        verb.function(
+        FUNCTIONS[job.verb](
             **verb.keywords(arguments),
             output_dir=folder / job.folder,
             progress=progress,
@@ -132,20 +192,24 @@ def _path(value: Any, folder: Path) -> Any:
 def _data_of(plan: Study) -> dict[str, DataUsed]:
     """Data sets that steps train on, by their arguments.
 
-    They are loaded before any step runs, so that a missing one is noticed at once.
+    All data sets are read before any step runs, those that are only tested on by their first
+    text, so that a missing one, or a missing column, is noticed at once.
     """
     used: dict[str, DataUsed] = {}
+    tested: set[str] = set()
     for job in plan.jobs:
         key = _data_key(job)
-        if key in used or not verb_of(job.verb, job.arguments).trains:
-            continue
-        name = job.arguments["dataset"]
+        name, seed = job.arguments["dataset"], job.arguments.get("seed", 0)
         data = replace(from_flat(job.arguments, Data), dataset=load_as(name))
-        splits = data.splits(seed=job.arguments.get("seed", 0))
-        used[key] = DataUsed(name, {}, {})
-        for split, examples in splits.items():
-            used[key].sizes[split] = len(examples)
-            used[key].fingerprints[split] = dataset_fingerprint(examples)
+        if not verb_of(job.verb, job.arguments).trains:
+            if repr(data) not in tested:
+                data.examples(limit=1, seed=seed)
+            tested.add(repr(data))
+        elif key not in used:
+            used[key] = DataUsed(name, {}, {})
+            for split, examples in data.splits(seed=seed).items():
+                used[key].sizes[split] = len(examples)
+                used[key].fingerprints[split] = dataset_fingerprint(examples)
     return used
 
 
