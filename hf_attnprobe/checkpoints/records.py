@@ -81,13 +81,13 @@ def check_whole(folder: Path) -> None:
         )
 
 
-def weights_digest(folder: Path) -> dict[str, str]:
-    """SHA-256 of every weights file in a folder, by name."""
-    digests = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as weights:
-            digests[file.name] = hashlib.file_digest(weights, "sha256").hexdigest()
-    return digests
+def digests(folder: Path, files: str = "*.safetensors") -> dict[str, str]:
+    """SHA-256 of the files in a folder, by name; default: of every weights file."""
+    found = {}
+    for file in sorted(folder.glob(files)):
+        with file.open("rb") as content:
+            found[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    return found
 
 
 def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
     wanted = record.get(WEIGHTS)
     if not isinstance(wanted, Mapping):
         raise AttnProbeError(f"cannot read {folder / RECORD} (no {WEIGHTS}); train the model again")
-    found = weights_digest(folder)
+    found = digests(folder)
     for name, digest in wanted.items():
         if found.get(name) != digest:
             raise AttnProbeError(

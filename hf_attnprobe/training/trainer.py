@@ -2,7 +2,7 @@
 
 An interrupted training goes on at its last epoch to bit-identical weights: model, optimiser,
 random numbers and batch order are in the Trainer's checkpoint, how long there was no progress too.
-A checkpoint counts if its last file is whole.
+A checkpoint counts if its last file is whole. Where one was damaged since, the training begins anew.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from hf_attnprobe.checkpoints.records import (
     WEIGHTS,
     check_digests,
     describe,
+    digests,
     read_record,
-    weights_digest,
     write_files,
 )
 from hf_attnprobe.data.columns import column_of
@@ -110,6 +110,7 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Stopwatch())
+    trainer.add_callback(Seal())
     name = progress if isinstance(progress, str) else "training"
     trainer.bar = Bar(name, shown=bool(progress) and trainer.is_world_process_zero())
     trainer.add_callback(Progress(trainer.bar))
@@ -249,6 +250,15 @@ class Stopwatch(TrainerCallback):
         self.since = now
 
 
+class Seal(TrainerCallback):
+    """Notes what a checkpoint's files hold once it is written."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Writes the digests into the checkpoint."""
+        if state.is_world_process_zero:
+            _seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+
 class Progress(TrainerCallback):
     """Shows the epoch and the last scores on a bar."""
 
@@ -285,6 +295,7 @@ class Progress(TrainerCallback):
 # --- A training that can be killed: finished, continued at its last epoch, or refused ------------
 
 STATE = "trainer_state.json"  # the last file that a Trainer writes into a checkpoint
+SEAL = ".digests.json"  # what each of its files held then
 SCORES = ("accuracy", "f1", "roc_auc")
 
 logger = logging.getLogger(__name__)
@@ -410,7 +421,7 @@ def _save(
     with disk_errors(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    write_json(folder / RECORD, {**record, WEIGHTS: weights_digest(folder)})
+    write_json(folder / RECORD, {**record, WEIGHTS: digests(folder)})
     _write_card(folder, model)
     shutil.rmtree(folder / STEPS, ignore_errors=True)
 
@@ -511,11 +522,20 @@ def _relocated_state(checkpoint: Path) -> dict[str, Any]:
         best = checkpoint.with_name(f"checkpoint-{step}")
         state["best_model_checkpoint"] = str(best)
         write_json(checkpoint / STATE, state)
+        _seal(checkpoint)
     return state
 
 
 def _last_checkpoint(steps: Path) -> Path | None:
-    """The last complete checkpoint; deletes incomplete ones."""
+    """The last complete checkpoint; deletes incomplete ones.
+
+    None where one was damaged: its weights, or a step from it, would be others than those of
+    this training, which are the same from the start.
+    """
+    for folder in steps.glob("checkpoint-*"):
+        if not _is_as_written(folder):
+            logger.warning("%s was damaged; the training begins anew", folder)
+            return None
     by_step = {int(f.name.split("-")[1]): f for f in steps.glob("checkpoint-*")}
     for _, folder in sorted(by_step.items(), reverse=True):
         try:
@@ -525,6 +545,24 @@ def _last_checkpoint(steps: Path) -> Path | None:
         else:
             return folder
     return None
+
+
+def _seal(checkpoint: Path) -> None:
+    write_json(checkpoint / SEAL, digests(checkpoint, "[!.]*"))
+
+
+def _is_as_written(checkpoint: Path) -> bool:
+    """Whether the files of a checkpoint hold what was written.
+
+    A process may be killed before it notes that; then its files are taken as they are.
+    """
+    try:
+        written = json.loads((checkpoint / SEAL).read_text())
+        return written == digests(checkpoint, "[!.]*")
+    except FileNotFoundError:
+        return not (checkpoint / SEAL).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _stopped_early(state: Mapping[str, Any]) -> bool:

@@ -60,6 +60,7 @@ def _be_child(function: Callable[[], int | None], out: int, err: int) -> None:
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from children import in_child
+from children import Writes, in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +66,38 @@ def test_damaged_weights_are_not_taken_for_finished(commands, base, cli, tmp_pat
     file.write_bytes(spoilt)
     done = cli(*commands["train"](folder))
     assert done.code == 1 and str(file) in done.err.splitlines()[-1]
+
+
+DAMAGED = (
+    ("nothing", None),
+    ("model.safetensors", "flipped"),
+    ("optimizer.pt", "half"),
+    ("rng_state.pth", "gone"),
+    (".digests.json", "flipped"),
+)
+
+
+def test_a_training_with_a_damaged_checkpoint_begins_anew(commands, tmp_path):
+    """However small the damage: the weights are those of a training in one go."""
+    command, whole, cut = commands["train"], tmp_path / "whole", tmp_path / "cut"
+    assert in_child(lambda: main(command(whole))).code == 0
+
+    def dies_while_it_saves():
+        Writes(cut / "tokenizer_config.json", kill_at=0)
+        return main(command(cut))
+
+    assert in_child(dies_while_it_saves).code == -9
+    (checkpoint,) = (cut / ".steps").glob("checkpoint-*")
+    for name, how in DAMAGED:
+        folder = tmp_path / name
+        shutil.copytree(cut, folder)
+        if how is not None:
+            spoil(folder / checkpoint.relative_to(cut) / name, how)
+        ended = in_child(lambda folder=folder: main(command(folder)))
+        assert ended.code == 0, (name, ended.err)
+        assert ("was damaged; the training begins anew" in ended.err) == (how is not None), name
+        weights = [path / "model.safetensors" for path in (folder, whole)]
+        assert weights[0].read_bytes() == weights[1].read_bytes(), name
 
 
 def spoil(file, how):
