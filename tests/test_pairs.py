@@ -1,6 +1,7 @@
 """Pairs of texts: what a model is fed is what its tokenizer makes of the pair."""
 
 import warnings
+from dataclasses import replace
 
 import evaluate
 import pytest
@@ -19,6 +20,7 @@ import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, metric_path, wrap
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.data.examples import dataset_fingerprint
+from hf_attnprobe.hub.publish import ReadAudit, as_told
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 
@@ -261,6 +263,8 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
         )
 
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
+    card = as_told(ReadAudit(tmp_path / "out", replace(second, examples=())), "me/pairs")
+    assert card.has_pairs  # where no text is shown
     assert "second text of each pair" in str(second)
     assert "second text of each pair" in second.to_text(verbose=True)
     assert "Columns read as texts: premise with hypothesis." in whole.to_text(verbose=True)

@@ -31,6 +31,8 @@ KNOWN_PAIRS = (
     ("query", "passage"),
 )
 """The columns of usual data sets of pairs, first and second text."""
+PAIRED = " with "
+"""Stands between the columns of a pair's texts, in words."""
 TOKENS = "tokens"
 """A column with the words of a text in a list."""
 BOTH = (
@@ -53,7 +55,7 @@ class TextColumns:
 
     def __str__(self) -> str:
         text = " + ".join(self.text)
-        return text if self.text_pair is None else f"{text} with {self.text_pair}"
+        return text if self.text_pair is None else f"{text}{PAIRED}{self.text_pair}"
 
 
 def choose_columns(

@@ -36,6 +36,7 @@ from hf_attnprobe.cards.readme import Readme, has_findings, with_others
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.origins import first_line
 from hf_attnprobe.checkpoints.records import README, RECORD, describe, read_text, write_files
+from hf_attnprobe.data.columns import PAIRED
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.hub.options import CardOptions
@@ -258,7 +259,7 @@ def as_told(audit: ReadAudit, model: str) -> AuditedOn:
         conclusion=conclusion_sentence(report.findings),
         answer=report.answer,
         command=_command(audit, model),
-        has_pairs=any(text.segments for text in report.examples),
+        has_pairs=PAIRED in (report.provenance.get("text_columns") or ""),
         findings=report.findings,
         notes=report.notes,
         contradictions=report.contradictions,

@@ -11,9 +11,11 @@ import pandas as pd
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import from_plain, stored_fields
+from hf_attnprobe.readings import sentence_of
 from hf_attnprobe.reports import latex
 from hf_attnprobe.reports.document import Cell, Document, Table
 from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.retraining import readings
 from hf_attnprobe.retraining.document import document_of, penalty_curve
 from hf_attnprobe.retraining.verdict import (
     RetrainingResult,
@@ -128,9 +130,22 @@ def to_latex(report: RetrainingResult, metric: str = "f1") -> str:
 
 
 def from_json(data: Mapping) -> RetrainingReport:
-    """The inverse of ``to_json``, without the rows."""
+    """The inverse of ``to_json``, without the rows.
+
+    Raises:
+        LookupError, AttnProbeError: it is not what that wrote.
+    """
     from_plain(Provenance, data["provenance"], "provenance")
-    return RetrainingReport(**stored_fields(RetrainingResult, data, "rows"))
+    report = RetrainingReport(**stored_fields(RetrainingResult, data, "rows"))
+    known = readings()
+    for statistic in report.statistics:
+        sentence_of(statistic.test, statistic.statistic, known)
+    for test, scores in report.scores.items():
+        taken = {(score.model, score.metric) for score in scores}
+        models, metrics = map(set, zip(*taken, strict=True))
+        if len(taken) < len(models) * len(metrics):
+            raise LookupError(f"{test}: expected every metric of every model")
+    return report
 
 
 def write_report(report: RetrainingReport, folder: Path) -> None:
