@@ -330,16 +330,19 @@ def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> 
 def _read_file(path: Path) -> "datasets.Dataset":
     import datasets
 
+    from hf_attnprobe.hardware import give_back_pages
+
     kind, options = FORMATS[path.suffix.lower()], {}
     if kind == "csv":
         separator = "\t" if path.suffix.lower() == ".tsv" else ","
         check_fields(path, separator)
         options = CSV_OPTIONS | {"sep": separator}
     # a file of this machine, which has no revision
-    loaded = datasets.load_dataset(  # nosec B615
-        kind, data_files=str(path), **options
-    )
-    return _without_gaps(loaded["train"]) if kind == "csv" else loaded["train"]
+    builder = datasets.load_dataset_builder(kind, data_files=str(path), **options)
+    builder.download_and_prepare()
+    give_back_pages()  # of what was read, before the rows are mapped
+    loaded = builder.as_dataset("train")
+    return _without_gaps(loaded) if kind == "csv" else loaded
 
 
 def _is_empty_parquet(path: Path) -> bool:

@@ -6,8 +6,10 @@ import hashlib
 import io
 import json
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 
 from hf_attnprobe.auditing.prepare import N_REFERENCE
 from hf_attnprobe.data.columns import column_of, has_images
-from hf_attnprobe.data.examples import OpenedSplit, columns_read, read_split
+from hf_attnprobe.data.examples import OpenedSplit, columns_read, labels_alone, read_split
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import RATIONALES, second_texts
 from hf_attnprobe.partitions.store import Store
@@ -344,6 +346,7 @@ def _sha256(data: bytes) -> str:
 
 TEXTS = "texts"
 """The folder of the texts."""
+ID = "example_id"
 AT_ONCE = 20_000
 """Rows that are in memory while texts are shared out."""
 
@@ -380,8 +383,7 @@ def share_out(
     """Writes the texts of every partition, in the order of their ids.
 
     Args:
-        reopen: opens the split. Done for every block, since pages of a mapped file that
-            were read count as memory until it is closed.
+        reopen: opens the split; what it has mapped is closed before texts are read.
         store: of the job.
         n_partitions, seed: of the plan.
         limit: number of texts of a fixed sample; None for all of them.
@@ -430,33 +432,80 @@ def texts_name(k: int) -> str:
 
 def _blocks(reopen: Callable[[], OpenedSplit]) -> "Iterator[datasets.Dataset]":
     """The split as examples, some thousand rows at a time."""
-    opened = reopen()
-    ids, n_rows = _ids_of(opened.source), len(opened.rows)
-    del opened
-    for start in range(0, n_rows, AT_ONCE):
-        yield read_split(_block(reopen(), ids, start))
-        gc.collect()
+    opened = labels_alone(reopen())
+    rows, n_rows = opened.rows, len(opened.source)
+    features, files = opened.source.features, _files_of(opened.source)
+    tables = partial(_in_files, files) if files else partial(_in_memory, opened.source)
+    recipe, splits, name = opened.recipe, opened.splits, opened.name
+    del opened  # and with it what is mapped of the files
+    gc.collect()
+    ids, start = _ids_of(tables(), n_rows), 0
+    for table in tables():
+        stop = start + len(table)
+        inside = rows[bisect_left(rows, start) : bisect_left(rows, stop)]
+        places = np.asarray(inside, dtype=np.int64) - start
+        block = _numbered(table.take(pa.array(places)), features, ids[start:stop][places])
+        yield read_split(OpenedSplit(block, range(len(block)), splits, recipe, name))
+        start = stop
 
 
-def _block(opened: OpenedSplit, ids: np.ndarray, start: int) -> OpenedSplit:
-    """Some of the rows, with the ids that they have in the whole split."""
-    rows = opened.rows[start : start + AT_ONCE]
-    source = opened.source.select(rows)
-    if "example_id" in source.column_names:
-        source = source.remove_columns("example_id")
-    numbered = source.add_column("example_id", ids[np.asarray(rows)])
-    return replace(opened, source=numbered, rows=range(len(rows)))
+def _files_of(source: "datasets.Dataset") -> list[str]:
+    """The Arrow files that hold just these rows, in order; none of rows in memory."""
+    files = [file["filename"] for file in source.cache_files]
+    if source._indices is not None:  # in another order than in the files
+        return []
+    n_rows, schema = 0, source.data.schema
+    for file in files:
+        with pa.OSFile(file) as opened, pa.ipc.open_stream(opened) as stream:
+            if not stream.schema.equals(schema):
+                return []
+            n_rows += sum(batch.num_rows for batch in stream)
+    return files if n_rows == len(source) else []
 
 
-def _ids_of(source: "datasets.Dataset") -> np.ndarray:
+def _in_files(files: Sequence[str]) -> Iterator[pa.Table]:
+    """Rows of Arrow files, read and not mapped: pages of a mapped file count as memory."""
+    for file in files:
+        with pa.OSFile(file) as opened, pa.ipc.open_stream(opened) as stream:
+            held: list[pa.RecordBatch] = []
+            for batch in stream:
+                held.append(batch)
+                if sum(map(len, held)) >= AT_ONCE:
+                    yield pa.Table.from_batches(held)
+                    held = []
+            if held:
+                yield pa.Table.from_batches(held)
+
+
+def _in_memory(source: "datasets.Dataset") -> Iterator[pa.Table]:
+    """Rows in memory."""
+    for start in range(0, len(source), AT_ONCE):
+        yield source.with_format("arrow")[start : start + AT_ONCE]
+
+
+def _numbered(table: pa.Table, features: Mapping[str, Any], ids: np.ndarray) -> "datasets.Dataset":
+    """Rows with the ids that they have in the whole split."""
+    import datasets
+
+    if ID in table.column_names:
+        table = table.drop_columns(ID)
+    table = table.append_column(ID, pa.array(ids)).replace_schema_metadata()
+    kinds = {name: kind for name, kind in features.items() if name != ID}
+    info = datasets.DatasetInfo(features=datasets.Features(kinds | {ID: datasets.Value("int64")}))
+    return datasets.Dataset(table, info=info, fingerprint="a block")  # or all of it is hashed
+
+
+def _ids_of(tables: Iterator[pa.Table], n_rows: int) -> np.ndarray:
     """The ids that ``load_examples`` would give, [rows]."""
-    if "example_id" in source.column_names:
-        column = source.with_format("arrow")["example_id"][:]
-        if pa.types.is_integer(column.type) and not column.null_count:
-            ids = column.to_numpy().astype(np.int64)  # no view of a mapped file
-            if ids.min() >= 0 and _are_different(ids):
-                return ids
-    return np.arange(len(source), dtype=np.int64)
+    found = []
+    for table in tables:
+        ids = table[ID] if ID in table.column_names else pa.chunked_array([pa.nulls(1)])
+        if not pa.types.is_integer(ids.type) or ids.null_count:
+            return np.arange(n_rows, dtype=np.int64)
+        found.append(ids.to_numpy().astype(np.int64))
+    ids = np.concatenate(found)
+    is_one_each = ids.min() >= 0 and _are_different(ids)
+    return ids if is_one_each else np.arange(n_rows, dtype=np.int64)
 
 
 def _are_different(ids: np.ndarray) -> bool:
@@ -494,7 +543,7 @@ def _spread(seen: _Seen) -> float | None:
 
 
 def _first_by_hash(ids: Sequence[int], n: int) -> list[int]:
-    return [ids[k] for k in by_hash(ids)[:n]]
+    return [ids[k] for k in by_hash(ids, n)]
 
 
 def _with_text(examples: "datasets.Dataset") -> list[int]:

@@ -18,6 +18,7 @@ from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
+from hf_attnprobe.hardware import give_back
 from hf_attnprobe.options import Asked, Options, check_at_least, check_at_most
 from hf_attnprobe.partitions.plan import (
     PLAN,
@@ -93,6 +94,7 @@ def plan_audit(
     with _whole_or_nothing(store, partitions):
         opened = partial(data.opened, seed=seed)
         shared = share_out(opened, store, partitions, seed, limit)
+        give_back()
         subject = make_subject(name, None, options, device_here(), spread=shared.spread)
         draft = _draft(subject, data, shared, options, name)
         examples = reference_examples(store, shared.texts, shared.reference, seed)
