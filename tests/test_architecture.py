@@ -226,15 +226,45 @@ def test_the_core_works_without_datasets_and_evaluate(run_python):
     assert run.code == 0, run.err
 
 
-def test_public_names_are_there_and_documented():
+DOCUMENTED = (
+    audit,
+    planning.plan_audit,
+    work.work,
+    run_partition,
+    retraining.retrain,
+    study.study,
+    calibrate,
+    checkpoint_comparison.compare_checkpoints,
+    deception.deceive,
+    training.train_classifier,
+    fine_tuning.fine_tune,
+    train,
+    demo.demo,
+    publishing.write_card,
+    data.load_examples,
+    known_datasets,
+)
+
+
+SPEAKING = (
+    "trust_remote_code batch_size epochs learning_rate weight_decay min_document_frequency seed "
+    "progress tokenizer encoder attention"
+)
+
+
+def test_every_argument_is_documented():
+    """By name in the docstring, or by a name that speaks for itself."""
+    for function in DOCUMENTED:
+        for name in inspect.signature(function).parameters.keys() - {*SPEAKING.split()}:
+            assert re.search(rf"\b{name}\b", function.__doc__), (function, name)
+
+
+def test_public_names_are_sorted_documented_and_no_others():
+    assert list(hf_attnprobe.__all__) == sorted(hf_attnprobe.__all__)
     for name in hf_attnprobe.__all__:
         value = getattr(hf_attnprobe, name)
         assert len(inspect.getdoc(value).split()) >= 4, name
         assert name in dir(hf_attnprobe)
-
-
-def test_public_names_are_sorted_and_no_others():
-    assert list(hf_attnprobe.__all__) == sorted(hf_attnprobe.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'audits'"):
         hf_attnprobe.audits  # noqa: B018
     namespace = {}
@@ -242,40 +272,27 @@ def test_public_names_are_sorted_and_no_others():
     assert set(hf_attnprobe.__all__) <= namespace.keys()
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        audit,
-        planning.plan_audit,
-        work.work,
-        run_partition,
-        retraining.retrain,
-        study.study,
-        calibrate,
-        checkpoint_comparison.compare_checkpoints,
-        deception.deceive,
-        training.train_classifier,
-        fine_tuning.fine_tune,
-        train,
-        demo.demo,
-        publishing.write_card,
-        data.load_examples,
-        known_datasets,
-    ],
-)
-def test_every_argument_is_documented(function):
-    """By name in the docstring, or by a name that speaks for itself."""
-    speaking = {
-        "trust_remote_code",
-        "batch_size",
-        "epochs",
-        "learning_rate",
-        "weight_decay",
-        "min_document_frequency",
+def test_every_flag_is_a_keyword_argument_with_its_default_and_a_line_of_help(cli):
+    """Where there are rare flags, in the long help."""
+    functions = {"demo": demo.demo, "audit": audit, "retrain": retraining.retrain}
+    functions["study"] = StudyOptions
+    for name, command in commands().items():
+        actions = command._actions
+        assert {action.dest for action in actions} - {"help", "help_all"} <= FUNCTIONS[name]
+        all_of_them = any(action.dest == "help_all" for action in actions)
+        done = cli(name, "--help-all" if all_of_them else "--help")
+        assert (done.code, done.err) == (0, "")
+        known = inspect.signature(functions[name]).parameters if name in functions else {}
+        for action in actions:
+            assert action.help and not action.help.startswith("default"), (name, action.dest)
+            assert all(option in done.out for option in action.option_strings)
+            assert getattr(action, "daily", True) or all_of_them, action.dest
+            if action.dest in known and not action.required:
+                assert action.default == known[action.dest].default, (name, action.dest)
+    assert parameters(audit) - {a.dest for a in commands()["audit"]._actions} == {
+        *("options", "tokenizer", "progress")
     }
-    speaking |= {"seed", "progress", "tokenizer", "encoder", "attention"}
-    for name in inspect.signature(function).parameters.keys() - speaking:
-        assert re.search(rf"\b{name}\b", function.__doc__), name
+    assert options_of(audit) <= {action.dest for action in commands()["audit"]._actions}
 
 
 def test_modules_and_public_functions_say_what_they_are():
@@ -349,18 +366,6 @@ def test_every_verb_has_a_function_and_the_documentation_of_one():
         assert re.search(rf"\b{name}\b", cli.__doc__)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_flag_is_a_keyword_argument(name):
-    flags = {action.dest for action in commands()[name]._actions} - {"help", "help_all"}
-    assert flags <= FUNCTIONS[name]
-
-
-def test_every_keyword_argument_of_audit_is_a_flag():
-    flags = {action.dest for action in commands()["audit"]._actions}
-    assert parameters(audit) - flags == {"options", "tokenizer", "progress"}
-    assert options_of(audit) <= flags
-
-
 def test_defaults_and_choices_of_flags_are_those_of_the_options():
     options = names_of([Data, AuditOptions])
     for action in commands()["audit"]._actions:
@@ -369,36 +374,10 @@ def test_defaults_and_choices_of_flags_are_those_of_the_options():
             assert options[action.dest].metadata["help"].split()[0] in action.help
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_defaults_of_flags_are_those_of_the_function(name):
-    function = {
-        "demo": demo.demo,
-        "audit": audit,
-        "retrain": retraining.retrain,
-        "study": StudyOptions,
-    }.get(name)
-    for action in commands()[name]._actions:
-        parameter = function and inspect.signature(function).parameters.get(action.dest)
-        if parameter is not None and not action.required:
-            assert action.default == parameter.default, action.dest
-
-
 def test_what_is_not_given_to_train_is_left_to_the_procedure():
     parser = commands()["train"]
     for name in (options_of(train) | OF_ARCHITECTURE) - {"seed"}:
         assert not parser.get_default(name), name
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_help_names_every_flag(name, cli):
-    """Where there are rare flags, the long help does."""
-    actions = commands()[name]._actions
-    all_of_them = any(action.dest == "help_all" for action in actions)
-    done = cli(name, "--help-all" if all_of_them else "--help")
-    assert (done.code, done.err) == (0, "")
-    for action in actions:
-        assert all(option in done.out for option in action.option_strings)
-        assert getattr(action, "daily", True) or all_of_them, action.dest
 
 
 def test_the_help_of_audit_is_short_and_the_long_one_has_the_options_of_tests(cli, monkeypatch):

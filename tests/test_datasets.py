@@ -82,30 +82,18 @@ ANSWERED = [
 ]
 
 
-@pytest.mark.parametrize("place", ["", "en-10k", "tasks_1-20_v1-2/en"])
-def test_babi_as_text_files(tmp_path, place):
-    files = {PLACES.format(split): STORY for split in ("train", "test")}
-    write(tmp_path / "b" / place, **files)
-    data = f"babi1={tmp_path / 'b'}"
-    assert rows(data, "test", *ASKED) == ANSWERED
-    # 15% of three are none; all are left to train on.
-    assert load_examples(data, "train")["example_id"][:] == [0, 1, 2]
+def test_babi_as_text_files(tmp_path):
+    for place in ("", "en-10k", "tasks_1-20_v1-2/en"):
+        folder = tmp_path / f"b-{len(place)}"
+        write(folder / place, **{PLACES.format(split): STORY for split in ("train", "test")})
+        assert rows(f"babi1={folder}", "test", *ASKED) == ANSWERED
+        # 15% of three are none; all are left to train on.
+        assert load_examples(f"babi1={folder}", "train")["example_id"][:] == [0, 1, 2]
 
 
 def test_babi_as_parquet_gives_the_same(tmp_path, caplog):
-    table = [
-        (
-            "Mary moved to the bathroom.|John went to the hallway.",
-            [0],
-            "Where is Mary?",
-        ),
-        (
-            "Mary moved to the bathroom.|John went to the hallway.|Daniel went back to the hallway.",
-            [2],
-            "Where is Daniel?",
-        ),
-        ("Sandra took the milk.", [0], "Where is the milk?"),
-    ]
+    first = ["Mary moved to the bathroom.", "John went to the hallway."]
+    stories = [first, [*first, "Daniel went back to the hallway."], ["Sandra took the milk."]]
     features = datasets.Features(
         sentences=datasets.List(datasets.Value("string")),
         supporting_facts=datasets.List(datasets.Value("int16")),
@@ -114,15 +102,15 @@ def test_babi_as_parquet_gives_the_same(tmp_path, caplog):
         task=datasets.Value("int8"),
     )
     content = {
-        "sentences": [text.split("|") for text, _, _ in table],
-        "supporting_facts": [facts for _, facts, _ in table],
-        "question": [question for _, _, question in table],
+        "sentences": stories,
+        "supporting_facts": [[0], [2], [0]],
+        "question": ["Where is Mary?", "Where is Daniel?", "Where is the milk?"],
         "label": [0, 1, 0],
         "task": [1, 1, 1],
     }
+    (tmp_path / "p/qa1").mkdir(parents=True)
     for split in ("train", "validation", "test"):
         path = tmp_path / "p/qa1" / f"{split}-00000-of-00001.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
         datasets.Dataset.from_dict(content, features=features).to_parquet(path)
     for split in ("train", "validation", "test"):
         assert rows(f"babi1={tmp_path / 'p'}", split, *ASKED) == ANSWERED
@@ -147,18 +135,14 @@ def test_what_is_wrong_with_babi_files(tmp_path):
 
 def test_cnn_as_question_files(tmp_path):
     article = "@entity10 met @entity2\nin @entity3 ."
-    question = f"http://x\n\n{article}\n\n@placeholder met him\n\n@entity10\n\n@entity10:Mary\n@entity2:John\n"
+    names = "@entity10:Mary\n@entity2:John\n"
+    question = f"http://x\n\n{article}\n\n@placeholder met him\n\n@entity10\n\n{names}"
     for split in ("training", "validation", "test"):
         write(tmp_path / "cnn/questions" / split, a__question=question)
     data = f"cnn={tmp_path}"
-    assert rows(data, "test", *ASKED[:3]) == [
-        ("@entity10 met @entity2 in @entity3 .", "@placeholder met him", "@entity10")
-    ]
-    assert label_names(load_examples(data, "test")) == [
-        "@entity2",
-        "@entity3",
-        "@entity10",
-    ]
+    asked = ("@entity10 met @entity2 in @entity3 .", "@placeholder met him", "@entity10")
+    assert rows(data, "test", *ASKED[:3]) == [asked]
+    assert label_names(load_examples(data, "test")) == ["@entity2", "@entity3", "@entity10"]
     spoilt = tmp_path / "cnn/questions/training/b.question"
     spoilt.write_text(question.replace("\n\n@entity10\n", "\n\nMary\n"))
     assert "b.question: expected an answer such as @entity3, got 'Mary'" in message(data)
@@ -171,10 +155,8 @@ def test_cnn_as_prepared_for_the_papers_code(tmp_path):
     write(tmp_path, train__txt=f"{block}\n{block}\n", dev__txt=block, test__txt=block)
     row = ("@entity1 met @entity0 .", "@placeholder met him", "@entity1")
     assert rows(f"cnn={tmp_path}", "train", *ASKED[:3]) == [row, row]
-    assert label_names(load_examples(f"cnn={tmp_path}", "validation")) == [
-        "@entity0",
-        "@entity1",
-    ]
+    names = label_names(load_examples(f"cnn={tmp_path}", "validation"))
+    assert names == ["@entity0", "@entity1"]
     (tmp_path / "dev.txt").unlink()
     assert "expected dev.txt in" in message(f"cnn={tmp_path}")
 
@@ -183,12 +165,8 @@ def test_cnn_as_prepared_for_the_papers_code(tmp_path):
 
 
 def pair(label, number):
-    return {
-        "gold_label": label,
-        "sentence1": f"A man sleeps {number}.",
-        "sentence2": "Nobody is awake.",
-        "pairID": str(number),
-    }
+    texts = {"sentence1": f"A man sleeps {number}.", "sentence2": "Nobody is awake."}
+    return {"gold_label": label, "pairID": str(number), **texts}
 
 
 PAIRS = [pair(label, k) for k, label in enumerate(["neutral", "-", "entailment", "contradiction"])]
@@ -201,20 +179,13 @@ def test_snli_and_multinli_as_json_lines(tmp_path):
     found = load_examples(f"snli={tmp_path / 's'}", "validation")
     assert (found["label"][:], tuple(label_names(found))) == ([2, 1, 0], names)
     assert found["text"][1] == "A man sleeps 2." and found["text_pair"][0][0] == "N"
-
-    other = [pair("neutral", 7), *PAIRS]
-    files = {
-        "multinli_1.0_train.jsonl": PAIRS,
-        "multinli_1.0_dev_matched.jsonl": other,
-        "multinli_1.0_dev_mismatched.jsonl": PAIRS,
-    }
+    splits = ("train", "dev_matched", "dev_mismatched")
+    files = {f"multinli_1.0_{split}.jsonl": PAIRS for split in splits}
+    files["multinli_1.0_dev_matched.jsonl"] = [pair("neutral", 7), *PAIRS]
     write(tmp_path / "m", **files)
     splits = load_splits(f"multinli={tmp_path / 'm'}")
-    assert {name: len(part) for name, part in splits.items()} == {
-        "train": 3,
-        "validation": 3,
-        "test": 4,
-    }
+    sizes = {name: len(part) for name, part in splits.items()}
+    assert sizes == {"train": 3, "validation": 3, "test": 4}
     (tmp_path / "m/multinli_1.0_train.jsonl").write_text("{}\n")
     assert ".jsonl, line 1: expected the field 'sentence1'" in message(f"multinli={tmp_path / 'm'}")
     (tmp_path / "m/multinli_1.0_train.jsonl").write_text("no json\n")
@@ -229,14 +200,8 @@ def evidence(docid, start, end):
 
 
 def note(name, label, query, evidences, docids=None):
-    return {
-        "annotation_id": name,
-        "classification": label,
-        "query": query,
-        "query_type": None,
-        "evidences": evidences,
-        "docids": docids,
-    }
+    found = {"annotation_id": name, "classification": label, "query": query, "query_type": None}
+    return found | {"evidences": evidences, "docids": docids}
 
 
 def eraser(folder, notes, documents, as_lines=False):
@@ -252,15 +217,9 @@ def eraser(folder, notes, documents, as_lines=False):
 
 @pytest.mark.parametrize("as_lines", [False, True])
 def test_eraser_with_a_text_or_a_text_and_a_query(tmp_path, as_lines):
-    documents = {
-        "r1": "a  dull film .\n\nit is long",
-        "r2": "great !\n",
-        "p": "so it is",
-    }
-    notes = [
-        note("r1", "NEG", "good?", [[evidence("r1", 1, 2)], [evidence("r1", 6, 7)]]),
-        note("r2", "POS", "good?", []),
-    ]
+    documents = {"r1": "a  dull film .\n\nit is long", "r2": "great !\n", "p": "so it is"}
+    of_r1 = [[evidence("r1", 1, 2)], [evidence("r1", 6, 7)]]
+    notes = [note("r1", "NEG", "good?", of_r1), note("r2", "POS", "good?", [])]
     folder = eraser(tmp_path / "m/movies", notes, documents, as_lines)
     found = load_examples(f"eraser-movies={tmp_path / 'm'}", "validation")
     assert "text_pair" not in found.column_names
@@ -271,10 +230,9 @@ def test_eraser_with_a_text_or_a_text_and_a_query(tmp_path, as_lines):
     # Two documents behind one another: positions of the second come after the first.
     notes = [note("x", "True", "is it? || yes", [[evidence("p", 1, 3)]], ["r2", "p"])]
     folder = eraser(tmp_path / "q", notes, documents, as_lines)
+    expected = [("great ! so it is", "is it? || yes", "True", [3, 4])]
     for name in ("boolq", "multirc", "fever", "evidence-inference"):
-        assert rows(f"eraser-{name}={folder}", "test", *ASKED) == [
-            ("great ! so it is", "is it? || yes", "True", [3, 4])
-        ]
+        assert rows(f"eraser-{name}={folder}", "test", *ASKED) == expected
 
 
 def test_eraser_with_a_rationale_in_both_texts(tmp_path):
@@ -324,16 +282,11 @@ def tweet(n_words, number=0):
 
 
 def test_adr_as_the_papers_table_with_its_lengths(tmp_path):
-    lengths = [5, 6, 99, 100]
-    table = pd.DataFrame(
-        {
-            "text": [tweet(n) for n in lengths] * 3,
-            "label": [0, 1, 0, 1] * 3,
-            "exp_split": ["train"] * 4 + ["dev"] * 4 + ["test"] * 4,
-        }
-    )
+    texts, splits = [tweet(n) for n in (5, 6, 99, 100)], ("train", "dev", "test")
+    table = {"text": texts * 3, "label": [0, 1, 0, 1] * 3}
+    table["exp_split"] = [split for split in splits for _ in texts]
     (tmp_path / "a").mkdir()
-    table.to_csv(tmp_path / "a/adr_dataset.csv", index=False)
+    pd.DataFrame(table).to_csv(tmp_path / "a/adr_dataset.csv", index=False)
     for split in ("train", "validation", "test"):
         found = load_examples(f"adr={tmp_path / 'a'}", split)
         assert [len(text.split()) for text in found["text"]] == [6, 99]
@@ -347,21 +300,29 @@ def test_adr_as_tweets_with_labels(tmp_path):
     splits = load_splits(f"adr={folder}")
     test = splits["test"]["label"][:]
     assert (len(test), sum(test)) == (20, 4)  # a fifth of either class
-    assert {name: len(part) for name, part in splits.items()} == {
-        "train": 68,
-        "validation": 12,
-        "test": 20,
-    }
+    sizes = {name: len(part) for name, part in splits.items()}
+    assert sizes == {"train": 68, "validation": 12, "test": 20}
     texts = [text for part in splits.values() for text in part["text"]]
     assert len(set(texts)) == 100 and all(text.endswith('"so"') for text in texts)
     assert load_splits(f"adr={folder}")["test"][:] == splits["test"][:]
-
     write(folder, tweets__tsv="\n".join(lines))
     assert "a first line with the columns text, label" in message(f"adr={folder}")
     write(folder, tweets__tsv="text\tlabel\nso\tyes\n")
     assert "row 0: expected 0 or 1 as label, got 'yes'" in message(f"adr={folder}")
     write(folder, other__tsv="")
     assert "expected one TSV file" in message(f"adr={folder}")
+
+
+CODES = {
+    "11": "25000 2851",
+    "12": "25001 28521",
+    "13": "2500 2851 28529",
+    "14": "2859",
+    "15": "25002 2851",
+    "16": "2851",
+    "17": "28522",
+    "18": "2851",
+}
 
 
 # --- MIMIC --------------------------------------------------------------------------------------------------------
@@ -372,56 +333,23 @@ NOTE = "Admission Date:  [**2101-10-20**]\nthe patient of [**Hospital 18**] is {
 def mimic(folder, gz=False):
     """Notes and diagnoses of eight admissions in the columns of MIMIC-III."""
     folder.mkdir()
-    texts = pd.DataFrame(
-        [
-            # admission, date, category, description, error, text
-            (
-                "11",
-                "2101-02-02",
-                "Discharge summary",
-                "Addendum",
-                "",
-                "And later ill .",
-            ),
-            ("11", "2101-03-01", "Discharge summary", "Report", "", NOTE.format(11)),
-            ("11", "2101-01-01", "Nursing", "Report", "", "not this"),
-            ("12", "2101-01-01", "Discharge summary", "Report", "1", "an error"),
-            ("12", "2101-01-01", "Discharge summary", "Report", "", NOTE.format(12)),
-            *(
-                (
-                    str(k),
-                    "2101-01-01",
-                    "Discharge summary",
-                    "Report",
-                    "",
-                    NOTE.format(k),
-                )
-                for k in range(13, 19)
-            ),
-            ("", "2101-01-01", "Discharge summary", "Report", "", "of no admission"),
-        ],
-        columns=["HADM_ID", "CHARTDATE", "CATEGORY", "DESCRIPTION", "ISERROR", "TEXT"],
-    )
-    texts["SUBJECT_ID"] = 1
-    codes = {
-        "11": ["25000", "2851"],
-        "12": ["25001", "28521"],
-        "13": ["2500", "2851", "28529"],
-        "14": ["2859"],
-        "15": ["25002", "2851"],
-        "16": ["2851"],
-        "17": ["28522"],
-        "18": ["2851"],
-    }
-    diagnoses = pd.DataFrame(
-        [(key, n, code) for key in codes for n, code in enumerate(codes[key])],
-        columns=["HADM_ID", "SEQ_NUM", "ICD9_CODE"],
-    )
+    columns = ["HADM_ID", "CHARTDATE", "CATEGORY", "DESCRIPTION", "ISERROR", "TEXT"]
+    day, summary = "2101-01-01", ("Discharge summary", "Report", "")
+    texts = [
+        ("11", "2101-02-02", "Discharge summary", "Addendum", "", "And later ill ."),
+        ("11", "2101-03-01", *summary, NOTE.format(11)),
+        ("11", day, "Nursing", "Report", "", "not this"),
+        ("12", day, "Discharge summary", "Report", "1", "an error"),
+        *((str(k), day, *summary, NOTE.format(k)) for k in range(12, 19)),
+        ("", day, *summary, "of no admission"),
+    ]
+    texts = pd.DataFrame(texts, columns=columns).assign(SUBJECT_ID=1)
+    each = [(key, n, code) for key in CODES for n, code in enumerate(CODES[key].split())]
+    diagnoses = pd.DataFrame(each, columns=["HADM_ID", "SEQ_NUM", "ICD9_CODE"])
     ending = ".gz" if gz else ""
     texts.to_csv(folder / f"NOTEEVENTS.csv{ending}", index=False)
     diagnoses.to_csv(folder / f"DIAGNOSES_ICD.csv{ending}", index=False)
-    lists = {"train": [11, 12, 13], "dev": [14], "test": [15, 16]}
-    for split, keys in lists.items():
+    for split, keys in {"train": [11, 12, 13], "dev": [14], "test": [15, 16]}.items():
         (folder / f"{split}_50_hadm_ids.csv").write_text("\n".join(map(str, keys)))
     return folder
 
@@ -456,28 +384,25 @@ def test_anemia_leaves_out_both_and_neither(tmp_path):
 
 
 def test_mimic_as_camls_tables(tmp_path):
-    table = pd.DataFrame(
-        {
-            "SUBJECT_ID": range(3),
-            "HADM_ID": range(3),
-            "TEXT": ["the first note has these seven words here"] * 3,
-            "LABELS": ["250.00;285.1", "401.9;285.21", "285.1;285.29"],
-        }
-    )
+    labels = ["250.00;285.1", "401.9;285.21", "285.1;285.29"]
+    table = pd.DataFrame({"SUBJECT_ID": range(3), "HADM_ID": range(3), "LABELS": labels})
+    table = table.assign(TEXT="the first note has these seven words here")
     for kind in ("50", "full"):
         for split in ("train", "dev", "test"):
             table.to_csv(tmp_path / f"{split}_{kind}.csv", index=False)
-    for split in ("train", "validation", "test"):
-        found = load_examples(f"diabetes={tmp_path}", split)
-        assert found["label"][:] == [1, 0, 0]
-    anemia = [
-        label
-        for split in ("train", "validation", "test")
-        for label in _labels(f"anemia={tmp_path}", split)
-    ]
+    splits, anemia = ("train", "validation", "test"), []
+    for split in splits:
+        assert load_examples(f"diabetes={tmp_path}", split)["label"][:] == [1, 0, 0]
+        anemia += _labels(f"anemia={tmp_path}", split)
     assert sorted(anemia) == [0, 0, 0, 1, 1, 1]
     table.drop(columns="LABELS").to_csv(tmp_path / "dev_50.csv", index=False)
     assert "expected the columns TEXT, LABELS" in message(f"diabetes={tmp_path}")
+
+
+NLI = {"premise": "it rains", "hypothesis": "it is wet", "label": 2}
+
+
+YAHOO = {"id": 0, "topic": 1, "question_title": "one two", "question_content": ""}
 
 
 def _labels(dataset, split):
@@ -535,39 +460,21 @@ def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
 
 LONG = "one two three four five six seven eight"
 HUB = {
-    # name: configuration, columns of the card on the Hub, names of its classes, splits
+    # name: columns of the card on the Hub, names of its classes
     "sst": ({"text": LONG, "label": 1, "label_text": "positive"}, None),
     "sst2": ({"idx": 0, "sentence": LONG, "label": 1}, ["negative", "positive"]),
     "imdb": ({"text": LONG, "label": 1}, ["neg", "pos"]),
-    "agnews": (
-        {"text": LONG, "label": 2},
-        ["World", "Sports", "Business", "Sci/Tech"],
-    ),
+    "agnews": ({"text": LONG, "label": 2}, ["World", "Sports", "Business", "Sci/Tech"]),
     "20news": ({"text": LONG, "label": 10, "label_text": "rec.sport.hockey"}, None),
-    "yahoo": (
-        {
-            "id": 0,
-            "topic": 1,
-            "question_title": "one two",
-            "question_content": "",
-            "best_answer": "three",
-        },
-        [f"topic {k}" for k in range(10)],
-    ),
+    "yahoo": (YAHOO | {"best_answer": "three"}, [f"topic {k}" for k in range(10)]),
     "amazon": ({"class_index": 2, "review_title": "one", "review_text": "two"}, None),
     "yelp": ({"label": 1, "text": LONG}, [f"{k} star" for k in range(1, 6)]),
     "qqp": (
         {"question1": "why?", "question2": "who?", "label": 1, "idx": 0},
         ["not_duplicate", "duplicate"],
     ),
-    "snli": (
-        {"premise": "it rains", "hypothesis": "it is wet", "label": 2},
-        ["entailment", "neutral", "contradiction"],
-    ),
-    "multinli": (
-        {"promptID": 1, "premise": "it rains", "hypothesis": "it is wet", "label": 2},
-        ["entailment", "neutral", "contradiction"],
-    ),
+    "snli": (NLI, ["entailment", "neutral", "contradiction"]),
+    "multinli": ({"promptID": 1, **NLI}, ["entailment", "neutral", "contradiction"]),
 }
 EXPECTED = {  # the second row of the test split: text, second text, class
     "sst": (LONG, None, "pos"),
@@ -620,39 +527,22 @@ def hub_folder(root, name, columns, names):
     held_out = recipe.validation_fraction is not None
     splits = {own[split] for split in ours if not (held_out and split == "validation")}
     first = dict(columns)
-    if name == "20news":
-        first[label] = "rec.sport.baseball"
-    elif name == "agnews":
-        first[label] = 0
+    if name in ("20news", "agnews"):
+        first[label] = {"20news": "rec.sport.baseball", "agnews": 0}[name]
     elif names or recipe.label_names:
         first[label] = recipe.first_label
-    files = []
+    (folder / place).mkdir(parents=True)
+    front = f"---\nconfigs:\n- config_name: {recipe.config or 'default'}\n  data_files:\n"
     for split in sorted(splits):
         table = [first, columns]
         if name in ("snli", "multinli"):
-            table = [
-                first | {label: 0},
-                first | {label: 1},
-                first | {label: -1},
-                columns,
-            ]
-        if split == "train":
-            table = table * 10
-        examples = datasets.Dataset.from_list(table)
+            table[1:1] = [first | {label: 1}, first | {label: -1}]
+        examples = datasets.Dataset.from_list(table * (10 if split == "train" else 1))
         if names:
             examples = examples.cast_column(label, datasets.ClassLabel(names=names))
-        path = folder / place / f"{split}-00000-of-00001.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        examples.to_parquet(path)
-        files.append(f"  - split: {split}\n    path: {place}/{split}-*")
-    config = recipe.config or "default"
-    (folder / "README.md").write_text(
-        "---\nconfigs:\n- config_name: "
-        + config
-        + "\n  data_files:\n"
-        + "\n".join(files)
-        + "\n---\n"
-    )
+        examples.to_parquet(folder / place / f"{split}-00000-of-00001.parquet")
+        front += f"  - split: {split}\n    path: {place}/{split}-*\n"
+    (folder / "README.md").write_text(f"{front}---\n")
 
 
 def test_every_data_set_of_the_hub_is_loaded_from_a_folder_of_its_layout(tmp_path, run_python):
@@ -662,21 +552,14 @@ def test_every_data_set_of_the_hub_is_loaded_from_a_folder_of_its_layout(tmp_pat
         hub_folder(tmp_path / "hub", name, columns, names)
     with MiniHub(tmp_path / "hub") as hub:
         offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
-        env = dict.fromkeys(offline) | {
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(tmp_path / "home"),
-        }
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), **dict.fromkeys(offline)}
         run = run_python("-c", LOAD_ALL, json.dumps(on_hub), env=env)
     assert run.code == 0, run.err
     found = json.loads(run.out.splitlines()[-1])
-    for name, (text, second, label) in EXPECTED.items():
-        assert found[name][:3] == [text, second, label], name
-        assert found[name][3] == ["test", "train", "validation"], name
-        was_loaded = name == "agnews-binary"  # as agnews, just before
-        assert found[name][4:] == [
-            "in the Hub's cache" if was_loaded else "",
-            "in the Hub's cache",
-        ], name
+    cached = "in the Hub's cache"
+    for name, row in EXPECTED.items():
+        before = cached if name == "agnews-binary" else ""  # as agnews, just before
+        assert found[name] == [*row, ["test", "train", "validation"], before, cached], name
 
 
 # --- the list -----------------------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ from hf_attnprobe.deception.run import (
     without_others,
 )
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.reports.document import written
 from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.options import TrainingOptions
 from shown_page import Reader
@@ -64,6 +63,8 @@ FILLERS = [
     "them",
     "slept",
 ]
+
+
 CUES = (("dull", "poor"), ("superb", "witty"))
 NAMED = [cue for cues in CUES for cue in cues]
 
@@ -79,14 +80,16 @@ def texts(n, seed):
     return Dataset.from_dict(rows | {"example_id": list(range(n))})
 
 
+def deceived_into(folder, model, data, tokens=NAMED, **options):
+    """Trains a model against attention to tokens, and what is said of it."""
+    given = DeceptionOptions(**options)
+    return deceive(model, data, tokens, output_dir=folder, options=given, progress=False)
+
+
 @pytest.fixture(scope="module")
 def data():
-    return DatasetDict(
-        {
-            name: texts(n, k)
-            for k, (name, n) in enumerate({"train": 200, "validation": 40, "test": 60}.items())
-        }
-    )
+    sizes = {"train": 200, "validation": 40, "test": 60}
+    return DatasetDict({name: texts(n, k) for k, (name, n) in enumerate(sizes.items())})
 
 
 @pytest.fixture(scope="module")
@@ -127,21 +130,20 @@ def bert(data, once):
 @pytest.fixture(scope="module")
 def deceived(classifier, folder, tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("deceived") / "model"
-    return deceive(
-        classifier, folder, tokens=NAMED, output_dir=output_dir, progress=False
-    ), output_dir
+    return deceived_into(output_dir, classifier, folder), output_dir
 
 
 def test_the_penalty_by_hand():
-    attention = torch.tensor(
-        [[[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]], [[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]]
-    )
+    first, second = [[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]], [[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]
+    attention = torch.tensor([first, second])
     named = torch.tensor([[True, False, False], [False, False, False]])
     costs = -math.log(0.5), -math.log(0.1)
     assert deception_penalty(attention, named).tolist() == pytest.approx([sum(costs) / 2, 0.0])
-    assert deception_penalty(attention, named, over_heads="max").tolist() == pytest.approx(
-        [costs[1], 0.0]
-    )
+    largest = deception_penalty(attention, named, over_heads="max")
+    assert largest.tolist() == pytest.approx([costs[1], 0.0])
+    # A dropout of weights is no attention elsewhere.
+    dropped = deception_penalty(attention[:1, :1] / 0.9, named[:1])
+    torch.testing.assert_close(dropped, deception_penalty(attention[:1, :1], named[:1]))
 
 
 def test_the_penalty_has_a_gradient_where_all_attention_is_on_named_tokens():
@@ -160,126 +162,91 @@ def test_the_penalty_has_a_gradient_where_all_attention_is_on_named_tokens():
     assert slope[0, 0, 0] == pytest.approx(1.0, abs=1e-3)
 
 
-def test_a_dropout_of_weights_is_no_attention_elsewhere():
-    attention, named = (
-        torch.tensor([[[0.5, 0.3, 0.2]]]),
-        torch.tensor([[True, False, False]]),
-    )
-    torch.testing.assert_close(
-        deception_penalty(attention / 0.9, named), deception_penalty(attention, named)
-    )
-
-
 def test_rows_that_predictions_are_read_from(bert):
+    """The first token's of a BERT, the last one's of a causal model."""
     model = AutoModelForSequenceClassification.from_pretrained(bert, attn_implementation="eager")
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])
-    attentions = model(ids, (ids > 0).long(), output_attentions=True).attentions
-    rows = read_rows(model.config, attentions, (ids > 0).long())
-    torch.testing.assert_close(rows, torch.cat([a[:, :, 0] for a in attentions], dim=1))
-
-
-def test_a_causal_model_is_read_at_its_last_token():
-    torch.manual_seed(0)
-    config = GPT2Config(
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        vocab_size=9,
-        pad_token_id=0,
-        attn_implementation="eager",
-    )
-    ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])
     mask = (ids > 0).long()
+    attentions = model(ids, mask, output_attentions=True).attentions
+    rows = read_rows(model.config, attentions, mask)
+    torch.testing.assert_close(rows, torch.cat([a[:, :, 0] for a in attentions], dim=1))
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 9, "pad_token_id": 0}
+    config = GPT2Config(**sizes, attn_implementation="eager")
     model = GPT2ForSequenceClassification(config).eval()
     attentions = model(ids, attention_mask=mask, output_attentions=True).attentions
-    rows = read_rows(config, attentions, mask)
     expected = [torch.cat([a[row, :, last] for a in attentions]) for row, last in ((0, 4), (1, 2))]
-    torch.testing.assert_close(rows, torch.stack(expected))
+    torch.testing.assert_close(read_rows(config, attentions, mask), torch.stack(expected))
 
 
-def test_mass_goes_and_accuracy_stays(deceived, classifier, folder, data):
+def test_mass_goes_and_accuracy_stays(deceived, data):
     found, output_dir = deceived
     before, after = (found.masses[name].value for name in ("before", "after"))
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
     assert before > 0.3 and after < 0.05 and scores["before"] > 0.9 and scores["after"] > 0.9
     assert found.n == found.n_named == 60
-    assert found.masses["tokens"].value == pytest.approx(
-        sum(1 / len(text.split()) for text in data["test"]["text"][:]) / 60
-    )
+    share = sum(1 / len(text.split()) for text in data["test"]["text"][:]) / 60
+    assert found.masses["tokens"].value == pytest.approx(share)
     record = json.loads((output_dir / "training.json").read_text())
-    assert (
-        record["deceives_on"] == NAMED
-        and record["weight"] == 1.0
-        and record["learning_rate"] == 1e-2
-    )
-    assert (
-        json.loads((output_dir / "deception.json").read_text())["masses"]["after"]["value"] == after
-    )
-    said = " ".join(str(found).split())
-    assert "λ 1 on attention to dull, poor, superb, witty" in said
-    assert f"accuracy {written(found.score('before', 'accuracy'))}" in said
+    told = {"deceives_on": NAMED, "weight": 1.0, "learning_rate": 1e-2}
+    assert record.items() >= told.items()
+    kept = json.loads((output_dir / "deception.json").read_text())
+    assert kept["masses"]["after"]["value"] == after
 
 
 def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
-    """Mass and accuracy from the checkpoints' own forward passes, text by text."""
+    """Text by text, from the checkpoints' own forward passes: mass, accuracy, and what deletions do.
+
+    Of the control all ways to delete one other token: five draws lie between them, and about their mean on average.
+    """
     found, output_dir = deceived
     for when, place in (("before", classifier), ("after", output_dir)):
         model = AutoModelForSequenceClassification.from_pretrained(place).double()
-        tokenizer, masses, hits = AutoTokenizer.from_pretrained(place), [], 0
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        masses, moved, means, extremes, hits = [], [], [], [], 0
         for text, label in zip(data["test"]["text"][:], data["test"]["label"][:], strict=True):
+            words = text.split()
             outputs = model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
+            probability = outputs.logits.softmax(-1)[0, 1]
+
+            def moves(words, model=model, tokenizer=tokenizer, before=probability):
+                inputs = tokenizer(" ".join(words), return_tensors="pt")
+                return abs(model(**inputs).logits.softmax(-1)[0, 1] - before).item()
+
             hits += outputs.logits.argmax().item() == label
             weights = outputs.attentions[0][0, 0, 0, 1:-1].tolist()
-            masses.append(
-                sum(w for w, word in zip(weights, text.split(), strict=True) if word in NAMED)
-            )
-        assert found.masses[when].value == pytest.approx(sum(masses) / 60, abs=1e-6)
+            at_named = [w for w, word in zip(weights, words, strict=True) if word in NAMED]
+            masses.append(sum(at_named))
+            moved.append(moves([word for word in words if word not in NAMED]))
+            others = [k for k, word in enumerate(words) if word not in NAMED]
+            of_others = [moves(words[:k] + words[k + 1 :]) for k in others]
+            means.append(np.mean(of_others))
+            extremes.append((min(of_others), max(of_others)))
+        assert found.masses[when].value == pytest.approx(np.mean(masses), abs=1e-6)
         (accuracy,) = (s.value for s in found.scores if (s.model, s.metric) == (when, "accuracy"))
         assert accuracy == pytest.approx(hits / 60)
-
-
-def test_the_control_is_what_the_models_do(deceived, classifier, data):
-    """Of every text, all ways to delete one other token: five draws lie between them, and about their mean on average."""
-    found, output_dir = deceived
-    for when, place in (("before", classifier), ("after", output_dir)):
-        model = AutoModelForSequenceClassification.from_pretrained(place).double()
-        tokenizer, means, extremes = AutoTokenizer.from_pretrained(place), [], []
-        for text in data["test"]["text"][:]:
-            words, moved = text.split(), []
-            forms = [text] + [
-                " ".join(words[:k] + words[k + 1 :])
-                for k, word in enumerate(words)
-                if word not in NAMED
-            ]
-            probs = [
-                model(**tokenizer(form, return_tensors="pt")).logits.softmax(-1)[0, 1]
-                for form in forms
-            ]
-            moved = [abs(p - probs[0]).item() for p in probs[1:]]
-            means.append(np.mean(moved))
-            extremes.append((min(moved), max(moved)))
+        assert found.moved[when].value == pytest.approx(np.mean(moved), abs=1e-6)
         low, high = np.mean(extremes, axis=0)
-        control = found.control[when].value
-        assert low < control < high
-        assert control == pytest.approx(np.mean(means), rel=0.25)
-
-
-def test_deleting_the_named_tokens_tells_whether_they_are_used(deceived, classifier, data):
-    """From the checkpoints' own forward passes over texts without them: hidden, and used as before."""
-    found, output_dir = deceived
-    for when, place in (("before", classifier), ("after", output_dir)):
-        model = AutoModelForSequenceClassification.from_pretrained(place).double()
-        tokenizer, moved = AutoTokenizer.from_pretrained(place), []
-        for text in data["test"]["text"][:]:
-            without = " ".join(word for word in text.split() if word not in NAMED)
-            probs = [
-                model(**tokenizer(t, return_tensors="pt")).logits.softmax(-1)[0, 1]
-                for t in (text, without)
-            ]
-            moved.append(abs(probs[0] - probs[1]).item())
-        assert found.moved[when].value == pytest.approx(sum(moved) / 60, abs=1e-6)
+        assert low < found.control[when].value < high
+        assert found.control[when].value == pytest.approx(np.mean(means), rel=0.25)
     assert "Hiding: yes. The model uses the impermissible tokens" in verdict(found)
     assert "its attention no longer shows it" in verdict(found)
+
+
+USES = [
+    ({"named": 0.0}, {"named": 0.0}, "cannot say", "None of the test texts"),
+    ({"control": np.nan}, {"control": np.nan}, "cannot say", "no control"),
+    ({"moved": 0.01}, {}, "no", "There was nothing to hide"),
+    ({}, {"mass": 0.01}, "yes", "The model uses"),
+    # What deleting any words does is no use of these: the verdict was "uses".
+    ({}, {"mass": 0.01, "control": 0.3}, "no", "The model hardly uses"),
+    ({"control": 0.3}, {"mass": 0.01}, "no", "nothing to hide"),
+    ({}, {"mass": 0.01, "control": 0.25}, "cannot say", "may or may not use"),
+    ({}, {"mass": 0.4}, "no", "still shows"),
+    ({}, {"mass": 0.25}, "cannot say", "may or may not show"),
+    ({}, {"mass": 0.01, "right": 0.6}, "no", "Accuracy is not kept"),
+    ({}, {"mass": 0.01, "right": 0.78}, "cannot say", "not told to be kept"),
+]
 
 
 def measured(n, *, named=0.1, mass=0.5, moved=0.3, control=0.0, right=0.8):
@@ -307,34 +274,15 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "overall", "said"),
-    [
-        ({"named": 0.0}, {"named": 0.0}, "cannot say", "None of the test texts"),
-        ({"control": np.nan}, {"control": np.nan}, "cannot say", "no control"),
-        ({"moved": 0.01}, {}, "no", "There was nothing to hide"),
-        ({}, {"mass": 0.01}, "yes", "The model uses"),
-        # What deleting any words does is no use of these: the verdict was "uses".
-        ({}, {"mass": 0.01, "control": 0.3}, "no", "The model hardly uses"),
-        ({"control": 0.3}, {"mass": 0.01}, "no", "nothing to hide"),
-        ({}, {"mass": 0.01, "control": 0.25}, "cannot say", "may or may not use"),
-        ({}, {"mass": 0.4}, "no", "still shows"),
-        ({}, {"mass": 0.25}, "cannot say", "may or may not show"),
-        ({}, {"mass": 0.01, "right": 0.6}, "no", "Accuracy is not kept"),
-        ({}, {"mass": 0.01, "right": 0.78}, "cannot say", "not told to be kept"),
-    ],
-)
-def test_what_is_said_of_use_goes_by_the_control(before, after, overall, said):
-    found = deception_of(measured(200, **before), measured(200, **before | after), seed=0, **TOLD)
-    sentence = verdict(found)
-    assert sentence.startswith(f"Hiding: {overall}.") and said in sentence
-    assert "nan" not in sentence and to_json(found)["verdict"] == sentence
-
-
-def test_few_texts_cannot_say():
-    before, after = measured(20), measured(20, mass=0.01)
-    sentence = verdict(deception_of(before, after, seed=0, **TOLD))
-    assert sentence.startswith("Hiding: cannot say.") and "30 texts" in sentence
+def test_what_is_said_of_use_goes_by_the_control():
+    for before, after, answer, said in USES:
+        measures = measured(200, **before), measured(200, **before | after)
+        found = deception_of(*measures, seed=0, **TOLD)
+        sentence = verdict(found)
+        assert sentence.startswith(f"Hiding: {answer}.") and said in sentence
+        assert "nan" not in sentence and to_json(found)["verdict"] == sentence
+    few = verdict(deception_of(measured(20), measured(20, mass=0.01), seed=0, **TOLD))
+    assert few.startswith("Hiding: cannot say.") and "30 texts" in few
 
 
 @pytest.mark.parametrize("case", range(8))
@@ -348,49 +296,30 @@ def test_words_follow_from_an_independent_recomputation(case):
         named = np.where(np.arange(n) % 5, 0.2, 0.0)
         control = rng.uniform(0, rng.choice([0.1, 0.4]), n)
         control[::7] = np.nan
-        columns[when] = replace(
-            values,
-            named=named,
-            mean_mass=rng.uniform(0, rng.choice([0.1, 0.4, 0.8]), n),
-            moved=rng.uniform(0, rng.choice([0.1, 0.4, 0.8]), n),
-            control=control,
-        )
+        mass, moved = (rng.uniform(0, rng.choice([0.1, 0.4, 0.8]), n) for _ in range(2))
+        changes = {"named": named, "mean_mass": mass, "moved": moved, "control": control}
+        columns[when] = replace(values, **changes)
     found = deception_of(columns["before"], columns["after"], seed=0, **TOLD)
-    table = pd.concat(
-        {
-            when: pd.DataFrame(
-                {
-                    "named": m.named,
-                    "mass": m.mean_mass,
-                    "moved": m.moved,
-                    "control": m.control,
-                    "right": (m.probs.argmax(1) == m.labels).astype(float),
-                }
-            )
-            for when, m in columns.items()
-        },
-        axis=1,
-    )
-
-    def interval(values):
-        values = values.dropna()
-        half = 1.96 * values.std() / math.sqrt(len(values))
-        return values.mean() - half, values.mean() + half, len(values)
+    frames = {}
+    for when, m in columns.items():
+        right = (m.probs.argmax(1) == m.labels).astype(float)
+        texts = {"named": m.named, "mass": m.mean_mass, "moved": m.moved, "control": m.control}
+        frames[when] = pd.DataFrame(texts | {"right": right})
+    table = pd.concat(frames, axis=1)
 
     def expected(values, threshold):
         """The answers that an interval gives, give or take what resampling moves it."""
-        low, high, count = interval(values)
-        slack = (high - low) / 10
-        possible = set()
-        if count < 30:
+        values = values.dropna()
+        half = 1.96 * values.std() / math.sqrt(len(values))
+        low, high, slack = values.mean() - half, values.mean() + half, half / 5
+        if len(values) < 30:
             return {"cannot say"}
-        if low > threshold - slack:
-            possible.add("yes")
-        if high < threshold + slack:
-            possible.add("no")
-        if low - slack < threshold < high + slack:
-            possible.add("cannot say")
-        return possible
+        possible = {
+            "yes": low > threshold - slack,
+            "no": high < threshold + slack,
+            "cannot say": low - slack < threshold < high + slack,
+        }
+        return {answer for answer, may_be in possible.items() if may_be}
 
     of_named = table[table["before"]["named"] > 0]
     use = {when: of_named[when]["moved"] - of_named[when]["control"] for when in columns}
@@ -434,187 +363,89 @@ def test_the_control_deletes_as_many_other_tokens():
 
 
 def test_a_text_with_fewer_others_has_no_control(classifier, data, tmp_path):
-    """Texts of named tokens alone count in the mass, and in no move."""
-    test = [
-        {"text": "dull poor film", "label": 0},
-        {"text": "superb witty", "label": 1},
-    ] * 20 + [{"text": "the film was witty and superb", "label": 1}] * 20
+    """Texts of named tokens alone count in the mass, and in no move; without weight nothing moves."""
+    test = [("dull poor film", 0), ("superb witty", 1), ("the film was witty and superb", 1)] * 20
+    test = [{"text": text, "label": label} for text, label in test]
     splits = DatasetDict(data | {"test": Dataset.from_list(test)})
-    found = deceive(
-        classifier,
-        splits,
-        tokens=NAMED,
-        output_dir=tmp_path / "m",
-        progress=False,
-        options=DeceptionOptions(epochs=1),
-    )
+    found = deceived_into(tmp_path / "m", classifier, splits, weight=0.0, epochs=1)
     assert (found.n, found.n_named, found.n_controlled) == (60, 60, 20)
     assert found.moved["before"].n == found.control["after"].n == 20
-
-
-def test_without_weight_attention_stays_where_it_was(classifier, folder, tmp_path):
-    found = deceive(
-        classifier,
-        folder,
-        tokens=NAMED,
-        output_dir=tmp_path / "m",
-        progress=False,
-        options=DeceptionOptions(weight=0.0, epochs=1),
-    )
     assert found.masses["after"].value > 0.3
 
 
 def test_reproducible(deceived, classifier, folder, tmp_path):
-    again = deceive(classifier, folder, tokens=NAMED, output_dir=tmp_path / "m", progress=False)
-    assert again == deceived[0]
+    assert deceived_into(tmp_path / "m", classifier, folder) == deceived[0]
 
 
 @pytest.mark.parametrize(
     ("over_heads", "layers"), [("mean", "all"), ("max", "all"), ("mean", "last")]
 )
 def test_a_transformer_too(over_heads, layers, bert, folder, tmp_path):
-    found = deceive(
-        bert,
-        folder,
-        tokens=NAMED,
-        output_dir=tmp_path / "m",
-        progress=False,
-        options=DeceptionOptions(
-            over_heads=over_heads, layers=layers, epochs=12, learning_rate=2e-3
-        ),
-    )
+    options = {"over_heads": over_heads, "layers": layers, "epochs": 12, "learning_rate": 2e-3}
+    found = deceived_into(tmp_path / "m", bert, folder, **options)
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}
     before, after = (found.masses[f"largest {name}"].value for name in ("before", "after"))
     assert scores["before"] > 0.9 and scores["after"] > 0.9
     assert before > 0.2 and after < before / 3
-    assert (
-        AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").config.model_type
-        == "bert"
-    )
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")
+    assert model.config.model_type == "bert"
 
 
-def test_named_tokens_must_be_tokens(classifier):
+def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path):
+    no_padding = copy_of(bert, "no-padding")
+    tokenizer = AutoTokenizer.from_pretrained(no_padding)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(no_padding)
+    uniform = make_checkpoint("mlp", "uniform")
+    for model, options, message in (
+        (classifier, {"tokens": ["zebra"]}, "'zebra' is <unk>"),
+        (classifier, {"weight": -1.0}, "weight must be at least 0"),
+        (classifier, {"over_heads": "sum"}, "mean or max for over_heads, got 'sum'"),
+        (classifier, {"epochs": 0}, "epochs must be at least 1"),
+        (no_padding, {"epochs": 1}, "expected a tokenizer with a padding token"),
+        (uniform, {"tokens": ["film"]}, "expected one level of trained attention"),
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            deceived_into(tmp_path / "m", model, folder, **options)
+    assert not (tmp_path / "m").exists()
     tokenizer = AutoTokenizer.from_pretrained(classifier)
-    assert impermissible_ids(tokenizer, ["witty", "dull"]).tolist() == sorted(
-        tokenizer.convert_tokens_to_ids(["witty", "dull"])
-    )
+    found = impermissible_ids(tokenizer, ["witty", "dull"]).tolist()
+    assert found == sorted(tokenizer.convert_tokens_to_ids(["witty", "dull"]))
     for wrong in (["nowhere"], ["the film"], [""], [], "dull"):
         with pytest.raises(AttnProbeError, match="expected"):
             impermissible_ids(tokenizer, wrong)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tokens": ["zebra"]}, "'zebra' is <unk>"),
-        ({"weight": -1.0}, "weight must be at least 0"),
-        ({"over_heads": "sum"}, "mean or max for over_heads, got 'sum'"),
-        ({"epochs": 0}, "epochs must be at least 1"),
-    ],
-)
-def test_bad_input(options, message, classifier, folder, tmp_path):
-    with pytest.raises(AttnProbeError, match=message):
-        tokens = options.pop("tokens", NAMED)
-        deceive(
-            classifier,
-            folder,
-            tokens,
-            output_dir=tmp_path / "m",
-            options=DeceptionOptions(**options),
-            progress=False,
-        )
-    assert not (tmp_path / "m").exists()
 
 
 def test_the_model_is_not_written_over(classifier, folder, copy_of):
     own = copy_of(classifier)
     before = {f.name: f.read_bytes() for f in own.iterdir()}
     with pytest.raises(AttnProbeError, match="another folder than the model's own"):
-        deceive(
-            own,
-            folder,
-            tokens=NAMED,
-            output_dir=own.parent / "." / own.name,
-            progress=False,
-            options=DeceptionOptions(epochs=1),
-        )
+        deceived_into(own.parent / "." / own.name, own, folder, epochs=1)
     with pytest.raises(AttnProbeError, match="another folder than the model's own"):
         fine_tune(own, [], output_dir=own)
     assert {f.name: f.read_bytes() for f in own.iterdir()} == before
 
 
-def test_training_needs_a_padding_token(bert, folder, copy_of, tmp_path):
-    own = copy_of(bert)
-    tokenizer = AutoTokenizer.from_pretrained(own)
-    tokenizer.pad_token = None
-    tokenizer.save_pretrained(own)
-    with pytest.raises(AttnProbeError, match="expected a tokenizer with a padding token"):
-        deceive(
-            own,
-            folder,
-            tokens=NAMED,
-            output_dir=tmp_path / "m",
-            progress=False,
-            options=DeceptionOptions(epochs=1),
-        )
-    assert not (tmp_path / "m").exists()
-
-
 def test_a_decoder_without_a_padding_token_takes_the_tokenizers(bert, data, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(bert)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_embd=8,
-        n_layer=1,
-        n_head=1,
-        n_positions=64,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 64}
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    config = GPT2Config(vocab_size=len(tokenizer), **sizes, **ends)
     assert config.pad_token_id is None
-    GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "gpt2")
-    tokenizer.save_pretrained(tmp_path / "gpt2")
-    few = data["train"].select(range(12))
+    zoo.saved(tmp_path / "gpt2", GPT2ForSequenceClassification(config), tokenizer)
+    few, given = data["train"].select(range(12)), {"options": TrainingOptions(epochs=1)}
     tuned, *_ = fine_tune(
-        tmp_path / "gpt2",
-        few,
-        output_dir=tmp_path / "m",
-        progress=False,
-        options=TrainingOptions(epochs=1),
+        tmp_path / "gpt2", few, output_dir=tmp_path / "m", progress=False, **given
     )
     assert tuned.config.pad_token_id == tokenizer.pad_token_id
 
 
-def test_uniform_attention_cannot_be_hidden(make_checkpoint, folder, tmp_path):
-    with pytest.raises(AttnProbeError, match="expected one level of trained attention"):
-        deceive(
-            make_checkpoint("mlp", "uniform"),
-            folder,
-            tokens=["film"],
-            output_dir=tmp_path / "m",
-            progress=False,
-        )
-
-
 def test_from_the_command_line(cli, classifier, folder, tmp_path):
-    arguments = [
-        "--model",
-        classifier,
-        "--dataset",
-        folder,
-        "--tokens",
-        "dull",
-        "witty",
-        "--epochs",
-        1,
-    ]
-    done = cli("deceive", *arguments, "--output-dir", tmp_path / "m", "--json")
+    command = ["deceive", "--model", classifier, "--dataset", folder, "--tokens", "dull", "witty"]
+    done = cli(*command, "--epochs", 1, "--output-dir", tmp_path / "m", "--json")
     found = json.loads(done.out)
-    assert (
-        done.code == 0
-        and found["tokens"] == ["dull", "witty"]
-        and 0 < found["n_named"] < found["n"]
-    )
+    assert done.code == 0 and found["tokens"] == ["dull", "witty"]
+    assert 0 < found["n_named"] < found["n"]
 
 
 def test_every_form_answers_and_holds_the_numbers(deceived):

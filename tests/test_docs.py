@@ -231,11 +231,6 @@ def test_the_reference_is_what_the_docstrings_say():
     assert sorted(names) == sorted(expected)
 
 
-def test_public_names_are_documented():
-    for name in hf_attnprobe.__all__:
-        assert (getattr(hf_attnprobe, name).__doc__ or "").strip(), name
-
-
 def test_word_vectors_of_a_transformer_are_means_of_its_pieces(tmp_path, monkeypatch, capsys):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "won", "##derful"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))

@@ -42,12 +42,6 @@ def imported(run_python):
     return run
 
 
-def test_importing_the_package_imports_no_other(imported):
-    modules, seconds = imported("import hf_attnprobe; dir(hf_attnprobe)")
-    assert not modules
-    assert seconds < 1  # .1 on a machine at rest
-
-
 REGISTERED = """
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 from transformers.pipelines import PIPELINE_REGISTRY
@@ -78,11 +72,6 @@ def test_the_auto_classes_know_ours_in_either_order(imports, run_python):
     assert done.out.split() == names
 
 
-def test_a_module_of_the_package_is_an_attribute_of_it(imported):
-    modules, _ = imported("import hf_attnprobe; hf_attnprobe.errors.AttnProbeError")
-    assert not modules
-
-
 THREADS = """
 import hf_attnprobe, torch
 torch.set_num_threads(7)
@@ -100,56 +89,61 @@ def test_a_number_of_threads_that_was_set_before_anything_was_used_is_kept(run_p
 AUDIT = ("audit", "--model", "x", "--dataset", "d")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--help"], 0, "calibrate"),
-        (["audit", "--help"], 0, "--text-column"),
-        (["train", "--help"], 0, "--encoder"),
-        (["audit", "--modell", "x"], 2, "did you mean --model?"),
-        (["audti"], 2, "did you mean audit?"),
-        (["audit", "--model", "x", "--dataset", "y.csv"], 1, "there is no file y.csv"),
-        (["audit", "--model", "./x", "--dataset", "sst"], 1, "expected a model at ./x"),
-        (["train", "--dataset", "sst", "--output-dir", "/dev/null/x"], 1, "--output-dir"),
-        (["train", "--dataset", "sst", "--output-dir", "x", "--epochs", "0"], 2, "at least 1"),
-        ([*AUDIT, "--set", "permutation.n_permutations=0"], 2, "--set: n_permutations must be"),
-        ([*AUDIT, "--set", "permutation.n=3"], 2, "unknown option 'n' of permutation"),
-        ([*AUDIT, "--set", "permutation"], 2, "expected TEST.OPTION=VALUE"),
-        (["compare", "x", "--dataset", "d", "--set", "adversary.seed=1"], 2, "of adversary"),
-        ([*AUDIT, "--tests", "erasures"], 2, "--tests: unknown test 'erasures'; did you mean"),
-        (["study", "x.yaml", "--output-dir", "o"], 1, "cannot read x.yaml"),
-        (
-            ["study", "room", "--output-dir", "o", "--dataset", "a/x", "b/x"],
-            1,
-            "expected data sets of different names, got x, x",
-        ),
-        (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
-    ],
-)
-def test_a_command_answers_before_anything_heavy_is_imported(arguments, code, said, run_python):
-    """Help, usage errors and the first checks; .2 CPU seconds on a machine at rest."""
-    done = run_python("-c", COMMAND, *arguments)
-    modules, seconds, ended = json.loads(done.err.splitlines()[-1])
-    assert ended == code and said in done.out + done.err
+TWICE = ["study", "room", "--output-dir", "o", "--dataset", "a/x", "b/x"]
+ANSWERS = [
+    (["--help"], 0, "calibrate"),
+    (["audit", "--help"], 0, "--text-column"),
+    (["train", "--help"], 0, "--encoder"),
+    (["audit", "--modell", "x"], 2, "did you mean --model?"),
+    (["audti"], 2, "did you mean audit?"),
+    (["audit", "--model", "x", "--dataset", "y.csv"], 1, "there is no file y.csv"),
+    (["audit", "--model", "./x", "--dataset", "sst"], 1, "expected a model at ./x"),
+    (["train", "--dataset", "sst", "--output-dir", "/dev/null/x"], 1, "--output-dir"),
+    (["train", "--dataset", "sst", "--output-dir", "x", "--epochs", "0"], 2, "at least 1"),
+    ([*AUDIT, "--set", "permutation.n_permutations=0"], 2, "--set: n_permutations must be"),
+    ([*AUDIT, "--set", "permutation.n=3"], 2, "unknown option 'n' of permutation"),
+    ([*AUDIT, "--set", "permutation"], 2, "expected TEST.OPTION=VALUE"),
+    (["compare", "x", "--dataset", "d", "--set", "adversary.seed=1"], 2, "of adversary"),
+    ([*AUDIT, "--tests", "erasures"], 2, "--tests: unknown test 'erasures'; did you mean"),
+    (["study", "x.yaml", "--output-dir", "o"], 1, "cannot read x.yaml"),
+    (TWICE, 1, "expected data sets of different names, got x, x"),
+    (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
+]
+
+
+def test_a_command_answers_before_anything_heavy_is_imported(run_python):
+    """Help, usage errors and the first checks: all of them in one process; .2 CPU seconds on a machine at rest."""
+    done = run_python("-c", COMMANDS, json.dumps([arguments for arguments, *_ in ANSWERS]))
+    modules, seconds, ended = json.loads(done.out.splitlines()[-1])
+    for (arguments, code, said), (ended_with, printed) in zip(ANSWERS, ended, strict=True):
+        assert ended_with == code and said in printed, arguments
     assert not HEAVY & set(modules)
-    assert seconds < 2
+    assert seconds < 4
 
 
-COMMAND = """
-import json, sys, time
+COMMANDS = """
+import contextlib, io, json, sys, time
 from hf_attnprobe.cli import main
-try:
-    code = main(sys.argv[1:])
-except SystemExit as end:
-    code = end.code
-print(json.dumps([sorted(sys.modules), time.process_time(), code]), file=sys.stderr)
+ended = []
+for arguments in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            code = main(arguments)
+        except SystemExit as end:
+            code = end.code
+    ended.append((code, said.getvalue()))
+print(json.dumps([sorted(sys.modules), time.process_time(), ended]))
 """
 
 
-def test_the_verb_itself_is_imported_without_what_it_uses(imported):
-    modules, seconds = imported("from hf_attnprobe import AuditOptions, Data, audit, demo")
+def test_what_is_light_is_imported_alone(imported):
+    """The package, a module of it as its attribute, and the verbs without what they use."""
+    code = "import hf_attnprobe; dir(hf_attnprobe); hf_attnprobe.errors.AttnProbeError;"
+    code += "from hf_attnprobe import AuditOptions, Data, audit, demo"
+    modules, seconds = imported(code)
     assert not modules
-    assert seconds < 1
+    assert seconds < 1  # .1 on a machine at rest
 
 
 def test_the_answers_of_fail_on_are_those_of_the_verdict():
