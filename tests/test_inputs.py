@@ -1,5 +1,6 @@
 """What people give as data: files, frames, columns, and labels of every kind."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -58,14 +59,25 @@ def write(path):
     return path
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet"])
-def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path, kind):
-    path = write(tmp_path / f"test.{kind}")
-    examples = load_examples(path, "test")
-    assert examples["text"][:] == TEXTS
-    assert dataset_fingerprint(examples) == dataset_fingerprint(load_examples(ROWS, "test"))
-    with pytest.raises(AttnProbeError, match=r"expected the splits .* got one file; give a folder"):
-        load_splits(path)
+def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path):
+    for kind in ("csv", "tsv", "json", "jsonl", "parquet"):
+        path = write(tmp_path / f"test.{kind}")
+        examples = load_examples(path, "test")
+        assert examples["text"][:] == TEXTS
+        assert dataset_fingerprint(examples) == dataset_fingerprint(load_examples(ROWS, "test"))
+        with pytest.raises(AttnProbeError, match=r"expected the splits .* got one file; give a"):
+            load_splits(path)
+    (tmp_path / "d").mkdir()
+    write(tmp_path / "d" / "test.csv")
+    assert load_examples(tmp_path / "d", "test")["text"][:] == TEXTS
+
+
+def placed(folder, kind, table):
+    """A table as a file, in a folder, or in a folder that stands for a named data set."""
+    folder.mkdir()
+    name = {"folder": "test.csv", "published": "adr_dataset.csv"}.get(kind, f"d.{kind}")
+    (folder / name).write_text(table.replace(",", "\t") if kind == "tsv" else table)
+    return {"folder": folder, "published": f"adr={folder}"}.get(kind, folder / name)
 
 
 COMMAS = {
@@ -78,21 +90,14 @@ COMMAS = {
 }
 
 
-@pytest.mark.parametrize("where", COMMAS)
-@pytest.mark.parametrize("kind", ["csv", "tsv", "folder", "published"])
-def test_a_row_of_more_or_fewer_fields_than_the_header_is_refused(where, kind, tmp_path):
+def test_a_row_of_more_or_fewer_fields_than_the_header_is_refused(tmp_path):
     """pandas takes the first field of such rows for an index, and another for the text."""
-    row, table = COMMAS[where]
-    if kind == "tsv":
-        table = table.replace(",", "\t")
-    folder = tmp_path / "d"
-    folder.mkdir()
-    name = {"folder": "test.csv", "published": "adr_dataset.csv"}.get(kind, f"d.{kind}")
-    (folder / name).write_text(table)
-    source = {"folder": folder, "published": f"adr={folder}"}.get(kind, folder / name)
-    line = message(source, "test")
-    assert f"row {row} (line {row + 2}): expected 2 fields as in the header" in line
-    assert "in double quotes" in line
+    for kind, (where, (row, table)) in itertools.product(
+        ("csv", "tsv", "folder", "published"), COMMAS.items()
+    ):
+        line = message(placed(tmp_path / f"{kind}-{where}", kind, table), "test")
+        assert f"row {row} (line {row + 2}): expected 2 fields as in the header" in line
+        assert "in double quotes" in line
 
 
 def test_quoted_separators_and_line_ends_are_text(tmp_path):
@@ -103,17 +108,12 @@ def test_quoted_separators_and_line_ends_are_text(tmp_path):
     assert load_examples(tmp_path / "d.csv", "test")["text"][:] == rows
 
 
-@pytest.mark.parametrize("kind", ["csv", "folder", "published"])
-def test_blanks_around_the_names_of_a_header_are_none_of_them(kind, tmp_path):
-    folder = tmp_path / "d"
-    folder.mkdir()
-    name = {"csv": "d.csv", "folder": "test.csv"}.get(kind, "adr_dataset.csv")
-    header = "exp_split, text ,label\n"
-    (folder / name).write_text(f"{header}test,a film of more than five words,1\n")
-    source = {"folder": folder, "published": f"adr={folder}"}.get(kind, folder / name)
-    examples = load_examples(source, "test")
-    assert examples["text"][:] == ["a film of more than five words"]
-    assert examples["label"][:] == [1]
+def test_blanks_around_the_names_of_a_header_are_none_of_them(tmp_path):
+    table = "exp_split, text ,label\ntest,a film of more than five words,1\n"
+    for kind in ("csv", "folder", "published"):
+        examples = load_examples(placed(tmp_path / kind, kind, table), "test")
+        assert examples["text"][:] == ["a film of more than five words"]
+        assert examples["label"][:] == [1]
 
 
 def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path):
@@ -121,12 +121,6 @@ def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path):
     assert "a header of different names, got text, label, text" in message(
         tmp_path / "d.csv", "test"
     )
-
-
-def test_a_folder_of_tables_keeps_its_cells_too(tmp_path):
-    (tmp_path / "d").mkdir()
-    write(tmp_path / "d" / "test.csv")
-    assert load_examples(tmp_path / "d", "test")["text"][:] == TEXTS
 
 
 def test_a_file_that_cannot_be_read_names_the_kinds(tmp_path):
@@ -171,22 +165,18 @@ def test_fractions_are_numbers_to_be_predicted():
         check_sets(rows, rows, None)
 
 
-SEVERAL = [
-    ([[0, 2], [], [1]], [[0, 2], [], [1]], None),
-    ([[1, 0, 1], [0, 0, 0], [0, 1, 0]], [[0, 2], [], [1]], None),
-    ([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[0, 2], [], [1]], None),
-    ([["joy", "awe"], [], ["fear"]], [[0, 2], [], [1]], ["awe", "fear", "joy"]),
-]
-
-
-@pytest.mark.parametrize(("given", "expected", "names"), SEVERAL)
-def test_lists_are_several_labels(given, expected, names):
-    rows = [{"text": "a", "labels": value} for value in given]
-    examples = load_examples(rows, "test")
-    assert label_kind(examples) == "several" and examples["label"][:] == expected
-    assert label_names(examples) == (names or ["LABEL_0", "LABEL_1", "LABEL_2"])
-    again = load_examples(examples, "test")
-    assert again[:] == examples[:] and again.features == examples.features
+def test_lists_are_several_labels():
+    for given, names in (
+        ([[0, 2], [], [1]], ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        ([[1, 0, 1], [0, 0, 0], [0, 1, 0]], ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        ([[1.0, 0.0, 1.0], [0.0] * 3, [0.0, 1.0, 0.0]], ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        ([["joy", "awe"], [], ["fear"]], ["awe", "fear", "joy"]),
+    ):
+        examples = load_examples([{"text": "a", "labels": value} for value in given], "test")
+        assert label_kind(examples) == "several" and examples["label"][:] == [[0, 2], [], [1]]
+        assert label_names(examples) == names
+        again = load_examples(examples, "test")
+        assert again[:] == examples[:] and again.features == examples.features
 
 
 def test_one_column_per_label():
@@ -198,11 +188,12 @@ def test_one_column_per_label():
     assert "row 1 has 2" in message(rows, "test", label_column=["rude", "toxic"])
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
+def test_labels_that_are_none():
+    for rows, expected in (
         ([{"text": "a", "label": 4 * 10**18}], "row 0 has 4000000000000000000"),
         ([{"text": "a", "label": math.inf}], "finite"),
+        ([{"text": "a", "label": {"x": 1}}], "dict"),
+        ([{"text": "a", "label": 0}, {"text": "b", "label": -3}], "row 1 has -3"),
         ([{"text": "a", "label": 1}, {"text": "b", "label": "x"}], "row 1 is str"),
         ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of one type"),
         ([{"text": "a", "evidence": [1, "x"]}], "'evidence' must hold"),
@@ -210,10 +201,8 @@ def test_one_column_per_label():
         ([{"text": "a", "label": [0, -3]}], "row 0 has -3"),
         ([{"text": "a", "label": [0.5]}], "whole numbers or of names"),
         ([{"text": "a", "label": 2**70}], "'label' must hold"),
-    ],
-)
-def test_labels_that_are_none(rows, expected):
-    assert expected in message(rows, "test")
+    ):
+        assert expected in message(rows, "test")
 
 
 def test_ids_past_int64_are_row_numbers(tmp_path):
@@ -234,9 +223,8 @@ def test_a_folder_of_empty_files_is_said_to_be_empty(tmp_path):
     assert "empty" in message(tmp_path / "d", "test")
 
 
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
+def test_rationales_are_positions_masks_or_cells_of_a_table(tmp_path):
+    for cells, expected in (
         ([[0, 2], [1]], [[0, 2], [1]]),
         (["0 2", "1"], [[0, 2], [1]]),
         (["[0, 2]", "[]"], [[0, 2], []]),
@@ -245,18 +233,44 @@ def test_a_folder_of_empty_files_is_said_to_be_empty(tmp_path):
         ([[1.0, 0.0, 1.0], None], [[0, 2], []]),
         ([2, 1], [[2], [1]]),
         (["a quote", "1"], None),
-    ],
-)
-def test_rationales_are_positions_masks_or_cells_of_a_table(cells, expected, tmp_path):
-    rows = [{"text": "a good film", "evidence": cell} for cell in cells]
-    examples = load_examples(rows, "test")
-    if expected is None:
-        assert "rationale" not in examples.column_names
-        return
-    assert examples["rationale"][:] == expected
-    if isinstance(cells[0], str):
-        pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
-        assert load_examples(tmp_path / "t.csv", "test")["rationale"][:] == expected
+    ):
+        rows = [{"text": "a good film", "evidence": cell} for cell in cells]
+        examples = load_examples(rows, "test")
+        if expected is None:
+            assert "rationale" not in examples.column_names
+            continue
+        assert examples["rationale"][:] == expected
+        if isinstance(cells[0], str):
+            pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+            assert load_examples(tmp_path / "t.csv", "test")["rationale"][:] == expected
+
+
+MATCHED = [
+    # the same names, whatever their case, blanks and order
+    (["POSITIVE", "NEGATIVE"], ["negative", "positive"], [1, 0]),
+    (["negative", "positive"], [" positive", "negative "], [1, 0]),
+    ([" no", "yes "], ["yes", "no"], [1, 0]),
+    # one the beginning of the other
+    (["POSITIVE", "NEGATIVE"], ["neg", "pos"], [1, 0]),
+    (["NEGATIVE", "POSITIVE"], ["pos", "neg"], [1, 0]),
+    (["neg", "neut", "pos"], ["positive", "negative"], [2, 0]),
+    (["5 stars", "3 stars", "1 star"], ["1", "3", "5"], [2, 1, 0]),
+    # names that are numbers
+    (["LABEL_1", "LABEL_0"], [0, 1, -1], [0, 1, -1]),
+    (["cat", "dog"], [1, 0], [1, 0]),
+    (["LABEL_0", "LABEL_1"], ["pos", "neg"], [1, 0]),
+    (["no", "yes"], ["LABEL_1", "LABEL_0"], [1, 0]),
+    ([f"c{k}" for k in range(12)], [str(k) for k in range(12)], [*range(12)]),
+]
+
+
+REFUSED = [
+    (["good", "bad"], ["neg", "pos"], "has label 'neg' (0), the model knows 2 labels"),
+    (["neutral", "negative"], ["n", "p"], "has label 'n' (0)"),  # of which it is
+    (["toxic", "toxic"], ["toxic", "fine"], "has 'toxic', 'toxic'; rename them"),
+    (["Straße", "STRASSE"], ["Straße", "STRASSE"], "has 'Straße', 'STRASSE'"),
+    (["no", " no"], ["no", "no"], "has 'no', ' no'"),
+]
 
 
 def test_without_a_label_column_training_says_so():
@@ -362,52 +376,14 @@ def rows_of(*values):
     return [{"text": f"text {k}", "label": value} for k, value in enumerate(values)]
 
 
-@pytest.mark.parametrize(
-    ("classes", "given", "numbers"),
-    [
-        # the same names, whatever their case, blanks and order
-        (["POSITIVE", "NEGATIVE"], ["negative", "positive"], [1, 0]),
-        (["negative", "positive"], [" positive", "negative "], [1, 0]),
-        ([" no", "yes "], ["yes", "no"], [1, 0]),
-        # one the beginning of the other
-        (["POSITIVE", "NEGATIVE"], ["neg", "pos"], [1, 0]),
-        (["NEGATIVE", "POSITIVE"], ["pos", "neg"], [1, 0]),
-        (["neg", "neut", "pos"], ["positive", "negative"], [2, 0]),
-        (["5 stars", "3 stars", "1 star"], ["1", "3", "5"], [2, 1, 0]),
-        # names that are numbers
-        (["LABEL_1", "LABEL_0"], [0, 1, -1], [0, 1, -1]),
-        (["cat", "dog"], [1, 0], [1, 0]),
-        (["LABEL_0", "LABEL_1"], ["pos", "neg"], [1, 0]),
-        (["no", "yes"], ["LABEL_1", "LABEL_0"], [1, 0]),
-        ([f"c{k}" for k in range(12)], [str(k) for k in range(12)], [*range(12)]),
-    ],
-)
-def test_labels_are_matched_as_their_names_say(classes, given, numbers):
-    examples = load_examples(rows_of(*given), "test")
-    assert labels_of_model(classes, examples) == numbers
-
-
-def test_a_match_by_beginnings_is_said(caplog):
-    examples = load_examples(rows_of("neg", "pos"), "test")
-    labels_of_model(["POSITIVE", "NEGATIVE"], examples)
+def test_labels_are_matched_as_their_names_say(caplog):
+    for classes, given, numbers in MATCHED:
+        assert labels_of_model(classes, load_examples(rows_of(*given), "test")) == numbers
     assert "neg is NEGATIVE, pos is POSITIVE" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("classes", "given", "expected"),
-    [
-        (["good", "bad"], ["neg", "pos"], "has label 'neg' (0), the model knows 2 labels"),
-        (["neutral", "negative"], ["n", "p"], "has label 'n' (0)"),  # of which it is
-        (["toxic", "toxic"], ["toxic", "fine"], "has 'toxic', 'toxic'; rename them"),
-        (["Straße", "STRASSE"], ["Straße", "STRASSE"], "has 'Straße', 'STRASSE'"),
-        (["no", " no"], ["no", "no"], "has 'no', ' no'"),
-    ],
-)
-def test_labels_that_name_no_one_class_are_refused(classes, given, expected):
-    examples = load_examples(rows_of(*given), "test")
-    with pytest.raises(AttnProbeError) as caught:
-        labels_of_model(classes, examples)
-    assert expected in str(caught.value) and "\n" not in str(caught.value)
+    for classes, given, expected in REFUSED:
+        with pytest.raises(AttnProbeError) as caught:
+            labels_of_model(classes, load_examples(rows_of(*given), "test"))
+        assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_class_names_are_in_the_order_of_numbers_that_are_texts():
