@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import BertTokenizer
 
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
     AttnProbeError,
@@ -41,37 +42,46 @@ def data():
     return rationale_dataset(900, seed=0)
 
 
-def train(data, folder, *, epochs=2, **options):
-    return train_classifier(
-        AttentionClassifierConfig(**SMALL),
-        data["train"],
-        data["validation"],
-        test=data["test"],
-        output_dir=folder,
-        options=TrainingOptions(epochs=epochs, **options),
-        progress=False,
+def train(data, folder, config=None, **options):
+    """A classifier trained on rows, or on the splits of a data set."""
+    config = config or AttentionClassifierConfig(**SMALL)
+    splits = data if isinstance(data, dict) else {"train": data, "validation": data}
+    given = {"test": splits["test"]} if "test" in splits else {}
+    options = TrainingOptions(**{"epochs": 1} | options)
+    given |= {"output_dir": folder, "options": options, "progress": False}
+    return train_classifier(config, splits["train"], splits["validation"], **given)
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Every trainer that is made."""
+    made, own = [], training.make_trainer
+    monkeypatch.setattr(
+        training,
+        "make_trainer",
+        lambda *args, **options: made.append(own(*args, **options)) or made[-1],
     )
+    return made
 
 
 def test_learns_and_is_reproducible(data, tmp_path):
-    first = train(data, tmp_path / "a", epochs=3, learning_rate=1e-2)
-    again = train(data, tmp_path / "b", epochs=3, learning_rate=1e-2)
-    other = train(data, tmp_path / "c", epochs=3, learning_rate=1e-2, seed=1)
+    given = {"epochs": 3, "learning_rate": 1e-2}
+    first, again = (train(data, tmp_path / name, **given) for name in "ab")
     assert first[2]["test_roc_auc"] > 0.8
-    assert first[2] == again[2] and first[2] != other[2]
+    assert first[2] == again[2]
     for one, two in zip(first[0].parameters(), again[0].parameters(), strict=True):
         assert torch.equal(one, two)
-    assert {p.name for p in (tmp_path / "a").iterdir()} >= {
-        "model.safetensors",
-        "tokenizer.json",
-        "config.json",
-    }
-    assert not (tmp_path / "a" / "steps").exists()
+    few = {name: examples.select(range(40)) for name, examples in data.items()}
+    seeds = (train(few, tmp_path / f"seed-{seed}", seed=seed)[2] for seed in (0, 1))
+    assert next(seeds) != next(seeds)
+    names = {p.name for p in (tmp_path / "a").iterdir()}
+    assert names >= {"model.safetensors", "tokenizer.json", "config.json"}
+    assert not (tmp_path / "a" / ".steps").exists()
     assert first[0].config.id2label == {0: "negative", 1: "positive"}
 
 
-def test_weight_decay_spares_attention_as_in_the_papers(data, tmp_path):
-    model, _, _ = train(data, tmp_path, epochs=1)
+def test_weight_decay_spares_attention_as_in_the_papers(tokenizer):
+    model = zoo.classifier(tokenizer)
     optimizer = papers_optimizer(model, papers_procedure(None, "bilstm"))
     spared = {id(p) for p in optimizer.param_groups[1]["params"]}
     assert spared == {id(p) for p in model.attention_classifier.attention.parameters()}
@@ -79,55 +89,47 @@ def test_weight_decay_spares_attention_as_in_the_papers(data, tmp_path):
     assert all(g["amsgrad"] for g in optimizer.param_groups)
 
 
-def test_loss_is_the_papers_weighted_binary_cross_entropy():
+def test_the_loss_of_either_paper():
+    """Weighted binary cross-entropy, and the plain mean."""
     labels = Dataset.from_dict({"label": [0, 0, 0, 1]})
     z, y = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1, 0, 1])
     outputs = type("Outputs", (), {"logits": torch.stack([torch.zeros(3), z], dim=-1)})
     theirs = torch.nn.functional.binary_cross_entropy_with_logits(z, y.float(), reduction="none")
     expected = (theirs * torch.tensor([3.0, 1.0, 3.0])).sum()
     assert papers_loss(labels, 2)(outputs, y).item() == pytest.approx(expected.item(), abs=1e-6)
+    found = papers_loss(labels, 2, weighted=False)(outputs, y)
+    assert found.item() == pytest.approx(theirs.mean().item(), abs=1e-6)
 
 
 def test_metrics_on_hand_computed_cases():
     prediction = type("P", (), {})()
-    prediction.predictions, prediction.label_ids = (
-        np.array([[0, 1.0], [0, 2], [0, -1]]),
-        np.array([1, 0, 1]),
-    )
-    assert classification_metrics(prediction) == pytest.approx(
-        {"accuracy": 1 / 3, "f1": 0.5, "roc_auc": 0.0}
-    )
+    prediction.predictions = np.array([[0, 1.0], [0, 2], [0, -1]])
+    prediction.label_ids = np.array([1, 0, 1])
+    expected = {"accuracy": 1 / 3, "f1": 0.5, "roc_auc": 0.0}
+    assert classification_metrics(prediction) == pytest.approx(expected)
 
 
 def test_more_than_two_classes(tmp_path):
-    rows = [
-        {"text": f"{word} and so on", "label": k} for k, word in enumerate(("red", "green", "blue"))
-    ] * 20
+    words = ("red", "green", "blue")
+    rows = [{"text": f"{word} and so on", "label": k} for k, word in enumerate(words)] * 20
     config = AttentionClassifierConfig(encoder="mlp", **SMALL)
-    model, _, metrics = train_classifier(
-        config,
-        rows,
-        rows,
-        output_dir=tmp_path / "m",
-        progress=False,
-        options=TrainingOptions(epochs=5, learning_rate=0.01),
-    )
+    model, _, metrics = train(rows, tmp_path / "m", config, epochs=5, learning_rate=0.01)
     assert model.config.num_labels == 3 and metrics == {"validation_accuracy": 1.0}
 
 
 def test_pretrained_vectors_are_used(data, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("film " + " ".join(["0.5"] * 32) + "\n")
-    model, tokenizer, _ = train(
-        data, tmp_path / "m", epochs=1, word_vectors=vectors, learning_rate=0.0, weight_decay=0.0
-    )
+    still = {"learning_rate": 0.0, "weight_decay": 0.0}
+    few = {name: examples.select(range(40)) for name, examples in data.items()}
+    model, tokenizer, _ = train(few, tmp_path / "m", word_vectors=vectors, **still)
     weight = model.get_input_embeddings().weight
     assert torch.equal(weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5))
 
 
 def test_an_audit_says_where_the_model_knows_the_texts(data, tmp_path):
     small = {name: examples.select(range(40)) for name, examples in data.items()}
-    train(small, tmp_path / "m", epochs=1)
+    train(small, tmp_path / "m")
 
     def notes(split):
         options = AuditOptions(control="none", shown_texts=0)
@@ -140,18 +142,24 @@ def test_an_audit_says_where_the_model_knows_the_texts(data, tmp_path):
 
 
 def test_bad_input(data, tmp_path):
-    vectors = tmp_path / "vectors.txt"
-    vectors.write_text("film 1 2 3\n")
+    (tmp_path / "vectors.txt").write_text("film 1 2 3\n")
     with pytest.raises(AttnProbeError, match="embedding_size=3"):
-        train(data, tmp_path / "m", word_vectors=vectors)
+        train(data, tmp_path / "m", word_vectors=tmp_path / "vectors.txt")
+    one_class = [{"text": "a b", "label": 1}] * 4
     with pytest.raises(AttnProbeError, match="every class"):
-        train_classifier(
-            None, [{"text": "a b", "label": 1}] * 4, output_dir=tmp_path / "m", progress=False
-        )
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(AttnProbeError, match="other files"):
-        train(data, tmp_path / "other")
+        train_classifier(None, one_class, output_dir=tmp_path / "m", progress=False)
+    given = {"options": TrainingOptions(procedure="serrano-smith"), "progress": False}
+    given["output_dir"] = tmp_path / "m"
+    with pytest.raises(AttnProbeError, match="expected validation texts"):
+        train_classifier(None, data["train"], **given)
+    with pytest.raises(AttnProbeError, match="plateau_factor must be above 0"):
+        TrainingOptions(plateau_factor=1.5)
+    with pytest.raises(AttnProbeError, match="jain-wallace or serrano-smith for procedure, got 'y"):
+        TrainingOptions(procedure="yang")
+    plain = training.build_tokenizer(data["train"]["text"][:])
+    config = papers_config("serrano-smith", hierarchical=True)
+    with pytest.raises(AttnProbeError, match="separates sentences"):
+        train_classifier(config, data["train"], data["validation"], tokenizer=plain, **given)
     assert not (tmp_path / "m").exists()
 
 
@@ -161,16 +169,12 @@ def test_bad_input(data, tmp_path):
 def test_the_architectures_of_serrano_and_smith():
     """The numbers of their released code for IMDB."""
     han, flan = (papers_config("serrano-smith", hierarchical=value) for value in (True, False))
-    for config in (han, flan):
-        assert (
-            config.encoder,
-            config.encoder_size,
-            config.embedding_size,
-            config.attention_size,
-        ) == ("bigru", 50, 200, 100)
-        assert config.hidden_size == 100 and config.embedding_dropout == 0.444
-    assert (han.sentence_dropout, han.logit_dropout) == (0.22, 0.246)
-    assert (flan.sentence_dropout, flan.logit_dropout) == (0.0, 0.346)
+    theirs = {"encoder": "bigru", "encoder_size": 50, "embedding_size": 200, "attention_size": 100}
+    theirs |= {"hidden_size": 100, "embedding_dropout": 0.444}
+    own = {"sentence_dropout": 0.22, "logit_dropout": 0.246}
+    flat = {"sentence_dropout": 0.0, "logit_dropout": 0.346}
+    for config, expected in ((han, theirs | own), (flan, theirs | flat)):
+        assert {name: getattr(config, name) for name in expected} == expected
     conv = papers_config("serrano-smith", encoder="cnn")
     assert (tuple(conv.kernel_sizes), conv.encoder_size) == ((3, 5), 100)
     assert papers_config("serrano-smith", encoder="none").attention_size == 200
@@ -179,36 +183,22 @@ def test_the_architectures_of_serrano_and_smith():
 
 
 def test_the_procedures():
-    found = papers_procedure("serrano-smith", "bigru")
-    assert (found.epochs, found.patience, found.batch_size, found.learning_rate) == (
-        15,
-        5,
-        64,
-        4e-4,
-    )
-    assert (found.max_grad_norm, found.plateau_factor, found.min_document_frequency) == (
-        10.0,
-        0.5,
-        5,
-    )
-    assert (
-        papers_procedure("serrano-smith", "none").epochs,
-        papers_procedure("serrano-smith", "none").patience,
-    ) == (60, 10)
-    own = papers_procedure("serrano-smith", "none", epochs=3, patience=None, weight_decay=0.1)
-    assert (own.epochs, own.patience, own.weight_decay) == (3, 10, 0.1)
-    old = papers_procedure("jain-wallace", "bilstm")
-    assert (old.epochs, old.batch_size, old.learning_rate, old.weight_decay, old.max_grad_norm) == (
-        8,
-        32,
-        1e-3,
-        1e-5,
-        0,
-    )
-    with pytest.raises(
-        AttnProbeError, match="expected jain-wallace or serrano-smith for procedure, got 'yang'"
+    theirs = {"epochs": 15, "patience": 5, "batch_size": 64, "learning_rate": 4e-4}
+    theirs |= {"max_grad_norm": 10.0, "plateau_factor": 0.5, "min_document_frequency": 5}
+    jain_wallace = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 1e-5}
+    for name, encoder, given, expected in (
+        ("serrano-smith", "bigru", {}, theirs),
+        ("serrano-smith", "none", {}, {"epochs": 60, "patience": 10}),
+        (
+            "serrano-smith",
+            "none",
+            {"epochs": 3, "patience": None, "weight_decay": 0.1},
+            {"epochs": 3, "patience": 10, "weight_decay": 0.1},
+        ),
+        ("jain-wallace", "bilstm", {}, jain_wallace | {"max_grad_norm": 0}),
     ):
-        TrainingOptions(procedure="yang")
+        found = papers_procedure(name, encoder, **given)
+        assert {field: getattr(found, field) for field in expected} == expected
 
 
 @pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
@@ -219,134 +209,48 @@ def test_hierarchical_models_are_trained(encoder, tmp_path):
         sentences = ["We went there.", "The cast was big!", "So it ends?"][: k % 4]
         sentences.insert(k % 7 % (len(sentences) + 1), telling[k % 3])
         rows.append({"text": " ".join(sentences), "label": k % 3})
-    config = papers_config(
-        "serrano-smith",
-        encoder=encoder,
-        hierarchical=True,
-        embedding_size=32,
-        embedding_dropout=0.1,
-    )
-    model, tokenizer, metrics = train_classifier(
-        config,
-        rows[:300],
-        rows[300:],
-        output_dir=tmp_path / "m",
-        progress=False,
-        options=TrainingOptions(
-            procedure="serrano-smith",
-            epochs=8,
-            learning_rate=0.01,
-            batch_size=16,
-            min_document_frequency=1,
-            max_length=30,
-        ),
-    )
-    assert (
-        metrics["validation_accuracy"] > 0.9
-        and model.config.sep_token_id == tokenizer.sep_token_id == 4
-    )
+    sizes = {"hierarchical": True, "embedding_size": 32, "embedding_dropout": 0.1}
+    config = papers_config("serrano-smith", encoder=encoder, **sizes)
+    options = {"procedure": "serrano-smith", "epochs": 8, "learning_rate": 0.01}
+    options |= {"batch_size": 16, "min_document_frequency": 1, "max_length": 30}
+    splits = {"train": rows[:300], "validation": rows[300:]}
+    model, tokenizer, metrics = train(splits, tmp_path / "m", config, **options)
+    assert metrics["validation_accuracy"] > 0.9
+    assert model.config.sep_token_id == tokenizer.sep_token_id == 4
     assert tokenizer.model_max_length == 30
     batch = tokenizer("It is dull. It is odd! So it is", return_tensors="pt")
     assert model(**batch, output_attentions=True).attentions[1].shape == (1, 1, 1, 3)
 
 
-def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, monkeypatch):
+def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, watched):
     """All texts are the same, so that no epoch is better than the first."""
-    trainers, rates, make_trainer = [], [], training.make_trainer
-
-    def watched(*args, **options):
-        trainer = make_trainer(*args, **options)
-        evaluate = trainer.evaluate
-
-        def noted(*args, **options):
-            rates.append(trainer.optimizer.param_groups[0]["lr"])
-            return evaluate(*args, **options)
-
-        trainer.evaluate = noted
-        trainers.append(trainer)
-        return trainer
-
-    monkeypatch.setattr(training, "make_trainer", watched)
     rows = [{"text": "the same", "label": k % 2} for k in range(20)]
     config = papers_config("serrano-smith", encoder="none", embedding_size=4)
-    train_classifier(
-        config,
-        rows,
-        rows,
-        output_dir=tmp_path / "m",
-        progress=False,
-        options=TrainingOptions(
-            procedure="serrano-smith", epochs=30, patience=3, min_document_frequency=1
-        ),
-    )
+    options = {"procedure": "serrano-smith", "epochs": 30, "patience": 3}
+    train(rows, tmp_path / "m", config, **options, min_document_frequency=1)
+    (trainer,) = watched
+    rates = [e["learning_rate"] for e in trainer.state.log_history if "learning_rate" in e]
     assert rates == pytest.approx([4e-4, 4e-4, 2e-4, 1e-4])
-    (trainer,) = trainers
     assert trainer.args.max_grad_norm == 10 and trainer.args.per_device_train_batch_size == 64
     assert not trainer.optimizer.param_groups[0]["amsgrad"]
 
 
-def test_the_loss_of_serrano_and_smith_is_the_plain_mean():
-    labels, logits = torch.tensor([1, 0, 1]), torch.randn(3, 2)
-    outputs = type("Outputs", (), {"logits": logits})
-    found = papers_loss(Dataset.from_dict({"label": [0, 0, 1]}), 2, weighted=False)(outputs, labels)
-    expected = -logits.log_softmax(-1)[torch.arange(3), labels].mean()
-    assert found.item() == pytest.approx(expected.item(), abs=1e-6)
-
-
-def test_what_the_procedure_needs(data, tmp_path):
-    options = {
-        "output_dir": tmp_path / "m",
-        "options": TrainingOptions(procedure="serrano-smith"),
-        "progress": False,
-    }
-    with pytest.raises(AttnProbeError, match="expected validation texts"):
-        train_classifier(None, data["train"], **options)
-    with pytest.raises(AttnProbeError, match="plateau_factor must be above 0"):
-        TrainingOptions(plateau_factor=1.5)
-    with pytest.raises(AttnProbeError, match="separates sentences"):
-        plain = training.build_tokenizer(data["train"]["text"][:])
-        config = papers_config("serrano-smith", hierarchical=True)
-        train_classifier(config, data["train"], data["validation"], tokenizer=plain, **options)
-    assert not (tmp_path / "m").exists()
-
-
-def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, monkeypatch):
-    rows = [
-        {"text": f"{word} film", "label": label}
-        for label, word in enumerate(("dull", "witty"))
-        for _ in range(8)
-    ]
-    seen, own = [], training.make_trainer
-
-    def make_trainer(*args, **options):
-        seen.append(own(*args, **options))
-        return seen[-1]
-
-    monkeypatch.setattr(training, "make_trainer", make_trainer)
+def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, watched):
+    rows = [{"text": f"{word} film", "label": k // 8} for k, word in enumerate(["dull", "fun"] * 8)]
     config = AttentionClassifierConfig(embedding_size=4, encoder_size=4, encoder="mlp")
-    data = datasets.Dataset.from_list(rows)
-    for name, validation in (("accuracy", data.select(range(8))), ("roc_auc", data)):
-        train_classifier(
-            config,
-            data,
-            validation,
-            output_dir=tmp_path / name,
-            progress=False,
-            options=TrainingOptions(epochs=2),
-        )
-        assert (
-            seen[-1].state.best_metric is not None and seen[-1].args.metric_for_best_model == name
-        )
+    for name, validation in (("accuracy", rows[:8]), ("roc_auc", rows)):
+        train({"train": rows, "validation": validation}, tmp_path / name, config, epochs=2)
+        assert watched[-1].state.best_metric is not None
+        assert watched[-1].args.metric_for_best_model == name
 
 
 def test_one_split_alone_is_not_trained_and_scored_on_alike():
     rows = [{"text": f"text {k}", "label": k % 2} for k in range(8)]
-    for single in (rows, datasets.Dataset.from_list(rows)):
+    rows = datasets.Dataset.from_list(rows)
+    for single in (rows, rows.to_list()):
         with pytest.raises(AttnProbeError, match="expected the splits train, validation and test"):
             splits.load_splits(single)
-    whole = datasets.DatasetDict(
-        {name: datasets.Dataset.from_list(rows) for name in ("train", "validation")}
-    )
+    whole = datasets.DatasetDict({"train": rows, "validation": rows})
     assert splits.load_splits(whole).keys() == {"train", "validation"}
 
 
@@ -380,37 +284,26 @@ def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):
 def test_what_the_caller_gives_is_not_changed(data, tokenizer, tmp_path):
     config = AttentionClassifierConfig(encoder="mlp", **SMALL)
     before, length = config.to_dict(), tokenizer.model_max_length
+    options = TrainingOptions(epochs=1, max_length=7)
+    given = {"options": options, "tokenizer": tokenizer, "progress": False}
     model, used, _ = train_classifier(
-        config,
-        data["validation"],
-        output_dir=tmp_path / "m",
-        options=TrainingOptions(epochs=1, max_length=7),
-        tokenizer=tokenizer,
-        progress=False,
+        config, data["validation"], output_dir=tmp_path / "m", **given
     )
     assert config.to_dict() == before and model.config.vocab_size == len(tokenizer)
     assert (tokenizer.model_max_length, used.model_max_length) == (length, 7)
 
 
-def test_the_verb_trains_as_its_function_and_continues(
-    data, reviews_folder, reviews, tmp_path, monkeypatch
-):
+def test_the_verb_trains_as_its_function_and_continues(reviews_folder, tmp_path, monkeypatch):
     options = TrainingOptions(epochs=1, seed=3)
     architecture = {"encoder": "mlp", "embedding_size": 8, "encoder_size": None}
-    model, _, metrics = verb.train(
-        Data(reviews_folder, train_limit=100),
-        output_dir=tmp_path / "m",
-        architecture=architecture,
-        options=options,
-        progress=False,
-    )
+    again = {"output_dir": tmp_path / "m", "options": options, "progress": False}
+    limited = Data(reviews_folder, train_limit=100)
+    model, _, metrics = verb.train(limited, architecture=architecture, **again)
     assert (model.config.encoder, model.config.encoder_size) == ("mlp", 128)
     assert {"validation_accuracy", "test_accuracy"} <= metrics.keys()
     monkeypatch.setattr(
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
     )
-    again = {"output_dir": tmp_path / "m", "options": options, "progress": False}
-    limited = Data(reviews_folder, train_limit=100)
     assert verb.train(limited, architecture=architecture, **again)[2] == metrics
     with pytest.raises(AttnProbeError, match="holds a training with architecture"):
         verb.train(limited, architecture={"encoder": "cnn"}, **again)
@@ -418,20 +311,15 @@ def test_the_verb_trains_as_its_function_and_continues(
         verb.train(reviews_folder, architecture=architecture, **again)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_means_nothing_to_a_pretrained_model_is_refused(checkpoint, reviews_folder, tmp_path):
+    for arguments, message in (
         ({"options": TrainingOptions(patience=3)}, "patience is for attention class"),
         ({"options": TrainingOptions(procedure="jain-wallace")}, "procedure is for"),
         ({"architecture": {"encoder": "cnn"}}, "encoder is of attention classifiers"),
         ({"architecture": {"encoders": "cnn"}}, "got 'encoders'"),
-    ],
-)
-def test_what_means_nothing_to_a_pretrained_model_is_refused(
-    arguments, message, checkpoint, reviews_folder, tmp_path
-):
-    with pytest.raises(AttnProbeError, match=message):
-        verb.train(reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments)
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            verb.train(reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments)
     assert not (tmp_path / "m").exists()
 
 
