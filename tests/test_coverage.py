@@ -23,7 +23,7 @@ BELOW = {
     },
 }
 """What the documentation says holds less often."""
-QUICK = [cell for cell in CELLS if cell[0].startswith(("mean", "share of", "way from"))]
+QUICK = [cell for cell in CELLS if cell[0].startswith(("mean", "share of", "difference of shares", "way"))]
 
 
 def test_every_cell_is_stored_and_holds_often_enough():
@@ -34,9 +34,9 @@ def test_every_cell_is_stored_and_holds_often_enough():
             assert below == set(BELOW.get(cell, ())), cell
 
 
-@pytest.mark.parametrize("cell", QUICK)
-def test_means_shares_and_ways_of_thirty_texts(cell):
-    assert measured(CELLS[cell], 30) == pytest.approx(FOUND[cell]["30"], abs=0.005)
+def test_means_shares_and_ways_of_thirty_texts():
+    for cell in QUICK:
+        assert measured(CELLS[cell], 30) == pytest.approx(FOUND[cell]["30"], abs=0.005), cell
 
 
 @pytest.mark.slow

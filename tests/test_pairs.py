@@ -65,23 +65,21 @@ def make_tokenizer(kind):
     )
 
 
+def audited(model, rows, tests=("permutation",), folder=None, **options):
+    """An audit in which single heads and the prune curve are left out."""
+    options = AuditOptions(**{"single_heads": False, "prune": False} | options)
+    given = {"options": options, "output_dir": folder, "progress": False}
+    return audit(model, rows, list(tests), **given)
+
+
 def make_model(kind, n_positions=40, n_words=len(SPECIAL) + len(WORDS)):
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": n_words,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "max_position_embeddings": n_positions,
-        "num_labels": 3,
-        "initializer_range": 0.5,
-        "pad_token_id": 0,
-    }
+    sizes = {"max_position_embeddings": n_positions, "num_labels": 3, "pad_token_id": 0}
     if kind == "bert":
-        return zoo.bert(**sizes)
-    config = RobertaConfig(**sizes, type_vocab_size=1)
-    return RobertaForSequenceClassification(config).eval()
+        return zoo.bert(n_words, spread=0.5, **sizes)
+    torch.manual_seed(0)
+    sizes |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "initializer_range": 0.5, "vocab_size": n_words}
+    return RobertaForSequenceClassification(RobertaConfig(**sizes, type_vocab_size=1)).eval()
 
 
 def pairs(rows=ROWS):
@@ -134,19 +132,18 @@ def test_long_pairs_are_cut_at_the_longer_text_and_counted():
     assert made.n_cut == sum(length > 8 for length in lengths) > 0
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_an_audit_of_pairs_predicts_what_the_pipeline_does(kind):
-    model, tokenizer = make_model(kind), make_tokenizer(kind)
-    report = audit(model, ROWS, ["uniform_attention"], tokenizer=tokenizer, progress=False)
-    rows = report.to_pandas()[report.to_pandas().test == "prediction"]
-    ours = rows.pivot(index="example_id", columns="statistic", values="value")
-    classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
-    whole = [k for k, row in enumerate(ROWS) if row["hypothesis"]]
-    for k in whole:
-        pair = {"text": ROWS[k]["premise"], "text_pair": ROWS[k]["hypothesis"]}
-        best = classify(pair)
-        assert ours.loc[k, "probability"] == pytest.approx(best["score"], abs=1e-6)
-        assert f"LABEL_{int(ours.loc[k, 'predicted_class'])}" == best["label"]
+def test_an_audit_of_pairs_predicts_what_the_pipeline_does():
+    for kind in ("bert", "roberta"):
+        model, tokenizer = make_model(kind), make_tokenizer(kind)
+        report = audited((model, tokenizer), ROWS, ["uniform_attention"])
+        rows = report.to_pandas()[report.to_pandas().test == "prediction"]
+        ours = rows.pivot(index="example_id", columns="statistic", values="value")
+        classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
+        for k in [k for k, row in enumerate(ROWS) if row["hypothesis"]]:
+            pair = {"text": ROWS[k]["premise"], "text_pair": ROWS[k]["hypothesis"]}
+            best = classify(pair)
+            assert ours.loc[k, "probability"] == pytest.approx(best["score"], abs=1e-6)
+            assert f"LABEL_{int(ours.loc[k, 'predicted_class'])}" == best["label"]
 
 
 def test_order_padding_and_batches_change_nothing():
@@ -190,12 +187,12 @@ def test_rationales_of_both_texts_mark_tokens_of_their_own():
     assert list(texts[0].rationale) == expected
 
 
-@pytest.mark.parametrize("spoilt", [None, 3])
-def test_a_second_text_that_is_none_is_one_line(spoilt):
-    rows = [*ROWS[:2], {**ROWS[2], "hypothesis": spoilt}]
-    with pytest.raises(AttnProbeError, match="'hypothesis'") as caught:
-        load_examples(rows, "test")
-    assert "\n" not in str(caught.value)
+def test_a_second_text_that_is_none_is_one_line():
+    for spoilt in (None, 3):
+        rows = [*ROWS[:2], {**ROWS[2], "hypothesis": spoilt}]
+        with pytest.raises(AttnProbeError, match="'hypothesis'") as caught:
+            load_examples(rows, "test")
+        assert "\n" not in str(caught.value)
 
 
 def test_two_ways_to_read_the_texts_are_asked_about():
@@ -247,20 +244,10 @@ def test_leave_one_out_of_a_segment_is_a_rerun_without_its_words(segment, number
 
 
 def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
-    model, tokenizer = make_model("bert"), make_tokenizer("bert")
-    tests = ["correlation", "input_erasure"]
+    pair = make_model("bert"), make_tokenizer("bert")
 
     def run(segment, rows=ROWS, folder=None):
-        options = AuditOptions(segment=segment, single_heads=False, prune=False)
-        return audit(
-            model,
-            rows,
-            tests,
-            options=options,
-            tokenizer=tokenizer,
-            output_dir=folder,
-            progress=False,
-        )
+        return audited(pair, rows, ["correlation", "input_erasure"], folder, segment=segment)
 
     whole, second = run(None), run("text_pair", folder=tmp_path / "out")
     card = as_told(ReadAudit(tmp_path / "out", replace(second, examples=())), "me/pairs")
@@ -284,27 +271,16 @@ def test_the_metric_takes_pairs_and_says_what_the_audit_says():
     options = {"single_heads": False, "prune": False, "segment": "text"}
     rows = ROWS[:2]
     given = [{"text": r["premise"], "text_pair": r["hypothesis"]} for r in rows]
-    kinds = {"tests": ["correlation"], "model": model, "tokenizer": tokenizer}
-    found = metric.compute(
-        predictions=given, references=[row["label"] for row in rows], **kinds, **options
-    )
-    for prediction, row in zip(given, rows, strict=True):
-        metric.add(prediction=prediction, reference=row["label"])
-    again = metric.compute(**kinds, **options)
+    kinds = {"tests": ["correlation"], "model": model, "tokenizer": tokenizer, **options}
+    labels = [row["label"] for row in rows]
+    found = metric.compute(predictions=given, references=labels, **kinds)
+    for prediction, label in zip(given, labels, strict=True):
+        metric.add(prediction=prediction, reference=label)
+    again = metric.compute(**kinds)
     assert repr(again) == repr(found)  # NaN is no more equal to itself than to others
-    report = audit(
-        model,
-        rows,
-        ["correlation"],
-        options=AuditOptions(**options),
-        tokenizer=tokenizer,
-        progress=False,
-    )
+    report = audited((model, tokenizer), rows, ["correlation"], segment="text")
     assert str(report.answer) == found["answer"]
-    wanted = report.to_pandas()[
-        (report.to_pandas().statistic == "attention_gradient_tau")
-        & (report.to_pandas()["head"] < 0)
-    ]
+    wanted = report.to_pandas().query("statistic == 'attention_gradient_tau' and head < 0")
     names = [k for k in found if k.startswith("correlation_attention_gradient_tau")]
     assert names and len(wanted) == len(names) * len(rows)
     for name in names:
@@ -347,35 +323,26 @@ def by_kwargs():
 
 
 @pytest.mark.parametrize("make", [lora, by_kwargs])
-@pytest.mark.parametrize("in_pipeline", [False, True])
-def test_no_input_is_lost_on_the_way(make, in_pipeline):
+def test_no_input_is_lost_on_the_way(make):
     model, tokenizer = make(), make_tokenizer("bert")
-    subject = (model, tokenizer)
-    if in_pipeline:
-        subject = pipeline("text-classification", model=model, tokenizer=tokenizer)
-    options = AuditOptions(single_heads=False)
-    report = audit(subject, ROWS, ["permutation"], options=options, progress=False)
-    rows = report.to_pandas()[report.to_pandas().statistic == "probability"].set_index("example_id")
-    for k, row in enumerate(ROWS):
-        own = tokenizer([row["premise"]], [row["hypothesis"]], return_tensors="pt")
-        with torch.no_grad():
-            said = model(**own).logits.softmax(-1).max()
-            del own["token_type_ids"]
-            without = model(**own).logits.softmax(-1).max()
-        assert rows.value[k] == pytest.approx(float(said), abs=1e-5)
-        assert abs(said - without) > 1e-3  # the input matters
+    in_pipeline = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    for subject in ((model, tokenizer), in_pipeline):
+        rows = audited(subject, ROWS).to_pandas()
+        found = rows[rows.statistic == "probability"].set_index("example_id").value
+        for k, row in enumerate(ROWS):
+            own = tokenizer([row["premise"]], [row["hypothesis"]], return_tensors="pt")
+            with torch.no_grad():
+                said = model(**own).logits.softmax(-1).max()
+                del own["token_type_ids"]
+                without = model(**own).logits.softmax(-1).max()
+            assert found[k] == pytest.approx(float(said), abs=1e-5)
+            assert abs(said - without) > 1e-3  # the input matters
 
 
 def test_added_weights_are_read_through_their_wrapper():
     model, tokenizer = lora(), make_tokenizer("bert")
     told, inner = (
-        audit(
-            (given, tokenizer),
-            ROWS,
-            ["permutation", "input_erasure"],
-            options=AuditOptions(single_heads=False),
-            progress=False,
-        )
+        audited((given, tokenizer), ROWS, ["permutation", "input_erasure"])
         for given in (model, model.get_base_model())
     )
     assert told.to_pandas().equals(inner.to_pandas())

@@ -19,6 +19,7 @@ from hf_attnprobe.hub.pipeline import TextExplainer
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import group_names, groups_of_texts, summarize
 from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.rows import append_rows
 
 
 FILES = ("summary.json", "texts.json", "report.md", "report.html")
@@ -34,8 +35,12 @@ def rows(reviews):
 def kept(checkpoint, rows, tmp_path_factory):
     """The folder of an audit; do not write into it."""
     folder = tmp_path_factory.mktemp("kept") / "audit"
-    audit(checkpoint, rows, TESTS, output_dir=folder, progress=False)
+    audited(checkpoint, rows, folder)
     return folder
+
+
+def audited(model, rows, folder=None, tests=TESTS, **options):
+    return audit(model, rows, tests, output_dir=folder, progress=False, **options)
 
 
 @pytest.fixture
@@ -74,7 +79,7 @@ def test_what_cannot_be_written_is_one_line_each_and_nothing_is_lost(
 ):
     with monkeypatch.context() as patched:
         full_for("texts.json", "report.")
-        report = audit(checkpoint, rows, TESTS, output_dir=tmp_path, progress=False)
+        report = audited(checkpoint, rows, tmp_path)
         patched.undo()
     monkeypatch.undo()
     said = [r.getMessage() for r in caplog.records if "No space" in r.getMessage()]
@@ -84,7 +89,7 @@ def test_what_cannot_be_written_is_one_line_each_and_nothing_is_lost(
     for name in FILES:  # as a process leaves them that is killed while it writes
         (tmp_path / name).write_text("{")
         (tmp_path / f".{name}.99999").write_text("{")
-    audit(checkpoint, rows, TESTS, output_dir=tmp_path, progress=False)
+    audited(checkpoint, rows, tmp_path)
     for name in FILES:
         here, there = (
             (folder / name).read_text().replace(str(folder), "FOLDER")
@@ -93,38 +98,30 @@ def test_what_cannot_be_written_is_one_line_each_and_nothing_is_lost(
         assert here == there
 
 
-def test_a_full_disk_is_one_line(cli, checkpoint, reviews_folder, full_for, monkeypatch, tmp_path):
-    command = ("audit", "--model", checkpoint, "--dataset", reviews_folder)
-    command += ("--test-limit", 4, "--tests", "permutation", "--output-dir", tmp_path)
-    full_for("summary.json")
-    done = cli(*command)
-    line = done.err.splitlines()[-1]
-    assert done.code == 1 and "No space left on device" in line and "again" in line
-    assert any((tmp_path / "rows").glob("part-*"))
-    monkeypatch.undo()
-    assert cli(*command).code == 0 and len(read_audit(tmp_path).to_pandas())
-
-
-def test_half_a_file_is_taken_away(tmp_path):
+def test_half_a_file_is_taken_away(monkeypatch, tmp_path):
+    """Of a text, and of rows."""
     (tmp_path / "file").mkdir()
     with pytest.raises(OSError):
         write_atomically(tmp_path / "file", "text")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
+    def full(frame, file, **_):
+        file.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    with pytest.raises(OSError):
+        append_rows(tmp_path / "rows", pd.DataFrame())
+    assert not [*(tmp_path / "rows").iterdir()]
+
 
 # --- a folder that was changed --------------------------------------------------------
 
 
-@pytest.mark.parametrize("provenance", [None, [1], {"prediction": {"kind": "alien"}}, {"tests": 3}])
-def test_a_spoilt_provenance_is_one_line(cli, spoilt, provenance):
-    file = spoilt / "summary.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "provenance": provenance}))
-    assert "cannot read the summary" in refused(cli("report", spoilt))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_spoilt_texts_are_left_out(spoilt, cli):
+    file = spoilt / "texts.json"
+    whole = file.read_text()
+    for wrong in (
         {"tokens": []},
         {"scores": {}},
         {"scores": {"attention": "abc"}},
@@ -132,23 +129,21 @@ def test_a_spoilt_provenance_is_one_line(cli, spoilt, provenance):
         {"segments": [0]},
         {"probability": "high"},
         {"numbers": {"JSD": "far"}},
-    ],
-)
-def test_spoilt_texts_are_left_out(spoilt, wrong):
-    file = spoilt / "texts.json"
-    held = json.loads(file.read_text())
-    held["texts"][0] |= wrong
-    file.write_text(json.dumps(held))
-    report = read_audit(spoilt)
-    assert report.examples == ()
-    assert "Texts" not in re.findall(r"<h2[^>]*>([^<]*)", report.to_html())
+    ):
+        held = json.loads(whole)
+        held["texts"][0] |= wrong
+        file.write_text(json.dumps(held))
+        assert read_audit(spoilt).examples == ()
+    assert "Texts" not in re.findall(r"<h2[^>]*>([^<]*)", read_audit(spoilt).to_html())
+    file = spoilt / "summary.json"
+    summary = json.loads(file.read_text())
+    for provenance in (None, [1], {"prediction": {"kind": "alien"}}, {"tests": 3}):
+        file.write_text(json.dumps({**summary, "provenance": provenance}))
+        assert "cannot read the summary" in refused(cli("report", spoilt))
 
 
-def test_a_folder_twice_is_one_line(cli, kept):
+def test_a_folder_twice_or_in_place_of_a_file_is_one_line(cli, kept, tmp_path):
     assert "twice" in refused(cli("report", kept, kept.parent / "." / kept.name))
-
-
-def test_a_folder_in_place_of_a_file_is_one_line(cli, kept, tmp_path):
     (tmp_path / "page.html").mkdir()
     line = refused(cli("report", kept, "--output", tmp_path / "page.html"))
     assert "Is a directory" in line and "/." not in line
@@ -197,49 +192,32 @@ def test_a_model_of_nan_is_told_so(make_model, tokenizer, rows):
         audit((model, tokenizer), rows, TESTS, progress=False)
 
 
-@pytest.mark.parametrize("text", [None, 3, "half of a \ud800"])
-def test_what_is_no_text_is_one_line(text):
-    with pytest.raises(AttnProbeError, match="expected a text") as error:
-        TextExplainer(None, None).explain(text)
-    assert "\n" not in str(error.value)
-
-
-def test_rows_of_a_full_disk_leave_no_hidden_part(monkeypatch, tmp_path):
-    from hf_attnprobe.storage.rows import append_rows
-
-    def full(frame, file, **_):
-        file.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
-    with pytest.raises(OSError):
-        append_rows(tmp_path / "rows", pd.DataFrame())
-    assert not [*(tmp_path / "rows").iterdir()]
+def test_what_is_no_text_is_one_line():
+    for text in (None, 3, "half of a \ud800"):
+        with pytest.raises(AttnProbeError, match="expected a text") as error:
+            TextExplainer(None, None).explain(text)
+        assert "\n" not in str(error.value)
 
 
 # --- what the user's tokenizer remembers ----------------------------------------------
 
 
-@pytest.mark.parametrize("is_set", [False, True])
-@pytest.mark.parametrize("of", ["audit", "refusal", "explanation"])
-def test_a_tokenizer_is_left_as_it_was(of, is_set, make_model, tokenizer, rows):
+def test_a_tokenizer_is_left_as_it_was(make_model, tokenizer, rows):
     """A fast one keeps, and saves with itself, how the last call cut and padded."""
-    own = copy.deepcopy(tokenizer)
+    model, own = make_model(), copy.deepcopy(tokenizer)
     own.model_max_length = 7
-    if is_set:
-        own.backend_tokenizer.enable_truncation(50, stride=3, direction="left")
-        own.backend_tokenizer.enable_padding(length=9, pad_token="[PAD]")
-    else:
+    unknown = [{"text": row["text"], "label": "nowhere"} for row in rows]
+    for is_set in (False, True):
         own.backend_tokenizer.no_truncation()
         own.backend_tokenizer.no_padding()
-    before = own.backend_tokenizer.to_str()
-    model = make_model()
-    if of == "explanation":
+        if is_set:
+            own.backend_tokenizer.enable_truncation(50, stride=3, direction="left")
+            own.backend_tokenizer.enable_padding(length=9, pad_token="[PAD]")
+        before = own.backend_tokenizer.to_str()
         explain_text(model, own, rows[0]["text"])
-    elif of == "audit":
-        audit(model, rows, ["uniform_attention"], tokenizer=own, progress=False)
-    else:
-        unknown = [{"text": row["text"], "label": "nowhere"} for row in rows]
+        assert own.backend_tokenizer.to_str() == before
+        audited(model, rows, tests=["uniform_attention"], tokenizer=own)
+        assert own.backend_tokenizer.to_str() == before
         with pytest.raises(AttnProbeError, match="label 'nowhere'"):
-            audit(model, unknown, ["uniform_attention"], tokenizer=own, progress=False)
-    assert own.backend_tokenizer.to_str() == before
+            audited(model, unknown, tests=["uniform_attention"], tokenizer=own)
+        assert own.backend_tokenizer.to_str() == before

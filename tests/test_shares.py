@@ -13,6 +13,7 @@ from hf_attnprobe.statistics.estimates import mean_estimate, paired_share_interv
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.summary import find_statistic, summarize
+from made_up_rows import rows_of_texts
 
 
 READINGS = {
@@ -26,38 +27,19 @@ READINGS = {
 
 
 def summary_of(name, values):
-    rows = pd.DataFrame(
-        {
-            "test": "erasure",
-            "statistic": name,
-            "example_id": range(len(values)),
-            "layer": 0,
-            "head": 0,
-            "value": values,
-        }
-    )
-    return find_statistic(summarize(rows, [], READINGS), name)
+    return find_statistic(summarize(rows_of_texts({("erasure", name): values}), [], READINGS), name)
 
 
-@pytest.mark.parametrize("hits", [0, 1, 2, 120, 248, 249])
-def test_shares_have_the_interval_of_scipy(hits):
-    values = np.zeros(252)
-    values[:hits], values[-3:] = 1, np.nan
-    exact = binomtest(hits, 249).proportion_ci(method="exact")
-    for name in ("only_random_flips", "only_random_flips@attention"):
-        found = summary_of(name, values)
-        assert found.n == 249
-        assert found.ci95 == pytest.approx((exact.low, exact.high), abs=1e-12)
-    assert mean_estimate(values, share=True).ci95 == found.ci95
-
-
-def test_none_of_249_texts_may_still_be_one_in_68():
-    """Once [0.000, 0.000]."""
-    assert summary_of("only_random_flips", np.zeros(249)).ci95 == pytest.approx(
-        (0, 0.0147), abs=5e-5
-    )
-    ones = summary_of("only_random_flips", np.ones(249))
-    assert ones.ci95 == pytest.approx((1 - 0.0147, 1), abs=5e-5)
+def test_shares_have_the_interval_of_scipy():
+    for hits in (0, 1, 2, 120, 248, 249):
+        values = np.zeros(252)
+        values[:hits], values[-3:] = 1, np.nan
+        exact = binomtest(hits, 249).proportion_ci(method="exact")
+        for name in ("only_random_flips", "only_random_flips@attention"):
+            found = summary_of(name, values)
+            assert found.n == 249
+            assert found.ci95 == pytest.approx((exact.low, exact.high), abs=1e-12)
+        assert mean_estimate(values, share=True).ci95 == found.ci95
 
 
 def test_other_statistics_have_the_interval_of_means():
@@ -73,30 +55,11 @@ def test_other_statistics_have_the_interval_of_means():
     assert summary_of("only_random_flips", np.full(4, np.nan)) is None
 
 
-@pytest.mark.parametrize("share", [0.004, 0.03, 0.5, 0.99])
-def test_the_interval_covers(share):
-    """At p = .004 and n = 249 the bootstrap covered 63%."""
-    rng = np.random.default_rng(0)
-    hits = rng.binomial(249, share, 4000)
-    low, high = share_interval(hits, np.full(4000, 249))
-    covered = ((low <= share) & (share <= high)).mean()
-    assert covered >= 0.945
-
-
 # --- two shares of the same texts ---------------------------------------------------
 
 
 def long_rows(values):
-    return pd.DataFrame(
-        {
-            "test": "erasure",
-            "statistic": "top_flips",
-            "example_id": range(len(values)),
-            "layer": 0,
-            "head": 0,
-            "value": values,
-        }
-    )
+    return rows_of_texts({("erasure", "top_flips"): values})
 
 
 def test_pairs_that_all_agree_still_leave_a_doubt():
@@ -125,18 +88,6 @@ def test_a_model_that_is_always_right_may_still_be_wrong_once_in_28():
     assert low < majority.value == 0 < high
 
 
-@pytest.mark.parametrize(
-    ("only_first", "only_second"), [(0.004, 0.0), (0.1, 0.02), (0.0, 0.0), (0.3, 0.2)]
-)
-def test_the_interval_of_a_difference_covers(only_first, only_second):
-    rng = np.random.default_rng(0)
-    shares = only_first, only_second, 1 - only_first - only_second
-    differences = rng.choice([1, -1, 0], (249, 4000), p=shares)
-    low, high = paired_share_interval(differences.astype(float))
-    truth = only_first - only_second
-    assert ((low <= truth) & (truth <= high)).mean() >= 0.945
-
-
 def test_texts_without_a_pair_do_not_count():
     differences = np.array([1, 0, -1, 1, 0, 0, 0, 1.0])
     padded = np.append(differences, [np.nan] * 5)
@@ -149,19 +100,16 @@ def test_texts_without_a_pair_do_not_count():
 # --- what is a share is declared, not worded ----------------------------------------
 
 
-@pytest.mark.parametrize("known", [readings(), retraining.readings()])
-def test_rewording_a_reading_changes_no_interval(known):
-    rows = pd.concat(
-        long_rows(np.arange(40.0) % 3 == 0).assign(test=test, statistic=name)
-        for test, names in known.items()
-        for name in names
-    )
-    statistics = summarize(rows, [], known)
-    reworded = {test: {} for test in known}
-    for s in statistics:
-        is_share = is_declared_share(s.test, s.statistic, known)
-        said = "{mean:.2f}" if is_share else "in {mean:.0%} of texts"
-        reworded[s.test][s.statistic] = Reading(said, is_share)
+def test_rewording_a_reading_changes_no_interval():
+    for known in (readings(), retraining.readings()):
+        named = [(test, name) for test, names in known.items() for name in names]
+        rows = rows_of_texts(dict.fromkeys(named, np.arange(40.0) % 3 == 0))
+        statistics = summarize(rows, [], known)
+        reworded = {test: {} for test in known}
         exact = tuple(share_interval(np.array(14), np.array(40)).tolist())
-        assert (s.ci95 == exact) == is_share
-    assert statistics == summarize(rows, [], reworded)
+        for s in statistics:
+            is_share = is_declared_share(s.test, s.statistic, known)
+            said = "{mean:.2f}" if is_share else "in {mean:.0%} of texts"
+            reworded[s.test][s.statistic] = Reading(said, is_share)
+            assert (s.ci95 == exact) == is_share
+        assert statistics == summarize(rows, [], reworded)

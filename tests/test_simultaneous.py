@@ -43,7 +43,7 @@ def test_the_largest_of_many_heads_is_covered_only_by_simultaneous_intervals(
 ):
     """The truth is the population's; a sample has 200 texts; its largest head is looked at. Both numbers are printed."""
     rng = np.random.default_rng(1)
-    truth, n_samples = population.mean(0), 1000
+    truth, n_samples = population.mean(0), 400
     covered = np.zeros(2)
     widths = np.zeros(2)
     for _ in range(n_samples):

@@ -3,6 +3,7 @@ import string
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,58 +19,52 @@ TEXTS = ["The film was moving .", "the film was n't dull , the cast was", "A 21s
 TOKENIZER = build_tokenizer(TEXTS)
 
 
-def words(text):
+def words(text, tokenizer=TOKENIZER):
     """What a text is cut into, whether the words are in the vocabulary or not."""
-    backend = TOKENIZER.backend_tokenizer
-    return [
-        word
-        for word, _ in backend.pre_tokenizer.pre_tokenize_str(
-            backend.normalizer.normalize_str(text)
-        )
-    ]
+    backend = tokenizer.backend_tokenizer
+    normal = backend.normalizer.normalize_str(text)
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal)]
+
+
+RULES = {
+    "It's a great, great film.": "it's a great , great film .",
+    'He said: "don\'t!"': 'he said : " don\'t ! "',
+    "it 's -- do n't ... high-concept": "it 's -- do n't ... high-concept",
+    "wait...what?? no--yes!": "wait ... what ?? no -- yes !",
+    "'tis the 'best' film, rock 'n' roll": "'tis the ' best ' film , rock 'n' roll",
+    "(Mr. Bean's J. R. co-writer/director)": "( mr. bean's j. r. co-writer/director )",
+    "the U.S. and the u.n., i.e. all": "the u.s. and the u.n. , i.e. all",
+    "the end.The start": "the end . the start",
+    "in the 21st century, 12-year-olds of the '70s": "in the qqq century , qqq of the qqq",
+    "$1,000.50 or 9% of k-19, 1/2.": "$ qqq or qqq % of qqq , qqq .",
+    "a9.5b 1.5.a '9 lives'": "qqq qqq . a ' qqq lives '",
+    "snake_case __x__": "snake _ case __ x __",
+    "<br />`` Conan ''": "< br / > `` conan ''",
+    "CAFÉ 中文 naïve\u2014yes\u2026": "café 中文 naïve \u2014 yes \u2026",
+    "<sos> <pad>": "< sos > < pad >",
+    " \t\n\u00a0": "",
+}
 
 
 # --- what is one token --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("It's a great, great film.", "it's a great , great film ."),
-        ('He said: "don\'t!"', 'he said : " don\'t ! "'),
-        ("it 's -- do n't ... high-concept", "it 's -- do n't ... high-concept"),
-        ("wait...what?? no--yes!", "wait ... what ?? no -- yes !"),
-        ("'tis the 'best' film, rock 'n' roll", "'tis the ' best ' film , rock 'n' roll"),
-        ("(Mr. Bean's J. R. co-writer/director)", "( mr. bean's j. r. co-writer/director )"),
-        ("the U.S. and the u.n., i.e. all", "the u.s. and the u.n. , i.e. all"),
-        ("the end.The start", "the end . the start"),
-        ("in the 21st century, 12-year-olds of the '70s", "in the qqq century , qqq of the qqq"),
-        ("$1,000.50 or 9% of k-19, 1/2.", "$ qqq or qqq % of qqq , qqq ."),
-        ("a9.5b 1.5.a '9 lives'", "qqq qqq . a ' qqq lives '"),
-        ("snake_case __x__", "snake _ case __ x __"),
-        ("<br />`` Conan ''", "< br / > `` conan ''"),
-        ("CAFÉ 中文 naïve\u2014yes\u2026", "café 中文 naïve \u2014 yes \u2026"),
-        ("<sos> <pad>", "< sos > < pad >"),
-        (" \t\n\u00a0", ""),
-    ],
-)
-def test_examples_of_every_rule(text, expected):
-    assert words(text) == expected.split()
+def test_examples_of_every_rule():
+    for text, expected in RULES.items():
+        assert words(text) == expected.split()
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_sst_comes_out_as_it_went_in(split):
+def test_sst_comes_out_as_it_went_in():
     """Measured: .997, .999 and .996 of the sentences; what differs is mostly `no.` and rare abbreviations."""
     if not SST.is_dir():
         pytest.skip("the real SST is not on this machine (expected in ../shared/data/sst)")
-    import pyarrow.parquet
-
-    texts = pyarrow.parquet.read_table(next(SST.glob(f"{split}-*.parquet")))["text"].to_pylist()
-    expected = [
-        [re.sub(r".*\d.*", "qqq", word) for word in text.lower().split(" ")] for text in texts
-    ]
-    same = sum(words(text) == tokens for text, tokens in zip(texts, expected, strict=True))
-    assert same / len(texts) > 0.995
+    for split in ("train", "validation", "test"):
+        texts = pyarrow.parquet.read_table(next(SST.glob(f"{split}-*.parquet")))["text"].to_pylist()
+        expected = [
+            [re.sub(r".*\d.*", "qqq", word) for word in text.lower().split(" ")] for text in texts
+        ]
+        same = sum(words(text) == tokens for text, tokens in zip(texts, expected, strict=True))
+        assert same / len(texts) > 0.995
 
 
 # Old scripts only: Python and the tokenizer need not know the same edition of Unicode.
@@ -208,15 +203,8 @@ def test_words_given_as_such(tokenizer):
 
 def test_a_literal_special_token_is_ordinary_text(tokenizer):
     assert not {0, 2, 3} & set(tokenizer("<sos> <pad><eos>", add_special_tokens=False)["input_ids"])
-    assert tokenizer("the <eos> film").tokens() == [
-        "<sos>",
-        "the",
-        "<unk>",
-        "<unk>",
-        "<unk>",
-        "film",
-        "<eos>",
-    ]
+    tokens = ["<sos>", "the", "<unk>", "<unk>", "<unk>", "film", "<eos>"]
+    assert tokenizer("the <eos> film").tokens() == tokens
 
 
 def test_folded_tokens_keep_the_offsets_of_the_whole_word(tokenizer):
@@ -233,9 +221,8 @@ def test_decoding_gives_the_words_back(tokenizer):
 # --- what goes wrong ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("texts", "options", "expected"),
-    [
+def test_errors():
+    for texts, options, expected in (
         ("one text", {}, "put it in a list"),
         (["a", None], {}, "text 1 is NoneType"),
         ([], {}, "found none"),
@@ -243,12 +230,11 @@ def test_decoding_gives_the_words_back(tokenizer):
         (["a", "b"], {"min_document_frequency": 2}, "at least 2 texts, found none among 2"),
         (["a"], {"min_document_frequency": 0}, "at least 1, got 0"),
         (["a"], {"max_vocab_size": 4}, "more than 4, got 4"),
-    ],
-)
-def test_errors(texts, options, expected):
-    with pytest.raises(AttnProbeError, match=expected) as caught:
-        build_tokenizer(texts, **options)
-    assert "\n" not in str(caught.value)
+        (TEXTS, {"sentences": True, "max_vocab_size": 5}, "more than 5, got 5"),
+    ):
+        with pytest.raises(AttnProbeError, match=expected) as caught:
+            build_tokenizer(texts, **options)
+        assert "\n" not in str(caught.value)
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------
@@ -259,62 +245,45 @@ SENTENCES = build_tokenizer([*TEXTS, "<sep> is written here"], sentences=True)
 
 def cut(text):
     """Words and separators, in the vocabulary or not."""
-    backend = SENTENCES.backend_tokenizer
-    return [
-        word
-        for word, _ in backend.pre_tokenizer.pre_tokenize_str(
-            backend.normalizer.normalize_str(text)
-        )
-    ]
+    return words(text, SENTENCES)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("One. Two! Three? Four… five", "one . <sep> two ! <sep> three ? <sep> four … <sep> five"),
-        ("Wait... What?! No end", "wait ... <sep> what ? ! <sep> no end"),
-        (
-            '"Quite." (Really!) [So?] «Yes.» on',
-            '" quite . " <sep> ( really ! ) <sep> [ so ? ] <sep> « yes . » <sep> on',
-        ),
-        ("the film was dull . so be it .", "the film was dull . <sep> so be it ."),
-        (
-            "Mr. Bean met DR. No and J. K. R. in the U.S. now",
-            "mr. bean met dr. no and j. k. r. in the u.s. now",
-        ),
-        (
-            "It's best. Isn't it. He's 3.5 m. tall",
-            "it's best . <sep> isn't it . <sep> he's qqq m. tall",
-        ),
-        ("in 1999. '70s. x", "in qqq . <sep> qqq . <sep> x"),
-        ("no.space.here", "no . space . here"),
-        ("a<br /><br />b <BR> so.<br/>d", "a <sep> b <sep> so . <sep> d"),
-        ("a\nb\r\n\r\n so. \n d\u2028e\tf", "a <sep> b <sep> so . <sep> d <sep> e f"),
-        ("my own <sep> split. <sep> here<sep>there", "my own <sep> split . <sep> here <sep> there"),
-        ("the end. ", "the end ."),
-        ("<sos> <eos>", "< sos > < eos >"),
-        ("", ""),
-    ],
-)
-def test_where_sentences_end(text, expected):
-    assert cut(text) == expected.split()
+ENDS = {
+    "One. Two! Three? Four… five": "one . <sep> two ! <sep> three ? <sep> four … <sep> five",
+    "Wait... What?! No end": "wait ... <sep> what ? ! <sep> no end",
+    '"Quite." (Really!) [So?] «Yes.» on': (
+        '" quite . " <sep> ( really ! ) <sep> [ so ? ] <sep> « yes . » <sep> on'
+    ),
+    "the film was dull . so be it .": "the film was dull . <sep> so be it .",
+    "Mr. Bean met DR. No and J. K. R. in the U.S. now": (
+        "mr. bean met dr. no and j. k. r. in the u.s. now"
+    ),
+    "It's best. Isn't it. He's 3.5 m. tall": (
+        "it's best . <sep> isn't it . <sep> he's qqq m. tall"
+    ),
+    "in 1999. '70s. x": "in qqq . <sep> qqq . <sep> x",
+    "no.space.here": "no . space . here",
+    "a<br /><br />b <BR> so.<br/>d": "a <sep> b <sep> so . <sep> d",
+    "a\nb\r\n\r\n so. \n d\u2028e\tf": "a <sep> b <sep> so . <sep> d <sep> e f",
+    "my own <sep> split. <sep> here<sep>there": "my own <sep> split . <sep> here <sep> there",
+    "the end. ": "the end .",
+    "<sos> <eos>": "< sos > < eos >",
+    "": "",
+}
+
+
+def test_where_sentences_end():
+    for text, expected in ENDS.items():
+        assert cut(text) == expected.split()
 
 
 def test_the_separator_has_an_id_of_its_own():
-    assert (
-        SENTENCES.sep_token,
-        SENTENCES.sep_token_id,
-        SENTENCES.convert_tokens_to_ids("<sep>"),
-    ) == ("<sep>", 4, 4)
+    assert (SENTENCES.sep_token, SENTENCES.sep_token_id) == ("<sep>", 4)
+    assert SENTENCES.convert_tokens_to_ids("<sep>") == 4
     assert TOKENIZER.sep_token is None and "<sep>" not in TOKENIZER.get_vocab()
-    vocabulary = {
-        word: i - 1
-        for word, i in build_tokenizer(TEXTS, sentences=True).get_vocab().items()
-        if i > 4
-    }
-    assert vocabulary == {word: i for word, i in TOKENIZER.get_vocab().items() if i > 3}
-    with pytest.raises(AttnProbeError, match="more than 5, got 5"):
-        build_tokenizer(TEXTS, sentences=True, max_vocab_size=5)
+    vocabulary = build_tokenizer(TEXTS, sentences=True).get_vocab()
+    plain = {word: i for word, i in TOKENIZER.get_vocab().items() if i > 3}
+    assert {word: i - 1 for word, i in vocabulary.items() if i > 4} == plain
 
 
 def test_sentences_survive_saving_and_keep_their_offsets(tmp_path):
