@@ -23,7 +23,11 @@ BELOW = {
     },
 }
 """What the documentation says holds less often."""
-QUICK = [cell for cell in CELLS if cell[0].startswith(("mean", "share of", "difference of shares", "way"))]
+QUICK = [
+    cell
+    for cell in CELLS
+    if cell[0].startswith(("mean", "share of", "difference of shares", "way"))
+]
 
 
 def test_every_cell_is_stored_and_holds_often_enough():
