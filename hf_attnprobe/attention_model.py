@@ -445,6 +445,7 @@ class AttentionModelBase(AttentionModel):
         mask_id: the token that stands in for an erased one; None where there is none.
         reference: see :class:`HeadOutputs`.
         head_sets: sets of heads that are edited together, besides layers and all heads.
+        shared_heads: sets of heads that share keys and values.
         reassignment: seed of the draw, see :class:`Reassignable`; None in the model itself.
         texts_at_once: the most texts of a batch; None: any number.
     """
@@ -459,6 +460,7 @@ class AttentionModelBase(AttentionModel):
     mask_id: int | None = None
     reference: Reference | None = None
     head_sets: Sequence[Sequence[Site]] = ()
+    shared_heads: Sequence[Sequence[Site]] = ()
     reassignment: int | None = None
     texts_at_once: int | None = None
 

@@ -37,7 +37,8 @@ class AuditOptions(Options):
     )
     head_sets: Sequence[str] | None = option(
         None,
-        "sets of heads to test as a whole, each written as layer.head joined by +, such as 5.0+5.3",
+        "sets of heads to test as a whole, each written as layer.head joined by +, such as "
+        "5.0+5.3; shared: all sets of a language model's heads that share keys",
         metavar="SET",
     )
     query: int | None = option(

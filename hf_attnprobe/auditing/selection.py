@@ -27,6 +27,10 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import DEFAULT, Options
 
 
+SHARED = "shared"
+"""In place of a set of heads: every set of heads that share keys."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which tests run, and where.
@@ -118,7 +122,7 @@ def _check_numbers(name: str, asked: Sequence[int] | None, known: set[int]) -> N
 
 
 def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[list[Site]]:
-    """Sets of heads from their names, such as "5.0+5.3".
+    """Sets of heads from their names, such as "5.0+5.3"; "shared": all that share keys.
 
     Raises:
         AttnProbeError: another form, a head twice or one that the model does not have,
@@ -129,7 +133,16 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
             "expected a model with several heads for --head-sets, this one has a single "
             "one; leave --head-sets out"
         )
-    return [_parse_head_set(adapter, name) for name in names]
+    sets: list[list[Site]] = []
+    for name in names:
+        if name == SHARED and not adapter.shared_heads:
+            raise AttnProbeError(
+                "expected heads that share keys for --head-sets shared, this model has none; "
+                "leave it out"
+            )
+        shared = [[*members] for members in adapter.shared_heads]
+        sets += shared if name == SHARED else [_parse_head_set(adapter, name)]
+    return sets
 
 
 def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:

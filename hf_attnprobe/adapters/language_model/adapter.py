@@ -28,7 +28,7 @@ from hf_attnprobe.adapters.transformer.embedding_gradient import gradient_times_
 from hf_attnprobe.adapters.transformer.head_outputs import Heads, examine_heads
 from hf_attnprobe.adapters.transformer.layout import example_inputs
 from hf_attnprobe.adapters.transformer.replay import in_parts, self_check
-from hf_attnprobe.adapters.transformer.resume import recorded
+from hf_attnprobe.adapters.transformer.resume import recorded, relative_tolerance
 from hf_attnprobe.adapters.transformer.taps import OutputTap, detached, unpacked, visible_keys
 from hf_attnprobe.adapters.transformer.task_heads import scores_of_kept
 from hf_attnprobe.attention_model import (
@@ -90,6 +90,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         self.rows, self.unit = rows, unit
         self._unchecked = set(range(len(self.layers)))
         self._check_causal()
+        self.shared_heads = self._sharing()
 
     def _check_causal(self) -> None:
         """Raises AttnProbeError where a token sees a later one."""
@@ -113,6 +114,14 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def sites(self) -> list[Site]:
         heads = enumerate(self.n_heads)
         return [Site(layer, head) for layer, n in heads for head in range(n)]
+
+    def _sharing(self) -> list[list[Site]]:
+        sets: list[list[Site]] = []
+        for layer, n_shared in enumerate(self.n_shared):
+            heads = [Site(layer, head) for head in range(self.n_heads[layer])]
+            starts = range(0, len(heads), n_shared) if n_shared > 1 else ()
+            sets += [heads[start : start + n_shared] for start in starts]
+        return sets
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         if capability is HeadValues:
@@ -225,7 +234,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def read_from(self, observation: Observation) -> str:
         return "the tokens that predict the answer"
 
-    def native_probs(self, batch: Batch) -> Tensor | None:
+    def native_probs(self, batch: Batch) -> Tensor:
         """The user's own model on the prompt and answer as they are."""
         kept = batch.inputs["kept"]
         n_read = kept.shape[1] + 1
@@ -484,8 +493,17 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     # Whether edits arrive
 
     def self_check(self, batch: Batch) -> None:
-        """Tries the first, the middle and the last layer; others when they are first edited."""
+        """Tries the first, the middle and the last layer; others when they are first edited.
+
+        Also that the user's own model, which reads the answer's last token too, says the same.
+        """
         observation = self.observe(batch)
+        error = float((self.native_probs(batch) - observation.probs).abs().max())
+        if not error <= relative_tolerance(self.model.dtype):
+            raise AttnProbeError(
+                f"self-check: probabilities differ by {error:.1e} where the answer's last token "
+                "is read too, so that tokens see later ones; this model cannot be audited"
+            )
         top = len(self.layers) - 1
         self._check(observation, sorted({0, top // 2, top}))
 

@@ -119,23 +119,38 @@ class PromptPasses(TappedTransformer):
         """What the model's forward names; what it takes by ``**kwargs`` it may ignore."""
         return set(inspect.signature(self.model.forward).parameters)
 
-    @cached_property
+    @property
     def continues(self) -> bool:
-        """Whether the model goes on from keys and values; tried once, on the example."""
+        """Whether the model goes on from keys and values."""
+        return self._example is not None
+
+    @cached_property
+    def _example(self) -> KeysValues | None:
+        """Keys and values of the example; None if the model does not go on from them."""
         if "past_key_values" not in self.takes:
-            return False
+            return None
         ids, cache = example_inputs(self.model)["input_ids"], DynamicCache()
         half = ids.shape[1] // 2
         try:
             with torch.no_grad():
                 whole = self._logits_of(ids, half, cache)
-                held = held_cache(keys_values_of(cache), half)
+                kept = keys_values_of(cache)
+                held = held_cache(kept, half)
                 rest = self._logits_of(ids[:, half:], half, held)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # a model raises whatever it likes
-            return False
-        return self.agree(rest, whole)
+            return None
+        return kept if self.agree(rest, whole) else None
+
+    @property
+    def n_shared(self) -> list[int]:
+        """Of every layer how many heads share their keys and values; 1 where it is not known."""
+        kept = self._example or ()
+        if len(kept) != len(self.layers):
+            return [1] * len(self.layers)
+        pairs = zip(self.n_heads, kept, strict=True)
+        return [1 if pair is None else n_heads // pair[0].shape[1] for n_heads, pair in pairs]
 
     def agree(self, found: Tensor, expected: Tensor) -> bool:
         """Whether two ways to compute the same scores did."""
@@ -255,6 +270,6 @@ def _shared(output: Any, n_copies: int) -> Any:
 
     def share(tensor: Tensor) -> Tensor:
         is_of_text = tensor.dim() > 0 and len(tensor) == 1
-        return tensor.expand(n_copies, *tensor.shape[1:]) if is_of_text else tensor
+        return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1)) if is_of_text else tensor
 
     return tree_map_only(Tensor, share, output)
