@@ -1,10 +1,12 @@
 """What the tests measure of one text: scores of its tokens, its prediction in words."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import (
     ALL,
+    AnswersFromPassage,
     AttentionModelBase,
     Batch,
     Decisions,
@@ -24,6 +27,10 @@ from hf_attnprobe.charts.shown_text import (
     ADVERSARY_EPSILON,
     ADVERSARY_JSD,
     ADVERSARY_PROBABILITY,
+    LOG_PROB,
+    ON_PASSAGE,
+    ON_SINK,
+    WITHOUT_PASSAGE,
     ShownText,
     without_marks,
 )
@@ -123,6 +130,49 @@ def _cut_out(
         if before[0] == own[0] and own[1] <= before[2]
     ]
     return tuple(shown), tuple(glued)
+
+
+# --- A prompt, its units, and what stands around them --------------------------------------------
+
+
+class PromptInWords(NamedTuple):
+    """A prompt as a reader expects it.
+
+    Attributes:
+        units: of the passage, without white space around them.
+        glued: numbers of units that follow the one before without any.
+        around: what stands before each unit, and behind the last one.
+    """
+
+    units: tuple[str, ...]
+    glued: tuple[int, ...]
+    around: tuple[str, ...]
+
+
+def prompt_in_words(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> PromptInWords:
+    """The prompt of a language model's batch of one text, without its answer."""
+    n_prompt = int((batch.inputs["labelled"][0] == 0).sum())
+    numbered = zip(batch.inputs["unit_ids"][0], batch.inputs["input_ids"][0], strict=True)
+    tokens = [(int(unit), int(token)) for unit, token in numbered][:n_prompt]
+    units, around = [], [""]
+    for unit, run in groupby(tokens, key=itemgetter(0)):
+        said = _decoded(tokenizer, [token for _, token in run])
+        if unit < 0:
+            around[-1] += said
+        else:
+            units.append(said)
+            around.append("")
+    glued = [
+        k
+        for k, (before, own) in enumerate(pairwise(units), 1)
+        if not (around[k] or before[-1:].isspace() or own[:1].isspace())
+    ]
+    bare = tuple(unit.strip() or "…" for unit in units)
+    return PromptInWords(bare, tuple(glued), tuple(around))
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
 
 # --- What a model predicts of a text, and what its label says, in words --------------------------
@@ -278,6 +328,8 @@ class Explainer:
 
     def shown(self, observation: Observation, strings: Strings | None) -> ShownText:
         """The same from an observation of one text."""
+        if self.model.lacks(AnswersFromPassage) is None:
+            return self._answered(observation)
         batch, probs = observation.batch, observation.probs
         ids = batch.inputs["input_ids"][0].tolist()
         units = tokens_of_units(batch, 0)
@@ -312,6 +364,55 @@ class Explainer:
             attention_of=self.attention_of,
             speaks_for=self._speaks_for(observation),
         )
+
+    def _answered(self, observation: Observation) -> ShownText:
+        """A prompt with the scores of its units, as a language model answered it."""
+        model, batch = self.model.require(AnswersFromPassage), observation.batch
+        prompt, content = prompt_in_words(self.tokenizer, batch), batch.content_mask[0]
+        weights = observation.read(self.site)[0]
+        log_prob, without = (
+            float(model.log_prob(observation, probs)[0])
+            for probs in (observation.probs, model.without_passage(observation))
+        )
+        scores = {"attention": weights[content]}
+        if self._uses(EditableInputs):
+            scores |= {name: lost[0][content] for name, lost in self._losses(observation).items()}
+        said = batch.inputs["input_ids"][0][batch.inputs["labelled"][0] == 1]
+        each = self.model.prediction.grouped(observation.probs)[0, :, 0]
+        return ShownText(
+            example_id=batch.example_ids[0],
+            tokens=prompt.units,
+            predicted=_decoded(self.tokenizer, said.tolist()).strip(),
+            probability=math.exp(log_prob),
+            label=None,
+            correct=None,
+            scores={name: _floats(values) for name, values in scores.items()},
+            numbers={
+                ON_SINK: float(weights[-1]),
+                ON_PASSAGE: float(weights[content].sum()),
+                LOG_PROB: log_prob,
+                WITHOUT_PASSAGE: without,
+            },
+            glued=prompt.glued,
+            attention_of=self.attention_of,
+            around=prompt.around,
+            answer=tuple(_decoded(self.tokenizer, [token]) for token in said.tolist()),
+            answer_probabilities=_floats(each),
+        )
+
+    def _losses(self, observation: Observation) -> dict[str, Tensor]:
+        """Nats that the answer loses by knockout and deletion of each unit, [batch, keys]."""
+        model = self.model.require(AnswersFromPassage)
+        before = model.log_prob(observation, observation.probs)[:, None]
+        n_keys = observation.batch.mask.shape[1]
+        kept = 1 - torch.eye(n_keys).to(observation.probs)[:, None, None, None]
+        edits = dict.fromkeys(self.model.members(self.site), kept)
+        knocked = model.replay_masked(observation, edits, operator="renormalised")
+        deleted = observation.leave_one_out.transpose(0, 1)
+        return {
+            "knockout": before - model.log_prob(observation, knocked).T,
+            "leave_one_out": before - model.log_prob(observation, deleted).T,
+        }
 
     @property
     def target(self) -> Any:
@@ -366,7 +467,9 @@ class Explainer:
         """Whether the tests use what the model can do: then it costs as one text more."""
         if self.model.lacks(capability, self.site) is not None:
             return False
-        return bool({"correlation", "erasure", "input_erasure"} & self.tests.keys())
+        return bool(
+            {"correlation", "erasure", "input_erasure", "sources", "knockout"} & self.tests.keys()
+        )
 
     def _agreement(self, observation: Observation) -> dict[str, float]:
         options = Correlation(target=self.target)

@@ -10,6 +10,8 @@ import transformers
 import speakers
 import zoo
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit
+from hf_attnprobe.auditing.result import to_json
+from hf_attnprobe.charts.shown_text import WITHOUT_PASSAGE
 from hf_attnprobe.data.answers import as_answers
 from hf_attnprobe.inference.answers import answered, encode_answers
 from speakers import PASSAGE, ROWS
@@ -397,3 +399,110 @@ def test_a_wrong_use_is_one_line(chat, model, tmp_path):
         texts,
         options=AuditOptions(rows="all"),
     )
+
+
+# --- audits ---------------------------------------------------------------------------------------
+
+FEW = {"tests": ["correlation"], "options": AuditOptions(single_heads=False), "progress": False}
+
+
+@pytest.fixture(scope="module")
+def folder(chat, model, tmp_path_factory):
+    """A tiny language model with its tokenizer, and questions; do not write into it."""
+    folder = tmp_path_factory.mktemp("llama")
+    zoo.saved(folder / "model", model, chat)
+    rows = [{"context": row["context"], "question": row["question"]} for row in ROWS]
+    (folder / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    """The audit of the model's own answers, of at most 4 tokens."""
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    return audit(str(folder / "model"), data, **FEW)
+
+
+def test_a_language_model_is_audited_by_its_name_its_object_or_its_pipeline(
+    report, folder, chat, model
+):
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    pipeline = transformers.pipeline("text-generation", model=model, tokenizer=chat)
+    for given in ((model, chat), pipeline):
+        assert audit(given, data, **FEW).statistics == report.statistics
+    assert report.provenance["units"] == "sentences of the passage"
+    assert report.provenance["answers"]["units"] == "sentence"
+
+
+def test_a_shown_text_is_the_prompt_with_its_units(report, chat, model):
+    shown = next(text for text in report.examples if text.example_id == 0)
+    assert shown.tokens == (
+        "Ann lives in Rome.",
+        "Bob lives in Oslo.",
+        "Tickets cost nine euros.",
+        "Dr. Li sings!",
+    )
+    turn = [{"role": "user", "content": f"{PASSAGE}\n\nWhere does Bob live?"}]
+    prompt = chat.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    assert shown.around[0] + PASSAGE + shown.around[-1] == prompt and not any(shown.around[1:-1])
+    assert [unit["text"] for unit in shown.units] == [*shown.tokens]
+    assert [unit["attention"] for unit in shown.units] == [*shown.scores["attention"]]
+
+
+@torch.no_grad()
+def test_what_is_shown_of_an_answer_is_what_the_model_gives_without_us(report, chat, model):
+    shown = next(text for text in report.examples if text.example_id == 0)
+    rows = [{key: row[key] for key in ("context", "question")} for row in ROWS]
+    row = made(rows, chat, model, max_new_tokens=4)[0]
+    n_answer = len(shown.answer)
+    assert row["answer"] == "".join(shown.answer) and sum(row["labelled"]) == n_answer
+
+    def log_probs(ids):
+        logits = model(torch.tensor([ids])).logits[0, -n_answer - 1 : -1].double()
+        return logits.log_softmax(-1)[range(n_answer), ids[-n_answer:]]
+
+    whole = log_probs(row["input_ids"])
+    assert shown.answer_probabilities == pytest.approx(whole.exp().tolist(), rel=1e-4)
+    assert shown.probability == pytest.approx(float(whole.sum().exp()), rel=1e-4)
+    numbered = [*zip(row["unit_ids"], row["input_ids"], strict=True)]
+    for number, unit in enumerate(shown.units):
+        without = log_probs([token for k, token in numbered if k != number])
+        assert unit["leave_one_out"] == pytest.approx(float((whole - without).sum()), abs=1e-4)
+    without = log_probs([token for k, token in numbered if k < 0])
+    assert shown.numbers[WITHOUT_PASSAGE] == pytest.approx(float(without.sum()), abs=1e-4)
+
+
+def test_the_page_shows_prompt_units_and_answer(report):
+    page = report.to_html()
+    assert "knocked out" in page and "&lt;|assistant|&gt;" in page and "Each of its tokens" in page
+    assert "on the sink" in page and "on the sink" in report.to_markdown()
+    assert "weighs sentences of the passage" in report.to_text(verbose=True)
+
+
+def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
+    said = cli(
+        "audit",
+        "--model",
+        folder / "model",
+        "--dataset",
+        folder / "qa.jsonl",
+        "--tests",
+        "correlation",
+        "--no-single-heads",
+        "--max-new-tokens",
+        "4",
+        "--json",
+    )
+    found = json.loads(said.out)
+    assert found["statistics"] == json.loads(json.dumps(to_json(report)["statistics"]))
+    assert found["provenance"]["asked_for"]["max_new_tokens"] == 4
+
+
+def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report):
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    first = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
+    again = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
+    assert first.examples == again.examples == report.examples
+    assert first.statistics == again.statistics == report.statistics
+    other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
+    refused("(max_new_tokens 4) is not", audit, str(folder / "model"), other, output_dir=tmp_path, **FEW)

@@ -309,9 +309,11 @@ def units_note(report: AuditResult) -> list[str]:
             f"Importances, leave-one-out and erasure are about the {explained} text of each "
             f"pair; the {held} stays as it is. Edits of attention reach both."
         )
-    if report.provenance.get("units") == "sentences":
+    units = report.provenance.get("units")
+    if units is not None:
+        one = units.partition(" ")[0].removesuffix("s")
         notes.append(
-            "This model's attention weighs sentences: what is called a token here is a sentence."
+            f"This model's attention weighs {units}: what is called a token here is a {one}."
         )
     return notes
 

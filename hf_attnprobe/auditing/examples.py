@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 FEWEST_TOKENS = 5
 """Shorter texts have too few orders of their tokens to disagree much."""
-SCORING = ("adversarial", "correlation", "erasure", "input_erasure")
+SCORING = ("adversarial", "correlation", "erasure", "input_erasure", "sources", "knockout")
 """Tests whose numbers of a single text are shown."""
 DIGITS = 6
 """Values as near as this are equal, whatever the batches they were computed in."""

@@ -291,6 +291,8 @@ def provenance_of(
         provenance["left_out"] = dict(left_out)
     if sweep.adapter.unit == "sentence":
         provenance["units"] = "sentences"
+    if sweep.adapter.prediction.kind == "answer":
+        provenance["units"] = f"{sweep.adapter.unit}s of the passage"
     if sweep.adapter.segment is not None:
         provenance["attended"] = sweep.adapter.segment
     return provenance

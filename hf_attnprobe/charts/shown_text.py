@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-SIGNED = ("gradient", "leave_one_out")
+SIGNED = ("gradient", "leave_one_out", "knockout")
 """Rankings whose scores have a sign: + speaks for the prediction, − against it."""
 ADVERSARY_JSD = "JSD of the adversary from the attention"
 ADVERSARY_PROBABILITY = "probability under the adversary"
 ADVERSARY_EPSILON = "distance of outputs that the adversary may take"
+ON_SINK = "share of the attention on the sink"
+ON_PASSAGE = "share of the attention on the passage"
+LOG_PROB = "log-probability of the answer, in nats"
+WITHOUT_PASSAGE = "log-probability of the answer without the passage, in nats"
 NEGLIGIBLE = 1e-6
 """Rankings whose scores are all smaller say nothing of the order of the tokens."""
 
@@ -38,6 +42,10 @@ class ShownText:
         attention_of: which attention it is, in words; empty where there is only one.
         speaks_for: what a + of the signed scores speaks for, in words; empty: for what is
             predicted.
+        around: of a prompt, what stands before each unit, and behind the last one; empty
+            of other texts.
+        answer: the tokens of the answer that is explained, where there is one.
+        answer_probabilities: of each, given the prompt and those before it.
     """
 
     example_id: int
@@ -55,6 +63,17 @@ class ShownText:
     unknown: tuple[int, ...] = ()
     attention_of: str = ""
     speaks_for: str = ""
+    around: tuple[str, ...] = ()
+    answer: tuple[str, ...] = ()
+    answer_probabilities: tuple[float, ...] = ()
+
+    @property
+    def units(self) -> list[dict[str, str | float]]:
+        """What is explained, one by one: its text and what every ranking says of it."""
+        return [
+            {"text": token, **{name: scores[k] for name, scores in self.scores.items()}}
+            for k, token in enumerate(self.tokens)
+        ]
 
 
 def without_marks(pieces: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -10,6 +10,8 @@ from hf_attnprobe.charts.shown_text import (
     ADVERSARY_JSD,
     ADVERSARY_PROBABILITY,
     NEGLIGIBLE,
+    ON_PASSAGE,
+    ON_SINK,
     SIGNED,
     ShownText,
 )
@@ -21,12 +23,14 @@ NAMES = {
     "adversary": "adversary",
     "gradient": "gradient × input",
     "leave_one_out": "left out",
+    "knockout": "knocked out",
 }
 MEANINGS = {
     "attention": "the weight that the model gives each token",
     "adversary": "other weights, as far from these as were found, with nearly the same output",
     "gradient": "which tokens the output reacts to, with attention held fixed",
     "leave_one_out": "how far the output moves without the token",
+    "knockout": "what the answer loses where no later token may look at the unit",
 }
 SHOWN_WEIGHT = 0.05  # in words tokens with less attention have no number
 N_SHOWN = 5  # in words: tokens of the largest importances
@@ -60,7 +64,8 @@ def legible(text: str) -> str:
 
 def in_words(text: ShownText) -> list[Block]:
     """A text with its attention, beside what else ranks its tokens."""
-    of = f" ({text.attention_of})" if text.attention_of else ""
+    said_of = "; ".join(of_attention(text))
+    of = f" ({said_of})" if said_of else ""
     lines: list[Words] = [(f"attention{of}: ", *_weights(text, text.scores["attention"]))]
     if "adversary" in text.scores:
         how = ", ".join(of_adversary(text))
@@ -75,7 +80,15 @@ def in_words(text: ShownText) -> list[Block]:
     sure = "" if text.probability is None else f" with probability {text.probability:.3f}"
     why = f" Shown: {text.why}." if text.why else ""
     named = f"Text {text.example_id}"
-    return [(named, *truth, ": predicted ", Quoted(text.predicted), f"{sure}.{why}"), lines]
+    how = "answered" if text.answer else "predicted"
+    return [(named, *truth, f": {how} ", Quoted(text.predicted), f"{sure}.{why}"), lines]
+
+
+def of_attention(text: ShownText) -> list[str]:
+    """Which attention it is, and of a prompt how much of it is on the sink and the passage."""
+    where = {ON_SINK: "{:.2f} on the sink", ON_PASSAGE: "{:.2f} on the passage"}
+    shares = [said.format(text.numbers[n]) for n, said in where.items() if n in text.numbers]
+    return [*filter(None, [text.attention_of]), *([", ".join(shares)] if shares else [])]
 
 
 def of_adversary(text: ShownText) -> list[str]:
@@ -162,7 +175,7 @@ def rankings(text: ShownText) -> Iterator[Ranking]:
         if scores and largest < NEGLIGIBLE:
             # Shaded by the largest, what is next to nothing would look like all others.
             aside, largest = "all below 1e-6", 0.0
-        of = {"attention": [text.attention_of], "adversary": of_adversary(text)}.get(name, [])
+        of = {"attention": of_attention(text), "adversary": of_adversary(text)}.get(name, [])
         if is_signed and text.speaks_for:
             of = [f"+ for {text.speaks_for}"]
         said = "; ".join(filter(None, [*of, aside]))
@@ -178,6 +191,8 @@ def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, s
         if text.segments and text.segments[k] != segment:
             segment = text.segments[k]
             begins = ("first text", "second text")[segment == 1]
+        if name == "attention" and text.around and text.around[k].strip():
+            begins = text.around[k].strip()
         step = _step(score, largest)
         classes = {
             f"s{step}": step > 0,
@@ -187,6 +202,8 @@ def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, s
         }
         kinds = " ".join(kind for kind, holds in classes.items() if holds)
         yield begins, "" if k in glued else " ", kinds, token
+    if name == "attention" and text.around:
+        yield text.around[-1].strip(), "", "", ""
 
 
 def _step(score: float, largest: float) -> int:
