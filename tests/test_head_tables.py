@@ -191,7 +191,7 @@ def test_erasure_counts_failures_only_where_some_order_flips():
     )
     (failures,) = head_sentences(statistics, rows)
     said = found(statistics, rows, "way_to_best_tried@attention").finding
-    assert "farthest at head 0.0 (layer.head, from 0): 0.50 [0.4" in said and "are 1 (" in said
+    assert "highest at head 0.0 (layer.head, from 0): 0.50 [0.4" in said and "are 1 (" in said
     assert "in 2 of 3 heads some order" in failures
     assert "(50) attention's order" in failures and "never flips 40%" in failures
 

@@ -294,8 +294,8 @@ def cautions_of_measures(questions: Sequence[ComparedQuestion]) -> Iterator[str]
     if ratios:
         yield (
             f"Of {' and '.join(ratios)} the paired difference of the models' own numbers is "
-            "given. What is graded is their share of the way from the control to the best, a "
-            "ratio of means over texts that no single text has."
+            "given. What is graded is where they lie on the scale from the control to the best, "
+            "a ratio of means over texts that no single text has."
         )
     for q in compared:
         is_graded_so = any(measure.beyond_control for measure in RULES[q.rule].compared)

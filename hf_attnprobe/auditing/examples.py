@@ -144,8 +144,8 @@ DISAGREEMENTS = (
         lambda tau: -tau,
     ),
     Disagreement(
-        "attention and leave-one-out rank its tokens alike (τ {0:.2f}), and yet very different "
-        "attention ({1:.0%} of the way to the farthest) gives the same output",
+        "attention and leave-one-out rank its tokens alike (τ {0:.2f}), and yet attention at "
+        "{1:.0%} of the largest distance gives the same output",
         ("attention_leave_one_out_tau", "share_of_largest@0.01"),
         np.minimum,
     ),

@@ -144,19 +144,19 @@ MEASURES = {
     "attention_gradient_tau": _agreement("gradients", "gradients"),
     "share_of_largest@0.01": Measure(
         "How far one head's attention can be moved with nearly the same output",
-        "the attention of head {head} can be moved farthest: at least {value} of the way to the "
-        "farthest possible with the output within {within}",
+        "the attention of head {head} can be moved farthest: at least {value} of the largest "
+        "distance there is, with the output within {within}",
         "Jain & Wallace 2019, Section 4.2.2, for each head",
         ELSEWHERE,
-        "share of the way to the farthest attention",
+        "share of the largest distance",
     ),
     "way_to_best_tried@attention": Measure(
         "Erasing one head's weights, the largest first",
-        "where some order of erasing its weights flips {decision}, attention's order goes farthest "
-        "at head {head}: {value} of the way from a random order to the best one tried",
+        "where some order of erasing its weights flips {decision}, attention's order scores highest "
+        "at head {head}: {value} of what the best order tried saves against a random one",
         "Serrano & Smith 2019, Section 5, for each head",
         ON_THE_WAY,
-        "share of the way from a random order to the best one tried",
+        "score between a random order (0) and the best one tried (1)",
         centre=0.0,
     ),
     "comprehensiveness@attention": Measure(

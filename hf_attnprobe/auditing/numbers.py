@@ -153,7 +153,7 @@ def fraction_table(statistics: Sequence[Statistic], rows: Rows) -> Table | None:
         "median [quartiles]",
         "never flips",
         "mean regret (tokens)",
-        "way from random to " + ("smallest set" if is_exact else "best tried"),
+        "score between random and " + ("smallest set" if is_exact else "best tried"),
     ]
     return Table(head, table, _fraction_title(len(texts.known_values(names[0])), is_exact))
 
@@ -166,7 +166,7 @@ def _fraction_title(n: int, is_exact: bool) -> str:
         f"Tokens erased in the order of each ranking until the decision flips, over the "
         f"{n} texts that {flipped} flips. A ranking that never flips a text counts as "
         "all of its tokens, and the share of such texts stands beside it (random: of "
-        "its draws). The way is the mean over texts of (random − it) / (random − "
+        "its draws). The score is the mean over texts of (random − it) / (random − "
         f"{best}): 0 is no better than random, 1 the best, below 0 worse than random."
     )
 

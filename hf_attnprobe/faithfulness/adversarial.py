@@ -65,12 +65,11 @@ READINGS: TestReadings = {
         "others it is the farthest attention that was found"
     ),
     "share_of_largest": share(
-        "that is at least {mean:.0%} of the way to the farthest attention of all (ε = "
-        "{key}; mean over texts)"
+        "that is at least {mean:.0%} of the largest divergence there is (ε = {key}; mean over "
+        "texts)"
     ),
     "share_of_largest_upper": share(
-        "that is at most {mean:.0%} of the way to the farthest attention of all (ε = "
-        "{key}; mean over texts)"
+        "that is at most {mean:.0%} of the largest divergence there is (ε = {key}; mean over texts)"
     ),
     "largest_jsd": (
         "whatever the output, the farthest attention lies at a divergence of {mean:.2f}"

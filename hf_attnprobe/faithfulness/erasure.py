@@ -132,12 +132,12 @@ READINGS: TestReadings = {
         "{decision} (never counts as all)"
     ),
     "way_to_best": (
-        "the order of {key} goes {mean:.0%} of the way from a random order to the "
-        "smallest set (mean over texts that some set flips)"
+        "of the tokens that a random order erases beyond the smallest set, the order of {key} "
+        "saves {mean:.0%} (mean over texts that some set flips)"
     ),
     "way_to_best_tried": (
-        "the order of {key} goes {mean:.0%} of the way from a random order to the best "
-        "of the tried ones (mean over texts that one of them flips)"
+        "of the tokens that a random order erases beyond the best order tried, the order of "
+        "{key} saves {mean:.0%} (mean over texts that one of them flips)"
     ),
     "fraction_to_lose_lead": (
         "in the order of {key}, nine tenths of the lead are gone when {mean:.2f} of the "

@@ -85,13 +85,13 @@ READINGS: TestReadings = {
     ),
     "naopc_comprehensiveness": (
         f"taking out ({OPERATOR}) "
-        "first what {key} ranks first hurts {mean:.2f} of the way from the mildest to "
-        "the worst order"
+        "first what {key} ranks first scores {mean:.2f} on the scale from the mildest "
+        "order to the worst"
     ),
     "naopc_sufficiency": (
         f"taking out ({OPERATOR}) "
-        "last what {key} ranks first hurts {mean:.2f} of the way from the mildest to "
-        "the worst order"
+        "last what {key} ranks first scores {mean:.2f} on the scale from the mildest "
+        "order to the worst"
     ),
     "tokens_to_flip": share(
         "{mean:.0%} of the tokens are gone when the decision flips, taken out of the "

@@ -106,7 +106,7 @@ BY_CALIBRATION = (
     "kind exceed of which the truth is no (constructed models, 500 texts)"
 )
 """The constructed models are those of ``docs/calibration.md``; a yes of two grades begins
-half of the way, which none of these models exceeds."""
+half, which none of these models exceeds."""
 SCORE = "score: from the control, 0, to the best, 1"
 RAW = "raw: not compared with the control"
 AS_PEAKED = 0.8
@@ -333,7 +333,7 @@ def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
     charts=("adversarial_distance", "adversarial_by_max_attention"),
     compared=(
         Measure(
-            "1 − the farthest attention found within ε, as a share of the farthest of all",
+            "1 − the distance of the farthest attention found within ε, as a share of the largest",
             {"share_of_largest@0.01": -1},
             constant=1,
         ),

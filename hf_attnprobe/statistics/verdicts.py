@@ -79,7 +79,7 @@ RULES: dict[str, Rule] = {
     "head_uniqueness": Rule(
         "One head: elsewhere",
         "Can this head look elsewhere with the same output?",
-        "the farthest attention found within ε = .01 as a share of the farthest of all",
+        "the distance of the farthest attention found within ε = .01 as a share of the largest",
         partly=0.58,
         yes=0.58,
         source="as for all attention: .40 of ln 2 (Wiegreffe & Pinter 2019, Table 4)",
@@ -87,7 +87,7 @@ RULES: dict[str, Rule] = {
     "head_erasure": Rule(
         "One head: erasure",
         "Does this head rank the tokens by what the decision rests on?",
-        "its attention's way from a random order to the best order tried",
+        "its attention's score between a random order and the best order tried",
         partly=0.25,
         yes=0.25,
         source="as for all attention; our choice",

@@ -582,7 +582,7 @@ def _single_weights(audits: Audits) -> Iterator[Row]:
 
 
 def _orders(rows: pd.DataFrame) -> Iterator[tuple[str, Cell, Cell, Cell]]:
-    """Order of erasure, median share erased, share never flipped, way to the best."""
+    """Order of erasure, median share erased, share never flipped, score up to the best."""
     for ranking in RANKINGS:
         erased, never = f"fraction_to_flip@{ranking}", f"never_flips@{ranking}"
         if erased in rows:
