@@ -16,11 +16,11 @@ from hf_attnprobe.auditing.verdict import findings, may_be_shown, what_is_shown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.differences import Sides, changes
-from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import summarize
+from made_up_rows import rows_of_texts
 from shown_page import Reader
 
 
@@ -30,17 +30,8 @@ AGREEMENT = "attention_leave_one_out_agreement"
 LOSSES = "comprehensiveness@attention", "comprehensiveness@random"
 
 
-def tidy(test, statistic, values, ids, *, layer=0, head=0):
-    return pd.DataFrame(
-        {
-            "test": test,
-            "statistic": statistic,
-            "example_id": ids,
-            "layer": layer,
-            "head": head,
-            "value": np.asarray(values, dtype=float),
-        }
-    )
+def tidy(test, statistic, values, ids, **place):
+    return rows_of_texts({(test, statistic): values}, ids=ids, **place)
 
 
 def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
@@ -131,20 +122,11 @@ def test_differences_are_those_of_pandas_and_scipy(base, moved, compared):
         assert low < found.ci95[0] and found.ci95[1] < high
 
 
-def test_the_interval_is_that_of_the_differences_by_text(base, moved, compared):
-    wanted = values(moved.to_pandas(), "median_tvd") - values(base.to_pandas(), "median_tvd")
-    found = by_name(compared)["median_tvd"].differences[0]
-    assert found.ci95 == pytest.approx(mean_estimate(wanted.to_numpy()).ci95)
-
-
-def test_p_values_are_not_compared(compared):
-    assert "attention_leave_one_out_p_value" not in by_name(compared)
-
-
 def test_only_what_the_interval_excludes_is_told(compared):
     told = {n: s.differences[0].can_be_told for n, s in by_name(compared).items()}
     assert told["attention_leave_one_out_tau"] and told["attention_gradient_tau"]
     assert not told["median_tvd"] and not told["max_tvd"]
+    assert "attention_leave_one_out_p_value" not in told
 
 
 def test_simultaneous_intervals_cover_all_truths_at_once():
@@ -195,10 +177,7 @@ def test_other_texts_are_no_pairs(base):
     assert not found.paired and found.n == 60
     assert found.value == pytest.approx(theirs.mean() - ours.mean())
     by_scipy = scipy.stats.bootstrap(
-        (theirs, ours),
-        lambda x, y, axis: x.mean(axis) - y.mean(axis),
-        method="percentile",
-        rng=0,
+        (theirs, ours), lambda x, y, axis: x.mean(axis) - y.mean(axis), method="percentile", rng=0
     ).confidence_interval
     assert found.ci95 == pytest.approx(tuple(by_scipy), abs=0.003)
 
@@ -318,20 +297,17 @@ def test_assignment_is_compared_in_what_is_graded(base, moved):
     assert question.differences[0].value == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(
-    ("models", "dtypes", "names"),
-    [
+def test_names_are_short_and_different(base):
+    for models, dtypes, names in (
         (("runs/a/last", "runs/b/last"), ("x", "x"), ("a/last", "b/last")),
         (("m", "m"), ("float32", "float16"), ("m, float32", "m, float16")),
         (("m", "m"), ("x", "x"), ("m (1)", "m (2)")),
-    ],
-)
-def test_names_are_short_and_different(base, models, dtypes, names):
-    reports = [
-        report_of(base.to_pandas(), model=model, model_fingerprint="same", dtype=dtype)
-        for model, dtype in zip(models, dtypes, strict=True)
-    ]
-    assert compare(reports).names == names
+    ):
+        reports = [
+            report_of(base.to_pandas(), model=model, model_fingerprint="same", dtype=dtype)
+            for model, dtype in zip(models, dtypes, strict=True)
+        ]
+        assert compare(reports).names == names
 
 
 def test_what_differs_is_listed_and_nothing_else(compared):
@@ -419,24 +395,10 @@ def test_the_page_in_a_browser(compared, open_page, tmp_path):
     assert not opened.is_wider_than_the_screen()
 
 
-def test_the_page_escapes_what_users_wrote(base):
-    evil = report_of(rows_of(2), model="<script>alert(1)</script> 🦊")
-    page = compare([base, evil]).to_html()
-    assert "<script>alert" not in page
-    assert "alert(1)</script> 🦊" in Reader(page).words
-    assert Reader(page).tags.count("script") == Reader(compare([base, base]).to_html()).tags.count(
-        "script"
-    )
-
-
 def test_heads_have_maps_and_a_map_of_differences():
     reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
     comparison = compare(reports)
     assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
     ids = Reader(comparison.to_html()).ids
     found = [i for i in ids if i.startswith("heads_median_tvd")]
-    assert found == [
-        "heads_median_tvd_1",
-        "heads_median_tvd_2",
-        "heads_median_tvd_difference_2",
-    ]
+    assert found == ["heads_median_tvd_1", "heads_median_tvd_2", "heads_median_tvd_difference_2"]

@@ -22,19 +22,22 @@ def in_examples(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "tiny_bert", raising=False)
 
 
-@pytest.fixture
-def executed(tmp_path, monkeypatch):
-    """A function that runs a notebook in a kernel of its own, and gives its outputs."""
-    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-
-    def run(name):
-        notebook = nbformat.read(EXAMPLES / name, as_version=4)
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """The outputs of both notebooks, run behind one another in one kernel, emptied between them."""
+    folder = tmp_path_factory.mktemp("kernel")
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"):
+            patched.setenv(name, str(folder / name))
+        read = [nbformat.read(EXAMPLES / name, as_version=4) for name in NOTEBOOKS]
+        whole, other = read
+        n_cells = len(whole.cells)
+        whole.cells += [nbformat.v4.new_code_cell("%reset -f"), *other.cells]
         where = {"metadata": {"path": str(EXAMPLES)}}
-        NotebookClient(notebook, timeout=180, resources=where).execute()
-        return [out for cell in notebook.cells for out in cell.get("outputs", [])]
-
-    return run
+        NotebookClient(whole, timeout=180, resources=where).execute()
+    parts = whole.cells[:n_cells], whole.cells[n_cells + 1 :]
+    outputs = [[out for cell in part for out in cell.get("outputs", [])] for part in parts]
+    return dict(zip(NOTEBOOKS, outputs, strict=True))
 
 
 def results(outputs):
@@ -66,14 +69,14 @@ def test_a_notebook_is_committed_clean(name):
 
 
 def test_the_notebook_of_a_classifier_runs(executed):
-    outputs = executed("audit_a_classifier.ipynb")
+    outputs = executed["audit_a_classifier.ipynb"]
     assert not [out for out in outputs if out.output_type == "error"]
     assert pictures(outputs) >= 2 and "text/html" in kinds(outputs)
     assert results(outputs)[-1] == "True"
 
 
 def test_the_notebook_of_heads_runs(executed):
-    outputs = executed("audit_bert_heads.ipynb")
+    outputs = executed["audit_bert_heads.ipynb"]
     assert not [out for out in outputs if out.output_type == "error"]
     assert pictures(outputs) and "text/html" in kinds(outputs)
     accuracy = float(results(outputs)[0])

@@ -1,33 +1,22 @@
 """Audits that stop when they are sure: intervals at every look, races, order, resume."""
 
+import itertools
 import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForSequenceClassification
 
-from hf_attnprobe import (
-    AuditOptions,
-    Data,
-    Permutation,
-    audit,
-    build_tokenizer,
-    rationale_dataset,
-)
+import zoo
+from hf_attnprobe import AuditOptions, Data, Permutation, audit, build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.rounds import RowsSoFar, Stage, Timetable
-from hf_attnprobe.auditing.stopping import (
-    limits_of,
-    seconds_of,
-    width_of,
-)
+from hf_attnprobe.auditing.stopping import limits_of, seconds_of, width_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import plan
 from hf_attnprobe.inference.encoding import Text
@@ -41,6 +30,7 @@ from hf_attnprobe.statistics.stopping import (
     widened,
     without_gaps,
 )
+from made_up_rows import rows_of_texts
 
 
 # confseq 0.0.11 (the authors' package), hedged_cs with 20,000 grid points, ¾ as the most
@@ -61,28 +51,21 @@ def values_of(name):
 
 
 @pytest.mark.parametrize("name", OF_CONFSEQ)
-@pytest.mark.parametrize(("place", "population"), [(0, None), (1, 90)])
-def test_the_bets_are_those_of_the_authors_package(name, place, population):
-    found = confidence_sequence(values_of(name)[:, None], population)[:, 0]
-    low, high = OF_CONFSEQ[name][place]
-    assert found[0] == pytest.approx(low, abs=6e-5)  # their grid has steps of 5e-5
-    assert found[1] == pytest.approx(high, abs=6e-5)
+def test_the_bets_are_those_of_the_authors_package(name):
+    for population, expected in zip((None, 90), OF_CONFSEQ[name], strict=True):
+        found = confidence_sequence(values_of(name)[:, None], population)[:, 0]
+        assert found == pytest.approx(expected, abs=6e-5)  # their grid has steps of 5e-5
 
 
 def populations(n):
     generator = np.random.default_rng(0)
-    return [
-        generator.random(n),
-        generator.beta(0.5, 8, n),
-        (generator.random(n) < 0.1) * 1.0,
-    ]
+    return [generator.random(n), generator.beta(0.5, 8, n), (generator.random(n) < 0.1) * 1.0]
 
 
-@pytest.mark.parametrize("is_finite", [True, False])
-def test_all_looks_together_cover_the_mean(is_finite):
-    """400 orders: that a look before errs would show, since looks are intersected."""
+def test_all_looks_together_cover_the_mean():
+    """400 orders, drawn with and without return: that a look before errs would show, since looks are intersected."""
     generator = np.random.default_rng(1)
-    for population in populations(150):
+    for is_finite, population in itertools.product((True, False), populations(150)):
         drawn = np.stack([generator.permutation(population) for _ in range(400)], 1)
         if not is_finite:
             drawn = generator.choice(population, size=(150, 400))
@@ -99,11 +82,7 @@ def test_when_all_texts_are_seen_the_mean_is_known():
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.floats(0, 1), min_size=1, max_size=30),
-    st.integers(0, 40),
-    st.integers(0, 5),
-)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 40), st.integers(0, 5))
 @example([2e-311], 0, 0)  # a risk so small that no bet is bounded by it
 def test_an_interval_holds_its_mean_shrinks_and_passes_over_gaps(values, more, gaps):
     column = np.array(values)
@@ -142,22 +121,26 @@ def test_a_race_decides_rightly_at_every_look():
 
 def test_only_texts_up_to_a_gap_count_whatever_was_run():
     order = random_order(range(10), seed=4)
-    places = {
-        ("a", 0, 0): order[:6],
-        ("a", 0, 1): order[:2] + order[3:],
-        ("b", 1, 0): [],
-    }
-    rows = pd.DataFrame(
-        [
-            (test, "x", k, layer, head, 1.0)
-            for (test, layer, head), ids in places.items()
-            for k in sorted(ids)
-        ],
-        columns=["test", "statistic", "example_id", "layer", "head", "value"],
-    )
-    kept = without_gaps(rows, order)
+    gap = order[:2] + order[3:]
+    rows = [
+        rows_of_texts({("a", "x"): 1.0}, ids=sorted(ids), head=head)
+        for head, ids in enumerate((order[:6], gap))
+    ]
+    kept = without_gaps(pd.concat(rows), order)
     by_place = kept.groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
     assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
+
+
+def test_limits_that_are_none_are_refused():
+    for text in ("", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"):
+        with pytest.raises(AttnProbeError, match="expected a time"):
+            seconds_of(text)
+    for text in ("", ".02", "width", "width=0", "width=2", "width=nan"):
+        with pytest.raises(AttnProbeError, match="expected --until width="):
+            width_of(text)
+    for options in ({"top": 2, "screen": 3}, {"top": 2, "single_heads": False}):
+        with pytest.raises(AttnProbeError, match="expected"):
+            limits_of(AuditOptions(**options))
 
 
 def test_a_mark_stays_with_selections_and_leaves_finished_columns_alone():
@@ -189,40 +172,12 @@ def test_work_is_resumed_by_test_site_and_text():
     assert ran == [("a", 0, 2), ("a", 1, 0), ("a", 1, 2)]
 
 
-@pytest.mark.parametrize("text", ["", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"])
-def test_a_time_that_is_none_is_refused(text):
-    with pytest.raises(AttnProbeError, match="expected a time"):
-        seconds_of(text)
-
-
-@pytest.mark.parametrize("text", ["", ".02", "width", "width=0", "width=2", "width=nan"])
-def test_a_width_that_is_none_is_refused(text):
-    with pytest.raises(AttnProbeError, match="expected --until width="):
-        width_of(text)
-
-
-@pytest.mark.parametrize("options", [{"top": 2, "screen": 3}, {"top": 2, "single_heads": False}])
-def test_options_that_contradict_each_other_are_refused(options):
-    with pytest.raises(AttnProbeError, match="expected"):
-        limits_of(AuditOptions(**options))
-
-
 @pytest.fixture(scope="module")
 def model():
     data = rationale_dataset(400, seed=0)["test"]
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
-    return (BertForSequenceClassification(config), tokenizer), data
+    return (zoo.bert(tokenizer, heads=3, width=24, spread=0.5), tokenizer), data
 
 
 TESTS = ["uniform_attention", "head_ablation", Permutation(n_permutations=3)]
@@ -230,15 +185,9 @@ TESTS = ["uniform_attention", "head_ablation", Permutation(n_permutations=3)]
 
 def run(model, folder=None, **options):
     pair, data = model
-    given = {"shown_texts": 0, "prune": False, "control": "none"} | options
-    return audit(
-        pair,
-        Data(data, test_limit=60),
-        TESTS,
-        options=AuditOptions(**given),
-        output_dir=folder,
-        progress=False,
-    )
+    options = AuditOptions(**{"shown_texts": 0, "prune": False, "control": "none"} | options)
+    given = {"options": options, "output_dir": folder, "progress": False}
+    return audit(pair, Data(data, test_limit=60), TESTS, **given)
 
 
 def means_of(report):
@@ -275,18 +224,13 @@ def test_an_audit_stops_says_so_and_goes_on_to_the_full_one(model, full, tmp_pat
 
 def test_the_first_heads_are_those_of_the_full_audit(model, full):
     report = run(model, top=2)
-    effects = {
-        (s.layer, s.head): s.mean
-        for s in full.values()
-        if s.statistic == "zero_tvd" and min(s.layer, s.head) >= 0
-    }
+    zero = [s for s in full.values() if s.statistic == "zero_tvd" and min(s.layer, s.head) >= 0]
+    effects = {(s.layer, s.head): s.mean for s in zero}
     first = sorted(effects, key=effects.get, reverse=True)[:2]
     race = report.provenance["stopping"]["race"]
     assert race["first"] == [f"{layer}.{head}" for layer, head in first]
-    tested = {
-        (s.layer, s.head) for s in report.statistics if s.statistic == "median_tvd" and s.head >= 0
-    }
-    assert tested == set(first)
+    shuffled = [s for s in report.statistics if s.statistic == "median_tvd" and s.head >= 0]
+    assert {(s.layer, s.head) for s in shuffled} == set(first)
     assert not any(s.head == -1 and s.layer >= 0 for s in report.statistics)
 
 
@@ -432,13 +376,7 @@ def test_in_haste_tests_do_less_unless_something_else_is_said(
     command = [str(part) for part in on_disk]
     names = command.index("--tests")
     command[names + 1 : names + 3] = ["permutation"]
-    limited = (
-        *command,
-        "--no-single-heads",
-        "--json",
-        "--output-dir",
-        tmp_path / "out",
-    )
+    limited = [*command, "--no-single-heads", "--json", "--output-dir", tmp_path / "out"]
     done = cli(*limited, "--time", "1m", *said)
     assert done.code == 0, done.err
     provenance = json.loads(done.out)["provenance"]
