@@ -2,11 +2,11 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from hf_attnprobe import audit
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
+from made_up_rows import rows_of_texts
 
 
 POSSIBLE = {
@@ -32,21 +32,22 @@ POSSIBLE = {
 
 
 def rows_of(values):
-    parts = [
-        pd.DataFrame(
-            {
-                "test": test,
-                "statistic": name,
-                "example_id": [7, 8, 9],
-                "layer": 1,
-                "head": 2,
-                "value": column,
-            }
-        )
-        for test, columns in values.items()
-        for name, column in columns.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
+    named = {(test, name): v for test, of_test in values.items() for name, v in of_test.items()}
+    return rows_of_texts(named, ids=[7, 8, 9], layer=1, head=2)
+
+
+FORBIDDEN = [
+    ("erasure", "fraction_to_flip@attention", 8, 0.4, "than the smallest set"),
+    ("erasure", "way_to_best@attention", 7, 1.02, "farther than to the smallest"),
+    ("erasure", "regret@attention", 7, -1.0, "fewer tokens than the smallest set"),
+    ("erasure", "probability_mass_removed@attention", 8, 1.1, "it is a share"),
+    ("erasure", "never_flips@random", 8, -0.2, "it is a share"),
+    ("permutation", "median_tvd", 8, 0.95, "than the worst of all"),
+    ("permutation", "max_tvd", 8, 1.2, "it is a share"),
+    ("adversarial", "epsilon_max_jsd@0.05", 9, 0.7, "the farthest of all"),
+    ("adversarial", "epsilon_max_jsd@0.01", 8, 0.4, "than its upper bound"),
+    ("adversarial", "epsilon_max_jsd_upper@0.01", 8, 0.6, "the farthest of all"),
+]
 
 
 def test_what_is_possible_gives_nothing():
@@ -54,28 +55,14 @@ def test_what_is_possible_gives_nothing():
     assert contradictions(rows_of(POSSIBLE)[:0], readings()) == []
 
 
-@pytest.mark.parametrize(
-    ("test", "statistic", "text", "value", "said"),
-    [
-        ("erasure", "fraction_to_flip@attention", 8, 0.4, "than the smallest set"),
-        ("erasure", "way_to_best@attention", 7, 1.02, "farther than to the smallest"),
-        ("erasure", "regret@attention", 7, -1.0, "fewer tokens than the smallest set"),
-        ("erasure", "probability_mass_removed@attention", 8, 1.1, "it is a share"),
-        ("erasure", "never_flips@random", 8, -0.2, "it is a share"),
-        ("permutation", "median_tvd", 8, 0.95, "than the worst of all"),
-        ("permutation", "max_tvd", 8, 1.2, "it is a share"),
-        ("adversarial", "epsilon_max_jsd@0.05", 9, 0.7, "the farthest of all"),
-        ("adversarial", "epsilon_max_jsd@0.01", 8, 0.4, "than its upper bound"),
-        ("adversarial", "epsilon_max_jsd_upper@0.01", 8, 0.6, "the farthest of all"),
-    ],
-)
-def test_what_is_forbidden_is_named(test, statistic, text, value, said):
-    rows = rows_of(POSSIBLE)
-    chosen = (rows.statistic == statistic) & (rows.example_id == text)
-    rows.loc[chosen, "value"] = value
-    (sentence,) = contradictions(rows, readings())
-    assert sentence.startswith(f"{test}, layer 1, head 2, text {text}: ")
-    assert statistic in sentence and f"{value:g}" in sentence and said in sentence
+def test_what_is_forbidden_is_named():
+    for test, statistic, text, value, said in FORBIDDEN:
+        rows = rows_of(POSSIBLE)
+        chosen = (rows.statistic == statistic) & (rows.example_id == text)
+        rows.loc[chosen, "value"] = value
+        (sentence,) = contradictions(rows, readings())
+        assert sentence.startswith(f"{test}, layer 1, head 2, text {text}: ")
+        assert statistic in sentence and f"{value:g}" in sentence and said in sentence
 
 
 def test_rankings_on_different_texts_are_named():

@@ -22,6 +22,7 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.estimates import simultaneous_interval
 from hf_attnprobe.statistics.summary import summarize
+from made_up_rows import rows_of_texts
 
 
 N = 200
@@ -30,21 +31,12 @@ COLUMNS = ["test", "statistic", "example_id", "layer", "head", "value"]
 
 def rows_of(test, statistic, values, ids=None):
     """Rows of one statistic, {(layer, head): values}; NaN is undefined."""
-    parts = []
-    for (layer, head), column in values.items():
-        of_texts = range(len(column)) if ids is None else ids[layer, head]
-        parts.append(
-            pd.DataFrame(
-                {
-                    "test": test,
-                    "statistic": statistic,
-                    "example_id": of_texts,
-                    "layer": layer,
-                    "head": head,
-                    "value": column,
-                }
-            )
+    parts = [
+        rows_of_texts(
+            {(test, statistic): column}, ids=ids and ids[site], layer=site[0], head=site[1]
         )
+        for site, column in values.items()
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -100,8 +92,7 @@ def test_head_intervals_are_those_of_the_matrix_without_groups_of_heads(shuffled
     matrix = np.column_stack([shuffled[site] for site in sorted(shuffled)])
     assert sorted(ends) == sorted(shuffled)
     np.testing.assert_allclose(
-        np.array([ends[site] for site in sorted(shuffled)]).T,
-        simultaneous_interval(matrix),
+        np.array([ends[site] for site in sorted(shuffled)]).T, simultaneous_interval(matrix)
     )
     assert by_head(statistics, "median_tvd").keys() == shuffled.keys() | few.keys()
     said = found(statistics, rows, "median_tvd").finding
@@ -111,12 +102,8 @@ def test_head_intervals_are_those_of_the_matrix_without_groups_of_heads(shuffled
 
 
 def test_groups_of_heads_are_no_heads():
-    groups = {
-        (0, 0): exactly(0.1, 0.1),
-        (0, -1): exactly(0.9, 0.1),
-        (-1, -1): exactly(0.9, 0.1),
-        (-2, 0): exactly(0.9, 0.1),
-    }
+    groups = {(0, 0): exactly(0.1, 0.1)}
+    groups |= dict.fromkeys([(0, -1), (-1, -1), (-2, 0)], exactly(0.9, 0.1))
     statistics, _ = described(rows_of("permutation", "median_tvd", groups))
     assert not has_heads(statistics)
     assert by_head(statistics, "median_tvd").keys() == {(0, 0)}
@@ -222,24 +209,13 @@ def test_sentences_without_their_statistic_are_left_out(shuffled):
 
 def screened(estimated, measured, n=40):
     """Rows of an estimate and what it estimates, with these means."""
-    sites = [(0, k) for k in range(len(estimated))]
+
+    def of_heads(means):
+        return {(0, k): exactly(mean, 0.01, n, k) for k, mean in enumerate(means)}
+
     return described(
-        rows_of(
-            "screen",
-            "first_order_uniform",
-            {
-                site: exactly(m, 0.01, n, k)
-                for k, (site, m) in enumerate(zip(sites, estimated, strict=True))
-            },
-        ),
-        rows_of(
-            "uniform_attention",
-            "uniform_tvd",
-            {
-                site: exactly(m, 0.01, n, k)
-                for k, (site, m) in enumerate(zip(sites, measured, strict=True))
-            },
-        ),
+        rows_of("screen", "first_order_uniform", of_heads(estimated)),
+        rows_of("uniform_attention", "uniform_tvd", of_heads(measured)),
     )
 
 

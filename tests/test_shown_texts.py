@@ -35,17 +35,30 @@ def rows(reviews):
 @pytest.fixture(scope="module")
 def run(make_checkpoint):
     def audited(data, folder=None, tests=TESTS, kind=(), **options):
-        options = {"shown_texts": SHOWN, "control": "none"} | options
-        return audit(
-            make_checkpoint(*kind),
-            data,
-            tests,
-            options=AuditOptions(**options),
-            output_dir=folder,
-            progress=False,
-        )
+        options = AuditOptions(**{"shown_texts": SHOWN, "control": "none"} | options)
+        given = {"options": options, "output_dir": folder, "progress": False}
+        return audit(make_checkpoint(*kind), data, tests, **given)
 
     return audited
+
+
+@pytest.fixture
+def by_hand(report, make_model, tokenizer, rows):
+    """Of every shown text its token ids, its states below the read-out, and the model in double precision."""
+    model = make_model().double()
+    base = model.attention_classifier
+    texts = {row["example_id"]: row["text"] for row in rows}
+    found = []
+    for shown in report[0].examples:
+        ids = torch.tensor([tokenizer(texts[shown.example_id])["input_ids"]])
+        special = tokenizer.get_special_tokens_mask(
+            ids[0].tolist(), already_has_special_tokens=True
+        )
+        content = ~torch.tensor(special).bool()
+        with torch.no_grad():
+            states = base.encode(base.embeddings(ids), torch.ones_like(ids))[0]
+        found.append((shown, ids, content, states[content]))
+    return model, found
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +67,11 @@ def report(run, rows, tmp_path_factory):
     return run(rows, folder), folder
 
 
-def classifier(make_model):
-    """The model of the report in double precision, and what is below its read-out."""
-    model = make_model().double()
-    return model, model.attention_classifier
-
-
-def test_scores_are_those_of_the_model_run_by_hand(report, make_model, tokenizer, rows):
+def test_scores_are_those_of_the_model_run_by_hand(by_hand):
     """Attention, gradient × input by autograd, leaving out by running the shorter text."""
-    model, base = classifier(make_model)
-    for shown in report[0].examples:
-        text = next(r["text"] for r in rows if r["example_id"] == shown.example_id)
-        ids = torch.tensor([tokenizer(text)["input_ids"]])
+    model, texts = by_hand
+    base = model.attention_classifier
+    for shown, ids, content, _ in texts:
         mask = torch.ones_like(ids)
         with torch.no_grad():
             output = model(ids, attention_mask=mask, output_attentions=True)
@@ -73,10 +79,6 @@ def test_scores_are_those_of_the_model_run_by_hand(report, make_model, tokenizer
         predicted = int(probs.argmax())
         assert shown.predicted == model.config.id2label[predicted]
         assert shown.probability == pytest.approx(float(probs[predicted]))
-        special = torch.tensor(
-            tokenizer.get_special_tokens_mask(ids[0].tolist(), already_has_special_tokens=True)
-        ).bool()
-        content = ~special
         attention = output.attentions[-1].flatten()
         assert shown.scores["attention"] == pytest.approx(attention[content].tolist())
 
@@ -96,22 +98,14 @@ def test_scores_are_those_of_the_model_run_by_hand(report, make_model, tokenizer
         assert shown.scores["leave_one_out"] == pytest.approx(without, abs=1e-9)
 
 
-def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(
-    report, make_model, rows, tokenizer
-):
-    model, base = classifier(make_model)
+def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(report, by_hand):
+    model, texts = by_hand
     found = report[0].to_pandas()
     found = found[found.statistic == "epsilon_max_jsd@0.05"].set_index("example_id").value
-    for shown in report[0].examples:
-        text = next(r["text"] for r in rows if r["example_id"] == shown.example_id)
-        ids = torch.tensor([tokenizer(text)["input_ids"]])
-        with torch.no_grad():
-            states = base.encode(base.embeddings(ids), torch.ones_like(ids))[0]
-        special = tokenizer.get_special_tokens_mask(
-            ids[0].tolist(), already_has_special_tokens=True
+    for shown, _, _, states in texts:
+        attention, adversary = (
+            torch.tensor(shown.scores[name]).double() for name in ("attention", "adversary")
         )
-        states = states[~torch.tensor(special).bool()]
-        adversary = torch.tensor(shown.scores["adversary"]).double()
         assert float(adversary.sum()) == pytest.approx(1)
         with torch.no_grad():
             probs = model.decode((adversary[:, None] * states).sum(0)).softmax(-1)
@@ -119,24 +113,15 @@ def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(
         assert told == pytest.approx(float(probs[model.config.label2id[shown.predicted]]))
         assert abs(told - shown.probability) <= 0.05 + 1e-9
         assert shown.numbers[ADVERSARY_JSD] == pytest.approx(found[shown.example_id])
-        mean = (adversary + torch.tensor(shown.scores["attention"])) / 2
-        parts = [adversary, torch.tensor(shown.scores["attention"]).double()]
-        jsd = sum(torch.xlogy(p, p / mean).nansum() for p in parts) / 2
+        mean = (adversary + attention) / 2
+        jsd = sum(torch.xlogy(p, p / mean).nansum() for p in (adversary, attention)) / 2
         assert float(jsd) == pytest.approx(shown.numbers[ADVERSARY_JSD], abs=1e-6)
 
 
-def test_the_smallest_set_flips_and_no_smaller_one_does(report, make_model, rows, tokenizer):
-    model, base = classifier(make_model)
+def test_the_smallest_set_flips_and_no_smaller_one_does(by_hand):
+    model, texts = by_hand
     n_checked = 0
-    for shown in report[0].examples:
-        text = next(r["text"] for r in rows if r["example_id"] == shown.example_id)
-        ids = torch.tensor([tokenizer(text)["input_ids"]])
-        with torch.no_grad():
-            states = base.encode(base.embeddings(ids), torch.ones_like(ids))[0]
-        special = tokenizer.get_special_tokens_mask(
-            ids[0].tolist(), already_has_special_tokens=True
-        )
-        states = states[~torch.tensor(special).bool()]
+    for shown, _, _, states in texts:
         attention = torch.tensor(shown.scores["attention"]).double()
         before = model.config.label2id[shown.predicted]
 
@@ -197,34 +182,35 @@ def test_ordinary_texts_are_drawn_without_regard_to_their_numbers():
     assert choose_texts(Rows.of(rows), 0) == []
 
 
-def test_texts_are_kept_and_not_scored_twice(run, rows, report, monkeypatch, tmp_path):
+def test_texts_are_kept_and_not_scored_twice(run, rows, monkeypatch, tmp_path):
     folder = tmp_path / "out"
     first = run(rows, folder, ["adversarial"])
     assert json.loads((folder / "texts.json").read_text())["texts"]
     assert "examples" not in json.loads((folder / "summary.json").read_text())
     assert read_audit(folder).examples == first.examples
-    scored = []
-    explain = Explainer.explain
-    monkeypatch.setattr(
-        Explainer,
-        "explain",
-        lambda self, text, *a: scored.append(text.example_id) or explain(self, text, *a),
-    )
+    scored, explain = [], Explainer.explain
+
+    def noted(self, text, *more):
+        scored.append(text.example_id)
+        return explain(self, text, *more)
+
+    monkeypatch.setattr(Explainer, "explain", noted)
     assert run(rows, folder, ["adversarial"]).examples == first.examples
     assert scored == []
     more = run(rows, folder, ["adversarial"], shown_texts=SHOWN + 3).examples
     assert len(more) == SHOWN + 3
     assert set(scored) == {t.example_id for t in more} - {t.example_id for t in first.examples}
-
-
-def test_a_spoilt_file_of_texts_is_made_anew(run, rows, tmp_path):
-    folder = tmp_path / "out"
-    first = run(rows, folder, ["adversarial"])
-    (folder / "texts.json").write_text("{")
+    run(rows, folder, ["adversarial"])
+    (folder / "texts.json").write_text("{")  # spoilt, it is made anew
     assert read_audit(folder).examples == ()
-    assert (
-        run(rows, folder, ["adversarial"]).examples == first.examples == read_audit(folder).examples
-    )
+    again = run(rows, folder, ["adversarial"]).examples
+    assert again == first.examples == read_audit(folder).examples
+
+
+def of_heads(berts, pairs, head, rows, tests, **options):
+    """An audit of a model with several heads."""
+    options = AuditOptions(**{"single_heads": False, "prune": False} | options)
+    return audit((berts(head), pairs), rows, tests, options=options, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -237,73 +223,55 @@ def berts(pairs):
     return lambda head: zoo.bert(pairs, **zoo.HEADS[head])
 
 
-@pytest.mark.parametrize("head", zoo.HEADS)
-def test_every_head_of_a_transformer_has_texts(head, berts, pairs):
-    model = berts(head)
-    report = audit(
-        (model, pairs),
-        DATA[head][:4],
-        ["correlation"],
-        options=AuditOptions(single_heads=False, prune=False, shown_texts=3),
-        progress=False,
-    )
-    strings = [json.dumps(row).lower() for row in DATA[head][:4]]
-    tau = report.to_pandas().query("layer == -1 and head == -1")
-    tau = tau[tau.statistic == "attention_leave_one_out_tau"].set_index("example_id").value
-    assert len(report.examples) == 3
-    for text in report.examples:
-        assert set(text.scores) == {"attention", "gradient", "leave_one_out"}
-        assert {len(s) for s in text.scores.values()} == {len(text.tokens)}
-        assert text.attention_of == "the mean of all 4 heads"
-        assert any(all(t.lower() in s for t in text.tokens) for s in strings)
-        assert (text.probability is None) == (head == "number")
-        assert text.predicted and text.label is not None
-        told = text.numbers.get("rank correlation τ of attention with leaving out")
-        assert (np.nan if told is None else told) == pytest.approx(
-            tau[text.example_id], nan_ok=True
-        )
+def test_every_head_of_a_transformer_has_texts(berts, pairs):
+    for head in zoo.HEADS:
+        rows = DATA[head][:4]
+        report = of_heads(berts, pairs, head, rows, ["correlation"], shown_texts=3)
+        strings = [json.dumps(row).lower() for row in rows]
+        tau = report.to_pandas().query("layer == -1 and head == -1")
+        tau = tau[tau.statistic == "attention_leave_one_out_tau"].set_index("example_id").value
+        assert len(report.examples) == 3
+        for text in report.examples:
+            assert set(text.scores) == {"attention", "gradient", "leave_one_out"}
+            assert {len(s) for s in text.scores.values()} == {len(text.tokens)}
+            assert text.attention_of == "the mean of all 4 heads"
+            assert any(all(t.lower() in s for t in text.tokens) for s in strings)
+            assert (text.probability is None) == (head == "number")
+            assert text.predicted and text.label is not None
+            told = text.numbers.get("rank correlation τ of attention with leaving out", np.nan)
+            assert told == pytest.approx(tau[text.example_id], nan_ok=True)
 
 
 def test_one_head_of_many_is_named(berts, pairs):
-    report = audit(
-        (berts("classes"), pairs),
-        Data(DATA["classes"][:4], text_column="premise", text_pair_column="hypothesis"),
-        ["permutation", "head_ablation"],
-        options=AuditOptions(groups=False, prune=False, shown_texts=2),
-        progress=False,
-    )
+    columns = {"text_column": "premise", "text_pair_column": "hypothesis"}
+    data, tests = Data(DATA["classes"][:4], **columns), ["permutation", "head_ablation"]
+    single = {"single_heads": True, "groups": False, "shown_texts": 2}
+    report = of_heads(berts, pairs, "classes", data, tests, **single)
     rows = report.to_pandas()
     effects = rows[rows.statistic == "zero_tvd"].groupby(["layer", "head"]).value.mean()
     layer, head = effects.idxmax()
+    most = f"the head that moves the output most: layer {layer}, head {head}"
     for text in report.examples:
-        assert text.attention_of == (
-            f"the head that moves the output most: layer {layer}, head {head}"
-        )
+        assert text.attention_of == most
         assert set(text.scores) == {"attention"}
         assert set(text.segments) == {0, 1}
 
 
 def test_attention_of_a_transformer_is_the_models_own(berts, pairs):
     """The mean over layers and heads of the row of [CLS], summed over a word's pieces."""
-    text = DATA["labels"][0]["text"]
+    row = DATA["labels"][0]
     model = berts("labels")
     model.set_attn_implementation("eager")
-    encoded = pairs(text, return_tensors="pt")
+    encoded = pairs(row["text"], return_tensors="pt")
     with torch.no_grad():
         attention = model(**encoded, output_attentions=True).attentions
-    row = torch.stack(attention).mean((0, 1, 2))[0]
+    weights = torch.stack(attention).mean((0, 1, 2))[0]
     words = encoded.word_ids(0)
-    expected = [
-        float(sum(row[k] for k, word in enumerate(words) if word == n))
-        for n in range(max(w for w in words if w is not None) + 1)
-    ]
-    report = audit(
-        (berts("labels"), pairs),
-        [DATA["labels"][0] | {"example_id": 4}],
-        ["permutation"],
-        options=AuditOptions(single_heads=False, prune=False),
-        progress=False,
-    )
+    expected = [0.0] * (1 + max(word for word in words if word is not None))
+    for weight, word in zip(weights.tolist(), words, strict=True):
+        if word is not None:
+            expected[word] += weight
+    report = of_heads(berts, pairs, "labels", [row | {"example_id": 4}], ["permutation"])
     (shown,) = report.examples
     assert shown.scores["attention"] == pytest.approx(expected, abs=1e-6)
 
