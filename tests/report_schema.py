@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
-import hf_attnprobe.deception.report
-import hf_attnprobe.retraining.verdict  # noqa: F401  # their rules are among RULES once they are imported
 from hf_attnprobe.auditing.result import COUNTED, SCHEMA_VERSION
 from hf_attnprobe.plain_data import written_as
 from hf_attnprobe.statistics.differences import Comparison, Contrast

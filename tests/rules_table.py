@@ -6,7 +6,6 @@
 import re
 from pathlib import Path
 
-import hf_attnprobe.deception.report  # noqa: F401 - its rules, and those of retraining
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.verdicts import COMBINATIONS, RULES
 

@@ -13,33 +13,9 @@ from hf_attnprobe.reports.document import Answered, Cell, Document, NumberLine, 
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.verdict import all_of
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
 from hf_attnprobe.statistics.scores import Score, compare_scores, find_score
 from hf_attnprobe.statistics.verdicts import RULES
-
-
-RULES.update(
-    {
-        "use": Rule(
-            "Use",
-            "Does the model use the impermissible tokens?",
-            "total variation of the output when they are deleted minus that when as many "
-            "other tokens are, per text",
-            partly=0.05,
-            yes=0.05,
-            source="the control is ours, Pruthi et al. 2020 have none; .05 of probability "
-            "is our choice",
-        ),
-        "hiding": Rule(
-            "Hiding",
-            "Has attention to the impermissible tokens gone?",
-            "half of the attention mass on them before minus the mass after, per text",
-            partly=0.0,
-            yes=0.0,
-            source="Pruthi et al. 2020; half of the mass is our choice",
-        ),
-    }
-)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,22 @@ from hf_attnprobe.statistics.questions import QUESTIONS, Measured
 from hf_attnprobe.statistics.summary import ALL_TEXTS
 
 
+ELSEWHERE = Rule(
+    "Elsewhere",
+    "Can a model be trained that classifies as well and attends elsewhere?",
+    "JSD of an adversary's attention to the base's minus that of the farthest other "
+    "seed, paired by text; a yes needs that no F1 is lost",
+    partly=0.0,
+    yes=0.0,
+    source="Wiegreffe & Pinter 2019, Section 3.3: what is no farther than another "
+    "seed is no counter-example",
+    asks="Can a model look elsewhere?",
+    word="JSD beyond a seed's",
+    if_yes="a trained model classifies as well and attends elsewhere",
+    if_no="no trained model both classifies as well and attends elsewhere",
+    if_open="whether a model that classifies as well can attend elsewhere",
+)
+"""Of retraining, where other seeds were trained."""
 RULES: dict[str, Rule] = {
     "accuracy": Rule(
         "Accuracy",
@@ -92,8 +108,76 @@ RULES: dict[str, Rule] = {
         yes=0.25,
         source="as for all attention; our choice",
     ),
+    "need": Rule(
+        "Need",
+        "Is attention needed for the score?",
+        "mean F1 of the trainings with attention (base and other seeds) minus that of "
+        "one with uniform attention; the interval covers texts and seeds",
+        partly=0.02,
+        yes=0.02,
+        source="Wiegreffe & Pinter 2019, Section 3.2; .02 of F1 is our choice; the "
+        "interval of one more training from the spread of the seeds (Student's t)",
+        asks="Is its attention needed?",
+        word="F1 it is worth",
+        if_yes="attention is needed for the score",
+        if_no="attention is not needed for the score",
+        if_open="whether attention is needed for the score",
+    ),
+    "loss": Rule(
+        "Loss",
+        "Does the trained model classify worse?",
+        "score of the reference minus that of the trained model, paired by text: F1 of "
+        "an adversary, accuracy of a deceiving model",
+        partly=0.02,
+        yes=0.02,
+        source="Wiegreffe & Pinter 2019, Section 4, and Pruthi et al. 2020 ask for no "
+        "loss; .02 is our choice",
+    ),
+    "elsewhere": ELSEWHERE,
+    "elsewhere_without_seeds": replace(
+        ELSEWHERE,
+        question="The same, where no other seeds were trained.",
+        measure="JSD of an adversary's attention to the base's; a yes needs that no F1 is lost",
+        partly=0.4,
+        yes=0.4,
+        source="Wiegreffe & Pinter 2019, Table 4",
+        word="JSD to its attention",
+    ),
+    "transfer": Rule(
+        "Transfer",
+        "Do the base's weights serve a model without context better than its own?",
+        "F1 of a model without context guided by the base's weights minus that of one "
+        "with attention of its own; the interval covers texts and seeds",
+        partly=0.0,
+        yes=0.0,
+        source="Wiegreffe & Pinter 2019, Section 3.4; as if that model varied with its "
+        "seed as the base does",
+        asks="Do its weights help others?",
+        word="F1 gained",
+        if_yes="its weights help a simpler model",
+        if_no="its weights do not help a simpler model",
+        if_open="whether its weights help a simpler model",
+    ),
+    "use": Rule(
+        "Use",
+        "Does the model use the impermissible tokens?",
+        "total variation of the output when they are deleted minus that when as many "
+        "other tokens are, per text",
+        partly=0.05,
+        yes=0.05,
+        source="the control is ours, Pruthi et al. 2020 have none; .05 of probability "
+        "is our choice",
+    ),
+    "hiding": Rule(
+        "Hiding",
+        "Has attention to the impermissible tokens gone?",
+        "half of the attention mass on them before minus the mass after, per text",
+        partly=0.0,
+        yes=0.0,
+        source="Pruthi et al. 2020; half of the mass is our choice",
+    ),
 }
-"""By key, in the order in which they are reported. Those of retraining and deception stand there."""
+"""By key, in the order in which they are reported: of audits, of retraining, of deception."""
 
 
 @dataclass(frozen=True)
