@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.attention_model import KNOCKOUTS
-from tiny_models import BEGIN, N_WORDS
+from hf_attnprobe.errors import AttnProbeError
+from tiny_models import BEGIN, N_WORDS, tiny_language_model
 
 
 Edit = Callable[[int, Tensor], Tensor]
@@ -167,6 +169,36 @@ def named_probs(adapter: LanguageModelAdapter, probs: Tensor, n_answer: int) -> 
     return probs.unflatten(-1, (n_answer, -1))[..., :-2] * n_answer
 
 
+CLOSE = 1e-5
+"""Of probabilities in float32."""
+
+
+def outcome_of(name: str, model_type: str) -> list[str]:
+    """What became of one class: the result, why not, layers × heads, the rows that run."""
+    try:
+        model = tiny_language_model(name, model_type)
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        return ["not buildable here", f"{type(error).__name__}: {reason}", "", ""]
+    try:
+        adapter = wrap(model)
+        prompt = asked()
+        observation = adapter.observe(adapter.prepare(prompt.inputs(), (0,)))
+        adapter.self_check(observation.batch)
+    except AttnProbeError as error:
+        return ["refused", str(error), "", ""]
+    assert isinstance(adapter, LanguageModelAdapter)
+    try:
+        eager = tiny_language_model(name, model_type, attn_implementation="eager")
+    except ValueError:  # of families with one implementation
+        eager = model
+    found = errors(adapter, eager, prompt)
+    wrong = [f"{name} by {error:.0e}" for name, error in found.items() if not error <= CLOSE]
+    shape = f"{len(adapter.layers)} × {max(adapter.n_heads)}"
+    rows = "behind the passage" if observation.state.cut else "all"
+    return ["wrong" if wrong else "works", ", ".join(wrong), shape, rows]
+
+
 def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) -> dict[str, float]:
     """The largest difference to full passes, by what was edited.
 
@@ -228,7 +260,7 @@ def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) 
         left = [place for place in range(asked.ids.shape[1]) if place not in gone]
         shorter = asked._replace(ids=asked.ids[:, left])
         compare("deletion", without[0, number], answer_probs(model, shorter))
-        if "position_ids" in adapter.takes:
+        if adapter.keeps_positions:
             erased = torch.zeros_like(batch.content_mask)[None]
             erased[..., number] = True
             after = adapter.erase_inputs(observation, erased, by="gap")

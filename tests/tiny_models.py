@@ -119,6 +119,20 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "cvt": {"embed_dim": [8, 24, 24], "depth": [1, 2, 3]},
     "deepseek_v2": LATENT | GROUPED | {"first_k_dense_replace": 1},
     "deepseek_v3": LATENT | GROUPED | {"first_k_dense_replace": 1},
+    "deepseek_v32": LATENT | GROUPED | {"first_k_dense_replace": 1},
+    "codegen": {"rotary_dim": 8, "n_ctx": 64},
+    "cpmant": {"dim_head": 8, "prompt_length": 0},
+    "glm4_moe_lite": LATENT | GROUPED,
+    "glm_moe_dsa": LATENT | GROUPED,
+    "longcat_flash": LATENT | GROUPED,
+    "youtu": LATENT,
+    "kimi_linear": LATENT | DELTA,
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lfm3": {"layer_types": ["conv", "full_attention"]},
+    "qwen3_5_moe_text": DELTA,
+    "qwen4_exp_text": DELTA,
+    "bailing_hybrid": LATENT | DELTA,
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"], "lru_width": 32},
     "donut-swin": WINDOWS,
     "efficientnet": {"image_size": 32, "width_coefficient": 0.1, "hidden_dim": 128},
     "esmc": {"num_key_value_heads": 4},
@@ -219,6 +233,11 @@ def image_classifiers() -> dict[str, str]:
     return _classes(modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
 
 
+def language_models() -> dict[str, str]:
+    """Class names of all causal language models, and the model type of each."""
+    return _classes(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
 def _classes(mapping: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for model_type, names in mapping.items():
@@ -249,10 +268,22 @@ def _small(config: PreTrainedConfig) -> dict[str, Any]:
     return {k: v for k, v in (given | own).items() if k not in other_names or k in own}
 
 
-def tiny_model(class_name: str, model_type: str, **options: Any) -> PreTrainedModel:
+def tiny_language_model(class_name: str, model_type: str, **options: Any) -> PreTrainedModel:
+    """A causal language model; the language part of a configuration, of BERT and its kin a decoder."""
+    config = tiny_config(model_type)
+    if class_name.endswith("ForCausalLM"):
+        config = config.get_text_config()
+    if hasattr(config, "is_decoder"):
+        config.is_decoder = True
+    return tiny_model(class_name, model_type, config=config, **options)
+
+
+def tiny_model(
+    class_name: str, model_type: str, *, config: PreTrainedConfig | None = None, **options: Any
+) -> PreTrainedModel:
     """A model in eval mode, its weights large enough that attention is far from uniform."""
     torch.manual_seed(0)
-    config = tiny_config(model_type)
+    config = config or tiny_config(model_type)
     kind = getattr(transformers, class_name)
     model = kind._from_config(config, **options).eval()
     generator = torch.Generator().manual_seed(0)

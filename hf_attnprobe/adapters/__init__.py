@@ -30,7 +30,7 @@ from hf_attnprobe.errors import AttnProbeError
 AdapterFactory = Callable[..., AttentionModelBase]
 """(model, dtype=…, mask_id=…, and what else :func:`wrap` is given) -> its adapter."""
 
-LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
+LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")
 """How the names of their classes end."""
 
 _factories: dict[str | type, AdapterFactory] = {}
@@ -105,8 +105,14 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
             f"expected a Transformers model or one with an adapter, got "
             f"{type(model).__name__}; register one with register_adapter (docs/extending.md says how)"
         )
-    if type(model).__name__.endswith(LANGUAGE_MODELS):
+    name = type(model).__name__
+    if name.endswith(LANGUAGE_MODELS):
         return LanguageModelAdapter
+    if name.endswith("ForConditionalGeneration") and hasattr(model.config, "vision_config"):
+        raise AttnProbeError(
+            f"expected a language model of texts alone, {name} reads images too and cannot be "
+            "audited"
+        )
     return TransformerAdapter
 
 

@@ -390,10 +390,10 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             raise AttnProbeError(
                 f"expected units to be erased by one of {', '.join(DELETIONS)}, got {by!r}"
             )
-        if by == "gap" and "position_ids" not in self.takes:
+        if by == "gap" and not self.keeps_positions:
             raise AttnProbeError(
-                f"expected a model that takes position_ids, {type(self.model).__name__} does "
-                "not; erase by deletion"
+                f"expected a model that takes position_ids from 0 on, {type(self.model).__name__} "
+                "does not; erase by deletion"
             )
         known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", by), dict)
         gone = (erased & observation.batch.content_mask)[:, 0]
@@ -502,7 +502,8 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         if not error <= relative_tolerance(self.model.dtype):
             raise AttnProbeError(
                 f"self-check: probabilities differ by {error:.1e} where the answer's last token "
-                "is read too, so that tokens see later ones; this model cannot be audited"
+                "is read too, which changes nothing where tokens see no later ones; this model "
+                "cannot be audited"
             )
         top = len(self.layers) - 1
         self._check(observation, sorted({0, top // 2, top}))

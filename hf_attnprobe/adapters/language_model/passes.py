@@ -152,6 +152,21 @@ class PromptPasses(TappedTransformer):
         pairs = zip(self.n_heads, kept, strict=True)
         return [1 if pair is None else n_heads // pair[0].shape[1] for n_heads, pair in pairs]
 
+    @cached_property
+    def keeps_positions(self) -> bool:
+        """Whether ``position_ids`` are the positions of tokens, from 0 on; tried once."""
+        if "position_ids" not in self.takes:
+            return False
+        ids = example_inputs(self.model)["input_ids"]
+        positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        try:
+            with torch.no_grad():
+                own = self.logits(inputs)
+                return self.agree(self.logits({**inputs, "position_ids": positions}), own)
+        except (RuntimeError, IndexError, TypeError):
+            return False
+
     def agree(self, found: Tensor, expected: Tensor) -> bool:
         """Whether two ways to compute the same scores did."""
         tolerance = relative_tolerance(self.model.dtype) * expected.abs().max()

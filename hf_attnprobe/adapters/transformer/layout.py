@@ -183,7 +183,7 @@ def _of_images(config: PreTrainedConfig, name: str) -> Any:
 
 COVERED = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
-    "choice and masked language models"
+    "choice, masked language models and decoders that answer from a passage"
 )
 N_PROBED = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
 
