@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe import AttnProbeError
+from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, TrainingOptions, train
 from hf_attnprobe.cards.card import part, updated
 from hf_attnprobe.cards.metadata import (
     AuditedOn,
@@ -29,6 +29,7 @@ from hf_attnprobe.cards.metadata import (
 from hf_attnprobe.cards.readme import BEGIN, END, Readme, dumped, with_others
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import Finding
+from hf_attnprobe.training import trainer
 
 
 CONFIG = {
@@ -142,40 +143,75 @@ numbers = st.one_of(
 names = st.text(max_size=20)
 
 
+def test_front_matter_of_other_kinds(tmp_path):
+    """Kept where it can be; else refused in one line."""
+    for front in OTHER_FRONTS:
+        before = f"---\n{front}\n---\nmine\n" if front else "# Mine\n\nwords\n"
+        after = updated(before, card(finding()))
+        read = reread(after, tmp_path)
+        assert read.data.eval_results == eval_results(card(finding()))
+        for key, value in (yaml.safe_load(front) or {}).items():
+            held = Readme.of(after).data[key]
+            assert held[:1] == value if key == "tags" else held == value
+        assert Readme.of(after).own_text == Readme.of(before).body.strip()
+    for front in ("a: [", "- a\n- b", "just words"):
+        with pytest.raises(AttnProbeError, match=r"README\.md, got .*; mend it") as caught:
+            updated(f"---\n{front}\n---\nmine\n", card())
+        assert "\n" not in str(caught.value)
+    for body in (BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}" * 2):
+        with pytest.raises(AttnProbeError, match="one begin and one end"):
+            updated(f"mine\n{body}\nmine\n", card())
+
+
+def test_the_cards_here_parse_and_are_as_the_command_writes_them():
+    """Both formats and the table say the same numbers; what does not need the checkpoint is as it is written now."""
+    listed = (CARDS[0].parents[1] / "README.md").read_text()
+    assert len(CARDS) >= 6
+    written = part(card(finding()))
+    limits = written.split("## Limits")[1].split("## Citation")[0].splitlines()[1:]
+    for file in CARDS:
+        read, text = ModelCard.load(file), file.read_text()
+        assert f"({file.parent.name}/README.md)" in listed
+        assert read.data.model_name == file.parent.name
+        told = [r for r in read.data.eval_results if r.metric_type == "attention_faithfulness"]
+        assert told and "accuracy" in {r.metric_type for r in read.data.eval_results}
+        results = file.parent / ".eval_results" / "attention_faithfulness.yaml"
+        found = yaml.safe_load(results.read_text())
+        values = [entry.value for entry in parse_eval_result_entries(found)]
+        assert values == [r.metric_value for r in told]
+        for r in told:
+            low, high = r.metric_args["ci95"]
+            shown = f"{r.metric_value:z.2f} [{low:z.2f}, {high:z.2f}]"
+            row = f"| {r.metric_args['answer']} | {r.metric_args['measure']} | {shown} |"
+            assert row in text
+        check_plain(found)
+        check_plain(yaml.safe_load(Readme.of(text).front))
+        folder = re.compile(r"(?<![:/\w.])/(home|root|tmp|work|usr|Users)/")
+        assert not folder.search(text + results.read_text())
+        assert Readme.of(text).front == dumped(Readme.of(text).data).rstrip()
+        assert text.startswith("---\n") and text.endswith(f"{END}\n")
+        for title in re.findall("^## .*$", written, re.MULTILINE):
+            assert f"\n{title}\n" in text
+        assert f"\n{BEGIN}\n" in text and all(line in text for line in limits)
+
+
+NAMES = dict.fromkeys(("group", "sentence", "name", "label", "dataset"), names)
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     value=numbers,
     low=numbers,
     yardsticks=st.dictionaries(names, numbers, max_size=3),
-    group=names,
-    sentence=names,
-    name=names,
     score=numbers,
-    label=names,
-    dataset=names,
+    said=st.fixed_dictionaries(NAMES),
 )
-def test_odd_numbers_and_names(
-    value,
-    low,
-    yardsticks,
-    group,
-    sentence,
-    name,
-    score,
-    label,
-    dataset,
-    tmp_path_factory,
-):
-    odd = finding(
-        value=value,
-        ci95=(low, value),
-        yardsticks=yardsticks,
-        group=group,
-        sentence=sentence,
-    )
-    record = RECORD | {"metrics": {"test_f1": float(score)}, "dataset": dataset}
-    config = CONFIG | {"id2label": {0: label, 1: "b"}}
-    made = card(odd, name=name, record=record, config=config)
+def test_odd_numbers_and_names(value, low, yardsticks, score, said, tmp_path_factory):
+    changes = {"value": value, "ci95": (low, value), "yardsticks": yardsticks}
+    odd = finding(**changes, group=said["group"], sentence=said["sentence"])
+    record = RECORD | {"metrics": {"test_f1": float(score)}, "dataset": said["dataset"]}
+    config = CONFIG | {"id2label": {0: said["label"], 1: "b"}}
+    made = card(odd, name=said["name"], record=record, config=config)
     text = updated(None, made)
     read = reread(text, tmp_path_factory.mktemp("odd"))
     check_plain(metadata(made))
@@ -316,31 +352,6 @@ OTHER_FRONTS = [
 ]
 
 
-@pytest.mark.parametrize("front", OTHER_FRONTS)
-def test_other_front_matter(front, tmp_path):
-    before = f"---\n{front}\n---\nmine\n" if front else "# Mine\n\nwords\n"
-    after = updated(before, card(finding()))
-    read = reread(after, tmp_path)
-    assert read.data.eval_results == eval_results(card(finding()))
-    for key, value in (yaml.safe_load(front) or {}).items():
-        held = Readme.of(after).data[key]
-        assert held[:1] == value if key == "tags" else held == value
-    assert Readme.of(after).own_text == Readme.of(before).body.strip()
-
-
-@pytest.mark.parametrize("front", ["a: [", "- a\n- b", "just words"])
-def test_front_matter_that_cannot_be_kept_is_refused_in_one_line(front):
-    with pytest.raises(AttnProbeError, match=r"README\.md, got .*; mend it") as caught:
-        updated(f"---\n{front}\n---\nmine\n", card())
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("body", [BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}" * 2])
-def test_damaged_marks_are_refused(body):
-    with pytest.raises(AttnProbeError, match="one begin and one end"):
-        updated(f"mine\n{body}\nmine\n", card())
-
-
 def test_entries_that_are_not_ours_stay():
     theirs = [{"dataset": {"id": "cais/hle", "task_id": "default"}, "value": 20.9}]
     text = eval_results_yaml(card(finding()), yaml.safe_dump(theirs))
@@ -386,22 +397,14 @@ def test_a_trained_checkpoint_has_a_card_whose_code_runs(
 
 
 def test_no_training_fails_because_of_its_card(monkeypatch, tmp_path, reviews, caplog):
-    from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train
-    from hf_attnprobe.training import trainer
-
     def broken(*_):
         raise RuntimeError("no room for cards")
 
     monkeypatch.setattr(trainer, "write_files", broken)
-    config = AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="none")
+    architecture = AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="none")
     few = {name: part.select(range(20)) for name, part in reviews.items()}
-    trained = train(
-        few,
-        output_dir=tmp_path,
-        architecture=config,
-        options=TrainingOptions(epochs=1),
-        progress=False,
-    )
+    given = {"options": TrainingOptions(epochs=1), "progress": False}
+    trained = train(few, output_dir=tmp_path, architecture=architecture, **given)
     assert "test_accuracy" in trained.metrics and "no room for cards" in caplog.text
     assert not (tmp_path / "README.md").exists()
 
@@ -409,46 +412,3 @@ def test_no_training_fails_because_of_its_card(monkeypatch, tmp_path, reviews, c
 # --- the cards in the repository ----------------------------------------------------
 
 CARDS = sorted((Path(__file__).parents[1] / "model_cards").glob("*/README.md"))
-
-
-def test_every_card_here_is_in_the_list_of_cards():
-    listed = (CARDS[0].parents[1] / "README.md").read_text()
-    assert len(CARDS) >= 6
-    for file in CARDS:
-        assert f"({file.parent.name}/README.md)" in listed
-
-
-@pytest.mark.parametrize("file", CARDS, ids=lambda file: file.parent.name)
-def test_the_cards_here_parse_and_name_no_folder_of_a_machine(file):
-    """Both formats and the table say the same numbers."""
-    read, text = ModelCard.load(file), file.read_text()
-    assert read.data.model_name == file.parent.name
-    told = [r for r in read.data.eval_results if r.metric_type == "attention_faithfulness"]
-    assert told and "accuracy" in {r.metric_type for r in read.data.eval_results}
-    results = file.parent / ".eval_results" / "attention_faithfulness.yaml"
-    found = yaml.safe_load(results.read_text())
-    entries = parse_eval_result_entries(found)
-    assert [e.value for e in entries] == [r.metric_value for r in told]
-    for r in told:
-        low, high = r.metric_args["ci95"]
-        shown = f"{r.metric_value:z.2f} [{low:z.2f}, {high:z.2f}]"
-        row = f"| {r.metric_args['answer']} | {r.metric_args['measure']} | {shown} |"
-        assert row in text
-    check_plain(found)
-    check_plain(yaml.safe_load(Readme.of(text).front))
-    folder = re.compile(r"(?<![:/\w.])/(home|root|tmp|work|usr|Users)/")
-    assert not folder.search(text + results.read_text())
-
-
-@pytest.mark.parametrize("file", CARDS, ids=lambda file: file.parent.name)
-def test_the_cards_here_are_as_the_command_writes_them(file):
-    """What does not need the checkpoint: the limits, and the front matter's form."""
-    text = file.read_text()
-    assert Readme.of(text).front == dumped(Readme.of(text).data).rstrip()
-    assert text.startswith("---\n") and text.endswith(f"{END}\n")
-    written = part(card(finding()))
-    for title in re.findall("^## .*$", written, re.MULTILINE):
-        assert f"\n{title}\n" in text
-    assert f"\n{BEGIN}\n" in text
-    for line in written.split("## Limits")[1].split("## Citation")[0].splitlines()[1:]:
-        assert line in text

@@ -6,12 +6,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import zoo
-from hf_attnprobe import (
-    AttnProbeError,
-    build_tokenizer,
-    load_examples,
-    wrap,
-)
+from hf_attnprobe import AttnProbeError, build_tokenizer, load_examples, wrap
 from hf_attnprobe.inference.guides import guide_rows, special_ids
 from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 
@@ -33,22 +28,30 @@ def outputs(make_model, tokenizer, examples):
     return read_outputs(make_model(), tokenizer, examples)
 
 
-def test_outputs_are_those_of_the_model_run_on_each_text_alone(outputs, make_model, tokenizer):
+@pytest.fixture(scope="module")
+def one_by_one(make_model, tokenizer):
+    """What the model says of each text alone."""
     model = make_model().double()
+    texts = {row["example_id"]: row["text"] for row in ROWS}
+    return {
+        k: model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
+        for k, text in texts.items()
+    }
+
+
+def test_outputs_are_those_of_the_model_run_on_each_text_alone(
+    outputs, one_by_one, make_model, tokenizer, examples
+):
     assert outputs.example_ids == (4, 17, 31)
+    rows = {row["example_id"]: row for row in ROWS}
     for k, example_id in enumerate(outputs.example_ids):
-        row = next(row for row in ROWS if row["example_id"] == example_id)
-        plain = model(**tokenizer(row["text"], return_tensors="pt"), output_attentions=True)
+        row, plain = rows[example_id], one_by_one[example_id]
         n_tokens = len(row["text"].split())
         assert outputs.mask[k].sum() == n_tokens and outputs.labels[k] == row["label"]
         assert torch.allclose(outputs.probs[k], plain.logits.softmax(-1)[0], atol=1e-9)
-        assert torch.allclose(
-            outputs.attention[k, :n_tokens], plain.attentions[0][0, 0, 0, 1:-1], atol=1e-9
-        )
+        weights = plain.attentions[0][0, 0, 0, 1:-1]
+        assert torch.allclose(outputs.attention[k, :n_tokens], weights, atol=1e-9)
         assert (outputs.attention[k, n_tokens:] == 0).all()
-
-
-def test_batches_do_not_matter(outputs, make_model, tokenizer, examples):
     alone = read_outputs(make_model(), tokenizer, examples, batch_size=1)
     assert torch.allclose(alone.attention, outputs.attention, atol=1e-9)
     assert torch.allclose(alone.probs, outputs.probs, atol=1e-9)
@@ -56,42 +59,25 @@ def test_batches_do_not_matter(outputs, make_model, tokenizer, examples):
 
 def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
     ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
-    rows = guide_rows(to_guide(outputs), examples, ids, special_ids(tokenizer))
+    special = special_ids(tokenizer)
+    rows = guide_rows(to_guide(outputs), examples, ids, special)
     for row, tokens, weights in zip(ROWS, ids, rows, strict=True):
         place = outputs.example_ids.index(row["example_id"])
         assert len(weights) == len(tokens) and weights[0] == weights[-1] == 0.0
-        assert torch.allclose(
-            torch.tensor(weights[1:-1]), outputs.attention[place, : len(tokens) - 2].float()
-        )
-
-
-def test_unknown_words_are_words(tokenizer):
-    assert tokenizer.unk_token_id not in special_ids(tokenizer)
-    assert {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id} <= special_ids(
-        tokenizer
-    )
-
-
-def test_a_missing_text_is_named(outputs, tokenizer, examples):
-    guide = {k: weights for k, weights in to_guide(outputs).items() if k != 17}
-    ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
-    with pytest.raises(AttnProbeError, match="none for text 17"):
-        guide_rows(guide, examples, ids, special_ids(tokenizer))
-
-
-def test_another_number_of_tokens_is_named(outputs, tokenizer, examples):
-    guide = to_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
-    ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
-    with pytest.raises(
-        AttnProbeError, match="expected 5 weights for text 31, one per token, the guide has 2"
+        expected = outputs.attention[place, : len(tokens) - 2].float()
+        assert torch.allclose(torch.tensor(weights[1:-1]), expected)
+    lacking = {k: weights for k, weights in to_guide(outputs).items() if k != 17}
+    shorter = to_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
+    for guide, message in (
+        (lacking, "none for text 17"),
+        (shorter, "expected 5 weights for text 31, one per token, the guide has 2"),
     ):
-        guide_rows(guide, examples, ids, special_ids(tokenizer))
-
-
-def test_an_empty_text_needs_no_weights(tokenizer):
+        with pytest.raises(AttnProbeError, match=message):
+            guide_rows(guide, examples, ids, special)
     empty = load_examples([{"example_id": 8, "text": "", "label": 0}], "test")
-    ids = [tokenizer("")["input_ids"]]
-    assert guide_rows({}, empty, ids, special_ids(tokenizer)) == [[0.0] * len(ids[0])]
+    assert guide_rows({}, empty, [tokenizer("")["input_ids"]], special) == [[0.0, 0.0]]
+    assert tokenizer.unk_token_id not in special  # unknown words are words
+    assert {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id} <= special
 
 
 def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer, examples, outputs):
@@ -110,17 +96,15 @@ def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer,
 
 
 def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples):
+    guided = make_model("mlp", "guided")
     with pytest.raises(ValueError, match="pass guide="):
-        predict(make_model("mlp", "guided"), tokenizer, examples)
+        predict(guided, tokenizer, examples)
     inputs = tokenizer("the film", return_tensors="pt")
     with pytest.raises(ValueError, match="expected no guide"):
         make_model("mlp", "additive")(**inputs, guide=torch.ones(1, 4))
-    assert not list(make_model("mlp", "guided").attention_classifier.attention.parameters())
-
-
-def test_a_guided_model_cannot_be_wrapped(make_model):
+    assert not list(guided.attention_classifier.attention.parameters())
     with pytest.raises(AttnProbeError, match="trained with guided attention"):
-        wrap(make_model("mlp", "guided"))
+        wrap(guided)
 
 
 def test_a_hierarchical_model_can_guide(examples, tokenizer):
