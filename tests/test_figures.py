@@ -71,27 +71,17 @@ def texts_of(svg):
 # --- what is drawn ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "tau_leave_one_out",
-        "tau_gradient",
-        "permutation_by_max_attention",
-        "adversarial_distance",
-        "js_against_attention",
-        "fraction_to_flip",
-        "comprehensiveness",
-        "plausibility",
-    ],
-)
-def test_each_figure_of_an_audit(report, key):
-    ax = figures.draw(named(report, key))
-    assert ax.get_figure().get_size_inches()[0] == 3.25
-    assert ax.get_title() == ""
-    assert ax.has_data()
-    own = Figure().subplots()
-    assert report.plot(key, own) is own
-    assert own.has_data()
+def test_each_figure_of_an_audit(report):
+    keys = "tau_leave_one_out tau_gradient permutation_by_max_attention adversarial_distance "
+    keys += "js_against_attention fraction_to_flip comprehensiveness plausibility"
+    for key in keys.split():
+        ax = figures.draw(named(report, key))
+        assert ax.get_figure().get_size_inches()[0] == 3.25
+        assert ax.get_title() == ""
+        assert ax.has_data()
+        own = Figure().subplots()
+        assert report.plot(key, own) is own
+        assert own.has_data()
 
 
 def test_dots_lie_where_the_chart_says(report):
@@ -157,12 +147,7 @@ def test_the_head_map_writes_every_number(report_of_heads):
 def test_a_map_with_holes_and_one_of_many_heads():
     nan = float("nan")
     small = HeatMap("k", "t", "f", "s", ((0.1, nan), (-0.2, nan)), (), (), "τ", (0, 1), (0, 1), 0)
-    assert [t.get_text() for t in figures.draw(small).texts] == [
-        ".10",
-        "–",
-        "−.20",
-        "–",
-    ]
+    assert [t.get_text() for t in figures.draw(small).texts] == [".10", "–", "−.20", "–"]
     row = tuple(float(x) for x in np.linspace(0, 1, 32))
     many = replace(small, values=(row, row), heads=tuple(range(32)), centre=None)
     assert len(figures.draw(many).texts) == 0
@@ -175,24 +160,19 @@ def test_a_map_with_holes_and_one_of_many_heads():
     assert {t.get_text() for t in figures.draw(nothing).texts} == {"–"}
 
 
-def test_names_are_no_formulas(tmp_path):
+def test_names_are_no_formulas_and_may_lack_a_glyph(tmp_path, caplog):
     """Class names come from users; matplotlib would typeset what is between dollars."""
     series = (Series("predicted $x^2 <b> & é", ("$a_1$", "b"), (1, 2)),)
     chart = a_chart(kind="dots", series=series, references=(Reference("$r$", 1),))
     figures.save([replace(chart, title="$")], tmp_path, ["svg"])
     shown = texts_of((tmp_path / "key.svg").read_bytes())
     assert {"predicted $x^2 <b> & é", "$a_1$", "$r$"} <= set(shown)
-
-
-def test_characters_without_a_glyph_are_one_line(tmp_path, caplog):
-    series = (
-        Series("predicted 日本", (1.0,), (2.0,)),
-        Series("another", (1.0,), (3.0,)),
-    )
-    figures.save([a_chart(series=series)], tmp_path)
-    assert "predicted 日本" in texts_of((tmp_path / "key.svg").read_bytes())
-    assert [r.message for r in caplog.records if "lacks characters" in r.message]
-    assert len(caplog.records) == 1
+    series = Series("predicted 日本", (1.0,), (2.0,)), Series("another", (1.0,), (3.0,))
+    (drawn, caption) = figures.save([a_chart(series=series)], tmp_path / "new" / "folder", ["svg"])
+    assert "predicted 日本" in texts_of(drawn.read_bytes()) and caption.name == "captions.md"
+    assert len(caplog.records) == 1 and "lacks characters" in caplog.records[0].message
+    (drawn, _) = figures.save([a_chart()], tmp_path / "png", ["png"])
+    assert drawn.read_bytes().startswith(PNG_START)
 
 
 def test_axes_of_the_user_keep_their_look(report):
@@ -206,12 +186,9 @@ def test_axes_of_the_user_keep_their_look(report):
 
 
 def test_a_notebook_shows_the_figure(report):
+    """Of a figure, and of what plot() gives as the last line of a cell, with the title, and nothing before it."""
     svg = figures.draw(named(report, "tau_leave_one_out")).get_figure()._repr_svg_()
     assert "Kendall τ with leaving tokens out" in texts_of(svg)
-
-
-def test_plot_as_the_last_line_of_a_cell_is_a_picture(report):
-    """What a notebook asks an object for, with the title, and nothing before it."""
     ax = report.plot()
     shown = texts_of(ax._repr_svg_())
     assert "Rank correlation of attention with leaving" in shown
@@ -335,23 +312,15 @@ def test_captions_say_what_is_to_be_seen(saved, report):
         assert (chart.bars in said) == any(bool(s.low) for s in chart.series)
 
 
-def test_png_is_for_slides(tmp_path):
-    (path, caption) = figures.save([a_chart()], tmp_path / "new" / "folder", ["png"])
-    assert path.read_bytes().startswith(PNG_START)
-    assert caption.name == "captions.md"
-
-
 def test_no_text_lies_on_another(report, report_of_heads):
     """Tick labels, axis labels and legends, measured as they are drawn."""
-    from charts.test_curves import STATISTICS
+    from charts.test_head_maps import STATISTICS
+
     from hf_attnprobe.retraining.document import penalty_curve
     from hf_attnprobe.retraining.verdict import points_of
 
-    for chart in (
-        *report.charts(),
-        *report_of_heads.charts(),
-        penalty_curve(points_of(STATISTICS, {})),
-    ):
+    curve = penalty_curve(points_of(STATISTICS, {}))
+    for chart in (*report.charts(), *report_of_heads.charts(), curve):
         ax = figures.draw(chart, title=True)
         figure = ax.get_figure(root=True)
         FigureCanvasAgg(figure).draw()

@@ -48,8 +48,8 @@ print(json.dumps([worst, whole, parts]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
-def test_a_batch_that_does_not_fit_is_halved_until_it_does(checkpoint, reviews_folder, run_python):
-    run = run_python("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 10_000)
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(checkpoint, reviews_folder, run_warm):
+    run = run_warm("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 10_000)
     assert run.code == 0, run.err
     worst, whole, parts = json.loads(run.out)
     assert worst < 1e-12 and whole == [40]  # kernels round by the shape of a batch

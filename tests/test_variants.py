@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSequenceClassification,
     BertForSequenceClassification,
@@ -43,12 +44,9 @@ def probs_of(model, tokenizer):
 
 
 def audited(model, **options):
-    """The probabilities of the audited texts, and the report."""
-    report = audit(model, ROWS, **(FEW | options))
-    rows = report.to_pandas()[report.to_pandas().test == "prediction"]
-    table = rows.pivot(index="example_id", columns="statistic", values="value")
-    names = [name for name in table.columns if name.startswith("p_")]
-    return table[names].to_numpy() if names else table, report
+    """The report of an audit of both texts."""
+    given = {"single_heads": False} | options
+    return audit(model, ROWS, ["permutation"], options=AuditOptions(**given))
 
 
 @pytest.fixture(scope="module")
@@ -71,26 +69,14 @@ def run_folder(tokenizer, tmp_path_factory):
     """What a Trainer leaves: checkpoint-1 to checkpoint-3, the best of them recorded, nothing above them."""
     folder = tmp_path_factory.mktemp("run")
     rows = [dict(tokenizer(row["text"]), labels=row["label"]) for row in ROWS]
-    settings = TrainingArguments(
-        folder,
-        max_steps=3,
-        save_steps=1,
-        eval_steps=1,
-        eval_strategy="steps",
-        learning_rate=0.3,  # so that the loss goes up and down
-        per_device_train_batch_size=1,
-        load_best_model_at_end=True,
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-    )
-    trainer = Trainer(
-        tiny_bert(tokenizer),
-        settings,
-        train_dataset=Dataset.from_list(rows),
-        eval_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-    )
+    rows = Dataset.from_list(rows)
+    each = {"max_steps": 3, "save_steps": 1, "eval_steps": 1, "eval_strategy": "steps"}
+    each["learning_rate"] = 0.3  # so that the loss goes up and down
+    quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True}
+    one = {"per_device_train_batch_size": 1, "load_best_model_at_end": True}
+    settings = TrainingArguments(folder, **each, **quiet, **one)
+    data = {"train_dataset": rows, "eval_dataset": rows, "processing_class": tokenizer}
+    trainer = Trainer(tiny_bert(tokenizer), settings, **data)
     trainer.train()
     return folder, trainer
 
@@ -126,19 +112,15 @@ def test_shards_are_the_whole(bert, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     assert same_weights(load_model(tmp_path), bert)
-    report, whole = (audit(str(tmp_path), ROWS, **FEW), audit((bert, tokenizer), ROWS, **FEW))
-    assert report.statistics == whole.statistics
+    assert audited(str(tmp_path)).statistics == audited((bert, tokenizer)).statistics
 
 
-def test_half_precision_on_a_cpu_is_advised_against(bert, tokenizer, tmp_path, caplog):
-    half = tiny_bert(tokenizer).to(torch.bfloat16)
-    half.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    audit(str(tmp_path), ROWS, **FEW)
+def test_half_precision_on_a_cpu_is_advised_against(tokenizer, tmp_path, caplog):
+    zoo.saved(tmp_path, tiny_bert(tokenizer).to(torch.bfloat16), tokenizer)
+    audited(str(tmp_path))
     assert "computing in bfloat16" in caplog.text and "--dtype float32" in caplog.text
     caplog.clear()
-    options = AuditOptions(single_heads=False, dtype="float32")
-    audit(str(tmp_path), ROWS, ["permutation"], options=options)
+    audited(str(tmp_path), dtype="float32")
     assert "computing in" not in caplog.text
 
 
@@ -182,28 +164,21 @@ def test_an_adapter_is_its_base_with_its_weights_added(lora, tokenizer):
 
 def test_merged_and_unmerged_have_the_same_numbers(lora, tokenizer):
     folder, _, model = lora
-    merged = audit(str(folder), ROWS, **FEW).to_pandas()
-    beside = audit((model, tokenizer), ROWS, **FEW).to_pandas()
+    merged, beside = (audited(given).to_pandas() for given in (str(folder), (model, tokenizer)))
     keys = [name for name in merged.columns if name != "value"]
     together = merged.merge(beside, on=keys, validate="1:1")
     assert len(together) == len(merged) == len(beside)
-    np.testing.assert_allclose(
-        together.value_x.astype(float), together.value_y.astype(float), atol=1e-5
-    )
+    values = (together[name].astype(float) for name in ("value_x", "value_y"))
+    np.testing.assert_allclose(*values, atol=1e-5)
 
 
-def test_an_adapter_whose_head_is_nowhere_is_refused(lora, tmp_path):
-    from safetensors.torch import load_file, save_file
-
+def test_an_adapter_whose_head_is_nowhere_is_refused(lora, tmp_path, monkeypatch):
     folder = shutil.copytree(lora[0], tmp_path / "adapter")
     file = folder / "adapter_model.safetensors"
     weights = load_file(file)
     save_file({k: v for k, v in weights.items() if "classifier" not in k}, file)
     with pytest.raises(AttnProbeError, match="it has no weights for classifier"):
         load_model(folder)
-
-
-def test_without_peft_the_error_says_what_to_install(lora, monkeypatch):
     monkeypatch.setattr("hf_attnprobe.checkpoints.loading.is_peft_available", lambda: False)
     with pytest.raises(AttnProbeError, match="pip install peft"):
         load_model(lora[0])
