@@ -505,4 +505,6 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report):
     assert first.examples == again.examples == report.examples
     assert first.statistics == again.statistics == report.statistics
     other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
-    refused("(max_new_tokens 4) is not", audit, str(folder / "model"), other, output_dir=tmp_path, **FEW)
+    refused(
+        "(max_new_tokens 4) is not", audit, str(folder / "model"), other, output_dir=tmp_path, **FEW
+    )
