@@ -12,54 +12,23 @@ N_WORDS, N_LABELS = 60, 3
 PAD, BEGIN, END, UNKNOWN, MASK = range(5)
 """Ids of the special tokens, the same in every family."""
 
-SMALL: dict[str, Any] = {
-    "vocab_size": N_WORDS,
-    "hidden_size": 32,
-    "embedding_size": 32,
-    "num_hidden_layers": 2,
-    "num_layers": 2,
-    "num_decoder_layers": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "num_heads": 4,
-    "head_dim": 8,
-    "intermediate_size": 48,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "ffn_dim": 48,
-    "d_model": 32,
-    "d_ff": 48,
-    "d_kv": 8,
-    "d_inner": 48,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_layers": 2,
-    "n_head": 4,
-    "n_heads": 4,
-    "n_inner": 48,
-    "dim": 32,
-    "hidden_dim": 48,
-    "emb_dim": 32,
-    "dff": 48,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "max_seq_len": 64,
-    "word_embed_proj_dim": 32,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 24,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "image_size": 16,
-    "patch_size": 4,
-    "num_channels": 3,
+SIZES = {
+    32: "hidden_size embedding_size d_model n_embd dim emb_dim word_embed_proj_dim",
+    2: "num_hidden_layers num_layers num_decoder_layers encoder_layers decoder_layers "
+    "num_key_value_heads n_layer n_layers num_experts_per_tok",
+    4: "num_attention_heads encoder_attention_heads decoder_attention_heads num_heads n_head "
+    "n_heads num_experts num_local_experts n_routed_experts patch_size",
+    8: "head_dim d_kv",
+    48: "intermediate_size encoder_ffn_dim decoder_ffn_dim ffn_dim d_ff d_inner n_inner "
+    "hidden_dim dff",
+    64: "max_position_embeddings n_positions max_seq_len",
+    24: "moe_intermediate_size shared_expert_intermediate_size",
+    16: "image_size",
+    3: "num_channels",
 }
 """What every configuration gets that has a field of this name."""
+SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in names.split()}
+SMALL |= {"vocab_size": N_WORDS}
 
 SPECIAL = {
     "pad_token_id": PAD,
@@ -246,10 +215,10 @@ def _classes(mapping: Any) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def tiny_config(model_type: str) -> PreTrainedConfig:
-    """The default configuration of a family, made small."""
+def tiny_config(model_type: str, **fields: Any) -> PreTrainedConfig:
+    """The default configuration of a family, made small, but for some fields."""
     kind = getattr(transformers, configuration_auto.CONFIG_MAPPING_NAMES[model_type])
-    return kind(**_small(kind()), num_labels=N_LABELS)
+    return kind(**_small(kind()) | {"num_labels": N_LABELS} | fields)
 
 
 def _small(config: PreTrainedConfig) -> dict[str, Any]:

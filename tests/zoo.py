@@ -61,7 +61,7 @@ def bert(
         fields: further fields of its configuration.
     """
     sizes = {
-        "vocab_size": vocabulary if isinstance(vocabulary, int) else len(vocabulary),
+        "vocab_size": n_tokens(vocabulary),
         "hidden_size": width,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
@@ -70,7 +70,12 @@ def bert(
         "initializer_range": spread,
     }
     torch.manual_seed(seed)
-    return kind(BertConfig(**{**sizes, **fields})).eval()
+    return kind(BertConfig(**sizes | fields)).eval()
+
+
+def n_tokens(vocabulary: Any) -> int:
+    """Of a number of tokens or a tokenizer."""
+    return vocabulary if isinstance(vocabulary, int) else len(vocabulary)
 
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -100,13 +105,9 @@ def classifier(
         seed: of its weights.
         fields: further fields of its configuration.
     """
-    sizes = {
-        "vocab_size": vocabulary if isinstance(vocabulary, int) else len(vocabulary),
-        "embedding_size": 10,
-        "encoder_size": 8,
-    }
+    sizes = {"vocab_size": n_tokens(vocabulary), "embedding_size": 10, "encoder_size": 8}
     torch.manual_seed(seed)
-    config = AttentionClassifierConfig(**{**sizes, **fields})
+    config = AttentionClassifierConfig(**sizes | fields)
     model = AttentionClassifierForSequenceClassification(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

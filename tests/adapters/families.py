@@ -10,113 +10,46 @@ import torch
 import transformers
 
 import zoo
+from tiny_models import SMALL, tiny_config
 
 
-SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-GPT = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60, "n_positions": 64}
-ENDS = {"bos_token_id": 1, "eos_token_id": 2}
-GROUPED = SIZES | ENDS | {"num_key_value_heads": 2}
+SIZES = {name: SMALL[name] for name in ("vocab_size", "hidden_size", "num_attention_heads")}
+SIZES |= {"num_hidden_layers": 3, "intermediate_size": 48, "max_position_embeddings": 64}
 DISENTANGLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 
 FAMILIES = {
-    "bert": ("Bert", SIZES),
-    "roberta": ("Roberta", SIZES | {"pad_token_id": 1}),
-    "electra": ("Electra", SIZES | {"embedding_size": 16}),
-    "distilbert": (
-        "DistilBert",
-        {
-            "dim": 32,
-            "n_layers": 3,
-            "n_heads": 4,
-            "hidden_dim": 48,
-            "vocab_size": 60,
-            "max_position_embeddings": 64,
-        },
-    ),
-    "albert": ("Albert", SIZES | {"embedding_size": 16}),
-    "deberta": ("Deberta", SIZES | DISENTANGLED | {"position_biased_input": False}),
-    "deberta_v2": (
-        "DebertaV2",
-        SIZES | DISENTANGLED | {"position_buckets": 8, "conv_kernel_size": 3},
-    ),
+    "bert": ("Bert", {}),
+    "roberta": ("Roberta", {"pad_token_id": 1}),
+    "electra": ("Electra", {"embedding_size": 16}),
+    "distilbert": ("DistilBert", {}),
+    "albert": ("Albert", {"embedding_size": 16}),
+    "deberta": ("Deberta", DISENTANGLED | {"position_biased_input": False}),
+    "deberta_v2": ("DebertaV2", DISENTANGLED | {"position_buckets": 8, "conv_kernel_size": 3}),
     "modernbert": (
         "ModernBert",
-        SIZES
-        | {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "mean"}
-        | {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
+        {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "mean"},
     ),
-    "mpnet": ("MPNet", SIZES | {"pad_token_id": 1}),
-    "xlnet": ("XLNet", {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": 60}),
-    "gpt2": ("GPT2", GPT | ENDS),
+    "mpnet": ("MPNet", {"pad_token_id": 1}),
+    "xlnet": ("XLNet", {}),
+    "gpt2": ("GPT2", {"n_inner": None}),
     "gpt_neo": (
         "GPTNeo",
-        {
-            "hidden_size": 32,
-            "num_layers": 3,
-            "num_heads": 4,
-            "vocab_size": 60,
-            "max_position_embeddings": 64,
-        }
-        | {"attention_types": [[["global", "local", "global"], 1]], "window_size": 4}
-        | ENDS,
+        {"attention_types": [[["global", "local", "global"], 1]], "intermediate_size": None},
     ),
-    "gpt_neox": ("GPTNeoX", SIZES | ENDS),
-    "llama": ("Llama", GROUPED),
-    "qwen2": ("Qwen2", GROUPED),
-    "mistral": ("Mistral", GROUPED | {"sliding_window": 4}),
-    "gemma2": ("Gemma2", GROUPED | {"head_dim": 8, "sliding_window": 4}),
-    "falcon": (
-        "Falcon",
-        {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 60}
-        | ENDS,
-    ),
-    "opt": (
-        "OPT",
-        {k: v for k, v in SIZES.items() if k != "intermediate_size"}
-        | {"ffn_dim": 48, "word_embed_proj_dim": 32, "activation_function": "gelu"},
-    ),
-    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60}),
-    "t5": (
-        "T5",
-        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 60}
-        | {"eos_token_id": 2, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"},
-    ),
-    "bart": (
-        "Bart",
-        {
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "vocab_size": 60,
-            "max_position_embeddings": 64,
-        }
-        | {
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 48,
-            "decoder_ffn_dim": 48,
-        }
-        | ENDS
-        | {"decoder_start_token_id": 2},
-    ),
-    "vit": (
-        "ViT",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
-        }
-        | {"image_size": 8, "patch_size": 4},
-    ),
+    "gpt_neox": ("GPTNeoX", {}),
+    "llama": ("Llama", {}),
+    "qwen2": ("Qwen2", {}),
+    "mistral": ("Mistral", {"sliding_window": 4}),
+    "gemma2": ("Gemma2", {"sliding_window": 4}),
+    "falcon": ("Falcon", {}),
+    "opt": ("OPT", {"activation_function": "gelu"}),
+    "bloom": ("Bloom", {}),
+    "t5": ("T5", {"feed_forward_proj": "gated-gelu"}),
+    "bart": ("Bart", {"decoder_start_token_id": 2}),
+    "vit": ("ViT", {"image_size": 8}),
 }
+TYPES = {"deberta_v2": "deberta-v2"}
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 TEXT_FAMILIES = [name for name in FAMILIES if name != "vit"]
 FEW = ("bert", "gpt2", "deberta_v2", "modernbert", "llama", "xlnet", "t5", "vit")
 """Of every form of attention one: tables, one way, by distance, windows, groups, two streams, two stacks, images."""
@@ -129,11 +62,12 @@ WORDS = ([-1, 0, 1, 1, 2, 3, 3, 3, -1], [-1, 0, 0, 1, -1], [-1, 0, 1, 2, 3, 4, -
 
 def make(family, *, head=None, num_labels=3, attn_implementation=None, **options):
     """A model in eval mode, for what its head predicts, and in the implementation that Transformers chooses for it."""
+    name, fields = FAMILIES[family]
+    small = tiny_config(TYPES.get(family, family)).to_dict()
+    deep = {field: 3 for field in LAYERS if field in small and family not in ("t5", "bart")}
+    given = deep | fields | {"num_labels": num_labels} | options
+    config = tiny_config(TYPES.get(family, family), **given)
     torch.manual_seed(0)
-    name, sizes = FAMILIES[family]
-    config = getattr(transformers, f"{name}Config")(
-        **{"pad_token_id": 0, "num_labels": num_labels} | sizes | options
-    )
     usual = "ForImageClassification" if family == "vit" else "ForSequenceClassification"
     kind = getattr(transformers, name + (head or usual))
     model = kind._from_config(config, attn_implementation=attn_implementation).eval()

@@ -14,31 +14,19 @@ from hf_attnprobe.attention_model import (
     AttentionModel,
     AttentionModelBase,
     BlockOutputs,
-    Differentiable,
     EditableInputs,
     HeadOutputs,
-    HeadValues,
     LinearReadout,
     MaskedReplay,
-    OutputProjections,
     Stack,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.erasure import erasure
 from hf_attnprobe.faithfulness.explanations import explanations
+from hf_attnprobe.testing import CHECKS
 
 
-ALL = {
-    BlockOutputs,
-    Differentiable,
-    EditableInputs,
-    HeadOutputs,
-    HeadValues,
-    LinearReadout,
-    MaskedReplay,
-    OutputProjections,
-    Stack,
-}
+ALL = CHECKS.keys()
 
 
 def classifier(**options):
