@@ -408,14 +408,14 @@ def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
     assert_equal_weights(plain(base, reviews, tmp_path / "cut").model, whole[plain].model)
 
 
-def test_a_finished_model_is_not_trained_again(base, reviews, tmp_path, monkeypatch):
-    first = imitating(base, reviews, tmp_path)
-    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+def test_a_finished_model_is_not_trained_again(whole, base, reviews, monkeypatch):
+    first = whole[imitating]
+    before = {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()}
     monkeypatch.setattr(
         "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
     )
-    again = imitating(base, reviews, tmp_path)
-    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
+    again = imitating(base, reviews, first.folder)
+    assert {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()} == before
     assert_equal_weights(again.model, first.model)
     assert (again.metrics, again.seconds, again.n_epochs) == (
         first.metrics,
@@ -424,11 +424,11 @@ def test_a_finished_model_is_not_trained_again(base, reviews, tmp_path, monkeypa
     )
 
 
-def test_other_settings_in_the_same_folder_are_refused(base, reviews, tmp_path):
-    plain(base, reviews, tmp_path)
+def test_other_settings_in_the_same_folder_are_refused(whole, base, reviews):
+    folder = whole[plain].folder
     with pytest.raises(AttnProbeError, match="holds a training with epochs 3, not 2"):
-        train_again(base, reviews, tmp_path, epochs=2)
-    assert json.loads((tmp_path / "training.json").read_text())["epochs"] == 3
+        train_again(base, reviews, folder, epochs=2)
+    assert json.loads((folder / "training.json").read_text())["epochs"] == 3
 
 
 # --- all of them --------------------------------------------------------------------------------------------------
