@@ -447,6 +447,8 @@ class AttentionModelBase(AttentionModel):
         head_sets: sets of heads that are edited together, besides layers and all heads.
         shared_heads: sets of heads that share keys and values.
         reassignment: seed of the draw, see :class:`Reassignable`; None in the model itself.
+        other_texts: texts by the id of those that they stand in for, in a control that reads
+            other passages; None in the model itself.
         texts_at_once: the most texts of a batch; None: any number.
     """
 
@@ -462,7 +464,13 @@ class AttentionModelBase(AttentionModel):
     head_sets: Sequence[Sequence[Site]] = ()
     shared_heads: Sequence[Sequence[Site]] = ()
     reassignment: int | None = None
+    other_texts: Mapping[int, Any] | None = None
     texts_at_once: int | None = None
+
+    @property
+    def is_drawn_by_text(self) -> bool:
+        """Whether it is a control that draws for each text anew."""
+        return self.reassignment is not None or self.other_texts is not None
 
     @property
     def prediction(self) -> Prediction:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.verdicts import COMBINATIONS, RULES
+from hf_attnprobe.statistics.verdicts import ANSWERS, CLASSIFIERS, RULES, Asked, combinations_of
 
 
 PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
@@ -24,16 +24,21 @@ def rules() -> list[str]:
     return markdown.table(head, rows)
 
 
-def combinations() -> list[str]:
+def combinations(asked: Asked) -> list[str]:
     """A row for each combination of answers, in their order."""
-    rows = [[what, f"**{verdict}**", why] for what, verdict, why in COMBINATIONS]
+    rows = [[what, f"**{verdict}**", why] for what, verdict, why in combinations_of(asked)]
     return markdown.table(["where", "the verdict is", "because"], rows)
 
 
 def expected() -> str:
     """The page with the tables as they have to be."""
     page = PAGE.read_text()
-    for name, made in (("rules", rules()), ("combinations", combinations())):
+    made_of = {
+        "rules": rules(),
+        "combinations": combinations(CLASSIFIERS),
+        "combinations of answers": combinations(ANSWERS),
+    }
+    for name, made in made_of.items():
         place = re.compile(f"(<!-- {name} -->\\n).*?(<!-- /{name} -->)", re.DOTALL)
         table = "\n".join(["", *made, "", ""])
         page = place.sub(lambda m, table=table: m[1] + table + m[2], page)

@@ -216,8 +216,13 @@ adapter = hf_attnprobe.wrap(hf_attnprobe.AttentionClassifierForSequenceClassific
 ids = torch.tensor([[2, 4, 5, 6, 3]])
 observation = adapter.observe(adapter.prepare({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (0,)))
 from hf_attnprobe.faithfulness.registry import tests
-for test in tests().values():
-    test.function(observation, adapter.sites()[0], seed=0)
+of_answers = []
+for name, test in tests().items():
+    if test.lacks(adapter, adapter.sites()[0]):
+        of_answers.append(name)
+    else:
+        test.function(observation, adapter.sites()[0], seed=0)
+assert of_answers == [name for name, test in tests().items() if test.default == "answers"]
 """
 
 

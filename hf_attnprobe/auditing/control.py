@@ -13,7 +13,12 @@ randomised: the entries of every weight tensor are shuffled, so that their sizes
             as a factor, so peaked attention agrees with them whatever it learned.
 untrained:  a model of the same configuration, freshly initialised.
 
-The last two ask what the architecture gives without training. They depend on which
+foreign:    the same question and answer over another text's passage, for language models:
+            what attention and deletion agree on there does not come from what the passage
+            says of the answer.
+conflict:   the same passage with another text's answer wherever it has the text's own.
+
+Randomised and untrained ask what the architecture gives without training. They depend on which
 weights there are to shuffle, and their draws differ from one another by more than texts
 do, so they are drawn several times and the interval covers texts and draws.
 
@@ -22,15 +27,24 @@ them lose their training (the paper's cascading randomisation, one step per audi
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Reassignable
+from hf_attnprobe.attention_model import (
+    AnswersFromPassage,
+    AttentionModelBase,
+    Batch,
+    Reassignable,
+)
 from hf_attnprobe.auditing.options import AuditOptions, Control
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.statistics.samples import random_order
 
 
 STREAM = 1 << 41  # added to the seed: other shuffles than those of the tests
@@ -39,9 +53,13 @@ DRAWS = 5
 
 
 def kind_of(control: Control, adapter: AttentionModelBase) -> Control:
-    """The kind of control; by default reassigned attention, if the model supports it."""
+    """The kind of control; by default another passage, or reassigned attention, if the model
+    supports it.
+    """
     if control != "auto":
         return control
+    if not adapter.lacks(AnswersFromPassage):
+        return "foreign"
     return "none" if adapter.lacks(Reassignable) else "reassigned"
 
 
@@ -65,6 +83,142 @@ def reassigned(
     return tuple(
         model.reassigned(options.seed + STREAM + draw) for draw in range(n_draws(options, adapter))
     )
+
+
+# --- language models over other passages ------------------------------------------------------
+
+OF_PASSAGES = ("foreign", "conflict")
+
+
+def over_other_passages(
+    adapter: AttentionModelBase, options: AuditOptions
+) -> tuple[AttentionModelBase, ...]:
+    """All draws of a language model that reads other passages, to be given by :func:`give_texts`.
+
+    Raises:
+        AttnProbeError: a model that does not answer from a passage.
+    """
+    adapter.require(AnswersFromPassage)
+    draws = [copy.copy(adapter) for _ in range(n_draws(options, adapter))]
+    for draw in draws:
+        draw.other_texts = {}
+    return tuple(draws)
+
+
+def give_texts(
+    draws: Sequence[AttentionModelBase],
+    texts: Sequence[Text],
+    tokenizer: PreTrainedTokenizerBase,
+    options: AuditOptions,
+) -> str:
+    """Gives every draw its texts; describes the control in words, "none" where there are none."""
+    for number, draw in enumerate(draws):
+        seed = options.seed + STREAM + number
+        if options.control == "conflict":
+            draw.other_texts = conflicting(texts, tokenizer, seed)
+        else:
+            draw.other_texts = foreign(texts, seed)
+        if not draw.other_texts:
+            if options.control == "auto":
+                return "none"
+            raise AttnProbeError(
+                f"expected texts with other passages and answers for --control {options.control}, "
+                f"these {len(texts)} have none; leave --control out"
+            )
+    if options.control == "conflict":
+        return "another text's answer in the passage in place of its own"
+    return "the same questions over other texts' passages"
+
+
+def foreign(texts: Sequence[Text], seed: int) -> dict[int, Text]:
+    """Every text with the passage of another one, by id; none where all have the same.
+
+    The passage is that of the next text in a random order that has another one, and with
+    which the prompt is no longer than the longest of these texts.
+    """
+    longest = max(text.n_tokens for text in texts)
+    found = {}
+    for text, others in _in_random_order(texts, seed):
+        own = text.inputs["input_ids"][_passage(text)]
+        swapped = [
+            _with_passage(text, other)
+            for other in others
+            if other.inputs["input_ids"][_passage(other)] != own
+        ]
+        fitting = [other for other in swapped if other.n_tokens <= longest]
+        if swapped:
+            found[text.example_id] = (fitting or sorted(swapped, key=lambda t: t.n_tokens))[0]
+    return found if len(found) == len(texts) else {}
+
+
+def conflicting(
+    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase, seed: int
+) -> dict[int, Text]:
+    """Every text with another one's answer wherever its passage has its own, by id.
+
+    A text whose passage does not have its answer word for word stays as it is. None where
+    no passage has one, or all answers are the same.
+    """
+
+    def answer_of(text: Text) -> str:
+        said = zip(text.inputs["input_ids"], text.inputs["labelled"], strict=True)
+        return str(tokenizer.decode([token for token, is_said in said if is_said])).strip()
+
+    found = {}
+    for text, others in _in_random_order(texts, seed):
+        own = answer_of(text)
+        answers = (answer for answer in map(answer_of, others) if answer not in ("", own))
+        other = next(answers, None)
+        if other is not None and own:
+            found[text.example_id] = _exchanged(text, own, other, tokenizer)
+    whole = {text.example_id: text for text in texts}
+    changed = [k for k, text in found.items() if text.inputs != whole[k].inputs]
+    return {**whole, **found} if changed else {}
+
+
+def _in_random_order(texts: Sequence[Text], seed: int) -> Iterator[tuple[Text, list[Text]]]:
+    """Every text with all others, from the one behind it in a random order on."""
+    by_id = {text.example_id: text for text in texts}
+    order = random_order(by_id, seed)
+    for place, example_id in enumerate(order):
+        behind = [*order[place + 1 :], *order[:place]]
+        yield by_id[example_id], [by_id[other] for other in behind]
+
+
+def _passage(text: Text) -> slice:
+    """From the first token of a unit to the last one."""
+    places = [place for place, unit in enumerate(text.inputs["unit_ids"]) if unit >= 0]
+    return slice(places[0], places[-1] + 1)
+
+
+def _with_passage(text: Text, other: Text) -> Text:
+    """A text with another one's passage between its own prompt, question and answer."""
+    own, theirs = _passage(text), _passage(other)
+    inputs = {
+        name: [*values[: own.start], *other.inputs[name][theirs], *values[own.stop :]]
+        for name, values in text.inputs.items()
+    }
+    return replace(text, inputs=inputs, rationale=None)
+
+
+def _exchanged(text: Text, own: str, other: str, tokenizer: PreTrainedTokenizerBase) -> Text:
+    """A text with words of its passage exchanged; only units with these words are tokenised anew."""
+    filled = {"attention_mask": 1, "special_tokens_mask": 0, "labelled": 0, "other_ids": -1}
+    inputs: dict[str, list[int]] = {name: [] for name in text.inputs}
+    columns = zip(*text.inputs.values(), strict=True)
+    tokens = [dict(zip(text.inputs, row, strict=True)) for row in columns]
+    for unit, members in groupby(tokens, key=lambda token: token["unit_ids"]):
+        some = [*members]
+        said = str(tokenizer.decode([token["input_ids"] for token in some]))
+        if unit >= 0 and own in said:
+            ids = tokenizer(said.replace(own, other), add_special_tokens=False)["input_ids"]
+            some = [{**filled, "unit_ids": unit, "input_ids": token} for token in ids]
+        for name, values in inputs.items():
+            values += [token[name] for token in some]
+    return replace(text, inputs=inputs, rationale=None)
+
+
+# --- models without what they have learned ----------------------------------------------------
 
 
 def control_of(model: nn.Module, control: Control, *, n_layers: int | None, seed: int) -> nn.Module:

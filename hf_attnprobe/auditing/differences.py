@@ -19,7 +19,7 @@ from hf_attnprobe.statistics.differences import Difference, Sides, changes
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import Answer, Measure
-from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
 from hf_attnprobe.statistics.summary import Control, predictions_of, site_of_model
 from hf_attnprobe.statistics.verdicts import RULES, Finding
@@ -450,7 +450,7 @@ def _kept(
     """Without the numbers that mean another thing than the first audit's."""
     kept = list(found)
     for number, report in enumerate(reports[1:], 1):
-        asked = QUESTIONS.get(rule)  # accuracy needs no test
+        asked = EVERY_QUESTION.get(rule)  # accuracy needs no test
         if asked is not None and asked.test not in _comparable(reports[0], report):
             kept[number] = None
     return kept

@@ -14,6 +14,7 @@ from hf_attnprobe.auditing.head_tables import (
     head_tables,
     prune_table,
     prune_title,
+    role_table,
     site_table,
 )
 from hf_attnprobe.auditing.heads import (
@@ -66,9 +67,9 @@ from hf_attnprobe.reports.document import (
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.known_truth import row_of
-from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model
-from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude
+from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by, conclude
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.storage.asked import is_repeatable, repeating
 from hf_attnprobe.storage.provenance import in_words
@@ -220,7 +221,7 @@ EDITS = {
     "resample_tvd": "output of another text",
 }
 """What is done to heads, by what it moves the output, in order of preference."""
-BEHIND_LINES = {"uniform_attention", "head_ablation"} | {q.test for q in QUESTIONS.values()}
+BEHIND_LINES = {"uniform_attention", "head_ablation"} | {q.test for q in EVERY_QUESTION.values()}
 """Tests whose numbers stand in the lead; others are named."""
 TAU = "attention_leave_one_out_tau"
 MOST_LAYERS = 12  # whose numbers are all told
@@ -374,7 +375,8 @@ def facts(report: AuditResult) -> Facts:
 
 def _calibrated(report: AuditResult) -> str | None:
     """How often such a verdict is wrong on models of known truth."""
-    known = row_of("whole", report.n)
+    asked = asked_by(f.rule for f in report.findings)
+    known = row_of("whole", report.n, decoders=asked is ANSWERS)
     has_own = any(f.partly is not None for f in report.findings)
     return None if known is None or has_own else known.sentence
 
@@ -541,7 +543,7 @@ def _rule(finding: Finding) -> list[str]:
         f"{MIN_TEXTS} texts, cannot say.",
         f"Source: {rule.source}.",
     ]
-    known = row_of(finding.rule, finding.n)
+    known = row_of(finding.rule, finding.n) or row_of(finding.rule, finding.n, decoders=True)
     if known is not None and finding.partly is None:
         sentences.append(known.sentence)
     return sentences
@@ -560,8 +562,8 @@ def questions(report: AuditResult) -> Section:
             for f in asked
             if f.rule == rule
         ]
-        parts += [c for c in charts if c.key in QUESTIONS[rule].charts]
-    shown = {key for rule in rules for key in QUESTIONS[rule].charts}
+        parts += [c for c in charts if c.key in EVERY_QUESTION[rule].charts]
+    shown = {key for rule in rules for key in EVERY_QUESTION[rule].charts}
     parts += [c for c in charts if c.key not in shown]
     return Section("The questions, one by one", parts, id="questions")
 
@@ -596,7 +598,7 @@ def class_sentence(report: AuditResult, rule: str) -> str | None:
 
     They are of the model alone, with nothing taken off for control or random tokens.
     """
-    by_class = QUESTIONS[rule].by_class
+    by_class = EVERY_QUESTION[rule].by_class
     if by_class is None or not len(report.rows):
         return None
     name, said = by_class
@@ -652,6 +654,7 @@ def heads_section(report: AuditResult) -> Section | None:
             said,
             *drawn,
             Folded("Tables of groups of heads", group_section(statistics, sets, words)),
+            Folded("Where heads look, and what they cause", role_table(report)),
             Folded("Tables of layers and heads", head_tables(statistics, words)),
             Section(
                 "Groups of heads and single heads, all numbers",
@@ -685,12 +688,16 @@ def not_tested(report: AuditResult) -> Section:
     asked = {f.rule for f in report.findings}
     unasked = [
         f"{RULES[rule].name}: {RULES[rule].question} No test of this audit answers this."
-        for rule in QUESTIONS
+        for rule in asked_by(asked).questions
         if rule not in asked
     ]
     left_out = report.provenance.get("left_out", {})
     ran = set(report.provenance.get("tests", []))
-    others = [n for n in tests() if n not in ran and n not in left_out]
+    others = [
+        name
+        for name, test in tests().items()
+        if name not in ran and name not in left_out and test.default != "answers"
+    ]
     not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
     if report.provenance.get("control", "none") == "none":
         not_run.append(

@@ -17,6 +17,7 @@ from hf_attnprobe.auditing.heads import (
 )
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
+from hf_attnprobe.faithfulness.head_roles import ROLES
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.rankings import OF_TEXT
@@ -199,6 +200,47 @@ def site_table(report: AuditResult) -> Table:
         "report FOLDER --output numbers.csv, where FOLDER is the audit's output folder"
     )
     return Table(head, rows, caption)
+
+
+ROLE_NAMES = {
+    "previous_token": "the token before",
+    "duplicate_token": "earlier copies",
+    "induction": "what followed earlier copies",
+    "first_token": "the first token",
+}
+ROLES_AND_EFFECTS = (
+    "Scores are attention, 0 to 1; the effect is the change of the output with the head "
+    "zero-ablated in the rows behind the passage, its interval holding for all heads at once. "
+    "Where a head looks says nothing of what it causes."
+)
+
+
+def role_table(report: AuditResult) -> list[Block]:
+    """Where heads look beside what they cause, the largest effects first."""
+    found = {name: at_places(report.statistics, name) for name in (*ROLES, "zero_tvd")}
+    effects, ends = found["zero_tvd"], head_intervals(report.rows, "zero_tvd")
+    heads = [place for place in found["first_token"] if min(place) >= 0]
+    heads.sort(key=lambda place: -effects[place].mean if place in effects else 0.0)
+
+    def looks_at(place: Place) -> str:
+        scores = {r: found[r][place].mean for r in ROLE_NAMES if place in found[r]}
+        return ROLE_NAMES[max(scores, key=lambda role: scores[role])]
+
+    def effect(place: Place) -> Number | None:
+        s = effects.get(place)
+        return None if s is None else Number(s.mean, ends.get(place), digits=2)
+
+    rows: list[list[Cell]] = [
+        [
+            place_name(place, []),
+            looks_at(place),
+            *(found[role].get(place) for role in ROLES),
+            effect(place),
+        ]
+        for place in heads[:MOST_HEADS]
+    ]
+    head = ["head", "looks most at", *(role.replace("_", " ") for role in ROLES), "effect"]
+    return [Table(head, rows), ROLES_AND_EFFECTS] if rows else []
 
 
 def head_tables(statistics: Sequence[Statistic], words: Words = CLASSES) -> list[Block]:

@@ -10,7 +10,7 @@ from hf_attnprobe.faithfulness.options import GROUP, OPTIONS
 from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
-Control = Literal["auto", "reassigned", "randomised", "untrained", "none"]
+Control = Literal["auto", "reassigned", "randomised", "untrained", "foreign", "conflict", "none"]
 
 Task = Literal[
     "text-classification",
@@ -84,9 +84,9 @@ class AuditOptions(Options):
     )
     control: Control = option(
         "auto",
-        "yardstick on which the same tests run: attention reassigned to other tokens of "
-        "each text, the model's weights randomised, or the model untrained; auto "
-        "reassigns where the model allows it",
+        "yardstick on which the same tests run: attention at other tokens, weights randomised, "
+        "the model untrained; of language models another passage (foreign, by default) or "
+        "another answer in it (conflict)",
     )
     control_draws: int | None = option(
         None,

@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ from hf_attnprobe.hardware import one_line_without_memory, suited_threads
 from hf_attnprobe.inference.answers import answered
 from hf_attnprobe.inference.batching import collate, parse_bytes, portions
 from hf_attnprobe.inference.choices import encode, unknown_share
-from hf_attnprobe.inference.encoding import Tokenized, has_rationales, second_texts
+from hf_attnprobe.inference.encoding import Text, Tokenized, has_rationales, second_texts
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options
@@ -247,7 +247,9 @@ def prepare_audit(
         examples = answered(limited, data, reads, subject.adapter, given_model(subject))
     set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
     tokenized = _tokenized(subject, examples, data, options)
-    control = finish_control(subject, examples, options)
+    control = finish_control(subject, examples, tokenized.texts, options)
+    if control == "none":
+        subject = replace(subject, controls=())
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
@@ -396,10 +398,22 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
     return recorded
 
 
-def finish_control(subject: Subject, examples: "datasets.Dataset", options: AuditOptions) -> str:
-    """Makes the control's attention as peaked as the model's; describes it in words."""
+def finish_control(
+    subject: Subject,
+    examples: "datasets.Dataset",
+    texts: Sequence[Text],
+    options: AuditOptions,
+) -> str:
+    """Gives the control its texts, or makes its attention as peaked as the model's.
+
+    Returns:
+        What the control is, in words; "none" where there is none.
+    """
     if not subject.controls:
         return "none"
+    if subject.controls[0].other_texts is not None:
+        assert not isinstance(subject.tokenizer, ImageReader)  # of a model that generates text
+        return controls.give_texts(subject.controls, texts, subject.tokenizer, options)
     batch = reference_batch(subject.adapter, subject.tokenizer, examples)
     return controls.finish(subject.controls, subject.adapter, batch, options)
 

@@ -20,7 +20,6 @@ from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.plain_data import from_plain, plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
@@ -127,7 +126,7 @@ def _verdict_to_json(report: AuditResult) -> dict:
         "answer": str(concluded.answer),
         "sentence": conclusion_sentence(report.findings),
         "asked": len(concluded.answers),
-        "of": len(QUESTIONS),
+        "of": len(concluded.asked.questions),
         **{name: concluded.saying(answer) for name, answer in COUNTED.items()},
         "findings": plain(found),
     }

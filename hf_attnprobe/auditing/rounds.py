@@ -44,7 +44,7 @@ from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.estimates import mean_interval, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.questions import QUESTIONS
+from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.stopping import (
     Standing,
@@ -479,7 +479,7 @@ class Timetable:
         Above :data:`ENOUGH` texts those come first that an answer rests on.
         """
         text, more = self.so_far.texts[:1], n_texts > ENOUGH
-        asked = {question.test for question in QUESTIONS.values()}
+        asked = {question.test for question in EVERY_QUESTION.values()}
 
         def place(test: str) -> tuple[bool, bool, float]:
             is_besides = more and test not in asked

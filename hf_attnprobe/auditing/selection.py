@@ -15,6 +15,7 @@ import pandas as pd
 from hf_attnprobe.attention_model import (
     ALL,
     SET,
+    AnswersFromPassage,
     AttentionModelBase,
     Observation,
     Site,
@@ -73,7 +74,10 @@ def choose(
         named.setdefault("screen", Screen())
     wanted = named
     if DEFAULT in asked:
-        wanted = with_suitable(named, len(sites), rationales, in_haste=options.in_haste)
+        answers = adapter.lacks(AnswersFromPassage) is None
+        wanted = with_suitable(
+            named, len(sites), rationales, answers=answers, in_haste=options.in_haste
+        )
     wanted = {name: _explaining(given, options.target) for name, given in wanted.items()}
     chosen, left_out = select_tests(wanted, named, adapter, sites)
     if not options.single_heads:
@@ -223,17 +227,24 @@ def check_query(shortest: Observation, query: int) -> None:
         )
 
 
-def suits(test: FaithfulnessTest, n_sites: int, rationales: bool) -> bool:
+def suits(test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool) -> bool:
     """Whether a test is run without being asked for, on a model that allows it."""
     if test.default == "many heads":
         return n_sites > 1
     if test.default == "rationales":
         return rationales
+    if test.default == "answers":
+        return answers
     return test.default == "always"
 
 
 def with_suitable(
-    asked: Mapping[str, Options], n_sites: int, rationales: bool, *, in_haste: bool
+    asked: Mapping[str, Options],
+    n_sites: int,
+    rationales: bool,
+    *,
+    answers: bool,
+    in_haste: bool,
 ) -> dict[str, Options]:
     """The tests asked for and those that suit the model, in the order of all tests.
 
@@ -241,11 +252,12 @@ def with_suitable(
         asked: the tests that were asked for by name, with their options.
         n_sites: heads that are tested.
         rationales: whether the data has human rationales.
+        answers: whether the model answers from a passage.
         in_haste: whether the others run as in haste.
     """
     wanted = {}
     for name, test in tests().items():
-        if name in asked or suits(test, n_sites, rationales):
+        if name in asked or suits(test, n_sites, rationales, answers):
             wanted[name] = asked.get(name, test.usual(in_haste=in_haste))
     return wanted
 

@@ -408,6 +408,8 @@ def _controls(
         return ()
     if kind == "reassigned":
         return controls.reassigned(adapter, options)
+    if kind in controls.OF_PASSAGES:
+        return controls.over_other_passages(adapter, options)
     try:
         draws = range(controls.n_draws(options, adapter))
         return tuple(make(options.seed + draw) for draw in draws)

@@ -23,7 +23,7 @@ from hf_attnprobe.auditing.clock import Clock, Step, steps_of
 from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
-from hf_attnprobe.faithfulness.options import InputErasure
+from hf_attnprobe.faithfulness.options import InputErasure, Sources
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
     crossed_prune_curve,
@@ -323,7 +323,7 @@ def is_whole(control: AttentionModelBase, draw: int) -> bool:
     The first one of a model with other weights does: what it says of every head stands
     beside the model's numbers.
     """
-    return draw == 0 and control.reassignment is None
+    return draw == 0 and not control.is_drawn_by_text
 
 
 def read_by_verdict(options: Mapping[str, Options]) -> dict[str, Options]:
@@ -332,10 +332,13 @@ def read_by_verdict(options: Mapping[str, Options]) -> dict[str, Options]:
     erased = brief.get("input_erasure")
     if isinstance(erased, InputErasure):
         brief["input_erasure"] = replace(erased, comprehensiveness_only=True)
+    deleted = brief.get("sources")
+    if isinstance(deleted, Sources):
+        brief["sources"] = replace(deleted, exact_units=0, masks=0)
     return brief
 
 
-CONTROLLED = ("correlation", "erasure", "input_erasure")
+CONTROLLED = ("correlation", "erasure", "input_erasure", "sources")
 """The tests whose numbers a verdict reads beside those of a control."""
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
-from hf_attnprobe.statistics.questions import QUESTIONS, said_as
+from hf_attnprobe.statistics.questions import EVERY_QUESTION, said_as
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
 from hf_attnprobe.statistics.summary import (
@@ -25,7 +25,10 @@ from hf_attnprobe.statistics.summary import (
     predictions_of,
 )
 from hf_attnprobe.statistics.verdicts import (
+    ANSWERS,
+    CLASSIFIERS,
     RULES,
+    Asked,
     Conclusion,
     Finding,
     answered,
@@ -82,18 +85,20 @@ def findings_from(
     Args:
         predictions: of :func:`~hf_attnprobe.statistics.summary.predictions_of`.
     """
-    found = [accuracy(predictions, words, seed)]
+    asked = ANSWERS if words.kind == "answer" else CLASSIFIERS
+    found = [accuracy(predictions, words, seed) if asked is CLASSIFIERS else passage(evidence)]
     if evidence is None:
         return tuple(found)
     groups = groups_by_class(predictions.of(evidence.texts.index), label_names)
     of_classes = {name: evidence.where(members) for name, members in groups.items()}
-    return (*found, *findings_about_attention(evidence, of_classes, rules))
+    return (*found, *findings_about_attention(evidence, of_classes, rules, asked))
 
 
 def findings_about_attention(
     evidence: Evidence,
     of_classes: Mapping[str, Evidence],
     rules: Mapping[str, Rule] = RULES,
+    asked: Asked = CLASSIFIERS,
 ) -> Iterator[Finding]:
     """Of each question one finding, or one of each predicted class where answers differ.
 
@@ -101,8 +106,9 @@ def findings_about_attention(
         evidence: of all texts.
         of_classes: of the texts of each class that is predicted, by its name.
         rules: by which they are graded.
+        asked: the questions.
     """
-    for key in QUESTIONS:
+    for key in asked.questions:
         pooled = _answer(key, rules, evidence, ALL_TEXTS)
         if pooled is None:
             continue
@@ -119,7 +125,7 @@ def findings_about_attention(
 
 def _answer(key: str, rules: Mapping[str, Rule], evidence: Evidence, group: str) -> Finding | None:
     """What the evidence says to a question; None where it has no such numbers."""
-    measured = QUESTIONS[key].measured(evidence, rules[key])
+    measured = EVERY_QUESTION[key].measured(evidence, rules[key])
     return None if measured is None else answered(key, rules[key], group, measured)
 
 
@@ -231,6 +237,27 @@ def _accuracy(
     answer: Answer, said: str, number: Estimate, yardsticks: Mapping[str, float | None]
 ) -> Finding:
     return finding("accuracy", RULES["accuracy"], ALL_TEXTS, answer, said, number, yardsticks)
+
+
+def passage(evidence: Evidence | None) -> Finding:
+    """Whether the passage matters to the answer: the gate of language models."""
+    gain = Estimate(float("nan"), None, 0) if evidence is None else evidence.mean("contextual_gain")
+    rule = RULES["passage"]
+    if evidence is None or not gain.n:
+        said = "What the answer gains by the passage was not measured (test sources)."
+        return finding("passage", rule, ALL_TEXTS, Answer.CANNOT_SAY, said, gain, {})
+    greedy = evidence.mean("answer_is_greedy")
+    answer = grade(gain, rule)
+    how = {
+        Answer.YES: "so it depends on the passage",
+        Answer.NO: "so it does not",
+        Answer.CANNOT_SAY: f"{_too_few(gain)}cannot be told from 0",
+    }[answer]
+    said = (
+        f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}. "
+        f"Greedy decoding says the answer in {greedy.value:.0%} of texts."
+    )
+    return finding("passage", rule, ALL_TEXTS, answer, said, gain, {"greedy": greedy.value})
 
 
 def _numbers(found: NumberQuality, sides: Quality) -> Finding:
@@ -401,7 +428,7 @@ def change_sentences(found: Sequence[Finding]) -> list[str]:
     asked = [f for f in found if f.is_about_attention]
     sentences = []
     if concluded.at_chance:
-        sentences.append("The verdict waits for a model that is shown to be better than guessing.")
+        sentences.append(f"The verdict waits for {concluded.asked.waits_for}.")
     elif concluded.is_nothing:
         sentences.append(
             "No further test would change the verdict: attention has no effect to explain."

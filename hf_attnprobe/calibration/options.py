@@ -21,6 +21,9 @@ class CalibrationOptions(Options):
         at_most=1_000_000,
     )
     seed: int = option(0, "seed of models and texts", at_least=0, at_most=LARGEST_SEED)
+    decoders: bool = option(
+        False, "language models that answer from a passage, in place of classifiers"
+    )
     quick: bool = option(
         False, "two models of each kind and 100 texts, in place of draws and texts"
     )

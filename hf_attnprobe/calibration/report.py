@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -22,9 +22,10 @@ from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings_from
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct, Drawn
+from hf_attnprobe.calibration.decoders import DECODERS, Decoder, DrawnDecoder
 from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.options import InputErasure
+from hf_attnprobe.faithfulness.options import InputErasure, Sources
 from hf_attnprobe.plain_data import plain_fields, stored_fields
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.reports.document import Cell as Entry
@@ -41,10 +42,11 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.known_truth import MEASURED, RuleRow, share
+from hf_attnprobe.statistics.known_truth import MEASURED, OF_DECODERS, RuleRow, share
 from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import DRAW, PREDICTION, predictions_of
 from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import NO_SITE
@@ -55,7 +57,9 @@ NOTHING = "no answer"
 """Of a question that no text of a model answers, such as when no erasure flips any."""
 SAYING = {True: ("yes", "mostly yes"), False: ("no", "mostly no")}
 ASKED = ("accuracy", *QUESTIONS)
-GRADED = (*ASKED, WHOLE)
+ASKED_OF_ANSWERS = ("passage", "source", "order", "exchange", "mediated")
+"""All but uniqueness, of which there is only a lower bound."""
+KINDS: Mapping[str, Construct | Decoder] = {**CONSTRUCTS, **DECODERS}
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,16 @@ class Calibration(Documented):
         """The calibration as a document."""
         return document_of(self)
 
+    @property
+    def of_answers(self) -> bool:
+        """Whether the models answer from a passage."""
+        return "passage" in self.thresholds
+
+    @property
+    def graded(self) -> tuple[str, ...]:
+        """The questions, and the whole verdict."""
+        return (*self.thresholds, WHOLE)
+
 
 def outcome_of(answer: str, truth: bool) -> Outcome:
     """Whether an answer is right, wrong or open.
@@ -126,26 +140,30 @@ def calibration_of(
     models: pd.DataFrame, options: CalibrationOptions, seconds: float
 ) -> Calibration:
     """Counts errors in the answers for each model."""
-    cells = tuple(_cells(models, options))
-    rules = [_rule_row(models, cells, r, n) for r in GRADED for n in options.n_texts]
+    asked = ASKED_OF_ANSWERS if options.decoders else ASKED
+    graded = (*asked, WHOLE)
+    cells = tuple(_cells(models, options, graded))
+    rules = [_rule_row(models, cells, r, n) for r in graded for n in options.n_texts]
     return Calibration(
         options.n_draws,
         options.n_texts,
         options.seed,
         cells,
         tuple(rules),
-        {key: (RULES[key].partly, RULES[key].yes) for key in ASKED},
+        {key: (RULES[key].partly, RULES[key].yes) for key in asked},
         versions(),
         round(seconds, 1),
         models,
     )
 
 
-def _cells(models: pd.DataFrame, options: CalibrationOptions) -> Iterator[Cell]:
+def _cells(
+    models: pd.DataFrame, options: CalibrationOptions, graded: Sequence[str]
+) -> Iterator[Cell]:
     told = dict(list(models.groupby(["construct", "rule", "n"])))
-    for construct, rule in itertools.product(dict.fromkeys(models.construct), GRADED):
-        truth = CONSTRUCTS[construct].truths.get(rule)
-        for n in CONSTRUCTS[construct].sizes(options.n_texts):
+    for construct, rule in itertools.product(dict.fromkeys(models.construct), graded):
+        truth = KINDS[construct].truths.get(rule)
+        for n in KINDS[construct].sizes(options.n_texts):
             own = told.get((construct, rule, n), models[:0])
             answers = own.answer.value_counts().to_dict()
             if len(own) < options.n_draws:
@@ -198,9 +216,10 @@ def auroc(positive: np.ndarray, negative: np.ndarray) -> float | None:
 
 
 @cache
-def measured() -> Calibration:
-    """The calibration shipped with this version."""
-    return from_json(json.loads((files(__package__) / MEASURED).read_text()))
+def measured(*, decoders: bool = False) -> Calibration:
+    """The calibration shipped with this version, of classifiers or of language models."""
+    name = OF_DECODERS if decoders else MEASURED
+    return from_json(json.loads((files(__package__) / name).read_text()))
 
 
 def to_json(found: Calibration) -> dict[str, Any]:
@@ -225,31 +244,44 @@ def write(found: Calibration, folder: Path) -> None:
 
 
 TOLD = "What is true, and how many models were told what."
-OPENING = (
-    Code("attnprobe calibrate"),
-    " makes models by hand whose truth follows from their formula (",
-    Code("hf_attnprobe/calibration/constructs.py"),
+SAID = (
     "), audits them, and counts what the verdict says of them. A false yes is a yes, mostly yes "
     "or partly where the truth is no, a false no a no or mostly no where it is yes; anything "
     "else that is not right is undecided. Behind each count stands the exact 95% interval of its "
     "share. AUROC is how often the graded number of a model whose truth is yes is above that of "
     "one whose truth is no; the last column is the share of answers that another draw of the "
-    "control changes. Questions whose answer the formula does not give are left empty.",
+    "control changes. Questions whose answer the formula does not give are left empty."
 )
+
+
+def _opening(found: Calibration) -> Words:
+    """How the numbers were made."""
+    command, file = "attnprobe calibrate", "constructs.py"
+    if found.of_answers:
+        command, file = f"{command} --decoders", "decoders.py"
+    of_what = "language models" if found.of_answers else "models"
+    return (
+        Code(command),
+        f" makes {of_what} by hand whose truth follows from their formula (",
+        Code(f"hf_attnprobe/calibration/{file}"),
+        SAID,
+    )
 
 
 def document_of(found: Calibration) -> Document:
     """The calibration as a document."""
     drawn = (
         f"{found.draws} models of each kind, seeds from {found.seed} on, "
-        f"{', '.join(map(str, found.texts))} texts of 8 to 14 words; "
+        f"{', '.join(map(str, found.texts))} texts of 8 to 14 "
+        f"{'units' if found.of_answers else 'words'}; "
         f"{found.seconds:.0f} s of one processor. Versions: "
         f"{', '.join(f'{k} {v}' for k, v in found.versions.items())}."
     )
     most = f"Answers on {found.texts[-1]} texts"
+    title = "How often the verdict is wrong"
     return Document(
-        "How often the verdict is wrong",
-        [OPENING, drawn],
+        f"{title} of a language model" if found.of_answers else title,
+        [_opening(found), drawn],
         [
             Section("By question", [by_rule(found)], id="rules", brief=True),
             Section(most, [TOLD, by_construct(found)], id="told", brief=True),
@@ -281,13 +313,13 @@ def by_rule(found: Calibration) -> Table:
 
 def by_construct(found: Calibration) -> Table:
     """What is true of each kind, and what its models were told, on most texts."""
-    head = ["model", *[_name(rule) for rule in GRADED]]
+    head = ["model", *[_name(rule) for rule in found.graded]]
     cells = {(c.construct, c.rule): c for c in found.cells}  # the last is of most texts
     most = {cell.construct: cell.n for cell in found.cells}
     rows = [
         [
             kind if n == found.texts[-1] else f"{kind} ({n} texts)",
-            *[_told(cells[kind, rule]) for rule in GRADED],
+            *[_told(cells[kind, rule]) for rule in found.graded],
         ]
         for kind, n in most.items()
     ]
@@ -313,7 +345,7 @@ def by_texts(found: Calibration) -> Table:
     known = [cell for cell in found.cells if cell.truth is not None]
     head = ["question", "truth", *[f"{n} texts" for n in found.texts]]
     rows = []
-    for rule in GRADED:
+    for rule in found.graded:
         for truth in (True, False):
             own = [c for c in known if c.rule == rule and c.truth is truth]
             if own:
@@ -335,7 +367,7 @@ def reasons(found: Calibration) -> Facts:
     """For each kind: what it is, its truth and the reason."""
     said: dict[str, Words | list[Words] | None] = {}
     for name in dict.fromkeys(cell.construct for cell in found.cells):
-        construct = CONSTRUCTS[name]
+        construct = KINDS[name]
         truths = [
             f"{_name(rule)} {'yes' if truth.holds else 'no'}: {truth.why}."
             for rule, truth in construct.truths.items()
@@ -353,7 +385,8 @@ def _name(rule: str) -> str:
 logger = logging.getLogger(__name__)
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
 """What the questions about attention need."""
-OPTIONS = read_by_verdict({"input_erasure": InputErasure()})
+TESTS_OF_ANSWERS = ("sources", "knockout", "permutation")
+OPTIONS = read_by_verdict({"input_erasure": InputErasure(), "sources": Sources()})
 """Of these tests: what no verdict reads is left out."""
 
 
@@ -380,7 +413,7 @@ def calibrate(
         AttnProbeError: an unknown kind of model.
     """
     begun = time.process_time()
-    chosen = _chosen(options.constructs)
+    chosen = _chosen(options)
     answers: list[dict[str, Any]] = []
     for name, construct in chosen.items():
         answers += _answers(name, construct, options)
@@ -392,18 +425,19 @@ def calibrate(
     return found
 
 
-def _chosen(names: Sequence[str] | None) -> Mapping[str, Construct]:
-    unknown = set(names or ()) - CONSTRUCTS.keys()
+def _chosen(options: CalibrationOptions) -> Mapping[str, Construct | Decoder]:
+    known: Mapping[str, Construct | Decoder] = DECODERS if options.decoders else CONSTRUCTS
+    names = options.constructs
+    unknown = set(names or ()) - known.keys()
     if unknown:
         raise AttnProbeError(
-            f"unknown construct {', '.join(sorted(unknown))}; the known ones are "
-            f"{', '.join(CONSTRUCTS)}"
+            f"unknown construct {', '.join(sorted(unknown))}; the known ones are {', '.join(known)}"
         )
-    return {n: c for n, c in CONSTRUCTS.items() if names is None or n in names}
+    return {n: c for n, c in known.items() if names is None or n in names}
 
 
 def _answers(
-    name: str, construct: Construct, options: CalibrationOptions
+    name: str, construct: Construct | Decoder, options: CalibrationOptions
 ) -> Iterator[dict[str, Any]]:
     """Answers for each model of a kind, a row per question and number of texts."""
     sizes = construct.sizes(options.n_texts)
@@ -411,13 +445,15 @@ def _answers(
         seed = options.seed + number
         drawn = construct.draw(name, seed=seed, n_texts=sizes[-1])
         rows, control = rows_of(drawn, seed=seed)
-        evidence, predictions = evidence_of(rows, control), predictions_of(rows)
+        words = words_of(asdict(drawn.adapter.prediction))
+        evidence, predictions = evidence_of(rows, control, words=words), predictions_of(rows)
         assert evidence is not None  # every drawn model has one attention
         for n in sizes:
             found = findings_from(
                 evidence.where(evidence.texts.index < n),
                 predictions.where(predictions.index < n),
                 drawn.adapter.label_names,
+                words=words,
                 seed=seed,
             )
             place = {"construct": name, "draw": number, "n": n}
@@ -443,7 +479,7 @@ def _one(found: Sequence[Finding]) -> tuple[str, float]:
     return str(answer), sum(f.value * f.n for f in found) / n if n else float("nan")
 
 
-def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def rows_of(drawn: Drawn | DrawnDecoder, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows of an audit of a drawn model, and of all draws of its control.
 
     Those of :func:`hf_attnprobe.audit` with the tests of this module, without its page,
@@ -453,11 +489,17 @@ def rows_of(drawn: Drawn, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
         drawn: the model and its texts.
         seed: of the audit.
     """
+    if isinstance(drawn, DrawnDecoder):
+        own = _tested(drawn.adapter, drawn.batch, TESTS_OF_ANSWERS, seed)
+        foreign = _tested(drawn.adapter, drawn.foreign, ["sources"], seed)
+        return own, foreign.assign(**{DRAW: 0})
     adapter, batch = drawn.adapter, batch_of(drawn)
     own = _tested(adapter, batch, TESTS, seed)
     draws = reassigned(adapter, AuditOptions(seed=seed))
     control = [
-        _tested(draw, batch, CONTROLLED, seed).assign(**{DRAW: number})
+        _tested(draw, batch, [name for name in TESTS if name in CONTROLLED], seed).assign(
+            **{DRAW: number}
+        )
         for number, draw in enumerate(draws)
     ]
     return own, pd.concat(control, ignore_index=True)

@@ -195,6 +195,46 @@ class AttributionAgreement(ExplainsClass):
     )
 
 
+@dataclass(frozen=True)
+class Sources(Options):
+    """Of how many units every set is deleted, and whether random halves are."""
+
+    exact_units: int = option(
+        8,
+        "most units of a text of which all sets are deleted (2^units passes), for Shapley values "
+        "and the smallest set that changes the answer; 0: none",
+        at_least=0,
+        at_most=12,
+        metavar="UNITS",
+    )
+    masks: int = option(
+        0,
+        "random halves of the units that are deleted to fit ContextCite's LASSO (64 in the "
+        "paper); 0: none",
+        at_least=0,
+        at_most=100_000,
+    )
+    held_out: int = option(
+        32, "other halves on which rankings are scored (LDS)", at_least=3, at_most=100_000
+    )
+
+
+@dataclass(frozen=True)
+class Knockout(Options):
+    """In how many layers at once, and from which effect on the share that is mediated is read."""
+
+    window: int = option(
+        0,
+        "also take the source's cells away in windows of so many consecutive layers; 0: none",
+        at_least=0,
+        at_most=10_000,
+        metavar="LAYERS",
+    )
+    least_effect: float = option(
+        0.1, "nats that deleting a unit must cost for its mediated share to be read", at_least=0
+    )
+
+
 OPTIONS: dict[str, type[Options]] = {
     "correlation": Correlation,
     "permutation": Permutation,
@@ -211,6 +251,9 @@ OPTIONS: dict[str, type[Options]] = {
     "single_token": SingleToken,
     "attribution_agreement": AttributionAgreement,
     "attention_by_tag": NoOptions,
+    "sources": Sources,
+    "knockout": Knockout,
+    "head_roles": NoOptions,
 }
 """The built-in tests, in the order of reports. A test, its function and its file have one name."""
 TESTS = tuple(OPTIONS)

@@ -11,7 +11,7 @@ In log-odds: a saturated output hardly shows in probability what moves its logit
           their range: |l' − l| / max(|l|, |l'|, 4), at most 1. Log-odds of ±2 are where
           probability is not saturated, so for an unsure output the share is the largest
           total variation that such a change can make, and for a sure one the part of its
-          log-odds that is lost. Of one class per text only.
+          log-odds that is lost. Of one class per text only, or of a whole answer.
 Exactly:  where the read-out is linear, the largest change any of the T! permutations
           can make, whether one of them flips the decision, and the mean and variance of
           the logit over all of them.
@@ -29,9 +29,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.attention_model import AnswersFromPassage, Observation, Site
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.functional.attribution import logit_of
 from hf_attnprobe.functional.divergence import log_odds, share_of_log_odds, tvd
 from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
@@ -134,14 +135,25 @@ def permutation(
     attention = observation.read(site)
     largest, special = attention.amax(-1), _on_special(attention, observation)
     most, share = changes.amax(0), None
-    if prediction.kind == "classes":
-        shares = share_of_log_odds(
-            log_odds(observation.probs, observation.target(None)),
-            log_odds(after, observation.target(None).expand(after.shape[:-1])),
-        )
+    odds = _log_odds(observation, torch.cat([observation.probs[None], after]))
+    if odds is not None:
+        shares = share_of_log_odds(odds[:1], odds[1:])
         share = _median(shares)
         most = torch.maximum(most, shares.amax(0))
     return PermutationResult(largest, special, _median(changes), most, share, by_part, **exact)
+
+
+def _log_odds(observation: Observation, probs: Tensor) -> Tensor | None:
+    """Of the predicted class, or of the whole answer; None of other predictions.
+
+    Shape: [copies, batch, entries] -> [copies, batch].
+    """
+    if observation.model.prediction.kind == "classes":
+        return log_odds(probs, observation.target(None).expand(probs.shape[:-1]))
+    if observation.model.lacks(AnswersFromPassage):
+        return None
+    model = observation.model.require(AnswersFromPassage)
+    return logit_of(model.log_prob(observation, probs))
 
 
 def _on_special(attention: Tensor, observation: Observation) -> Tensor:

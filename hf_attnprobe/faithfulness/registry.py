@@ -29,7 +29,7 @@ from hf_attnprobe.readings import TestReadings
 
 PACKAGE = __name__.rpartition(".")[0]
 F = TypeVar("F", bound=Callable[..., Any])
-When = Literal["always", "many heads", "rationales", "on request"]
+When = Literal["always", "many heads", "rationales", "answers", "on request"]
 
 
 @dataclasses.dataclass(frozen=True)

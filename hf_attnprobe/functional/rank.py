@@ -326,19 +326,19 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     0.99
     """
     values = values.double().masked_fill(~mask, 0)
-    own = (values * _wins(values, mask)).sum(-1)
-    by_order = (values * _wins(order.double(), mask)).sum(-1)
+    own = (values * wins(values, mask)).sum(-1)
+    by_order = (values * wins(order.double(), mask)).sum(-1)
     return by_order / own.masked_fill(own <= 0, torch.nan)
 
 
-def _wins(values: Tensor, mask: Tensor) -> Tensor:
+def wins(values: Tensor, mask: Tensor) -> Tensor:
     """For every token, the number of smaller values minus that of larger ones, [..., keys]."""
     real = values.masked_fill(~mask, torch.inf).contiguous()
     in_order = real.sort(-1).values
     n_smaller = torch.searchsorted(in_order, real)
     n_not_larger = torch.searchsorted(in_order, real, right=True)
-    wins = n_smaller + n_not_larger - mask.sum(-1, keepdim=True)
-    return wins.masked_fill(~mask, 0)
+    won = n_smaller + n_not_larger - mask.sum(-1, keepdim=True)
+    return won.masked_fill(~mask, 0)
 
 
 def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:

@@ -207,7 +207,7 @@ def examined(
     sites = choice.sites if options.single_heads else []
     where = sites_by_test([*choice.tests], adapter, sites, choice.groups)
     runs = [Run(adapter, where, choice.tests), *_runs_of_control(subject, where, choice)]
-    control = finish_control(subject, examples, options)
+    control = finish_control(subject, examples, (), options)
     if subject.controls:
         control = with_draws(control, len(subject.controls))
     anchor = examples.select([0])

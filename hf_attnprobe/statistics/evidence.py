@@ -85,8 +85,17 @@ class Evidence:
         low, high = found.ci95
         return replace(found, ci95=(max(low, -1.0), min(high, 1.0)))
 
+    def of_means(self, names: Sequence[str], function: Callable[..., np.ndarray]) -> Estimate:
+        """A function of the means of some statistics, of the texts that have all of them."""
+        columns = [*map(self.column, names)]
+        return function_estimate(columns, lambda means: function(*means.T))
+
     def share_beyond_control(
-        self, names: Sequence[str], share: Callable[..., np.ndarray]
+        self,
+        names: Sequence[str],
+        share: Callable[..., np.ndarray],
+        *,
+        at_least: float = -np.inf,
     ) -> Estimate:
         """The way from the control's agreement to 1: (own − control) / (1 − control).
 
@@ -96,17 +105,21 @@ class Evidence:
         Args:
             names: of the statistics.
             share: their means, each [...], to the agreement [...]; 1 is the best.
+            at_least: what the control's agreement counts as where it is less.
         """
         n = len(names)
 
         def of_means(means: np.ndarray) -> np.ndarray:
             own, control = share(*means[..., :n].T), share(*means[..., n:].T)
+            control = np.maximum(control, at_least)
             room = np.where(control < 1, 1 - control, np.nan)
             return (own - control) / room
 
         columns = [*map(self.column, names), *map(self.control_column, names)]
         found = function_estimate(columns, of_means)
-        found = self._over_draws(found, lambda e: e.share_beyond_control(names, share).value)
+        found = self._over_draws(
+            found, lambda e: e.share_beyond_control(names, share, at_least=at_least).value
+        )
         if found.ci95 is None:
             return found
         return replace(found, ci95=(found.ci95[0], min(found.ci95[1], 1.0)))

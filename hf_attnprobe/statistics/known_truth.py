@@ -15,6 +15,8 @@ from hf_attnprobe.statistics.estimates import share_interval
 
 
 MEASURED = "calibration.json"
+OF_DECODERS = "decoders.json"
+"""The same of language models that answer from a passage."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +59,22 @@ class RuleRow:
         )
 
 
-def row_of(rule: str, n_texts: int | None = None) -> RuleRow | None:
+def row_of(rule: str, n_texts: int | None = None, *, decoders: bool = False) -> RuleRow | None:
     """The measured error counts of a question.
 
     Args:
         rule: a key of ``RULES`` about attention, "accuracy" or "whole".
         n_texts: of the audit; the row is that of the most texts that are no more, or
             the fewest measured. None: the most.
+        decoders: whether it is of a language model.
 
     Returns:
         None of a rule that was not calibrated.
     """
-    rows = sorted((r for r in _measured_rows() if r.rule == rule), key=lambda r: r.n)
+    rows = sorted(
+        (r for r in _measured_rows(OF_DECODERS if decoders else MEASURED) if r.rule == rule),
+        key=lambda r: r.n,
+    )
     if not rows:
         return None
     fitting = [row for row in rows if n_texts is None or row.n <= n_texts]
@@ -76,8 +82,8 @@ def row_of(rule: str, n_texts: int | None = None) -> RuleRow | None:
 
 
 @cache
-def _measured_rows() -> tuple[RuleRow, ...]:
-    file = files("hf_attnprobe") / "calibration" / MEASURED
+def _measured_rows(name: str) -> tuple[RuleRow, ...]:
+    file = files("hf_attnprobe") / "calibration" / name
     return tuple(RuleRow(**row) for row in json.loads(file.read_text())["rules"])
 
 

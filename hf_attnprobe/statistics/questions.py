@@ -6,7 +6,7 @@ here; verdict, sentences, number lines, comparisons of audits and ``docs/verdict
 follow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,25 +77,36 @@ class Question(Rule):
 
 
 QUESTIONS: dict[str, Question] = {}
-"""By key, in the order in which they are reported."""
+"""Of classifiers, by key, in the order in which they are reported."""
+OF_ANSWERS: dict[str, Question] = {}
+"""The same of language models that answer from a passage."""
 
 
 Measures = Callable[[Evidence, Rule], Measured | None]
 
 
-def question(name: str, asked: str, measure: str, **record: Any) -> Callable[[Measures], Measures]:
+def question(
+    name: str,
+    asked: str,
+    measure: str,
+    *,
+    among: Sequence[dict[str, Question]] = (QUESTIONS,),
+    **record: Any,
+) -> Callable[[Measures], Measures]:
     """Adds a question; its key is the name of the function that measures it.
 
     Args:
         name: one word, with which the sentence begins.
         asked: the question.
         measure: the number that is graded.
+        among: the questions that it joins.
         record: other attributes of :class:`Question`.
     """
 
     def register(measured: Measures) -> Measures:
-        key = measured.__name__
-        QUESTIONS[key] = Question(name, asked, measure, measured=measured, **record)
+        record["measured"] = measured
+        for questions in among:
+            questions[measured.__name__] = Question(name, asked, measure, **record)
         return measured
 
     return register
@@ -328,6 +339,7 @@ def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
     word="pinned",
     labels={"epsilon_max_jsd": "others at JSD", "largest_jsd": "of at most"},
     part="beside",
+    among=(QUESTIONS, OF_ANSWERS),
     beside_yes="other attention would do as well",
     test="adversarial",
     charts=("adversarial_distance", "adversarial_by_max_attention"),
@@ -572,3 +584,220 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
         f"{said_as(less)} ({rule.graded})."
     )
     return Measured(less, said + after, yardsticks)
+
+
+# --- of language models that answer from a passage -----------------------------------------------
+
+
+UNITS = "Units are those of the passage, such as its sentences; all else is held. "
+FOUND = tuple(f"source_found@{ranking}" for ranking in ("attention", "length", "chance"))
+
+
+@question(
+    "Source",
+    "Does attention find the unit that the answer rests on?",
+    "share of texts in which the unit with most attention is the one whose deletion costs the "
+    "answer most (precision@1), on the scale from the larger of chance and the longest unit's "
+    "to 1; of the means over texts",
+    partly=0.05,
+    yes=0.5,
+    source="leave-one-out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT (Liu et "
+    "al. 2024); " + BY_CALIBRATION,
+    done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then loses "
+    "says how much rests on it. Attention finds the source where its largest weight is on the unit "
+    "that costs most. Long units collect weight by their length, so the longest unit's share is "
+    "taken off, or chance where that is more.",
+    scale="score between the longest unit or chance and always",
+    if_yes="the unit with most attention is the one that the answer rests on",
+    if_no="the unit with most attention is the one that the answer rests on hardly more often than "
+    "the longest one or any is",
+    ends={"length or chance": 0.0, "always": 1.0},
+    yardsticks={
+        "found": "share of texts in which attention finds the source",
+        "length": "share in which the longest unit is the source",
+        "chance": "the same of a unit drawn at random",
+    },
+    asks="Does it find the source?",
+    word="score",
+    labels={"found": "found", "length": "length", "chance": "chance"},
+    part="ranking",
+    among=(OF_ANSWERS,),
+    test="sources",
+    is_ratio=True,
+    compared=(
+        Measure(
+            "whether attention finds the source, minus whether the longest unit is it",
+            {FOUND[0]: 1, FOUND[1]: -1},
+        ),
+    ),
+)
+def source(evidence: Evidence, rule: Rule) -> Measured | None:
+    """Precision@1 on the scale from what length or chance reach to 1."""
+    attention, length, chance = map(evidence.mean, FOUND)
+    if not attention.n:
+        return None
+    way = evidence.of_means(FOUND, _beyond_length)
+    said = (
+        f"The unit with most attention is the one whose deletion costs the answer most in "
+        f"{said_as(attention)} of {attention.n} texts, the longest unit in {said_as(length)}, a "
+        f"unit drawn at random in {chance.value:.2f}. On the scale from the larger of these two to "
+        f"1, attention scores {said_as(way)} ({rule.graded})."
+    )
+    yardsticks = {"found": attention.value, "length": length.value, "chance": chance.value}
+    return Measured(way, said, yardsticks)
+
+
+def _beyond_length(found: np.ndarray, length: np.ndarray, chance: np.ndarray) -> np.ndarray:
+    """(found − base) / (1 − base), the base what length or chance reach."""
+    base = np.maximum(length, chance)
+    return (found - base) / np.where(base < 1, 1 - base, np.nan)
+
+
+@question(
+    "Order",
+    "Do units with more attention cost the answer more when they are deleted?",
+    "Gini correlation of attention with what the answer loses without each unit, on the scale from "
+    "the control's, at least 0, to 1: (own − control) / (1 − control), of the means over texts of "
+    "more than 4 units",
+    partly=0.1,
+    yes=0.5,
+    source="as importance of a classifier, in nats and against another passage; " + BY_CALIBRATION,
+    done=UNITS
+    + "Each unit is deleted in turn, and what the answer's log-probability then loses is "
+    "compared with attention by a Gini correlation: 1 is the best order, 0 chance. The control is "
+    "the same question and answer over another text's passage: what agrees there too does not come "
+    "from what the passage says.",
+    scale="score between the same question over another passage and the best order",
+    if_yes="attention orders the units as they cost the answer",
+    if_no="attention orders the units no better than it does where the passage has no answer",
+    ends={"the control": 0.0, "the best order": 1.0},
+    yardsticks={
+        "agreement": "Gini correlation of attention with deletion",
+        "control": "the same over another text's passage",
+        "tau": "Kendall's τ of attention with deletion, all pairs alike",
+        "shapley": "Gini correlation of attention with Shapley values",
+        "length": "Gini correlation of the units' lengths with deletion",
+    },
+    asks="Does it order the sources?",
+    word="score",
+    labels={"agreement": "raw", "control": "control", "tau": "τ"},
+    part="ranking",
+    among=(OF_ANSWERS,),
+    test="sources",
+    legend=(SCORE, RAW),
+    is_ratio=True,
+    compared=(
+        Measure("Gini correlation of attention with deletion", {"source_agreement@attention": 1}),
+    ),
+)
+def order(evidence: Evidence, rule: Rule) -> Measured | None:
+    """Scores attention against deletion on the scale from the foreign passage to the best order."""
+    name = "source_agreement@attention"
+    own, tau = evidence.mean(name), evidence.mean("source_tau@attention")
+    if not own.n:
+        return None
+    yardsticks = {
+        "agreement": own.value,
+        "tau": tau.value,
+        "shapley": evidence.mean("shapley_agreement@attention").value,
+        "length": evidence.mean("source_agreement@length").value,
+    }
+    said = (
+        "Attention orders the units as deleting them does with a Gini correlation of "
+        f"{said_as(own)} (1 is the best order, 0 chance; Kendall's τ is {said_as(tau)})."
+    )
+    control = evidence.control_mean(name)
+    if not control.n:
+        return Measured(own, said, yardsticks, lacks_control=True)
+    yardsticks["control"] = control.value
+    way = evidence.share_beyond_control([name], lambda agreement: agreement, at_least=0.0)
+    if not way.n:
+        return None
+    said += (
+        f" Over another text's passage it is {said_as(control)}. On the scale from there, or from "
+        f"0 where that is less, to the best order, attention scores {said_as(way)} ({rule.graded})."
+    )
+    return Measured(way, said, yardsticks)
+
+
+@question(
+    "Exchange",
+    "Does it matter which unit got which weight?",
+    "median change of the output over shuffles of the weights among the units, the larger of total "
+    "variation (0 to 1, a lower bound) and share of the answer's log-odds' range",
+    partly=0.15,
+    yes=0.15,
+    source="Jain & Wallace 2019, Section 4.2.1; " + BY_CALIBRATION,
+    done=UNITS + "The weights that the rows behind the passage give its units are shuffled among "
+    "them again and again. If it matters which unit has which weight, the answer moves "
+    "({measured}). Its log-odds are measured too, since a probability next to 1 hardly moves.",
+    scale="how far the median shuffle moves the answer",
+    if_yes="the answer depends on which unit has which weight",
+    if_no="giving the same weights to other units hardly changes the answer",
+    ends={"nothing moves": 0.0},
+    yardsticks={
+        "total variation": "the median shuffle moves the output by",
+        "log-odds": "and the answer's log-odds by this share of their range",
+        "worst shuffle": "the worst of the shuffles moves one of the two by",
+    },
+    asks="Do shuffled weights matter?",
+    word="moves",
+    labels={"total variation": "output", "log-odds": "log-odds", "worst shuffle": "worst"},
+    part="effect",
+    among=(OF_ANSWERS,),
+    test="permutation",
+    legend=("moves: {moves}",),
+    compared=QUESTIONS["assignment"].compared,
+)
+def exchange(evidence: Evidence, rule: Rule) -> Measured | None:
+    """As assignment, of the units of a passage."""
+    return assignment(evidence, rule)
+
+
+@question(
+    "Path",
+    "Does what matters act by being looked at?",
+    "what the answer loses without the cells of the units that matter, over what it loses without "
+    "these units (mediated share), not clipped; mean over texts",
+    partly=0.3,
+    yes=0.5,
+    source="attention knockout: Geva et al. 2023, Section 5; " + BY_CALIBRATION,
+    done=UNITS
+    + "A unit whose deletion costs the answer more than noise matters. Its cells are set "
+    "to 0 in all rows behind the passage and all layers, the rest of each row divided by its sum, "
+    "and what the answer then loses is compared with what it loses without the unit. What is "
+    "missing has reached the answer through other tokens.",
+    scale="share of what deletion costs that knocking out the unit's cells costs",
+    if_yes="what the answer takes from a unit it takes by looking at it",
+    if_no="the answer keeps what it takes from a unit without looking at it, so no attention map "
+    "of the answer can show it",
+    ends={"nothing": 0.0, "as deletion": 1.0},
+    yardsticks={
+        "knockout": "nats that the unit whose cells matter most costs",
+        "units": "units per text that matter",
+    },
+    asks="Does it act by being looked at?",
+    word="share",
+    labels={"knockout": "nats", "units": "units"},
+    part="effect",
+    among=(OF_ANSWERS,),
+    test="knockout",
+    compared=(Measure("mediated share", {"mediated_share": 1}),),
+)
+def mediated(evidence: Evidence, rule: Rule) -> Measured | None:
+    """The mediated share of the units that matter."""
+    share = evidence.mean("mediated_share")
+    if not share.n:
+        return None
+    units = evidence.mean("units_that_matter")
+    knocked = evidence.mean("largest_knockout@renormalised")
+    said = (
+        f"In {share.n} texts some unit costs the answer more than noise when it is deleted "
+        f"({units.value:.1f} units a text over all texts). Taking their cells away costs "
+        f"{said_as(share)} of that ({rule.graded})."
+    )
+    return Measured(share, said, {"knockout": knocked.value, "units": units.value})
+
+
+EVERY_QUESTION = {**QUESTIONS, **OF_ANSWERS}
+"""By key."""

@@ -19,7 +19,13 @@ from hf_attnprobe.statistics.grades import (
     grade_between,
     possible_answers,
 )
-from hf_attnprobe.statistics.questions import QUESTIONS, Measured
+from hf_attnprobe.statistics.questions import (
+    EVERY_QUESTION,
+    OF_ANSWERS,
+    QUESTIONS,
+    Measured,
+    Question,
+)
 from hf_attnprobe.statistics.summary import ALL_TEXTS
 
 
@@ -74,7 +80,26 @@ RULES: dict[str, Rule] = {
             Measure("error of the predicted number (less is better)", {"error": 1}),
         ),
     ),
-    **QUESTIONS,
+    "passage": Rule(
+        "Passage",
+        "Does the answer depend on the passage?",
+        "log-probability of the answer with the passage minus that without it, in nats, mean over "
+        "texts (contextual gain); in place of accuracy, of language models",
+        partly=0.0,
+        yes=0.0,
+        source="what the answer does not depend on cannot explain it",
+        done="All units of the passage are deleted. Where the answer is no less likely then, there "
+        "is nothing in the passage that attention to it could explain.",
+        scale="nats that the answer gains by the passage",
+        if_yes="the answer depends on the passage",
+        if_no="the answer is as likely without the passage",
+        yardsticks={"greedy": "share of texts in which greedy decoding says the answer"},
+        asks="Does the passage matter?",
+        word="nats",
+        labels={"greedy": "greedy"},
+        compared=(Measure("nats that the answer gains by the passage", {"contextual_gain": 1}),),
+    ),
+    **EVERY_QUESTION,
     "head_effect": Rule(
         "One head: effect",
         "Does the output move when this head alone is edited?",
@@ -236,7 +261,7 @@ class Finding:
     @property
     def is_about_attention(self) -> bool:
         """Whether it counts for the verdict; accuracy says only whether there is one."""
-        return self.rule in QUESTIONS
+        return self.rule in EVERY_QUESTION
 
     @property
     def number(self) -> str:
@@ -262,12 +287,12 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
             values = [float(number) for number in numbers.split(",")]
         except ValueError:
             values = []
-        rule = QUESTIONS.get(name)
+        rule = EVERY_QUESTION.get(name)
         in_order = values == sorted(values) and all(map(math.isfinite, values))
         if rule is None or len(values) not in _n_thresholds(rule) or not in_order:
             raise AttnProbeError(
                 "expected thresholds such as importance=.2,.4 (partly and yes from) or "
-                f"removal=.1, of {', '.join(QUESTIONS)}, got {text!r}; change --thresholds"
+                f"removal=.1, of {', '.join(EVERY_QUESTION)}, got {text!r}; change --thresholds"
             )
         rules[name] = replace(rule, partly=values[0], yes=values[-1])
     return rules
@@ -349,57 +374,115 @@ def finding(
     )
 
 
-(EFFECT,) = (key for key, q in QUESTIONS.items() if q.part == "effect")
-RANKINGS = tuple(key for key, q in QUESTIONS.items() if q.part == "ranking")
-DECISIVE = (EFFECT, *RANKINGS)
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of one kind of model, and when there is nothing to explain.
+
+    Attributes:
+        questions: by key.
+        gate: the rule whose yes is needed.
+        closed: what is so where the gate does not say yes, and why that ends it.
+        waits_for: what a verdict then waits for.
+    """
+
+    questions: Mapping[str, Question]
+    gate: str
+    closed: tuple[str, str]
+    waits_for: str
+
+    def of(self, *parts: str) -> tuple[str, ...]:
+        """The keys of the questions of some parts."""
+        return tuple(key for key, q in self.questions.items() if q.part in parts)
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """Whether attention has an effect."""
+        return self.of("effect")
+
+    @property
+    def rankings(self) -> tuple[str, ...]:
+        """Whether its order names what matters."""
+        return self.of("ranking")
+
+    @property
+    def decisive(self) -> tuple[str, ...]:
+        """The questions that a verdict needs."""
+        return (*self.effects, *self.rankings)
+
+
+CLASSIFIERS = Asked(
+    QUESTIONS,
+    "accuracy",
+    (
+        "the model is not shown to be better than guessing",
+        "there are no predictions worth an explanation",
+    ),
+    "a model that is shown to be better than guessing",
+)
+ANSWERS = Asked(
+    OF_ANSWERS,
+    "passage",
+    (
+        "the answer is not shown to depend on the passage",
+        "what the answer does not depend on cannot explain it",
+    ),
+    "answers that are shown to depend on the passage",
+)
+RANKINGS = CLASSIFIERS.rankings
+DECISIVE = CLASSIFIERS.decisive
+
+
+def asked_by(rules: Iterable[str]) -> Asked:
+    """What is asked where findings are about these rules: of answers where the passage is."""
+    about = set(rules)
+    only_of_answers = {ANSWERS.gate, *OF_ANSWERS} - QUESTIONS.keys()
+    return ANSWERS if about & only_of_answers else CLASSIFIERS
 
 
 def _listed(keys: Iterable[str], last: str = "and") -> str:
     """Names of rules in their order, as in "importance, erasure and removal"."""
-    *names, end = (RULES[key].name.lower() for key in QUESTIONS if key in set(keys))
-    return f"{', '.join(names)} {last} {end}"
+    *names, end = (RULES[key].name.lower() for key in EVERY_QUESTION if key in set(keys))
+    return f"{', '.join(names)} {last} {end}" if names else end
 
 
-COMBINATIONS = (
-    (
-        "the model is not shown to be better than guessing",
-        Answer.CANNOT_SAY,
-        "there are no predictions worth an explanation",
-    ),
-    (
-        "even the worst shuffle of the weights surely does nothing to the output",
-        Answer.NO,
-        "what has no effect explains nothing, however well it ranks the tokens",
-    ),
-    (
-        f"{_listed(RANKINGS)} all say no",
-        Answer.NO,
-        "the weights name what matters no better than at random tokens",
-    ),
-    (
-        f"{_listed(DECISIVE, 'or')} was not asked",
-        Answer.CANNOT_SAY,
-        "a verdict needs them all",
-    ),
-    (
-        f"{_listed(DECISIVE)} all say yes",
-        Answer.YES,
-        "the weights name what matters, and the output depends on them; uniqueness says "
-        "whether other attention would do as well, which does not make this one false",
-    ),
-    (
-        "assignment says no",
-        Answer.MOSTLY_NO,
-        "agreement of weights that hardly matter is not what makes the prediction",
-    ),
-    (
-        "more than half of the questions asked say yes, or no",
-        "mostly yes, or mostly no",
-        "they are counted, uniqueness too",
-    ),
-    ("anything else", Answer.PARTLY, "the questions disagree"),
-)
-"""The verdict by what the questions say, the first that fits; with the reason."""
+def combinations_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
+    """The verdict by what the questions say, the first that fits; with the reason."""
+    closed, why_closed = asked.closed
+    return (
+        (closed, Answer.CANNOT_SAY, why_closed),
+        (
+            "even the worst shuffle of the weights surely does nothing to the output",
+            Answer.NO,
+            "what has no effect explains nothing, however well it ranks the tokens",
+        ),
+        (
+            f"{_listed(asked.rankings)} all say no",
+            Answer.NO,
+            "the weights name what matters no better than at random tokens",
+        ),
+        (
+            f"{_listed(asked.decisive, 'or')} was not asked",
+            Answer.CANNOT_SAY,
+            "a verdict needs them all",
+        ),
+        (
+            f"{_listed(asked.decisive)} all say yes",
+            Answer.YES,
+            "the weights name what matters, and the output depends on them; uniqueness says "
+            "whether other attention would do as well, which does not make this one false",
+        ),
+        (
+            f"{_listed(asked.effects, 'or')} says no",
+            Answer.MOSTLY_NO,
+            "agreement of weights that hardly matter is not what makes the prediction",
+        ),
+        (
+            "more than half of the questions asked say yes, or no",
+            "mostly yes, or mostly no",
+            "they are counted, uniqueness too",
+        ),
+        ("anything else", Answer.PARTLY, "the questions disagree"),
+    )
 
 
 COUNTED = {
@@ -423,31 +506,33 @@ class Conclusion:
         answer: to whether attention explains the predictions.
         answers: of the questions that were asked, by rule; one whose texts of two
             predicted classes have different answers says "partly".
-        at_chance: whether the model is not shown to be better than guessing.
+        at_chance: whether the gate does not say yes.
         is_nothing: whether attention surely has no effect.
+        asked: of what kind of model it is.
     """
 
     answer: Answer
     answers: Mapping[str, Answer]
     at_chance: bool = False
     is_nothing: bool = False
+    asked: Asked = CLASSIFIERS
 
     @property
     def missing(self) -> list[str]:
         """The decisive questions that were not asked."""
-        return [rule for rule in DECISIVE if rule not in self.answers]
+        return [rule for rule in self.asked.decisive if rule not in self.answers]
 
     @property
     def why(self) -> str:
         """The reason for the verdict, where counting answers does not give it; else empty."""
         if self.at_chance:
-            return "the model is not shown to be better than guessing"
+            return self.asked.closed[0]
         if self.is_nothing:
             return "attention has no effect on the output"
         if self.missing and self.answer == Answer.CANNOT_SAY:
             return f"a verdict also needs {names_of(self.missing)}"
         beside = (
-            QUESTIONS[rule].beside_yes
+            EVERY_QUESTION[rule].beside_yes
             for rule, said in self.answers.items()
             if self.answer == Answer.YES and said in (Answer.NO, Answer.PARTLY)
         )
@@ -463,7 +548,8 @@ class Conclusion:
             rules = self.saying(answer)
             names = f" ({names_of(rules)})" if by_name else ""
             said += [f"{len(rules)} {word}{names}"] if rules else []
-        return f"{len(self.answers)} of {len(QUESTIONS)} questions asked: {', '.join(said)}"
+        n = len(self.asked.questions)
+        return f"{len(self.answers)} of {n} questions asked: {', '.join(said)}"
 
     def saying(self, answer: Answer) -> list[str]:
         """The questions with an answer, in their order."""
@@ -471,23 +557,24 @@ class Conclusion:
 
 
 def conclude(findings: Sequence[Finding]) -> Conclusion:
-    """The verdict from the findings, by ``COMBINATIONS``.
+    """The verdict from the findings, by :func:`combinations_of`.
 
     Where a question is open the verdict is what it would be with any answer to it; where
     that differs, "cannot say", or the "mostly" that is sure.
     """
-    accuracy = [f for f in findings if f.rule == "accuracy" and f.n]
-    at_chance = any(f.answer != Answer.YES for f in accuracy)
-    found = {rule: [f for f in findings if f.rule == rule] for rule in QUESTIONS}
+    asked = asked_by(f.rule for f in findings)
+    gate = [f for f in findings if f.rule == asked.gate and f.n]
+    at_chance = any(f.answer != Answer.YES for f in gate)
+    found = {rule: [f for f in findings if f.rule == rule] for rule in asked.questions}
     answers = {rule: _joint(f.answer for f in fs) for rule, fs in found.items() if fs}
-    is_nothing = bool(found[EFFECT]) and all(f.is_nothing for f in found[EFFECT])
+    is_nothing = any(fs and all(f.is_nothing for f in fs) for fs in found.values())
     if at_chance or not answers:
         answer = Answer.CANNOT_SAY
     elif is_nothing:
         answer = Answer.NO
     else:
-        answer = overall(answers)
-    return Conclusion(answer, answers, at_chance, is_nothing)
+        answer = overall(answers, asked)
+    return Conclusion(answer, answers, at_chance, is_nothing, asked)
 
 
 def _joint(answers: Iterable[Answer]) -> Answer:
@@ -496,7 +583,7 @@ def _joint(answers: Iterable[Answer]) -> Answer:
     return said.pop() if len(said) == 1 else Answer.PARTLY if said else Answer.CANNOT_SAY
 
 
-def overall(answers: Mapping[str, Answer]) -> Answer:
+def overall(answers: Mapping[str, Answer], asked: Asked = CLASSIFIERS) -> Answer:
     """One answer from those of the questions, by rule.
 
     >>> yes, no, unknown = Answer.YES, Answer.NO, Answer.CANNOT_SAY
@@ -510,7 +597,7 @@ def overall(answers: Mapping[str, Answer]) -> Answer:
     """
     open_ones = [rule for rule, a in answers.items() if a == Answer.CANNOT_SAY]
     possible = {
-        _decided({**answers, **dict(zip(open_ones, chosen, strict=True))})
+        _decided({**answers, **dict(zip(open_ones, chosen, strict=True))}, asked)
         for chosen in itertools.product(GRADES, repeat=len(open_ones))
     }
     if len(possible) == 1:
@@ -524,15 +611,15 @@ def overall(answers: Mapping[str, Answer]) -> Answer:
     return Answer.CANNOT_SAY
 
 
-def _decided(answers: Mapping[str, Answer]) -> Answer:
+def _decided(answers: Mapping[str, Answer], asked: Asked) -> Answer:
     """The verdict where no question that was asked is open."""
-    if all(answers.get(rule) == Answer.NO for rule in RANKINGS):
+    if all(answers.get(rule) == Answer.NO for rule in asked.rankings):
         return Answer.NO
-    if any(rule not in answers for rule in DECISIVE):
+    if any(rule not in answers for rule in asked.decisive):
         return Answer.CANNOT_SAY
-    if all(answers[rule] == Answer.YES for rule in DECISIVE):
+    if all(answers[rule] == Answer.YES for rule in asked.decisive):
         return Answer.YES
-    if answers[EFFECT] == Answer.NO:
+    if Answer.NO in (answers[rule] for rule in asked.effects):
         return Answer.MOSTLY_NO
     said = list(answers.values())
     for answer, mostly in (

@@ -73,8 +73,16 @@ PARTS = {
         "the start or the end of the answer",
     ),
     "words": ("masked words", "the predicted word", "the likeliest masked word"),
+    "answer": (
+        "the answer's tokens",
+        "the answer",
+        "the token that is likeliest at some place of the answer",
+    ),
 }
 """By kind: what the parts are, what is said of one, what may flip."""
+
+
+LOWER_BOUND = "; a lower bound, since unlikely tokens are counted together"
 
 
 def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
@@ -102,6 +110,7 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
         return Words(kind, name)
     parts, said, decision = PARTS[kind]
     aside = f" (mean over {parts})"
+    bound = LOWER_BOUND if kind == "answer" else ""
     return Words(
         kind,
         name,
@@ -109,9 +118,9 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
         f"{decision} does.",
         said=said,
         decision=decision,
-        distance=f"total variation, averaged over {parts}",
-        measured=f"total variation distance, 0 to 1, averaged over {parts}",
-        moves="the output, 0 to 1",
+        distance=f"total variation, averaged over {parts}{bound}",
+        measured=f"total variation distance, 0 to 1, averaged over {parts}{bound}",
+        moves="output or log-odds, 0 to 1" if kind == "answer" else "the output, 0 to 1",
         aside=aside,
         likely=f"top probability{aside}",
     )

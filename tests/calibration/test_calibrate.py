@@ -13,6 +13,7 @@ from hf_attnprobe import AttnProbeError, CalibrationOptions, calibrate
 from hf_attnprobe.auditing.control import DRAWS
 from hf_attnprobe.calibration import report
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.calibration.decoders import DECODERS
 from hf_attnprobe.plain_data import plain
 from hf_attnprobe.reports.document import written
 from hf_attnprobe.statistics import known_truth
@@ -20,6 +21,7 @@ from hf_attnprobe.statistics.verdicts import RULES
 
 
 STORED = Path(__file__).with_name("quick.json")
+OF_DECODERS = Path(__file__).with_name("quick_decoders.json")
 ROOT = Path(__file__).parents[2]
 TABLES = (report.by_rule, report.by_construct, report.by_texts)
 
@@ -42,6 +44,11 @@ def test_the_small_table_is_the_stored_one(constructs):
     stored = json.loads(STORED.read_text())
     found = calibrate(options=CalibrationOptions(quick=True, constructs=constructs or None))
     assert told(found) == {name: stored[name] for name in constructs or stored}
+
+
+def test_the_small_table_of_language_models_is_the_stored_one():
+    found = calibrate(options=CalibrationOptions(quick=True, decoders=True))
+    assert told(found) == json.loads(OF_DECODERS.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +165,8 @@ def test_the_command_prints_the_tables(cli, tmp_path):
 
 def test_the_page_is_made_of_what_comes_with_the_package():
     page = (ROOT / "docs" / "calibration.md").read_text()
-    assert page == report.measured().to_markdown()
+    parts = [report.measured(decoders=decoders).to_markdown() for decoders in (False, True)]
+    assert page == "\n".join(parts)
 
 
 def test_the_html_page_has_every_table_and_reason():
@@ -176,6 +184,25 @@ def test_what_comes_with_the_package_is_of_these_rules_and_constructs():
     assert measured.thresholds == {key: (RULES[key].partly, RULES[key].yes) for key in report.ASKED}
     asked = {n for n, kind in CONSTRUCTS.items() if kind.sizes(measured.texts)}
     assert {cell.construct for cell in measured.cells} == asked
+    of_answers = report.measured(decoders=True)
+    assert {cell.construct for cell in of_answers.cells} == {*DECODERS}
+    assert of_answers.thresholds == {
+        key: (RULES[key].partly, RULES[key].yes) for key in report.ASKED_OF_ANSWERS
+    }
+
+
+@pytest.mark.parametrize("rule", report.ASKED_OF_ANSWERS)
+def test_thresholds_of_language_models_are_by_the_procedure(rule):
+    """At most 1 in 20 models of any kind with the truth no exceed them; some do one step lower."""
+    measured = report.measured(decoders=True)
+    most = [c for c in measured.cells if c.n == measured.texts[-1] and c.rule == rule]
+    lows = [c for c in most if c.truth is False]
+    for cell in lows:
+        wrong = sum(k for a, k in cell.answers.items() if report.outcome_of(a, False) == "wrong")
+        assert wrong <= measured.draws / 20
+    if rule != "passage":
+        step_lower = RULES[rule].partly - 0.05
+        assert max(c.mean + 2 * c.sd for c in lows) > step_lower
 
 
 def test_an_audit_finds_the_row_of_its_number_of_texts():
@@ -186,8 +213,12 @@ def test_an_audit_finds_the_row_of_its_number_of_texts():
         assert known_truth.row_of(rule, sizes[-1] + 1).n == sizes[-1]
         assert known_truth.row_of(rule).sentence.startswith("Of models whose truth")
     assert known_truth.row_of("head_effect") is None
+    assert known_truth.row_of("mediated") is None
+    most = report.measured(decoders=True).texts[-1]
+    assert known_truth.row_of("mediated", decoders=True).n == most
 
 
 if __name__ == "__main__":
-    made = told(calibrate(options=CalibrationOptions(quick=True)))
-    STORED.write_text(json.dumps(made, indent=1) + "\n")
+    for decoders, file in ((False, STORED), (True, OF_DECODERS)):
+        made = told(calibrate(options=CalibrationOptions(quick=True, decoders=decoders)))
+        file.write_text(json.dumps(made, indent=1) + "\n")

@@ -1,0 +1,160 @@
+"""How much each unit of a text counts, from outputs without some of its units.
+
+A game gives every set of units that is gone a number: how far an output falls without
+them. Of few units all sets can be run (:func:`~hf_attnprobe.functional.aopc.subsets`),
+which gives exact Shapley values; of many a random half is taken away again and again,
+and a linear model is fitted to what is left.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.functional.rank import wins
+from hf_attnprobe.functional.similarity import pearson
+
+
+def shapley_values(drops: Tensor) -> Tensor:
+    """Each unit's fall of the output, averaged over all orders in which units may leave.
+
+    φ_i = Σ_S |S|! (n − |S| − 1)! / n! · (drop(S ∪ i) − drop(S)) over the sets S without i
+    (Shapley 1953). They add up to the drop without any unit.
+
+    Args:
+        drops: [2^units, batch], numbered as in :func:`~hf_attnprobe.functional.aopc.subsets`.
+            A unit that a text does not have changes nothing, and gets 0.
+
+    Returns:
+        [batch, units].
+
+    >>> shapley_values(torch.tensor([[0.0], [1.0], [0.0], [3.0]])).tolist()
+    [[2.0, 1.0]]
+    """
+    n_units = len(drops).bit_length() - 1
+    sets = torch.arange(len(drops), device=drops.device)
+    sizes = sum(((sets >> unit) & 1 for unit in range(n_units)), torch.zeros_like(sets))
+    by_size = [1 / (n_units * math.comb(n_units - 1, size)) for size in range(n_units)]
+    weights = torch.tensor([*by_size, 0.0], dtype=drops.dtype, device=drops.device)[sizes]
+    values = []
+    for unit in range(n_units):
+        without = sets[(sets >> unit) & 1 == 0]
+        gained = drops[without | 1 << unit] - drops[without]
+        values.append(weights[without] @ gained)
+    return torch.stack(values, -1)
+
+
+def smallest_set(holds: Tensor) -> Tensor:
+    """The number of units in the smallest set of which something holds.
+
+    Args:
+        holds: bool [2^units, batch], numbered as in
+            :func:`~hf_attnprobe.functional.aopc.subsets`; of the empty set it does not hold.
+
+    Returns:
+        float64 [batch]; NaN where it holds of no set.
+
+    >>> smallest_set(torch.tensor([[False], [False], [True], [True]])).tolist()
+    [1.0]
+    """
+    sizes = [number.bit_count() for number in range(len(holds))]
+    by_set = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[:, None]
+    least = by_set.where(holds, torch.inf).amin(0)
+    return least.masked_fill(least.isinf(), torch.nan)
+
+
+def logit_of(log_prob: Tensor) -> Tensor:
+    """log p − log(1 − p), the scale on which ContextCite fits.
+
+    A probability next to 1 counts as one rounding below it.
+
+    >>> round(logit_of(torch.tensor(0.8, dtype=torch.float64).log()).item(), 4)
+    1.3863
+    """
+    rounding = torch.finfo(log_prob.dtype).eps
+    other = (-torch.expm1(log_prob)).clamp_min(rounding)
+    return log_prob - other.log()
+
+
+def lasso(kept: Tensor, outputs: Tensor, penalty: float = 0.01, *, n_rounds: int = 1000) -> Tensor:
+    """Weights of units by LASSO on random sets of them (ContextCite, Cohen-Wang et al. 2024).
+
+    Minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over standardised columns, as in the
+    authors' code, one coordinate after the other until none moves.
+
+    Args:
+        kept: bool [masks, units], the units that stay.
+        outputs: [masks], such as :func:`logit_of` per answer token.
+        penalty: on the weights of the standardised columns.
+
+    Returns:
+        [units], on the columns' own scale; 0 of a unit that all masks treat alike.
+    """
+    columns = kept.to(outputs.dtype)
+    scale = columns.std(0, unbiased=False)
+    varies = scale > 0
+    columns = (columns - columns.mean(0)) / scale.masked_fill(~varies, 1)
+    products = columns.T @ columns / len(columns)
+    wanted = columns.T @ (outputs - outputs.mean()) / len(columns)
+    weights = torch.zeros_like(wanted)
+    for _ in range(n_rounds):
+        before = weights.clone()
+        for unit in varies.nonzero().flatten().tolist():
+            rest = wanted[unit] - products[unit] @ weights + weights[unit]
+            weights[unit] = rest.sign() * (rest.abs() - penalty).clamp_min(0)
+        if (weights - before).abs().max() <= 1e-12 * weights.abs().max():
+            break
+    return weights / scale.masked_fill(~varies, 1)
+
+
+def ridge(columns: Tensor, outputs: Tensor, penalty: float = 1.0) -> Tensor:
+    """Weights of columns by least squares with ``penalty · n · ‖w‖²``, columns standardised.
+
+    AT2 (Cohen-Wang et al. 2025) learns one weight per head so that the sum of heads'
+    attention to the units that stay follows the output. Its code climbs the correlation;
+    this is the closed form of the same regression. Columns and outputs are centred by
+    text before, see :func:`of_text`.
+
+    Args:
+        columns: [rows, heads].
+        outputs: [rows].
+
+    Returns:
+        [heads], on the columns' own scale.
+    """
+    scale = columns.square().mean(0).sqrt()
+    scale = scale.masked_fill(scale == 0, 1)
+    columns = columns / scale
+    n_rows, n_heads = columns.shape
+    products = columns.T @ columns / n_rows
+    eye = torch.eye(n_heads, dtype=columns.dtype, device=columns.device)
+    return torch.linalg.solve(products + penalty * eye, columns.T @ outputs / n_rows) / scale
+
+
+def of_text(attention: Tensor, kept: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """A text's rows for :func:`ridge`: attention to the units that stay, and the outputs.
+
+    Args:
+        attention: [heads, units].
+        kept: bool [masks, units].
+        outputs: [masks].
+
+    Returns:
+        [masks, heads] and [masks], both centred: texts differ in level.
+    """
+    columns = kept.to(attention.dtype) @ attention.T
+    return columns - columns.mean(0), outputs - outputs.mean()
+
+
+def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
+    """Spearman's rank correlation, ties with their mean rank; [..., keys] -> [...].
+
+    Of predicted and true outputs over random sets of units it is the linear datamodeling
+    score (LDS; Park et al. 2023, as in ContextCite).
+
+    >>> a, mask = torch.tensor([1.0, 2.0, 9.0]), torch.ones(3).bool()
+    >>> round(spearman(a, a.log(), mask).item(), 6)
+    1.0
+    """
+    first, second = (wins(values.double(), mask).double() for values in (a, b))
+    return pearson(first, second, mask)

@@ -1,0 +1,388 @@
+"""Units of a passage against loops over texts, units and sets of a constructed language model."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau, spearmanr
+
+from hf_attnprobe.attention_model import KNOCKOUTS, Site
+from hf_attnprobe.calibration.constructs import Role
+from hf_attnprobe.calibration.decoders import (
+    DECODERS,
+    HELD,
+    READ,
+    ConstructedDecoder,
+    Knobs,
+    batch_of_passages,
+    draw_decoder,
+)
+from hf_attnprobe.faithfulness.knockout import knocked_out, knockout, mediated_shares
+from hf_attnprobe.faithfulness.options import Knockout, Sources
+from hf_attnprobe.faithfulness.sources import (
+    HELD_OUT,
+    MASKS,
+    masked_outputs,
+    shapley,
+    sources,
+)
+from hf_attnprobe.functional.attribution import lasso
+
+
+KNOBS = Knobs(
+    roles=(Role(share=0.4), Role(share=0.2, worth=0.5, side="any")),
+    around=1.0,
+    shared=0.3,
+    known=0.5,
+    value_noise=0.2,
+    n_units=(2, 7),
+)
+SITE = Site()
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return draw_decoder("by hand", KNOBS, seed=1, n_texts=12)
+
+
+@pytest.fixture(scope="module")
+def observation(drawn):
+    return drawn.adapter.observe(drawn.batch)
+
+
+def texts_of(batch):
+    """Each text's numbers without padding: scores, values, lengths, answer."""
+    for row, real in enumerate(batch.inputs["is_unit"]):
+        scores, values, lengths = (
+            batch.inputs[name][row, real].numpy() for name in ("scores", "values", "lengths")
+        )
+        yield scores, values, lengths, int(batch.labels[row])
+
+
+def weights_of(scores):
+    odds = np.exp(scores - scores.max()) if len(scores) else scores
+    return READ * odds / odds.sum() if len(scores) else scores
+
+
+def probs_by_hand(weights, values, answer):
+    """The formula of the module's docstring, unit by unit."""
+    gain = KNOBS.gain
+    logits = np.zeros(KNOBS.n_answers)
+    for weight, value in zip(weights, values, strict=True):
+        logits += gain * weight / READ * (1 - KNOBS.shared) * value
+        for other in values:
+            logits += gain * weight / READ * KNOBS.shared * other
+        logits += KNOBS.around / KNOBS.total_evidence * value
+    logits[answer] += KNOBS.known
+    odds = np.exp(logits - logits.max())
+    return odds / odds.sum()
+
+
+def log_p(scores, values, answer, units=None):
+    """Of the answer to some of the units, all by default."""
+    units = range(len(scores)) if units is None else units
+    some = [*units]
+    return math.log(probs_by_hand(weights_of(scores[some]), values[some], answer)[answer])
+
+
+def effects_of(scores, values, answer):
+    whole = log_p(scores, values, answer)
+    everything = range(len(scores))
+    return np.array(
+        [whole - log_p(scores, values, answer, {*everything} - {u}) for u in everything]
+    )
+
+
+def at(values, row, n):
+    return values[row, :n].numpy()
+
+
+# --- the constructed model -----------------------------------------------------------------
+
+
+def test_the_constructed_model_is_its_formula(drawn, observation):
+    for row, (scores, values, lengths, answer) in enumerate(texts_of(drawn.batch)):
+        n = len(scores)
+        weights = weights_of(scores)
+        np.testing.assert_allclose(at(observation.read(SITE), row, n), weights)
+        np.testing.assert_allclose(
+            observation.probs[row], probs_by_hand(weights, values, answer), atol=1e-12
+        )
+        assert drawn.adapter.unit_lengths(observation)[row, :n].tolist() == lengths.tolist()
+    held = observation.read(SITE)[:, -len(HELD) :]
+    torch.testing.assert_close(held, torch.tensor(HELD, dtype=held.dtype).expand_as(held))
+
+
+def test_the_identity_edit_changes_nothing(observation):
+    model = observation.model
+    same = model.replay(observation, {0: observation.attention[0][None]})
+    assert torch.equal(same[0], observation.probs)
+    kept = {0: torch.ones(1, len(observation.probs), 1, 1, 1)}
+    for operator in KNOCKOUTS:
+        after = model.replay_masked(observation, kept, operator=operator)[0]
+        torch.testing.assert_close(after, observation.probs, atol=1e-15, rtol=0)
+
+
+# --- sources ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found(observation):
+    return sources(observation, SITE, Sources(exact_units=6), seed=3)
+
+
+def test_the_gain_is_what_the_passage_adds(drawn, found):
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        gain = log_p(scores, values, answer) - log_p(scores, values, answer, [])
+        assert found.contextual_gain[row] == pytest.approx(gain)
+        whole = probs_by_hand(weights_of(scores), values, answer)
+        assert found.answer_is_greedy[row] == (whole.argmax() == answer)
+        assert found.passage_share[row] == pytest.approx(READ)
+        assert found.sink_share[row] == pytest.approx(HELD[-1])
+
+
+def test_the_source_is_the_unit_that_costs_most(drawn, found):
+    for row, (scores, values, lengths, answer) in enumerate(texts_of(drawn.batch)):
+        effects = effects_of(scores, values, answer)
+        n = len(scores)
+        source = effects.argmax()
+        if effects.max() <= 0:
+            assert all(hit[row].isnan() for hit in found.source_found.values())
+            continue
+        assert found.source_found["attention"][row] == (scores.argmax() == source)
+        longest = lengths == lengths.max()
+        assert found.source_found["length"][row] == pytest.approx(longest[source] / longest.sum())
+        assert found.source_found["chance"][row] == pytest.approx(1 / n)
+        assert found.source_found["deletion"][row] == 1
+
+
+def test_orders_are_compared_where_there_are_more_than_four_units(drawn, found):
+    seen = set()
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        tau, agreement = (x["attention"][row] for x in (found.source_tau, found.source_agreement))
+        seen.add(len(scores) > 4)
+        if len(scores) <= 4:
+            assert tau.isnan() and agreement.isnan()
+            continue
+        effects = effects_of(scores, values, answer)
+        assert tau == pytest.approx(kendalltau(scores, effects).statistic)
+        pairs = itertools.combinations(range(len(scores)), 2)
+        agreed = total = 0.0
+        for i, j in pairs:
+            difference = effects[i] - effects[j]
+            total += abs(difference)
+            agreed += difference * np.sign(scores[i] - scores[j])
+        assert agreement == pytest.approx(agreed / total)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_drops_are_of_the_first_units(drawn, found, k):
+    drops = getattr(found, f"drop_of_top_{k}")
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        n = len(scores)
+        if n <= k:
+            assert drops["attention"][row].isnan() and drops["random"][row].isnan()
+            continue
+        whole = log_p(scores, values, answer)
+        for name, order in (
+            ("attention", scores),
+            ("deletion", effects_of(scores, values, answer)),
+        ):
+            kept = np.argsort(-order)[k:]
+            expected = whole - log_p(scores, values, answer, kept)
+            assert drops[name][row] == pytest.approx(expected)
+        some = [
+            whole - log_p(scores, values, answer, kept)
+            for kept in itertools.combinations(range(n), n - k)
+        ]
+        assert min(some) - 1e-9 <= drops["random"][row] <= max(some) + 1e-9
+
+
+def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(drawn, observation, found):
+    values_of = shapley(observation, 6)
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        n = len(scores)
+        if n > 6:
+            assert found.smallest_set[row].isnan() and values_of[row].isnan().all()
+            continue
+        whole = log_p(scores, values, answer)
+        expected = np.zeros(n)
+        orders = list(itertools.permutations(range(n))) if n <= 5 else []
+        for order in orders:
+            left, before = list(range(n)), whole
+            for unit in order:
+                left.remove(unit)
+                after = log_p(scores, values, answer, left)
+                expected[unit] += before - after
+                before = after
+        if orders:
+            np.testing.assert_allclose(at(values_of, row, n), expected / len(orders), atol=1e-9)
+        said = probs_by_hand(weights_of(scores), values, answer).argmax()
+        sizes = []
+        for size in range(1, n + 1):
+            for gone in itertools.combinations(range(n), size):
+                kept = [u for u in range(n) if u not in gone]
+                weights = weights_of(scores[kept])
+                if probs_by_hand(weights, values[kept], answer).argmax() != said:
+                    sizes.append(size)
+        assert found.no_smallest_set[row] == (not sizes)
+        if sizes:
+            assert found.smallest_set[row] == min(sizes)
+
+
+def test_masks_fit_contextcite_and_score_every_ranking(drawn, observation):
+    n_masks, n_held = 64, 20
+    found = sources(
+        observation, SITE, Sources(exact_units=0, masks=n_masks, held_out=n_held), seed=5
+    )
+    assert found.smallest_set is None
+    assert found.lds.keys() == {"attention", "length", "deletion", "contextcite"}
+    fitted, outputs = masked_outputs(observation, n_masks, MASKS, 5)
+    kept, held = masked_outputs(observation, n_held, HELD_OUT, 5)
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        n = len(scores)
+        p = np.array(
+            [math.exp(log_p(scores, values, answer, np.flatnonzero(m))) for m in kept[:, row, :n]]
+        )
+        np.testing.assert_allclose(held[:, row], np.log(p / (1 - p)))
+        summed = kept[:, row, :n].double().numpy() @ weights_of(scores)
+        expected = spearmanr(summed, np.log(p / (1 - p))).statistic
+        np.testing.assert_allclose(found.lds["attention"][row], expected, atol=1e-9)
+        fit = lasso(fitted[:, row, :n], outputs[:, row])
+        summed = kept[:, row, :n].double() @ fit
+        expected = spearmanr(summed, held[:, row]).statistic
+        np.testing.assert_allclose(found.lds["contextcite"][row], expected, atol=1e-9)
+    assert not torch.equal(fitted[:n_held], kept)
+
+
+def test_marked_units_are_found_or_not(drawn, observation):
+    marked = torch.zeros_like(drawn.batch.content_mask)
+    marked[:, 0] = True
+    marked[3] = False
+    batch = replace(drawn.batch, rationale=marked)
+    found = sources(replace(observation, batch=batch, memory={}), SITE, Sources(exact_units=0))
+    hits = found.marked_found["attention"]
+    assert hits[3].isnan()
+    for row, (scores, *_) in enumerate(texts_of(drawn.batch)):
+        if row != 3:
+            assert hits[row] == (scores.argmax() == 0)
+
+
+def test_a_text_alone_is_measured_as_in_a_batch(drawn, found):
+    """Random units and masks are drawn by text, and padding changes nothing."""
+    for row, passage in enumerate(texts_of(drawn.batch)):
+        scores, values, lengths, answer = passage
+        one = {"scores": scores, "values": values, "lengths": lengths}
+        batch = batch_of_passages(drawn.adapter, [one], [answer])
+        alone = drawn.adapter.observe(replace(batch, example_ids=(row,)))
+        again = sources(alone, SITE, Sources(exact_units=6), seed=3)
+        for name in ("drop_of_top_1", "source_found", "source_agreement", "shapley_agreement"):
+            of_all = getattr(found, name)
+            for key, value in (getattr(again, name) or {}).items():
+                np.testing.assert_allclose(value[0], of_all[key][row], atol=1e-12)
+
+
+# --- knockout --------------------------------------------------------------------------------
+
+
+def knocked_by_hand(scores, values, answer, unit, operator):
+    weights = weights_of(scores)
+    weights[unit] = 0
+    if operator == "renormalised":
+        weights = weights / (weights.sum() + sum(HELD))
+    return probs_by_hand(weights, values, answer)
+
+
+@pytest.mark.parametrize("operator", KNOCKOUTS)
+def test_knockout_sets_a_units_cells_to_zero(drawn, observation, operator):
+    lost, moved = knocked_out(observation, SITE, operator)
+    result = knockout(observation, SITE)
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        n = len(scores)
+        whole = probs_by_hand(weights_of(scores), values, answer)
+        after = [knocked_by_hand(scores, values, answer, u, operator) for u in range(n)]
+        expected = np.array([math.log(whole[answer] / p[answer]) for p in after])
+        np.testing.assert_allclose(at(lost, row, n), expected, atol=1e-9)
+        distances = [np.abs(p - whole).sum() / 2 for p in after]
+        np.testing.assert_allclose(at(moved, row, n), distances, atol=1e-9)
+        assert lost[row, n:].abs().max() == 0
+        assert result.largest_knockout[operator][row] == pytest.approx(expected.max())
+        assert result.largest_knockout_tvd[operator][row] == pytest.approx(max(distances))
+        if expected.max() > 0:
+            hit = scores.argmax() == expected.argmax()
+            assert result.knockout_found[operator][row] == hit
+
+
+def test_the_mediated_share_is_of_the_units_that_matter_and_never_clipped(drawn, observation):
+    options = Knockout(least_effect=0.2)
+    result = knockout(observation, SITE, options)
+    shares = mediated_shares(observation, SITE, 0.2)
+    seen = set()
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        n = len(scores)
+        whole = log_p(scores, values, answer)
+        effects = effects_of(scores, values, answer)
+        lost = np.array(
+            [
+                whole - math.log(knocked_by_hand(scores, values, answer, u, "renormalised")[answer])
+                for u in range(n)
+            ]
+        )
+        matters = effects >= 0.2
+        assert result.units_that_matter[row] == matters.sum()
+        seen.add(bool(matters.any()))
+        if matters.any():
+            expected = lost[matters].sum() / effects[matters].sum()
+            assert result.mediated_share[row] == pytest.approx(expected)
+            np.testing.assert_allclose(at(shares, row, n)[matters], (lost / effects)[matters])
+        else:
+            assert result.mediated_share[row].isnan()
+        assert np.isnan(at(shares, row, n)[~matters]).all()
+    assert seen == {True, False}
+
+
+def test_units_within_the_noise_of_deleting_do_not_matter(observation):
+    """A model whose positions matter: what the gap changes is noise."""
+
+    class Positions(ConstructedDecoder):
+        def erase_inputs(self, observation, erased, *, by="deletion"):
+            probs = super().erase_inputs(observation, erased, by=by)
+            return probs if by == "deletion" else observation.probs.expand_as(probs)
+
+    model = Positions(KNOBS)
+    noisy = model.observe(observation.batch)  # with a gap nothing is lost: all is noise
+    assert knockout(noisy, SITE).mediated_share.isnan().all()
+
+
+# --- the kinds of the calibration --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_truths_are_what_the_formula_says(name):
+    """By brute force: where the weight lies, what deleting does, what other weights do."""
+    kind = DECODERS[name]
+    drawn = kind.draw(name, seed=4, n_texts=60)
+    observation = drawn.adapter.observe(drawn.batch)
+    attention = observation.read(SITE)[:, : -len(HELD)]
+    values = drawn.batch.inputs["values"]
+    own = values.gather(-1, drawn.batch.labels[:, None, None].expand(*values.shape[:2], 1))[..., 0]
+    truths = {rule: truth.holds for rule, truth in kind.truths.items()}
+    on_key = (attention.argmax(-1) == own.argmax(-1)).double().mean()
+    if truths.get("source") is not None and name != "decoder, long units":
+        assert (on_key > 0.9) == truths["source"]
+    gain = sources(observation, SITE, Sources(exact_units=0)).contextual_gain.mean()
+    assert (gain > 0.1) == truths["passage"]
+    shuffled = observation.attention[0][None].clone()
+    for row, real in enumerate(drawn.batch.content_mask):
+        shuffled[0, row, 0, 0, real] = shuffled[0, row, 0, 0, real].flip(-1)
+    after = drawn.adapter.replay(observation, {0: shuffled})[0]
+    moved = (after - observation.probs).abs().sum(-1) / 2
+    if "exchange" in truths:
+        assert (moved.mean() > 0.1) == truths["exchange"]
+    if "mediated" in truths:
+        share = knockout(observation, SITE).mediated_share.nanmean()
+        assert (share > 0.5) == truths["mediated"]
