@@ -85,8 +85,8 @@ class AuditOptions(Options):
     control: Control = option(
         "auto",
         "yardstick on which the same tests run: attention at other tokens, weights randomised, "
-        "the model untrained; of language models another passage (foreign, by default) or "
-        "another answer in it (conflict)",
+        "the model untrained; of language models another passage (foreign) or another answer "
+        "in it (conflict)",
     )
     control_draws: int | None = option(
         None,
