@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from hf_attnprobe.training.trainer import TrainedClassifier
 
 MARK = "demo.json"  # says that everything in a folder is a demo's
+N_QUESTIONS = 60
+TEMPLATE = "{context}\n\n{question}"
 WIDTH = 64  # of word vectors and encoder
 BATCH_SIZE = 128
 
@@ -41,6 +43,9 @@ class DemoOptions(Options):
         "generated texts; two thirds train, a sixth is audited",
         at_least=1,
         at_most=10_000_000,
+    )
+    language_model: bool = option(
+        False, "train a small decoder that answers from passages, in place of the classifier"
     )
     epochs: int = option(6, "epochs of the training", at_least=1, at_most=100_000)
     seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)
@@ -102,6 +107,42 @@ def demo(
             progress=progress,
         )
     return report, rationale_scores(model, tokenizer, data["test"]), metrics
+
+
+def demo_language_model(
+    output_dir: str | Path = "attnprobe-demo", *, seed: int = 0, progress: bool = True
+) -> "tuple[Report, dict[str, float]]":
+    """Trains a small decoder to answer from passages and audits it.
+
+    What every answer rests on is known: one record of the passage, see
+    :mod:`hf_attnprobe.data.synthetic`.
+
+    Args:
+        output_dir, progress: as for :func:`demo`.
+        seed: of weights, passages and questions.
+
+    Returns:
+        report: of the audit.
+        metrics: shares in [0, 1]: of questions whose answer greedy decoding says.
+    """
+    from hf_attnprobe.data.answers import Answers
+    from hf_attnprobe.data.synthetic import record_questions
+    from hf_attnprobe.training.decoder import exact_share, train_decoder
+
+    check_one_process("demo")
+    asked = [*record_questions(N_QUESTIONS, seed=seed)]
+    with alone_in(output_dir, MARK) as folder:
+        write_json(folder / MARK, {"language_model": True, "seed": seed})
+        shutil.rmtree(folder / "audit", ignore_errors=True)
+        model, tokenizer = train_decoder(folder / "model", seed=seed, progress=progress)
+        report = audit(
+            folder / "model",
+            Answers(asked, units="passage", template=TEMPLATE),
+            options=AuditOptions(seed=seed),
+            output_dir=folder / "audit",
+            progress=progress,
+        )
+    return report, {"exact_answers": exact_share(model, tokenizer, asked)}
 
 
 def _trained(

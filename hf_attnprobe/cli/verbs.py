@@ -27,7 +27,13 @@ from hf_attnprobe.cli.flags import (
 )
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.deception import DeceptionOptions
-from hf_attnprobe.demonstration import DemoOptions, demo, rationale_line, rationale_sentences
+from hf_attnprobe.demonstration import (
+    DemoOptions,
+    demo,
+    demo_language_model,
+    rationale_line,
+    rationale_sentences,
+)
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
 from hf_attnprobe.options import check_path, from_flat
 from hf_attnprobe.partitions.options import WorkOptions
@@ -267,17 +273,27 @@ def add_deceive(parser: argparse.ArgumentParser) -> None:
 
 def run_demo(arguments: dict[str, Any]) -> None:
     """Trains, audits, and prints the report and how well attention finds the rationale."""
-    from hf_attnprobe.auditing.report import place_lines
-
-    folder = Path(arguments["output_dir"])
-    report, found, metrics = demo(folder, options=from_flat(arguments, DemoOptions))
+    folder, options = Path(arguments["output_dir"]), from_flat(arguments, DemoOptions)
     verbose = arguments["verbose"]
+    if options.language_model:
+        report, metrics = demo_language_model(folder, seed=options.seed)
+        show(report.to_text(verbose=verbose), end="\n\n")
+        show(f"greedy decoding answers {metrics['exact_answers']:.0%} of the questions", end="\n\n")
+        _show_demo_places(folder)
+        return
+    report, found, metrics = demo(folder, options=options)
     show(report.to_text(verbose=verbose), end="\n\n")
     if verbose:
         show(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale")
         show("\n".join(f"  {line}" for line in rationale_sentences(found)), end="\n\n")
     else:
         show(rationale_line(found), end="\n\n")
+    _show_demo_places(folder)
+
+
+def _show_demo_places(folder: Path) -> None:
+    from hf_attnprobe.auditing.report import place_lines
+
     show(f"model    {folder / 'model'}")
     show("\n".join(place_lines(folder / "audit")))
 

@@ -28,7 +28,14 @@ Of **pairs**, premises and hypotheses laid out as in SNLI, it is one word in eac
 Either text alone says nothing: with each label, either attribute is equally often each
 of the words. So a model must read both, and the premise in context.
 
-Tokens are lower-case words and marks joined by single spaces, as `build_tokenizer`
+Of **records**, passages for a language model, it is one line:
+
+1. A record is a line of four different words, as in "amber lantern river stone"; no word is
+   in two records of a passage.
+2. Asked is the first word of one record, the answer is its other three. Words are drawn
+   anew for every passage: only this record says what follows.
+
+In reviews and pairs tokens are lower-case words and marks joined by single spaces, as `build_tokenizer`
 splits them.
 """
 
@@ -474,3 +481,48 @@ def _in_splits(examples: "datasets.Dataset") -> "datasets.DatasetDict":
         validation=examples.select(range(n_train, n_train + n_held_out)),
         test=examples.select(range(n_train + n_held_out, len(examples))),
     )
+
+
+# --- records -------------------------------------------------------------------------------------
+
+RECORD_WORDS = (
+    *("amber", "anchor", "barley", "basil", "candle", "cedar", "copper", "coral"),
+    *("ember", "falcon", "fennel", "garnet", "harbour", "hazel", "island", "ivory"),
+    *("juniper", "lantern", "linen", "maple", "marble", "meadow", "olive", "orchard"),
+    *("pebble", "river", "saffron", "silver", "thistle", "velvet", "willow", "winter"),
+)
+RECORD_LENGTH = 4
+
+
+def records(rng: random.Random, n: int) -> list[list[str]]:
+    """Records of a passage, each as its words; at most 8."""
+    words = rng.sample(RECORD_WORDS, RECORD_LENGTH * n)
+    return [words[start : start + RECORD_LENGTH] for start in range(0, len(words), RECORD_LENGTH)]
+
+
+def record_questions(
+    n_examples: int, *, seed: int = 0, fewest: int = 4, most: int = 8
+) -> Iterator[dict[str, Any]]:
+    """Passages of records with a question each; the same arguments give the same.
+
+    Args:
+        n_examples: number of passages.
+        seed: of the random numbers.
+        fewest, most: records of a passage, at most 8.
+
+    Yields:
+        ``example_id``, ``context``, ``question`` (a word), ``answer`` (the three that follow
+        it) and ``source`` (the number of the record that says it, from 0).
+    """
+    rng = random.Random(f"questions {seed}")
+    for example_id in range(n_examples):
+        passage = records(rng, rng.randint(fewest, most))
+        source = rng.randrange(len(passage))
+        key, *said = passage[source]
+        yield {
+            "example_id": example_id,
+            "context": "\n\n".join(map(" ".join, passage)),
+            "question": key,
+            "answer": " ".join(said),
+            "source": source,
+        }

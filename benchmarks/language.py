@@ -1,0 +1,430 @@
+"""What finds the sentence that an answer rests on: planted prompts, a real language model.
+
+    python benchmarks/language.py run MODEL rows.jsonl --prompts 200 [--masks 64]
+    python benchmarks/language.py tell rows.jsonl
+
+Five templates of 8 to 20 sentences, one of which says the answer, at every place. Of each
+prompt a row is kept: what deleting every sentence costs the answer in nats, what knocking out
+its attention from behind costs, the attention of every head, and, with masks, the answer's
+logit without random halves of the sentences (ContextCite, AT2). An interrupted run goes on.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hf_attnprobe.functional.attribution import lasso, logit_of, of_text, ridge
+from scipy.stats import kendalltau, spearmanr
+
+from hf_attnprobe import Answers
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import KNOCKOUTS
+from hf_attnprobe.inference.answers import answered, encode_answers
+from hf_attnprobe.inference.batching import collate
+
+
+PEOPLE = [
+    "Anna Berg",
+    "Tom Hill",
+    "Maria Lopez",
+    "John Reed",
+    "Sara Klein",
+    "Paul Novak",
+    "Lucy Chen",
+    "Omar Farah",
+    "Nina Rossi",
+    "Karl Braun",
+    "Ivan Petrov",
+    "Rosa Diaz",
+    "Hugo Blanc",
+    "Eva Lind",
+    "Max Weber",
+    "Lena Holm",
+    "Emil Varga",
+    "Ruth Cohen",
+    "Amir Khan",
+    "Julia Moreau",
+    "Peter Stone",
+    "Clara Vogel",
+    "Simon Ward",
+    "Helen Park",
+]
+CITIES = [
+    "Oslo",
+    "Madrid",
+    "Cairo",
+    "Lima",
+    "Prague",
+    "Dublin",
+    "Tokyo",
+    "Boston",
+    "Athens",
+    "Vienna",
+    "Paris",
+    "Rome",
+    "Berlin",
+    "Delhi",
+    "Quito",
+    "Seoul",
+    "Lagos",
+    "Havana",
+    "Zurich",
+    "Naples",
+    "Kyoto",
+    "Geneva",
+    "Lisbon",
+    "Warsaw",
+]
+THINGS = [
+    "violin",
+    "lamp",
+    "map",
+    "clock",
+    "mirror",
+    "kettle",
+    "ladder",
+    "basket",
+    "helmet",
+    "blanket",
+    "camera",
+    "statue",
+    "globe",
+    "hammer",
+    "umbrella",
+    "radio",
+    "suitcase",
+    "vase",
+    "carpet",
+    "bicycle",
+    "telescope",
+    "piano",
+    "drum",
+    "compass",
+]
+PLACES = [
+    "attic",
+    "kitchen",
+    "garage",
+    "library",
+    "cellar",
+    "garden",
+    "office",
+    "hallway",
+    "stable",
+    "chapel",
+    "tower",
+    "studio",
+    "bakery",
+    "harbour",
+    "museum",
+    "barn",
+    "theatre",
+    "school",
+    "market",
+    "pharmacy",
+    "cabin",
+    "station",
+    "castle",
+    "workshop",
+]
+COLOURS = [
+    "red",
+    "blue",
+    "green",
+    "yellow",
+    "black",
+    "white",
+    "brown",
+    "grey",
+    "purple",
+    "orange",
+    "pink",
+    "silver",
+    "golden",
+    "violet",
+    "crimson",
+    "ivory",
+    "beige",
+    "amber",
+    "copper",
+    "turquoise",
+    "maroon",
+    "olive",
+    "navy",
+    "lilac",
+]
+NUMBERS = [str(n) for n in range(11, 35)]
+TEMPLATES = (
+    (PEOPLE, CITIES, "{0} lives in {1}.", "Where does {0} live?", "{0} lives in"),
+    (
+        THINGS,
+        PLACES,
+        "The {0} is kept in the {1}.",
+        "Where is the {0} kept?",
+        "The {0} is kept in the",
+    ),
+    (PEOPLE, NUMBERS, "{0} is {1} years old.", "How old is {0}?", "{0} is"),
+    (PEOPLE, THINGS, "{0} bought a new {1}.", "What did {0} buy?", "{0} bought a new"),
+    (
+        THINGS,
+        COLOURS,
+        "The {0} was painted {1}.",
+        "Which colour was the {0} painted?",
+        "The {0} was painted",
+    ),
+)
+
+
+def planted(n: int, tokenizer: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Prompts, each with the number of the sentence that says the answer."""
+    rng = random.Random(seed)
+    for number in range(n):
+        names, values, sentence, question, lead = TEMPLATES[number % len(TEMPLATES)]
+        n_sentences = 8 + number // len(TEMPLATES) % 13
+        chosen = rng.sample(names, n_sentences)
+        said = rng.sample(values, n_sentences)
+        facts = [sentence.format(*pair) for pair in zip(chosen, said, strict=True)]
+        # every place in turn, so that each is met as often
+        source = (number // (len(TEMPLATES) * 13) + 3 * (number // len(TEMPLATES))) % n_sentences
+        context = " ".join(facts)
+        turn = f"{context}\n\n{question.format(chosen[source])}"
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": turn}], tokenize=False, add_generation_prompt=True
+        )
+        yield {
+            "example_id": number,
+            "context": context,
+            "prompt": prompt + lead.format(chosen[source]),
+            "answer": f" {said[source]}",
+            "source": source,
+        }
+
+
+@torch.no_grad()
+def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
+    """All numbers of one prompt; CPU seconds by what they were spent on."""
+    seconds, clock = {}, time.process_time()
+
+    def done(what: str) -> None:
+        nonlocal clock
+        seconds[what], clock = time.process_time() - clock, time.process_time()
+
+    observation = adapter.observe(collate(adapter, [text], 0))
+    n_units = int(observation.batch.content_mask.sum())
+    said = float(adapter.log_prob(observation, observation.probs))
+    done("observed")
+    gone = adapter.log_prob(observation, observation.leave_one_out.transpose(0, 1))[:n_units, 0]
+    done("deletion")
+    each = 1 - torch.eye(n_units, len(observation.batch.mask[0]))[:, None, None, None]
+    layers = range(len(adapter.layers))
+    knocked = {}
+    for operator in KNOCKOUTS:
+        after = adapter.replay_masked(observation, dict.fromkeys(layers, each), operator=operator)
+        knocked[operator] = (said - adapter.log_prob(observation, after)[:, 0]).tolist()
+    done("knockout")
+    row = {
+        "tokens": text.n_tokens,
+        "units": n_units,
+        "log_prob": said,
+        "greedy": bool(adapter.is_greedy(observation)),
+        "gain": said - float(adapter.log_prob(observation, adapter.without_passage(observation))),
+        "lengths": adapter.unit_lengths(observation)[0, :n_units].tolist(),
+        "deletion": (said - gone).tolist(),
+        "knockout": knocked,
+        "attention": [
+            [round(float(w), 7) for w in head[:n_units]]
+            for layer in observation.attention
+            for head in layer[0, :, adapter.answer_rows(observation)].mean(1)
+        ],
+        "sink": float(
+            torch.stack(
+                [
+                    a[0, :, adapter.answer_rows(observation), -1].mean()
+                    for a in observation.attention
+                ]
+            ).mean()
+        ),
+    }
+    if n_masks:
+        drawn = torch.Generator().manual_seed(text.example_id)
+        kept = torch.rand(2 * n_masks, n_units, generator=drawn) < 0.5
+        clock = time.process_time()
+        erased = torch.zeros(len(kept), 1, len(observation.batch.mask[0]), dtype=torch.bool)
+        erased[:, 0, :n_units] = ~kept
+        logits = logit_of(
+            adapter.log_prob(observation, adapter.erase_inputs(observation, erased))[:, 0]
+        )
+        done("masks")
+        row |= {"kept": kept.int().tolist(), "logits": logits.tolist()}
+        order = np.argsort(row["deletion"])[::-1]
+        names = {
+            "deletion": order,
+            "ContextCite": np.argsort(lasso(kept[:n_masks], logits[:n_masks]).numpy())[::-1],
+        }
+        for name, first in names.items():
+            sets = torch.zeros(2, 1, erased.shape[-1], dtype=torch.bool)
+            for k, top in enumerate((1, 3)):
+                sets[k, 0, first[:top].copy()] = True
+            drops = (
+                said - adapter.log_prob(observation, adapter.erase_inputs(observation, sets))[:, 0]
+            )
+            row[f"drop {name}"] = drops.tolist()
+    return row | {"seconds": seconds}
+
+
+def run(name: str, path: Path, n_prompts: int, n_masks: int, part: str) -> None:
+    """Appends a row per prompt to a file."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
+    adapter = wrap(model)
+    rows = list(planted(n_prompts, tokenizer))
+    data = Answers(rows)
+    made = answered(data.examples(), data, tokenizer, adapter, model)
+    texts = {text.example_id: text for text in encode_answers(made).texts}
+    known = (
+        {json.loads(line)["id"] for line in path.read_text().splitlines()}
+        if path.exists()
+        else set()
+    )
+    first, step = map(int, part.split("/"))
+    for row in rows[first::step]:
+        if row["example_id"] in known:
+            continue
+        found = measured(adapter, texts[row["example_id"]], n_masks)
+        with path.open("a") as file:
+            file.write(
+                json.dumps({"id": row["example_id"], "source": row["source"], **found}) + "\n"
+            )
+        print(row["example_id"], {k: round(v, 1) for k, v in found["seconds"].items()}, flush=True)
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean with its bootstrap interval."""
+    array = np.asarray(values, dtype=float)
+    array = array[~np.isnan(array)]
+    draws = np.random.default_rng(0).choice(array, (2000, len(array))).mean(1)
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return f"{array.mean():.3f} [{low:.3f}, {high:.3f}]"
+
+
+def tell(path: Path) -> None:
+    """Prints precision@1, rank correlations, mediated shares, drops and LDS."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    n_layers_heads = np.asarray(rows[0]["attention"]).shape[0]
+    print(
+        f"{len(rows)} prompts, {n_layers_heads} heads, {np.mean([r['tokens'] for r in rows]):.0f} tokens"
+    )
+    print("greedy decoding says the answer:", interval([r["greedy"] for r in rows]))
+    print("contextual gain, nats:", interval([r["gain"] for r in rows]))
+    print("attention on the sink:", interval([r["sink"] for r in rows]))
+    print("chance of precision@1:", interval([1 / r["units"] for r in rows]))
+    heads = [np.asarray(r["attention"]) for r in rows]
+    n_heads = n_layers_heads // 30 if n_layers_heads == 270 else 1
+    scores: dict[str, list[np.ndarray]] = {
+        "deletion": [np.asarray(r["deletion"]) for r in rows],
+        **{f"knockout, {o}": [np.asarray(r["knockout"][o]) for r in rows] for o in KNOCKOUTS},
+        "attention, all heads": [a.mean(0) for a in heads],
+        "attention, last layer": [a[-n_heads:].mean(0) for a in heads],
+        "length": [np.asarray(r["lengths"], dtype=float) for r in rows],
+    }
+    best = _of_the_other_half(heads, rows, n_heads)
+    scores["attention, best layer of the other half"] = best
+    print("\nranking | precision@1 | tau with deletion")
+    for name, values in scores.items():
+        hits = [np.argmax(v) == r["source"] for v, r in zip(values, rows, strict=True)]
+        taus = [kendalltau(v, r["deletion"])[0] for v, r in zip(values, rows, strict=True)]
+        print(f"{name} | {interval(hits)} | {interval(taus)}")
+    for operator in KNOCKOUTS:
+        share = [
+            r["knockout"][operator][r["source"]] / r["deletion"][r["source"]]
+            for r in rows
+            if r["deletion"][r["source"]] > 1
+        ]
+        print(
+            f"mediated share, {operator}, of the source where deletion costs over 1 nat ({len(share)} prompts): {interval(share)}, quartiles {np.quantile(share, (0.25, 0.5, 0.75)).round(2)}"
+        )
+    masked = [(r, a) for r, a in zip(rows, heads, strict=True) if "kept" in r]
+    if not masked:
+        return
+    print(f"\n{len(masked)} prompts with masks")
+    for name in ("deletion", "ContextCite"):
+        for k, top in enumerate((1, 3)):
+            print(f"top-{top} drop, {name}: {interval([r[f'drop {name}'][k] for r, _ in masked])}")
+    for k, top in enumerate((1, 3)):
+        gaps = [r["drop deletion"][k] - r["drop ContextCite"][k] for r, _ in masked]
+        print(f"top-{top} drop, deletion less ContextCite, paired: {interval(gaps)}")
+    _tell_lds(masked)
+
+
+def _of_the_other_half(
+    heads: Sequence[np.ndarray], rows: Sequence[dict[str, Any]], n_heads: int
+) -> list[np.ndarray]:
+    """Attention of the layer that finds the source most often in prompts of the other half."""
+    by_layer = [a.reshape(-1, n_heads, a.shape[-1]).mean(1) for a in heads]
+    hits = np.asarray(
+        [[np.argmax(one) == r["source"] for one in a] for a, r in zip(by_layer, rows, strict=True)]
+    )
+    even = np.asarray([r["id"] % 2 == 0 for r in rows])
+    chosen = {half: int(hits[even != half].mean(0).argmax()) for half in (True, False)}
+    print("best layers (even, odd prompts):", chosen[True], chosen[False])
+    return [a[chosen[bool(e)]] for a, e in zip(by_layer, even, strict=True)]
+
+
+def _tell_lds(masked: Sequence[tuple[dict[str, Any], np.ndarray]]) -> None:
+    """LDS on held-out masks, beside the passes that a method takes."""
+    columns, outputs = [], []
+    for row, attention in masked:
+        kept, logits = torch.tensor(row["kept"]).bool(), torch.tensor(row["logits"]).double()
+        of_row = of_text(torch.tensor(attention).double(), kept, logits)
+        columns.append(of_row[0])
+        outputs.append(of_row[1])
+    n_masks = len(masked[0][0]["kept"]) // 2
+    found: dict[str, list[float]] = {}
+    for k, (row, attention) in enumerate(masked):
+        kept, logits = torch.tensor(row["kept"]).bool(), torch.tensor(row["logits"]).double()
+        others = [j for j in range(len(masked)) if j % 2 != k % 2]
+        weights = ridge(
+            torch.cat([columns[j] for j in others]), torch.cat([outputs[j] for j in others])
+        )
+        scores = {
+            "deletion": torch.tensor(row["deletion"]).double(),
+            "knockout": torch.tensor(row["knockout"]["none"]).double(),
+            "ContextCite": lasso(kept[:n_masks], logits[:n_masks]).double(),
+            "attention, all heads": torch.tensor(attention).double().mean(0),
+            "AT2": weights @ torch.tensor(attention).double(),
+        }
+        for name, values in scores.items():
+            summed = kept[n_masks:].double() @ values
+            found.setdefault(name, []).append(spearmanr(summed, logits[n_masks:])[0])
+    units = np.mean([r["units"] for r, _ in masked])
+    passes = {
+        "deletion": f"{units:.0f} from a cache",
+        "ContextCite": str(n_masks),
+        "AT2": f"1, and {n_masks * 2} per training prompt",
+    }
+    for name, values in found.items():
+        print(f"LDS, {name}: {interval(values)}; passes {passes.get(name, '1')}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("verb", choices=["run", "tell"])
+    parser.add_argument("first")
+    parser.add_argument("rows", type=Path, nargs="?")
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--masks", type=int, default=0)
+    parser.add_argument("--part", default="0/1", help="which prompts, as first/step")
+    given = parser.parse_args()
+    if given.verb == "run":
+        run(given.first, given.rows, given.prompts, given.masks, given.part)
+    else:
+        tell(Path(given.first))
