@@ -16,6 +16,7 @@ TINY = {
     "first_audit": f"--model {{classifier}} {DATA}",
     "heads": f"--model {{bert}} {DATA} --heads 2 --n-permutations 4 --no-peers --memory "
     "--base-words 8 --base-copies 1",
+    "language_speed": "--tokens 40 --behind 6 --memory 60",
     "scale": "40 --folder {out} --per-partition 20",
     "selection_coverage": "--audit {audit} --n-texts 4 --n-samples 3 --n-draws 5",
     "stopping": "--audit {audit} --top 1 --n-orders 2",

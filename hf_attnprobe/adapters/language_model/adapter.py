@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.language_model.passes import PassageState, PromptPasses, held_cache
@@ -51,6 +52,13 @@ from hf_attnprobe.functional.predictions import Prediction
 
 DELETIONS = ("deletion", "gap")
 """How units are left out: the others close up, or keep their positions."""
+DELETION_TOKENS_ON_CPU = 256
+"""Rows of shorter prompts in a pass: more at once take no less time each."""
+MOST_AGAIN = 1 / 4
+"""Of the rows of a prompt in such a pass those that need not run."""
+
+Shorter = tuple[tuple[int, ...], Tensor]
+"""The units that are gone, and the places of the tokens that are left, int [n]."""
 
 
 class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
@@ -398,28 +406,59 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", by), dict)
         gone = (erased & observation.batch.content_mask)[:, 0]
         names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
-        for name in names:
-            if name not in known:
-                known[name] = self._without(observation, name, by) if name else observation.probs
-        return torch.stack([known[name] for name in names])
+        prompt: Prompt = observation.state.prompt
+        shorter: list[Shorter] = []
+        for name in dict.fromkeys(names):
+            left = prompt.left_without(name)
+            if not name or len(left) < prompt.n_answer:  # nothing is gone, or nobody answers
+                known[name] = observation.probs[0]
+            elif name not in known:
+                shorter.append((name, left))
+        for together in self._in_passes(observation, shorter):
+            probs = self._without(observation, [left for _, left in together], by)
+            known.update(zip([name for name, _ in together], probs, strict=True))
+        return torch.stack([known[name] for name in names])[:, None]
 
-    def _without(self, observation: Observation, units: Sequence[int], by: str) -> Tensor:
-        """Probabilities [1, entries] without some units, from the first of their tokens on."""
+    def _in_passes(
+        self, observation: Observation, shorter: Sequence[Shorter]
+    ) -> list[list[Shorter]]:
+        """Prompts that run together: they differ first at about the same place.
+
+        Few tokens at once take the time to read the model's weights.
+        """
+        at_once = self.tokens_per_pass
+        if self.model.device.type == "cpu":
+            at_once = min(at_once, DELETION_TOKENS_ON_CPU)
+        prompt: Prompt = observation.state.prompt
+        passes: list[list[Shorter]] = []
+        for one in sorted(shorter, key=lambda one: prompt.first_change(one[1])):
+            begin = prompt.first_change((passes[-1][0] if passes else one)[1])
+            n_rows = prompt.n_tokens - begin
+            later = prompt.first_change(one[1]) - begin
+            fits = passes and (len(passes[-1]) + 1) * n_rows <= at_once
+            if fits and later <= n_rows * MOST_AGAIN:
+                passes[-1].append(one)
+            else:
+                passes.append([one])
+        return passes
+
+    def _without(self, observation: Observation, left: Sequence[Tensor], by: str) -> Tensor:
+        """Probabilities [n, entries] of shorter prompts, from where the first of them changes on.
+
+        They are padded behind the answer, which no row of theirs sees.
+        """
         state: PassageState = observation.state
-        prompt = state.prompt
-        gone = torch.isin(prompt.unit_ids, torch.tensor(units, device=prompt.ids.device))
-        left = (~gone).nonzero()[:, 0]
-        if len(left) < prompt.n_answer:
-            return observation.probs  # nothing is left that could answer
-        first = 0
+        prompt, first = state.prompt, 0
         if state.keys_values is not None:
-            first = min(int(gone.int().argmax()), int(left[-prompt.n_answer]))
-        positions = left[None, first:]  # before the first that is gone all are left
-        others: dict[str, Any] = {}
+            first = min(prompt.first_change(places) for places in left)
+        places = pad_sequence([some[first:] for some in left], batch_first=True)
+        lengths = torch.tensor([len(some) - first for some in left], device=places.device)
+        others: dict[str, Any] = {"n_padded": places.shape[1] - lengths}
         if by == "gap":
             # without a mask such positions are taken for several packed texts
-            others = {"position_ids": positions, "attention_mask": torch.ones_like(left[None])}
-        ids, cache = prompt.ids[:, positions[0]], held_cache(state.keys_values or (), first)
+            mask = torch.ones_like(places[:, :1]).expand(-1, first + places.shape[1])
+            others |= {"position_ids": places, "attention_mask": mask}
+        ids, cache = prompt.ids[0, places], held_cache(state.keys_values or (), first)
         with in_one_line({"input_ids": ids}):
             scores = self.scores_of(ids, state.kept, cache=cache, others=others)
         return self._probs(observation, scores)

@@ -227,9 +227,11 @@ class PromptPasses(TappedTransformer):
             kept: see :class:`Prefilled`.
             cache: of the tokens before them.
             edit, outputs, tap: see :meth:`logits`.
-            others: further arguments of the model.
+            others: further arguments of the model; ``n_padded``, see :class:`Answer`.
         """
-        arguments = self._arguments(cache, kept.shape[1]) | dict(others or {})
+        others = dict(others or {})
+        n_read = kept.shape[1] + int(others.get("n_padded", kept.new_zeros(1)).max())
+        arguments = self._arguments(cache, n_read) | others
         n_before = 0 if cache is None else cache.get_seq_length()
         inputs = {"input_ids": ids, "kept": kept, **arguments}
         return self.logits(inputs, edit, outputs, tap, n_keys=n_before + ids.shape[1])

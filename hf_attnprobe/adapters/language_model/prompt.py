@@ -3,7 +3,7 @@
 An edit gives units other totals: within a unit the proportions stay those that the pass computes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +73,17 @@ class Prompt:
     def n_rows(self) -> int:
         """Number of rows that tests may move."""
         return self.n_tokens - self.start
+
+    def left_without(self, units: Sequence[int]) -> Tensor:
+        """The places of the tokens that are left without some units, int [n]."""
+        gone = torch.isin(self.unit_ids, torch.tensor(units, device=self.ids.device))
+        return (~gone).nonzero()[:, 0]
+
+    def first_change(self, left: Tensor) -> int:
+        """The first row that differs, or is read, where only tokens at ``left`` are left."""
+        moved = left != torch.arange(len(left), device=left.device)
+        same = int(moved.int().argmax()) if moved.any() else len(left)
+        return min(same, len(left) - self.n_answer)
 
     def columns(self, n_keys: int) -> Columns:
         """The columns of ``n_keys`` keys: one more than tokens where there is an explicit sink."""
@@ -161,11 +172,19 @@ class Answer(TaskHead):
         return logits is not None and logits.dim() == 3
 
     def scores(self, result: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """[batch, tokens · entries], of the last rows; without ``kept`` all logits."""
+        """[batch, tokens · entries], of the last rows; without ``kept`` all logits.
+
+        Behind them are ``n_padded`` rows of padding, int [batch], if any.
+        """
         kept = inputs.get("kept")
         if kept is None:
             return result.logits.flatten(1)
         logits = result.logits[:, -kept.shape[1] :]
+        padded = inputs.get("n_padded")
+        if padded is not None:
+            ends = result.logits.shape[1] - padded[:, None]
+            rows = ends - torch.arange(kept.shape[1], 0, -1, device=ends.device)
+            logits = result.logits.gather(1, rows[..., None].expand_as(logits))
         return scores_of_kept(logits, kept.expand(len(logits), -1, -1)).flatten(1)
 
     def probabilities(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:

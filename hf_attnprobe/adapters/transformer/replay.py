@@ -8,6 +8,7 @@ batch is repeated above the cache.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -109,8 +110,10 @@ class TappedTransformer:
         arguments = self.arguments(inputs)
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
         modules = {} if edit is None and tap is None else self.layout.modules
+        change = edit or untouched
+        editing = tapped(modules, change, first=first, outputs=tap, n_keys=n_keys)
         with (
-            tapped(modules, edit or untouched, first=first, outputs=tap, n_keys=n_keys),
+            editing if modules else nullcontext(),
             resumed(self.layout.blocks if outputs else (), outputs),
         ):
             result = self.model(**arguments)

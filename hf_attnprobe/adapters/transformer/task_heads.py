@@ -300,6 +300,7 @@ OURS = frozenset(
         "reads",
         "slots",
         "kept",
+        "n_padded",
         "known",
         "chosen",
         "whole",
