@@ -395,6 +395,7 @@ class Explainer:
             },
             glued=prompt.glued,
             attention_of=self.attention_of,
+            speaks_for="the answer, in nats",
             around=prompt.around,
             answer=tuple(_decoded(self.tokenizer, [token]) for token in said.tolist()),
             answer_probabilities=_floats(each),

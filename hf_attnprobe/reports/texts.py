@@ -232,4 +232,5 @@ def numbers(text: ShownText) -> Folded:
             Table(["of this text", "number"], of_text, sortable=False),
             Table(["place", "token", *(NAMES.get(name, name) for name in names)], rows, caption),
         ],
+        open=bool(text.around),
     )
