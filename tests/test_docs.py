@@ -18,6 +18,7 @@ import coverage_table
 import hf_attnprobe
 import reference_page
 import rules_table
+import speakers
 import zoo
 from hf_attnprobe import adapters, attention_model, figures, functional
 from hf_attnprobe.cli.verbs import build_parser
@@ -123,7 +124,7 @@ def test_pages_by_hand_are_short():
     generated = {"architectures", "calibration", "datasets", "reference", "verdicts"}
     by_hand = [page for page in PAGES[1:] if Path(page).stem not in generated]
     assert sum(len(read(page).split()) for page in by_hand) <= 13_000
-    assert len(by_hand) <= 11
+    assert len(by_hand) <= 12
 
 
 def test_every_page_is_in_the_index():
@@ -132,7 +133,7 @@ def test_every_page_is_in_the_index():
 
 
 def test_the_readme_is_one_screen():
-    assert len(read("README.md").splitlines()) <= 75
+    assert len(read("README.md").splitlines()) <= 85
 
 
 def test_ci_runs_the_command_of_the_readme():
@@ -156,6 +157,9 @@ SAID = {
 @pytest.mark.parametrize("page", RUN)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if "smollm2" in read(page):
+        chat = speakers.tokenizer()
+        zoo.saved(tmp_path / "smollm2", speakers.llama(chat), chat)
     names = run_python_blocks(page, tmp_path, monkeypatch, SMALLER)
     assert SAID.get(page, "") in capsys.readouterr().out
     if page == "docs/quickstart.md":
