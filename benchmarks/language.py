@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_attnprobe.functional.attribution import lasso, logit_of, of_text, ridge
 from scipy.stats import kendalltau, spearmanr
 
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import KNOCKOUTS
+from hf_attnprobe.functional.attribution import lasso, logit_of, of_text, ridge
 from hf_attnprobe.inference.answers import answered, encode_answers
 from hf_attnprobe.inference.batching import collate
 

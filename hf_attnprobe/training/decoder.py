@@ -126,8 +126,9 @@ def train_decoder(
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=False,
     )
+    model = LlamaForCausalLM(config)
     trainer = PlainTrainer(
-        LlamaForCausalLM(config),
+        model,
         settings,
         train_dataset=Recitals(vocabulary, seed),
         data_collator=lambda steps: steps[0],
@@ -136,7 +137,7 @@ def train_decoder(
     with Bar("training", shown=progress) as bar:
         trainer.add_callback(Progress(bar))
         trainer.train()
-    model = trainer.model.eval().cpu()
+    model.eval().to("cpu")
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     return model, tokenizer
