@@ -99,7 +99,9 @@ BY_LOOP = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "rules"), BY_LOOP, ids=str)
+@pytest.mark.parametrize(
+    ("kind", "rules"), BY_LOOP, ids=lambda given: getattr(given, "__name__", str(given))
+)
 def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules):
     adapter, observation = kind() if kind is sentences else observe(*kind)
     (site,) = adapter.sites()
