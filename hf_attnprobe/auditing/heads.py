@@ -251,7 +251,8 @@ def heads_of(
     if less:
         other = by_head(statistics, less)
         means = {p: mean - other[p] for p, mean in means.items() if p in other}
-    return Heads(means, {p: own[p].n for p in means}, head_intervals(rows, name, less))
+    intervals = head_intervals(rows, name, less) if has_several(statistics) else {}
+    return Heads(means, {p: own[p].n for p in means}, intervals)
 
 
 # --- What the numbers of many heads say, in plain words. Pure ------------------------------------

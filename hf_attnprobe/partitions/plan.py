@@ -9,7 +9,7 @@ import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -90,7 +90,7 @@ class Plan:
         """Number of texts of all partitions."""
         return sum(part["texts"] for part in self.texts)
 
-    @property
+    @cached_property  # every record is held against it
     def name(self) -> str:
         """SHA-256 of the plan as canonical JSON: the job's name."""
         return hashlib.sha256(canonical(dataclasses.asdict(self))).hexdigest()
@@ -287,6 +287,12 @@ def read_part(store: Store, plan: Plan, k: int, ending: str) -> bytes:
             f"partition {k} of {plan.n_partitions} is not done; go on with attnprobe "
             f"work {store.url}"
         )
+    return read_held(store, record, ending)
+
+
+def read_held(store: Store, record: Mapping[str, Any], ending: str) -> bytes:
+    """A file of the partition of this record; see :func:`read_part`."""
+    k = record["partition"]
     data = store.read(part_name(k, ending))
     if data is None or _sha256(data) != record["files"][ending]["sha256"]:
         raise AttnProbeError(

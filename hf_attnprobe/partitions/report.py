@@ -18,7 +18,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
 from hf_attnprobe.hardware import large_arrays_apart
 from hf_attnprobe.options import from_flat
-from hf_attnprobe.partitions.plan import Plan, read_part, read_plan, records, rows_ending
+from hf_attnprobe.partitions.plan import Plan, read_held, read_plan, records, rows_ending
 from hf_attnprobe.partitions.store import Store
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.storage.wide_rows import from_wide, read_wide, rows_of_parts
@@ -136,7 +136,7 @@ def rows_of_job(job: str | Path) -> Iterator[pd.DataFrame]:
 def _tables(job: Job, draw: int | None = None) -> Iterator[pa.Table]:
     """The finished partitions, of the model or of a draw of its control."""
     for k in sorted(job.records):
-        yield read_wide(read_part(job.store, job.plan, k, rows_ending(draw)))
+        yield read_wide(read_held(job.store, job.records[k], rows_ending(draw)))
 
 
 def _provenance(job: Job) -> dict[str, Any]:
