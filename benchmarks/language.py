@@ -1,12 +1,12 @@
 """What finds the sentence that an answer rests on: planted prompts, a real language model.
 
-    python benchmarks/language.py run MODEL rows.jsonl --prompts 200 [--masks 64]
-    python benchmarks/language.py tell rows.jsonl
+    python benchmarks/language.py MODEL rows.jsonl --prompts 200 [--masks 64]
 
 Five templates of 8 to 20 sentences, one of which says the answer, at every place. Of each
 prompt a row is kept: what deleting every sentence costs the answer in nats, what knocking out
 its attention from behind costs, the attention of every head, and, with masks, the answer's
-logit without random halves of the sentences (ContextCite, AT2). An interrupted run goes on.
+logit without random halves of the sentences (ContextCite, AT2). An interrupted run goes on;
+what the rows say is printed at its end.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import kendalltau, spearmanr
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
@@ -230,6 +231,7 @@ def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
     done("knockout")
     row = {
         "tokens": text.n_tokens,
+        "layers": len(adapter.layers),
         "units": n_units,
         "log_prob": said,
         "greedy": bool(adapter.is_greedy(observation)),
@@ -279,10 +281,11 @@ def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
 
 
 def run(name: str, path: Path, n_prompts: int, n_masks: int, part: str) -> None:
-    """Appends a row per prompt to a file."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    torch.set_num_threads(1)
+    """Appends a row to a file for each prompt of which it has none."""
+    first, step = map(int, part.split("/"))
+    known = {row["id"] for row in _rows(path)} if path.exists() else set()
+    if known.issuperset(range(first, n_prompts, step)):
+        return
     tokenizer = AutoTokenizer.from_pretrained(name)
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
     adapter = wrap(model)
@@ -290,12 +293,6 @@ def run(name: str, path: Path, n_prompts: int, n_masks: int, part: str) -> None:
     data = Answers(rows)
     made = answered(data.examples(), data, tokenizer, adapter, model)
     texts = {text.example_id: text for text in encode_answers(made).texts}
-    known = (
-        {json.loads(line)["id"] for line in path.read_text().splitlines()}
-        if path.exists()
-        else set()
-    )
-    first, step = map(int, part.split("/"))
     for row in rows[first::step]:
         if row["example_id"] in known:
             continue
@@ -305,6 +302,10 @@ def run(name: str, path: Path, n_prompts: int, n_masks: int, part: str) -> None:
                 json.dumps({"id": row["example_id"], "source": row["source"], **found}) + "\n"
             )
         print(row["example_id"], {k: round(v, 1) for k, v in found["seconds"].items()}, flush=True)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def interval(values: Sequence[float]) -> str:
@@ -318,17 +319,15 @@ def interval(values: Sequence[float]) -> str:
 
 def tell(path: Path) -> None:
     """Prints precision@1, rank correlations, mediated shares, drops and LDS."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    n_layers_heads = np.asarray(rows[0]["attention"]).shape[0]
-    print(
-        f"{len(rows)} prompts, {n_layers_heads} heads, {np.mean([r['tokens'] for r in rows]):.0f} tokens"
-    )
+    rows = _rows(path)
+    n_heads = len(rows[0]["attention"]) // rows[0]["layers"]
+    n_tokens = np.mean([r["tokens"] for r in rows])
+    print(f"{len(rows)} prompts, {n_heads} heads a layer, {n_tokens:.0f} tokens")
     print("greedy decoding says the answer:", interval([r["greedy"] for r in rows]))
     print("contextual gain, nats:", interval([r["gain"] for r in rows]))
     print("attention on the sink:", interval([r["sink"] for r in rows]))
     print("chance of precision@1:", interval([1 / r["units"] for r in rows]))
     heads = [np.asarray(r["attention"]) for r in rows]
-    n_heads = n_layers_heads // 30 if n_layers_heads == 270 else 1
     scores: dict[str, list[np.ndarray]] = {
         "deletion": [np.asarray(r["deletion"]) for r in rows],
         **{f"knockout, {o}": [np.asarray(r["knockout"][o]) for r in rows] for o in KNOCKOUTS},
@@ -343,15 +342,7 @@ def tell(path: Path) -> None:
         hits = [np.argmax(v) == r["source"] for v, r in zip(values, rows, strict=True)]
         taus = [kendalltau(v, r["deletion"])[0] for v, r in zip(values, rows, strict=True)]
         print(f"{name} | {interval(hits)} | {interval(taus)}")
-    for operator in KNOCKOUTS:
-        share = [
-            r["knockout"][operator][r["source"]] / r["deletion"][r["source"]]
-            for r in rows
-            if r["deletion"][r["source"]] > 1
-        ]
-        print(
-            f"mediated share, {operator}, of the source where deletion costs over 1 nat ({len(share)} prompts): {interval(share)}, quartiles {np.quantile(share, (0.25, 0.5, 0.75)).round(2)}"
-        )
+    _tell_shares(rows)
     masked = [(r, a) for r, a in zip(rows, heads, strict=True) if "kept" in r]
     if not masked:
         return
@@ -363,6 +354,16 @@ def tell(path: Path) -> None:
         gaps = [r["drop deletion"][k] - r["drop ContextCite"][k] for r, _ in masked]
         print(f"top-{top} drop, deletion less ContextCite, paired: {interval(gaps)}")
     _tell_lds(masked)
+
+
+def _tell_shares(rows: Sequence[dict[str, Any]]) -> None:
+    """What knocking the source out costs over what deleting it costs, where that is over 1 nat."""
+    costly = [r for r in rows if r["deletion"][r["source"]] > 1]
+    print(f"\nmediated share of the source, {len(costly)} prompts where deletion costs over 1 nat")
+    for operator in KNOCKOUTS if costly else ():
+        share = [r["knockout"][operator][r["source"]] / r["deletion"][r["source"]] for r in costly]
+        quartiles = np.quantile(share, (0.25, 0.5, 0.75)).round(2)
+        print(f"{operator} | {interval(share)} | quartiles {quartiles}")
 
 
 def _of_the_other_half(
@@ -416,15 +417,13 @@ def _tell_lds(masked: Sequence[tuple[dict[str, Any], np.ndarray]]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("verb", choices=["run", "tell"])
-    parser.add_argument("first")
-    parser.add_argument("rows", type=Path, nargs="?")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="folder of a causal language model")
+    parser.add_argument("rows", type=Path, help="file of JSON lines")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--masks", type=int, default=0)
     parser.add_argument("--part", default="0/1", help="which prompts, as first/step")
     given = parser.parse_args()
-    if given.verb == "run":
-        run(given.first, given.rows, given.prompts, given.masks, given.part)
-    else:
-        tell(Path(given.first))
+    torch.set_num_threads(1)
+    run(given.model, given.rows, given.prompts, given.masks, given.part)
+    tell(given.rows)

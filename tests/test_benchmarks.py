@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import speakers
 import zoo
 from hf_attnprobe import AuditOptions, audit
 
@@ -16,6 +17,7 @@ TINY = {
     "first_audit": f"--model {{classifier}} {DATA}",
     "heads": f"--model {{bert}} {DATA} --heads 2 --n-permutations 4 --no-peers --memory "
     "--base-words 8 --base-copies 1",
+    "language": "{speaker} {out} --prompts 4 --masks 4",
     "language_speed": "--tokens 40 --behind 6 --memory 60",
     "scale": "40 --folder {out} --per-partition 20",
     "selection_coverage": "--audit {audit} --n-texts 4 --n-samples 3 --n-draws 5",
@@ -28,7 +30,7 @@ OF_A_CHECKOUT = {"mutation"}  # runs the whole suite on copies of it
 
 @pytest.fixture(scope="module")
 def given(checkpoint, reviews_folder, tokenizer, tmp_path_factory):
-    """What the commands name: two models, data, and an audit of four heads."""
+    """What the commands name: three models, data, and an audit of four heads."""
     folder = tmp_path_factory.mktemp("benchmarks")
     model = zoo.bert(tokenizer, layers=2, heads=2)
     bert = zoo.saved(folder / "bert", model, tokenizer)
@@ -41,7 +43,9 @@ def given(checkpoint, reviews_folder, tokenizer, tmp_path_factory):
         output_dir=folder / "audit",
         progress=False,
     )
-    places = {"bert": bert, "audit": folder / "audit"}
+    chat = speakers.tokenizer()
+    speaker = zoo.saved(folder / "speaker", speakers.llama(chat), chat)
+    places = {"bert": bert, "audit": folder / "audit", "speaker": speaker}
     return {"classifier": checkpoint, "data": reviews_folder, **places}
 
 
