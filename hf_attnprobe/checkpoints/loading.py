@@ -259,6 +259,8 @@ def task_saved(origin: Origin) -> str | None:
     if adapter is not None:
         named = TASKS.get(str(adapter.get("task_type")))
         return named or task_saved(base_of(origin, adapter))
+    if origin.folder is not None and origin.gguf_file is None:
+        _check_folder(origin.folder)
     classes = load_config(origin).architectures
     head = head_named(str(classes[0])) if classes else None
     return None if head is None else head.task

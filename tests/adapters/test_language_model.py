@@ -21,6 +21,7 @@ from hf_attnprobe.faithfulness.head_ablation import head_ablation
 from hf_attnprobe.faithfulness.registry import tests as registered
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.storage.rows import statistics_of
 from tiny_models import tiny_config, tiny_model
 
 
@@ -306,7 +307,8 @@ def test_every_test_works_or_says_what_is_lacking(adapter, observation):
             if name in refused:
                 assert refused[name] in reason
             elif reason is None:
-                test.function(observation, site)
+                found = statistics_of(test.function(observation, site))
+                assert {name.split("@")[0] for name in found} <= set(test.readings)
 
 
 def test_capabilities(adapter):

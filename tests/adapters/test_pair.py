@@ -151,7 +151,14 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     assert max(changes) > 1e-2  # or there is nothing to add up to
 
 
-LACKING = ("LinearReadout", "HeadOutputs", "MaskedReplay", "Stack", "BlockOutputs")
+LACKING = (
+    "LinearReadout",
+    "HeadOutputs",
+    "MaskedReplay",
+    "Stack",
+    "BlockOutputs",
+    "AnswersFromPassage",
+)
 
 
 def test_every_test_that_needs_no_linear_read_out_runs():
