@@ -659,7 +659,7 @@ def _beyond_length(found: np.ndarray, length: np.ndarray, chance: np.ndarray) ->
     "Gini correlation of attention with what the answer loses without each unit, on the scale from "
     "the control's, at least 0, to 1: (own − control) / (1 − control), of the means over texts of "
     "more than 4 units",
-    partly=0.1,
+    partly=0.05,
     yes=0.5,
     source="as importance of a classifier, in nats and against another passage; " + BY_CALIBRATION,
     done=UNITS
