@@ -22,7 +22,7 @@ from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
 from hf_attnprobe.statistics.summary import Control, predictions_of, site_of_model
-from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.statistics.verdicts import RULES, Finding, asked_by
 from hf_attnprobe.storage.provenance import in_words
 
 
@@ -411,9 +411,11 @@ def questions_of(
         sides.append(Sides(first, other, n > 0))
     found_changes = _by_column(sides, seed)
     asked = {f.rule for report in reports for f in report.findings}
+    of_kind = asked_by(asked)
+    compared = asked | (chosen.keys() & {of_kind.gate, *of_kind.questions})
     nothing = Numbers("", [None] * len(reports))
     questions = []
-    for rule in (rule for rule in RULES if rule in asked | set(chosen)):
+    for rule in (rule for rule in RULES if rule in compared):
         numbers = chosen.get(rule, nothing)
         question = ComparedQuestion(
             rule=rule,
