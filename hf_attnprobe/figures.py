@@ -585,12 +585,12 @@ def captions(charts: Iterable[Chart | HeatMap]) -> str:
     """What belongs below each figure, as Markdown."""
     parts = ["# Captions"]
     for chart in charts:
-        bars = ""
+        said = [f"**{chart.title}.**", chart.finding]
         if isinstance(chart, Chart) and any(s.low for s in chart.series):
-            bars = f" Bars: {chart.bars}."
-        parts.append(
-            f"## {chart.key}\n\n**{chart.title}.** {chart.finding}{bars} (After {chart.source}.)"
-        )
+            said.append(f"Bars: {chart.bars}.")
+        if chart.source:
+            said.append(f"(After {chart.source}.)")
+        parts.append(f"## {chart.key}\n\n{' '.join(filter(None, said))}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -1017,6 +1017,11 @@ def test_a_study_can_be_drawn_and_set_in_latex(folder, cli, tmp_path):
     assert text.count(r"\begin{tabular}") == len(report.tables)
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.svg")}
     assert drawn == {chart.key for chart in report.charts()} and drawn
+    captions = (tmp_path / "figures" / "captions.md").read_text()
+    for chart in report.charts():  # a picture is named where it is drawn
+        assert chart.title in report.to_html() and chart.title in captions
+        assert chart.title not in report.to_markdown() and chart.title not in str(report)
+    assert "(After .)" not in captions
 
 
 def test_models_at_chance_carry_a_caution(folder):

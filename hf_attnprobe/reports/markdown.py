@@ -51,7 +51,7 @@ def blocks(parts: Iterable[Block], level: int = 2) -> list[str]:
         parts: blocks.
         level: of the headings of sections among them; 1 is the title's.
     """
-    return [_block(part, level) for part in parts if part]
+    return [said for part in parts if part and (said := _block(part, level))]
 
 
 def words(said: Words) -> str:
@@ -161,6 +161,9 @@ def _(block: Listing, level: int) -> str:
 
 @_block.register(Chart)
 def _drawn(block: Chart | HeatMap, level: int) -> str:
+    """What a picture shows, which is not drawn here; nothing of one that is only a table's."""
+    if not block.finding:
+        return ""
     said = [f"**{words(block.title)}**: {words(block.finding)}"]
     return " ".join([*said, *([f"Source: {words(block.source)}."] if block.source else [])])
 

@@ -59,7 +59,7 @@ def to_text(report: Document, *, verbose: bool = False, width: int = WIDTH) -> s
 
 
 def _blocks(parts: Iterable[Block], width: int) -> list[str]:
-    return [_block(part, width) for part in parts if part]
+    return [said for part in parts if part and (said := _block(part, width))]
 
 
 def _words(said: Words, width: int, hang: str = "") -> str:
@@ -162,6 +162,9 @@ def _(block: Listing, width: int) -> str:
 
 @_block.register(Chart)
 def _drawn(block: Chart | HeatMap, width: int) -> str:
+    """What a picture shows, which is not drawn here; nothing of one that is only a table's."""
+    if not block.finding:
+        return ""
     source = f" Source: {block.source}." if block.source else ""
     return _words(f"{block.title}: {block.finding}{source}", width)
 

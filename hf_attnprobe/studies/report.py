@@ -238,10 +238,7 @@ def chart_of(table: ResultTable, number: int) -> Chart | None:
     return Chart(
         key=f"chart-{number}",
         title=f"{table.title}: {names}",
-        sentences=(
-            "95% intervals are over texts, of one training each; the table has all numbers, and "
-            "those of the papers.",
-        ),
+        sentences=(),  # the table has its own
         source="",
         kind="dots",
         x_label=", ".join(table.head[k] for k in named) or "row",
