@@ -127,6 +127,33 @@ def chain_bounds(drops: Tensor, n_units: Tensor) -> tuple[Tensor, Tensor]:
     return lower.gather(0, full)[0] / n_units, upper.gather(0, full)[0] / n_units
 
 
+def area_along(drops: Tensor, turns: Tensor, n_units: Tensor) -> Tensor:
+    """AOPC of orders in which a text's units leave, from the drops of all its sets.
+
+    Comprehensiveness of a ranking is that of the most important unit first, sufficiency
+    that of the least important first, ``n_units − 1 − turns`` (Edin et al. 2025, Section 3).
+
+    Args:
+        drops: [2^units, batch], numbered as in :func:`subsets`.
+        turns: int [..., batch, units], each unit's place in the order, 0 leaves first.
+        n_units: int [batch], at least 1; units behind a text's last change nothing.
+
+    Returns:
+        [..., batch].
+
+    >>> drops = torch.tensor([[0.0], [0.5], [0.1], [0.6]])
+    >>> round(area_along(drops, torch.tensor([[0, 1]]), torch.tensor([2])).item(), 2)
+    0.55
+    """
+    bits = 1 << torch.arange(turns.shape[-1], device=turns.device)
+    text = torch.arange(turns.shape[-2], device=turns.device)
+    total = torch.zeros_like(turns[..., 0], dtype=drops.dtype)
+    for step in range(1, turns.shape[-1] + 1):
+        gone = ((turns < step) * bits).sum(-1)
+        total = total + drops[gone, text] * (step <= n_units)
+    return total / n_units
+
+
 def beam_bounds(
     drop: Callable[[Tensor], Tensor], content: Tensor, width: int
 ) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ which gives exact Shapley values; of many a random half is taken away again and 
 and a linear model is fitted to what is left.
 """
 
+import itertools
 import math
 
 import torch
@@ -44,15 +45,74 @@ def shapley_values(drops: Tensor) -> Tensor:
     return torch.stack(values, -1)
 
 
+def single_drops(drops: Tensor) -> Tensor:
+    """Leave-one-out: the fall of the output without each unit, [batch, units].
+
+    Shape: drops [2^units, batch], numbered as in :func:`~hf_attnprobe.functional.aopc.subsets`.
+    """
+    return drops[[1 << unit for unit in range(len(drops).bit_length() - 1)]].T
+
+
+def interactions(drops: Tensor) -> Tensor:
+    """How much more two units cost together than each by itself, over all sets of the others.
+
+    I_ij = Σ_S |S|! (n − |S| − 2)! / (n − 1)! · (drop(S ∪ ij) − drop(S ∪ i) − drop(S ∪ j) +
+    drop(S)) over the sets S without i and j: the Shapley interaction index (Grabisch &
+    Roubens 1999). Below 0 where one unit stands in for the other, above 0 where either is
+    needed with the other.
+
+    Args:
+        drops: [2^units, batch], numbered as in :func:`~hf_attnprobe.functional.aopc.subsets`.
+            A unit that a text does not have changes nothing, and gets 0.
+
+    Returns:
+        [batch, units, units], symmetric, 0 of a unit with itself.
+
+    >>> either = torch.tensor([[0.0], [0.0], [0.0], [1.0]])  # falls without both alone
+    >>> interactions(either)[0].tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    n_units = len(drops).bit_length() - 1
+    sets = torch.arange(len(drops), device=drops.device)
+    sizes = sum(((sets >> unit) & 1 for unit in range(n_units)), torch.zeros_like(sets))
+    by_size = [1 / ((n_units - 1) * math.comb(n_units - 2, k)) for k in range(n_units - 1)]
+    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)
+    found = drops.new_zeros(drops.shape[1], n_units, n_units)
+    for first, second in itertools.combinations(range(n_units), 2):
+        one, other = 1 << first, 1 << second
+        without = sets[(sets & (one | other)) == 0]
+        both = drops[without | one | other] - drops[without | one]
+        more = both - drops[without | other] + drops[without]
+        found[:, first, second] = found[:, second, first] = weights[sizes[without]] @ more
+    return found
+
+
+def mean_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
+    """Shapley values from some random orders, and how well they are known.
+
+    Args:
+        gains: [orders, ...], how far the output falls further when a unit leaves in its turn
+            (Castro et al. 2009); at least two orders.
+
+    Returns:
+        The means and their standard errors, each [...].
+    """
+    return gains.mean(0), gains.std(0) / math.sqrt(len(gains))
+
+
 def smallest_set(holds: Tensor) -> Tensor:
     """The number of units in the smallest set of which something holds.
 
+    Of a set's removal: ``flips`` gives the smallest necessary set, without which a decision
+    flips. ``~flips.flip(0)`` gives the smallest sufficient one, which keeps it alone: the set
+    behind number s from the end is all that set s leaves.
+
     Args:
         holds: bool [2^units, batch], numbered as in
-            :func:`~hf_attnprobe.functional.aopc.subsets`; of the empty set it does not hold.
+            :func:`~hf_attnprobe.functional.aopc.subsets`.
 
     Returns:
-        float64 [batch]; NaN where it holds of no set.
+        float64 [batch]; NaN where it holds of no set, 0 where of the empty one.
 
     >>> smallest_set(torch.tensor([[False], [False], [True], [True]])).tolist()
     [1.0]
