@@ -45,7 +45,9 @@ class DemoOptions(Options):
         at_most=10_000_000,
     )
     language_model: bool = option(
-        False, "train a small decoder that answers from passages, in place of the classifier"
+        False,
+        "train a small decoder that answers from passages, in place of the classifier; of the "
+        "other options it uses the seed alone",
     )
     epochs: int = option(6, "epochs of the training", at_least=1, at_most=100_000)
     seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)

@@ -155,8 +155,11 @@ def prompt_in_words(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> PromptI
     numbered = zip(batch.inputs["unit_ids"][0], batch.inputs["input_ids"][0], strict=True)
     tokens = [(int(unit), int(token)) for unit, token in numbered][:n_prompt]
     units, around = [], [""]
+    before: list[int] = []
     for unit, run in groupby(tokens, key=itemgetter(0)):
-        said = _decoded(tokenizer, [token for _, token in run])
+        own = [token for _, token in run]
+        said = _decoded_behind(tokenizer, before, own)
+        before += own
         if unit < 0:
             around[-1] += said
         else:
@@ -171,8 +174,18 @@ def prompt_in_words(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> PromptI
     return PromptInWords(bare, tuple(glued), tuple(around))
 
 
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+def _decoded_behind(
+    tokenizer: PreTrainedTokenizerBase, before: Sequence[int], own: Sequence[int]
+) -> str:
+    """What tokens add to the text of those before: some tokenizers put spaces between words."""
+    shorter, longer = _decoded(tokenizer, before), _decoded(tokenizer, [*before, *own])
+    if longer.startswith(shorter):
+        return longer[len(shorter) :]
+    return _decoded(tokenizer, own)  # a character is cut in two
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
 
 
 # --- What a model predicts of a text, and what its label says, in words --------------------------

@@ -9,7 +9,7 @@ import transformers
 
 import speakers
 import zoo
-from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit, build_tokenizer
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.charts.shown_text import WITHOUT_PASSAGE
 from hf_attnprobe.data.answers import as_answers
@@ -430,7 +430,7 @@ def test_a_language_model_is_audited_by_its_name_its_object_or_its_pipeline(
     pipeline = transformers.pipeline("text-generation", model=model, tokenizer=chat)
     for given in ((model, chat), pipeline):
         assert audit(given, data, **FEW).statistics == report.statistics
-    assert report.provenance["units"] == "sentences of the passage"
+    assert report.provenance["units"] == "sentences of the prompt"
     assert report.provenance["answers"]["units"] == "sentence"
 
 
@@ -447,6 +447,17 @@ def test_a_shown_text_is_the_prompt_with_its_units(report, chat, model):
     assert shown.around[0] + PASSAGE + shown.around[-1] == prompt and not any(shown.around[1:-1])
     assert [unit["text"] for unit in shown.units] == [*shown.tokens]
     assert [unit["attention"] for unit in shown.units] == [*shown.scores["attention"]]
+
+
+def test_units_of_a_tokenizer_of_words_are_shown_apart():
+    """It has no token for white space; its decoder puts a blank between any two words."""
+    words = build_tokenizer(["amber anchor barley basil candle cedar"])
+    context = "amber anchor\n\nbarley basil"
+    rows = [{"context": context, "question": "amber", "answer": "anchor"}]
+    data = Answers(rows, units="passage", template="{context}\n\n{question}")
+    shown = audit((speakers.llama(words), words), data, **FEW).examples[0]
+    assert shown.tokens == ("amber anchor", "barley basil") and not shown.glued
+    assert [*map(str.strip, shown.around)] == ["<sos>", "", "amber"]
 
 
 @torch.no_grad()
@@ -476,7 +487,7 @@ def test_the_page_shows_prompt_units_and_answer(report):
     page = report.to_html()
     assert "knocked out" in page and "&lt;|assistant|&gt;" in page and "Each of its tokens" in page
     assert "on the sink" in page and "on the sink" in report.to_markdown()
-    assert "weighs sentences of the passage" in report.to_text(verbose=True)
+    assert "Attention is to sentences of the prompt" in report.to_text(verbose=True)
 
 
 def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):

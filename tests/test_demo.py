@@ -1,13 +1,17 @@
+import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import zoo
 from hf_attnprobe import build_tokenizer
+from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
 from hf_attnprobe.demonstration import (
     DemoOptions,
     _rationale_mask,
@@ -19,6 +23,8 @@ from hf_attnprobe.demonstration import (
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.training import decoder
+from shown_page import Reader
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +134,69 @@ def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tm
     )
     found = rationale_scores(model, tokenizer, examples)
     assert found.top_in_rationale["attention"] == (attended == "cue") and found.chance == 0.25
+
+
+# --- a language model ---------------------------------------------------------------------------
+
+
+def test_an_answer_is_said_by_one_record_alone():
+    for row in record_questions(20, seed=3):
+        records = [record.split() for record in row["context"].split("\n\n")]
+        words = [word for record in records for word in record]
+        assert len(words) == len(set(words)) and 4 <= len(records) <= 8
+        assert [row["question"], *row["answer"].split()] == records[row["source"]]
+
+
+def test_what_is_learned_of_a_recital_stands_in_its_passage():
+    words = {word: number for number, word in enumerate(["<sos>", *decoder.RECORD_WORDS])}
+    batches = decoder.Recitals(words, seed=1)
+    for step in (0, 5, len(batches) - 1):
+        batch = batches[step]
+        assert all(torch.equal(batch[name], batches[step][name]) for name in batch)
+        for ids, labels in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
+            learned = [place for place, label in enumerate(labels) if label != -100]
+            first = learned[0] - 1  # of the recital: its first word is not learned
+            assert [p for p in range(first, len(ids)) if (p - first) % RECORD_LENGTH] == learned
+            pairs = [*itertools.pairwise(ids[:first])]
+            for place in learned:
+                assert labels[place] == ids[place]
+                assert (ids[place - 1], ids[place]) in pairs
+
+
+def test_a_decoder_is_trained_saved_and_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(decoder, "N_STEPS", 4)
+    model, tokenizer = decoder.train_decoder(tmp_path, seed=2, progress=False)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = AutoTokenizer.from_pretrained(tmp_path)("amber anchor", return_tensors="pt")["input_ids"]
+    assert torch.equal(model(ids).logits, again(ids).logits)
+    asked = [*record_questions(6)]
+    assert decoder.exact_share(model, tokenizer, asked) == 0
+
+    class Copying:
+        """Says what followed a token where it first stood."""
+
+        device = "cpu"
+
+        def __call__(self, ids):
+            logits = torch.zeros(*ids.shape, len(tokenizer))
+            row = ids[0].tolist()
+            for place, token in enumerate(row):
+                logits[0, place, row[min(row.index(token) + 1, place)]] = 1
+            return SimpleNamespace(logits=logits)
+
+    assert decoder.exact_share(Copying(), tokenizer, asked) == 1
+
+
+@pytest.mark.slow
+def test_the_demo_of_a_language_model_names_its_induction_heads(cli, tmp_path):
+    """Trains as long as it takes to copy: two minutes of a processor."""
+    done = cli("demo", "--language-model", "--output-dir", tmp_path / "demo")
+    assert done.code == 0, done.err
+    assert "CONTRADICTION" not in done.out
+    shown = " ".join(done.out.split())
+    assert re.search(r"what followed earlier copies \(induction heads\): 1\.\d 0\.[5-9]", shown)
+    assert "Does it find the source? yes" in shown
+    assert float(re.search(r"answers (\d+)% of the questions", shown)[1]) >= 90
+    page = Reader((tmp_path / "demo" / "audit" / "report.html").read_text()).words
+    assert "what followed earlier copies (induction heads): 1." in page
+    assert "the same questions over other texts' passages" in page

@@ -45,6 +45,7 @@ from hf_attnprobe.auditing.options import AuditOptions, Control
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.samples import random_order
+from hf_attnprobe.statistics.wording import OVER_OTHER_PASSAGES
 
 
 STREAM = 1 << 41  # added to the seed: other shuffles than those of the tests
@@ -127,7 +128,7 @@ def give_texts(
             )
     if options.control == "conflict":
         return "another text's answer in the passage in place of its own"
-    return "the same questions over other texts' passages"
+    return OVER_OTHER_PASSAGES
 
 
 def foreign(texts: Sequence[Text], seed: int) -> dict[int, Text]:

@@ -10,7 +10,9 @@ from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.auditing.head_tables import (
     HOW_TO_READ,
     METHOD,
+    ROLES_TEST,
     group_section,
+    head_roles,
     head_tables,
     prune_table,
     prune_title,
@@ -207,7 +209,9 @@ def _legend(report: AuditResult) -> list[str]:
     """Explains the words of the table."""
     legend = []
     if "control" in report.provenance:
-        legend.append("control: the same weights at other tokens")
+        of_passages = report.words.kind == "answer"
+        control = report.provenance["control"] if of_passages else report.words.control
+        legend.append(f"control: {control}")
     rules = dict.fromkeys(f.rule for f in report.findings)
     legend += [report.words.fill(line) for rule in rules for line in RULES[rule].legend]
     return list(dict.fromkeys(legend))
@@ -247,7 +251,8 @@ def _by_place(report: AuditResult) -> Facts:
             "whole model": ", ".join(whole),
             "layers": next(layers, ""),
             "heads": "; ".join(_heads(report)),
-            "also run": ", ".join(sorted(others)),
+            "heads look at": "; ".join(head_roles(report.statistics)),
+            "also run": ", ".join(sorted(others - {ROLES_TEST})),
         }
     )
 
@@ -313,9 +318,7 @@ def units_note(report: AuditResult) -> list[str]:
     units = report.provenance.get("units")
     if units is not None:
         one = units.partition(" ")[0].removesuffix("s")
-        notes.append(
-            f"This model's attention weighs {units}: what is called a token here is a {one}."
-        )
+        notes.append(f"Attention is to {units}: what is called a token here is a {one}.")
     return notes
 
 
@@ -338,6 +341,13 @@ def attention_line(report: AuditResult) -> str:
     which = report.provenance.get("attention")
     if not which:
         return ""
+    sink, passage = (
+        at_places(report.statistics, name).get(EVERYWHERE)
+        for name in ("sink_share", "passage_share")
+    )
+    if sink and passage:
+        on_units = f"{passage.mean:.0%} of it on the passage, which is shown"
+        return f"Attention: {which}; {on_units}, {sink.mean:.0%} on the sink"
     share = _special_share(report)
     if share is None or share < 0.005:
         return f"Attention: {which}"
@@ -456,7 +466,7 @@ def standing(report: AuditResult) -> Section:
     said = f"Control: the same tests on this model with {control}."
     if control == "none":
         said = (
-            "Control: none was run, so what the same weights at other tokens would reach "
+            f"Control: none was run, so what {report.words.control} would reach "
             "is not known. Run the audit with --control auto for one."
         )
     accuracy = [card(f, report.words) for f in report.findings if not f.is_about_attention]
@@ -701,7 +711,7 @@ def not_tested(report: AuditResult) -> Section:
     not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
     if report.provenance.get("control", "none") == "none":
         not_run.append(
-            "no control was run, so it is not known what the same weights at other tokens "
+            f"no control was run, so it is not known what {report.words.control} "
             "reach; --control auto runs one"
         )
     n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))

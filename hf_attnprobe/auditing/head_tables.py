@@ -205,14 +205,39 @@ def site_table(report: AuditResult) -> Table:
 ROLE_NAMES = {
     "previous_token": "the token before",
     "duplicate_token": "earlier copies",
-    "induction": "what followed earlier copies",
+    "induction": "what followed earlier copies (induction heads)",
     "first_token": "the first token",
 }
+ROLES_TEST = "head_roles"
+MOST_OF_IT = 0.5
+"""Attention, averaged over rows and texts, from where on a head has the name of a role."""
+N_NAMED = 3
 ROLES_AND_EFFECTS = (
-    "Scores are attention, 0 to 1; the effect is the change of the output with the head "
-    "zero-ablated in the rows behind the passage, its interval holding for all heads at once. "
+    "Scores are attention, 0 to 1; named is what a head gives half of it or more. The effect is "
+    "the change of the output with the head zero-ablated in the rows behind the passage, its interval holding for all heads at once. "
     "Where a head looks says nothing of what it causes."
 )
+
+
+def named_heads(statistics: Sequence[Statistic]) -> dict[str, dict[Place, float]]:
+    """By role the heads that give it half of their attention or more, the most first."""
+    named = {}
+    for role in ROLE_NAMES:
+        means = {place: s.mean for place, s in at_places(statistics, role).items()}
+        foremost = sorted(means, key=lambda place: -means[place])
+        named[role] = {place: means[place] for place in foremost if means[place] >= MOST_OF_IT}
+    return named
+
+
+def head_roles(statistics: Sequence[Statistic]) -> list[str]:
+    """What heads look at most of the time, with the foremost of them."""
+    said = []
+    for role, heads in named_heads(statistics).items():
+        foremost = [f"{head_name(place)} {mean:.2f}" for place, mean in heads.items()][:N_NAMED]
+        more = f" and {len(heads) - N_NAMED} more" if len(heads) > N_NAMED else ""
+        if heads:
+            said.append(f"{ROLE_NAMES[role]}: {', '.join(foremost)}{more}")
+    return said
 
 
 def role_table(report: AuditResult) -> list[Block]:
@@ -222,9 +247,9 @@ def role_table(report: AuditResult) -> list[Block]:
     heads = [place for place in found["first_token"] if min(place) >= 0]
     heads.sort(key=lambda place: -effects[place].mean if place in effects else 0.0)
 
-    def looks_at(place: Place) -> str:
-        scores = {r: found[r][place].mean for r in ROLE_NAMES if place in found[r]}
-        return ROLE_NAMES[max(scores, key=lambda role: scores[role])]
+    named = {
+        place: role for role, places in named_heads(report.statistics).items() for place in places
+    }
 
     def effect(place: Place) -> Number | None:
         s = effects.get(place)
@@ -233,7 +258,7 @@ def role_table(report: AuditResult) -> list[Block]:
     rows: list[list[Cell]] = [
         [
             place_name(place, []),
-            looks_at(place),
+            ROLE_NAMES.get(named.get(place, ""), "–"),
             *(found[role].get(place) for role in ROLES),
             effect(place),
         ]

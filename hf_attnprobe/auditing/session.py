@@ -292,7 +292,7 @@ def provenance_of(
     if sweep.adapter.unit == "sentence":
         provenance["units"] = "sentences"
     if sweep.adapter.prediction.kind == "answer":
-        provenance["units"] = f"{sweep.adapter.unit}s of the passage"
+        provenance["units"] = f"{sweep.adapter.unit}s of the prompt"
     if sweep.adapter.segment is not None:
         provenance["attended"] = sweep.adapter.segment
     return provenance

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hf_attnprobe.functional.intervention import held_and_mass
+
 
 def _log(p: Tensor) -> Tensor:
     # log(clamp) rather than xlogy: xlogy is right at 0 but has a NaN gradient there.
@@ -104,9 +106,9 @@ def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
         [...] in nats; ln 2 where the smallest weight is 0, 0 for a single token. Where
         others keep weights that much of the row's mass less.
     """
-    mass = (1 - attention.masked_fill(mask, 0).sum(-1)).clamp_min(0)
-    share = attention / mass.clamp_min(torch.finfo(mass.dtype).tiny)[..., None]
-    return mass * vertex_jsd(share.masked_fill(~mask, 1.0).amin(-1))
+    _, mass = held_and_mass(attention, mask)
+    share = attention / mass.clamp_min(torch.finfo(mass.dtype).tiny)
+    return mass[..., 0] * vertex_jsd(share.masked_fill(~mask, 1.0).amin(-1))
 
 
 def vertex_jsd(weight: Tensor) -> Tensor:

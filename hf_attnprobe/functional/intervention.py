@@ -29,7 +29,7 @@ def uniform(attention: Tensor, mask: Tensor) -> Tensor:
 
 
 def held_and_mass(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights that stay, and what is left of a row for the positions that may move.
+    """The weights that stay, and what a row has on the positions that may move.
 
     Args:
         attention: [..., keys], rows of sum 1.
@@ -39,7 +39,9 @@ def held_and_mass(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
         [..., keys], 0 at movable positions, and [..., 1]: exactly 1 where nothing is held.
     """
     held = attention.masked_fill(movable, 0)
-    return held, (1 - held.sum(-1, keepdim=True)).clamp_min(0)
+    # summed: a small mass has few digits left as 1 less what is held
+    mass = (attention - held).sum(-1, keepdim=True)
+    return held, mass.where((held != 0).any(-1, keepdim=True), 1)
 
 
 def permute(attention: Tensor, permutation: Tensor) -> Tensor:

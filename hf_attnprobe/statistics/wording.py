@@ -11,6 +11,7 @@ from typing import Any
 
 
 OF_PROBABILITY = "of probability"
+OVER_OTHER_PASSAGES = "the same questions over other texts' passages"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Words:
         aside: what that is a mean of, or where it points.
         lost: a title for how much of it is lost.
         likely: what the top probability is of.
+        control: what is compared with, where nothing else is asked for.
     """
 
     kind: str = "classes"
@@ -48,6 +50,7 @@ class Words:
     aside: str = ""
     lost: str = "probability lost"
     likely: str = "top probability"
+    control: str = "the same weights at other tokens"
 
     def fill(self, text: str, **more: Any) -> str:
         """A text with its places filled."""
@@ -110,7 +113,8 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
         return Words(kind, name)
     parts, said, decision = PARTS[kind]
     aside = f" (mean over {parts})"
-    bound = LOWER_BOUND if kind == "answer" else ""
+    is_answer = kind == "answer"
+    bound = LOWER_BOUND if is_answer else ""
     return Words(
         kind,
         name,
@@ -120,9 +124,10 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
         decision=decision,
         distance=f"total variation, averaged over {parts}{bound}",
         measured=f"total variation distance, 0 to 1, averaged over {parts}{bound}",
-        moves="output or log-odds, 0 to 1" if kind == "answer" else "the output, 0 to 1",
+        moves=Words.moves if is_answer else "the output, 0 to 1",
         aside=aside,
         likely=f"top probability{aside}",
+        control=OVER_OTHER_PASSAGES if is_answer else Words.control,
     )
 
 
