@@ -175,8 +175,7 @@ def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: 
         nargs="+",
         metavar="TEST",
         type=_checked(lambda word: check_known("test", [word], [*kinds(), DEFAULT])),
-        help=f"tests to run: {', '.join(names)}; {DEFAULT} stands for {default} "
-        f"(default: {DEFAULT})",
+        help=f"tests to run: {', '.join(names)} ({DEFAULT}: {default})",
     )
     parser.add_argument(
         "--set",

@@ -47,7 +47,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.faithfulness.attention_maps import group_readings
 from hf_attnprobe.faithfulness.options import InputErasure
-from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking, tied
+from hf_attnprobe.faithfulness.rankings import OF_TEXT, is_possible, ranking, tied
 from hf_attnprobe.faithfulness.registry import AuditPreview, check_target, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
@@ -171,7 +171,7 @@ def input_erasure(
     """
     observation = observation.explaining(options.target)
     by, content = options.by, observation.batch.content_mask
-    own = _of_site(observation, site)
+    own = rankings_at(observation, site)
     names_of_text: tuple[str, ...] = OF_TEXT
     if options.comprehensiveness_only:
         own = {name: ranks for name, ranks in own.items() if name in OF_VERDICT}
@@ -215,10 +215,11 @@ def input_erasure(
     return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
 
 
-def _of_site(observation: Observation, site: Site) -> dict[str, Tensor]:
+def rankings_at(observation: Observation, site: Site) -> dict[str, Tensor]:
     """Dense ranks [batch, keys] of the units by a head or a group of heads, by name."""
     if not site.is_group:
-        return {name: ranking(observation, site, name) for name in OF_SITE}
+        possible = (name for name in OF_SITE if is_possible(observation, site, name))
+        return {name: ranking(observation, site, name) for name in possible}
     content = observation.batch.content_mask
     readings = group_readings(observation, site)
     return {name: tied(name, values, content) for name, values in readings.items()}
@@ -351,7 +352,7 @@ def _removals_to_flip(observation: Observation, by: str, turns: Tensor, *, n_ste
         if not is_open.any():
             break
         gone = (turns < counts[:, None, :, None]) & content & is_open[..., None]
-        after = _erased(observation, by, gone.flatten(0, 1))
+        after = erased_inputs(observation, by, gone.flatten(0, 1))
         flips = observation.flips(after).unflatten(0, gone.shape[:2])
         flips &= gone.any(-1)
         first = flips.to(torch.int8).argmax(0)  # [rankings, batch]
@@ -360,7 +361,7 @@ def _removals_to_flip(observation: Observation, by: str, turns: Tensor, *, n_ste
     return n_removed
 
 
-def _erased(observation: Observation, by: str, erased: Tensor) -> Tensor:
+def erased_inputs(observation: Observation, by: str, erased: Tensor) -> Tensor:
     """Probabilities without the erased units, computed a few copies at a time.
 
     Shape: [copies, batch, keys] -> [copies, batch, classes].
@@ -376,6 +377,10 @@ def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
 
     Shape: [copies, batch, keys] -> [copies, batch].
     """
-    after = observation.explained_probs(_erased(observation, by, erased))
-    fall = observation.explained_probs(observation.probs) - after
-    return fall * observation.side[:, 0]
+    return losses(observation, erased_inputs(observation, by, erased))
+
+
+def losses(observation: Observation, after: Tensor) -> Tensor:
+    """Drop of the probability of the predicted side, [copies, batch, classes] -> [copies, batch]."""
+    before = observation.explained_probs(observation.probs)
+    return (before - observation.explained_probs(after)) * observation.side[:, 0]

@@ -196,6 +196,34 @@ class AttributionAgreement(ExplainsClass):
 
 
 @dataclass(frozen=True)
+class Shapley(ExplainsClass):
+    """How units are taken out, and of how many units every set is."""
+
+    by: Literal["deletion", "mask", "attention"] = option(
+        "deletion",
+        "delete units, replace them by the tokenizer's mask token, or set their attention "
+        "weights to 0 at the head or the group of heads, the rest divided by its sum",
+    )
+    exact_units: int = option(
+        12,
+        "most units of a text of which every set is taken out (2^units passes)",
+        at_least=1,
+        at_most=12,
+        metavar="UNITS",
+    )
+    longer: Literal["orders", "phrases"] = option(
+        "orders",
+        "texts with more units: take them out in random orders, or cut them into as many phrases",
+    )
+    n_orders: int = option(
+        20,
+        "random orders of a longer text, each with a pass per unit",
+        at_least=2,
+        at_most=100_000,
+    )
+
+
+@dataclass(frozen=True)
 class Sources(Options):
     """Of how many units every set is deleted, and whether random halves are."""
 
@@ -251,6 +279,7 @@ OPTIONS: dict[str, type[Options]] = {
     "single_token": SingleToken,
     "attribution_agreement": AttributionAgreement,
     "attention_by_tag": NoOptions,
+    "shapley": Shapley,
     "sources": Sources,
     "knockout": Knockout,
     "head_roles": NoOptions,

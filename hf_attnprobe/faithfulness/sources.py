@@ -355,7 +355,7 @@ def all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor
     return observation.remember(("all sets", exact_units), compute)
 
 
-def shapley(observation: Observation, exact_units: int) -> Tensor:
+def shapley_of_units(observation: Observation, exact_units: int) -> Tensor:
     """Exact Shapley values in nats, [batch, keys]; NaN in texts of more units."""
     content = observation.batch.content_mask
     many = content.sum(-1, keepdim=True) > exact_units

@@ -145,13 +145,28 @@ def area_along(drops: Tensor, turns: Tensor, n_units: Tensor) -> Tensor:
     >>> round(area_along(drops, torch.tensor([[0, 1]]), torch.tensor([2])).item(), 2)
     0.55
     """
-    bits = 1 << torch.arange(turns.shape[-1], device=turns.device)
     text = torch.arange(turns.shape[-2], device=turns.device)
-    total = torch.zeros_like(turns[..., 0], dtype=drops.dtype)
-    for step in range(1, turns.shape[-1] + 1):
-        gone = ((turns < step) * bits).sum(-1)
-        total = total + drops[gone, text] * (step <= n_units)
-    return total / n_units
+    along = drops[sets_along(turns)[1:], text]
+    step = torch.arange(1, len(along) + 1, device=turns.device)
+    counts = step.view(-1, *[1] * (turns.dim() - 1)) <= n_units
+    return (along * counts).sum(0) / n_units
+
+
+def sets_along(turns: Tensor) -> Tensor:
+    """The sets that are gone after each step of an order, from none to all.
+
+    Args:
+        turns: int [..., units], each unit's place in the order, 0 leaves first.
+
+    Returns:
+        int64 [units + 1, ...], numbered as in :func:`subsets`.
+
+    >>> sets_along(torch.tensor([1, 0, 2])).tolist()
+    [0, 2, 3, 7]
+    """
+    n_units = turns.shape[-1]
+    bits = 1 << torch.arange(n_units, device=turns.device)
+    return torch.stack([((turns < step) * bits).sum(-1) for step in range(n_units + 1)])
 
 
 def beam_bounds(

@@ -26,7 +26,7 @@ from hf_attnprobe.faithfulness.sources import (
     HELD_OUT,
     MASKS,
     masked_outputs,
-    shapley,
+    shapley_of_units,
     sources,
 )
 from hf_attnprobe.functional.attribution import lasso
@@ -203,7 +203,7 @@ def test_drops_are_of_the_first_units(drawn, found, k):
 
 
 def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(drawn, observation, found):
-    values_of = shapley(observation, 6)
+    values_of = shapley_of_units(observation, 6)
     for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
         n = len(scores)
         if n > 6:

@@ -1,0 +1,181 @@
+"""Every set of a text's units: against plain loops over edited texts and over all orders."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau
+
+from faithfulness.test_input_erasure import TEXTS, ByHand, bert, classifier, observe, orders
+from hf_attnprobe.attention_model import ALL, Site
+from hf_attnprobe.faithfulness.input_erasure import input_erasure
+from hf_attnprobe.faithfulness.options import InputErasure, Shapley
+from hf_attnprobe.faithfulness.rankings import OF_TEXT
+from hf_attnprobe.faithfulness.shapley import _Game, shapley
+
+
+FEW = 5  # units: the second to fourth text have so many at most
+CASES = [(classifier, Site()), (bert, Site(0, 1))]
+
+
+def values_of(game, n_units):
+    """Shapley values by the mean over all orders of what a unit's leaving costs."""
+    found = np.zeros(n_units)
+    every = list(itertools.permutations(range(n_units)))
+    for order in every:
+        for k, unit in enumerate(order):
+            found[unit] += game.drop([*order[: k + 1]]) - game.drop([*order[:k]])
+    return found / len(every)
+
+
+def areas_of(game, n_units):
+    return [game.aopc(list(order)) for order in itertools.permutations(range(n_units))]
+
+
+@pytest.mark.parametrize("by", ["deletion", "mask"])
+@pytest.mark.parametrize(("make", "site"), CASES)
+def test_all_of_it_is_what_plain_loops_find(make, site, by):
+    model = make()
+    adapter, observation = observe(model)
+    found = shapley(observation, site, Shapley(by=by, exact_units=FEW), seed=5)
+    names = {"attention", "product", *OF_TEXT}
+    assert found.shapley_tau.keys() == found.naopc_sufficiency.keys() == names
+    n_all = observation.batch.content_mask.sum(-1).tolist()
+    assert found.is_exact.tolist() == [float(n <= FEW) for n in n_all]
+    for row in (1, 2, 3):
+        game = ByHand(model, observation, row, by)
+        game.drop([])
+        game.seen.setdefault(frozenset(), observation.probs[row, game.target].item())
+        n_units = n_all[row]
+        values, areas = values_of(game, n_units), areas_of(game, n_units)
+        assert found.largest_value[row].item() == pytest.approx(abs(values).max(), abs=1e-6)
+        assert found.lowest_area[row].item() == pytest.approx(min(areas), abs=1e-6)
+        assert found.highest_area[row].item() == pytest.approx(max(areas), abs=1e-6)
+        for name, order in orders(adapter, observation, site, row).items():
+            own = {"comprehensiveness": game.aopc(order), "sufficiency": game.aopc(order[::-1])}
+            for statistic, expected in own.items():
+                measured = getattr(found, statistic)[name][row].item()
+                assert measured == pytest.approx(expected, abs=1e-6)
+            if n_units > 1 and name in ("random", "input_gradient"):  # without ties
+                score = [-order.index(unit) for unit in range(n_units)]
+                tau = kendalltau(score, values).statistic
+                assert found.shapley_tau[name][row].item() == pytest.approx(tau)
+    long = found.is_exact == 0
+    assert found.lowest_area[long].isnan().all() and not found.half_width[long].isnan().any()
+
+
+@pytest.mark.parametrize(("make", "site"), CASES)
+def test_sets_of_a_decision_are_the_smallest_of_all(make, site):
+    _, observation = observe(make())
+    game = _Game(observation, site, Shapley(exact_units=FEW))
+    _, flips = game.every_set()
+    found = shapley(observation, site, Shapley(exact_units=FEW))
+    for row in (1, 2, 3):
+        n_units = int(game.n_units[row])
+        gone = [s for s in range(2**n_units) if flips[s, row]]
+        kept = [s for s in range(2**n_units) if not flips[2**n_units - 1 - s, row]]
+        expected = min((s.bit_count() for s in gone), default=float("nan"))
+        smallest = found.necessary_units["smallest"][row].item()
+        assert smallest == pytest.approx(expected, nan_ok=True)
+        assert found.no_necessary_set[row].item() == (not gone)
+        assert found.sufficient_units["smallest"][row] == min(s.bit_count() for s in kept)
+        for name in found.shapley_tau:
+            assert not found.necessary_units[name][row] < smallest
+            assert found.sufficient_units["smallest"][row] <= found.sufficient_units[name][row], (
+                name
+            )
+
+
+def test_erased_attention_is_the_read_out_without_some_weights():
+    _, observation = observe(classifier())
+    game = _Game(observation, Site(), Shapley(by="attention", exact_units=FEW))
+    drops, _ = game.every_set()
+    weights, logits = observation.attention[0][:, 0, 0], observation.token_logits
+    for row in (1, 2, 3):
+        units = observation.batch.content_mask[row].nonzero()[:, 0].tolist()
+        for number in range(2 ** len(units) - 1):
+            left = weights[row].clone()
+            for k, place in enumerate(units):
+                left[place] *= not number >> k & 1
+            probs = ((left / left.sum()) @ logits[row]).softmax(-1)
+            target = observation.probs[row].argmax()
+            expected = observation.probs[row, target] - probs[target]
+            torch.testing.assert_close(drops[number, row], expected, atol=1e-9, rtol=0)
+
+
+def test_a_head_that_is_edited_has_values_of_its_own():
+    _, observation = observe(bert())
+    options = Shapley(by="attention", exact_units=FEW)
+    one, whole = (shapley(observation, site, options) for site in (Site(1, 0), Site(ALL, ALL)))
+    assert (one.largest_value[1:3] < whole.largest_value[1:3]).all()
+
+
+def test_random_orders_come_near_the_exact_values():
+    """Of a text of 11 units, whose exact values are known too."""
+    _, observation = observe(classifier())
+    site, row = Site(), 4
+    exact = _Game(observation, site, Shapley(exact_units=12))
+    values, half = exact.values(exact.every_set()[0], seed=0)
+    drawn = _Game(observation, site, Shapley(exact_units=3, n_orders=400))
+    near, width = drawn.values(drawn.every_set()[0], seed=0)
+    gaps = (near - values)[row, : int(exact.n_units[row])].abs()
+    assert half[row].isnan() and width[row] > 0
+    assert gaps.mean() < width[row] and gaps.max() < 4 * width[row]
+    fewer = _Game(observation, site, Shapley(exact_units=3, n_orders=100))
+    wider = fewer.values(fewer.every_set()[0], seed=0)[1][row]
+    assert wider.item() == pytest.approx(2 * width[row].item(), rel=0.3)
+
+
+def test_neither_padding_nor_company_changes_a_text():
+    _, together = observe(classifier())
+    _, alone = observe(classifier(), [TEXTS[4]], example_ids=(9,))
+    options = Shapley(exact_units=3, n_orders=5)
+    both = [shapley(seen, Site(), options, seed=3) for seen in (together, alone)]
+    for name in ("shapley_tau", "shapley_agreement"):
+        first, second = (getattr(found, name)["attention"][-1] for found in both)
+        torch.testing.assert_close(first, second)
+    torch.testing.assert_close(both[0].half_width[-1], both[1].half_width[-1])
+
+
+def test_phrases_stand_for_the_units_of_longer_texts():
+    _, observation = observe(classifier())
+    game = _Game(observation, Site(), Shapley(exact_units=4, longer="phrases"))
+    assert game.is_exact.all() and game.n_units.tolist() == [4, 4, 2, 1, 4]
+    content = observation.batch.content_mask
+    for row, n_units in enumerate(game.n_units.tolist()):
+        own = game.unit_of[row][content[row]]
+        assert own.tolist() == sorted(own.tolist()) and {*own.tolist()} == {*range(n_units)}
+        counts = own.bincount()
+        assert counts.max() - counts.min() <= 1
+    ranked = game.rankings(0)["attention"]
+    weights = observation.read(Site())
+    for row in range(len(TEXTS)):
+        best = [
+            weights[row][(game.unit_of[row] == k) & content[row]].max()
+            for k in range(4)[: int(game.n_units[row])]
+        ]
+        assert np.argmax(best) == ranked[row].argmax().item()
+    found = shapley(observation, Site(), Shapley(exact_units=4, longer="phrases"))
+    assert not found.highest_area.isnan().any()
+
+
+def test_limits_are_those_of_input_erasure():
+    _, observation = observe(classifier())
+    ours = shapley(observation, Site(), Shapley(exact_units=FEW), seed=2)
+    known = input_erasure(observation, Site(), InputErasure(beam_width=2), seed=2)
+    for name, expected in known.naopc_comprehensiveness.items():
+        for row in (1, 2):
+            assert ours.naopc_comprehensiveness[name][row].item() == pytest.approx(
+                expected[row].item()
+            )
+
+
+def test_a_target_turns_the_side():
+    """Of two classes the values of a class are those of the prediction, whichever it is."""
+    _, observation = observe(classifier())
+    own = shapley(observation, Site(), Shapley(exact_units=FEW))
+    other = shapley(observation, Site(), Shapley(exact_units=FEW, target=0))
+    for name, tau in own.shapley_tau.items():
+        if name != "product":
+            torch.testing.assert_close(tau, other.shapley_tau[name], equal_nan=True)
