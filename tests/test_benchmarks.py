@@ -17,6 +17,7 @@ TINY = {
     "first_audit": f"--model {{classifier}} {DATA}",
     "heads": f"--model {{bert}} {DATA} --heads 2 --n-permutations 4 --no-peers --memory "
     "--base-words 8 --base-copies 1",
+    "induction": "{out} --seeds 0 --questions 2 --steps 4",
     "language": "{speaker} {out} --prompts 4 --masks 4",
     "language_speed": "--tokens 40 --behind 6 --memory 60",
     "scale": "40 --folder {out} --per-partition 20",

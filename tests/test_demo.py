@@ -163,9 +163,8 @@ def test_what_is_learned_of_a_recital_stands_in_its_passage():
                 assert (ids[place - 1], ids[place]) in pairs
 
 
-def test_a_decoder_is_trained_saved_and_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoder, "N_STEPS", 4)
-    model, tokenizer = decoder.train_decoder(tmp_path, seed=2, progress=False)
+def test_a_decoder_is_trained_saved_and_asked(tmp_path):
+    model, tokenizer = decoder.train_decoder(tmp_path, seed=2, n_steps=4, progress=False)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = AutoTokenizer.from_pretrained(tmp_path)("amber anchor", return_tensors="pt")["input_ids"]
     assert torch.equal(model(ids).logits, again(ids).logits)

@@ -50,13 +50,14 @@ class Recitals(Dataset):
     Args:
         vocabulary: ids of the words and of the token that begins a text.
         seed: of all passages.
+        n_steps: number of batches.
     """
 
-    def __init__(self, vocabulary: Mapping[str, int], seed: int) -> None:
-        self.vocabulary, self.seed = vocabulary, seed
+    def __init__(self, vocabulary: Mapping[str, int], seed: int, n_steps: int = N_STEPS) -> None:
+        self.vocabulary, self.seed, self.n_steps = vocabulary, seed, n_steps
 
     def __len__(self) -> int:
-        return N_STEPS
+        return self.n_steps
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         """``input_ids`` and ``labels`` of a step, both int64 [passages, tokens]."""
@@ -80,7 +81,12 @@ class Recitals(Dataset):
 
 @quiet_libraries()
 def train_decoder(
-    output_dir: str | Path, *, seed: int = 0, n_layers: int = 2, progress: bool = True
+    output_dir: str | Path,
+    *,
+    seed: int = 0,
+    n_layers: int = 2,
+    n_steps: int = N_STEPS,
+    progress: bool = True,
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
     """Trains a decoder on generated passages, and saves it with its tokenizer.
 
@@ -91,6 +97,7 @@ def train_decoder(
         output_dir: where the checkpoint goes; what was there of an earlier one is replaced.
         seed: of the weights and the passages.
         n_layers: at least 2: one layer cannot look for what stands before a token.
+        n_steps: batches of passages; of far fewer it does not learn to copy.
         progress: show a bar on stderr.
     """
     set_seed(seed)
@@ -130,7 +137,7 @@ def train_decoder(
     trainer = PlainTrainer(
         model,
         settings,
-        train_dataset=Recitals(vocabulary, seed),
+        train_dataset=Recitals(vocabulary, seed, n_steps),
         data_collator=lambda steps: steps[0],
     )
     trainer.remove_callback(PrinterCallback)
