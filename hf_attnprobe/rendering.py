@@ -83,6 +83,11 @@ KINDS = (
         files={".md": "comparison.md", ".html": "report.html", ".json": "comparison.json"},
     ),
     Kind(
+        "a comparison of versions",
+        "survival.json",
+        files={".md": "report.md", ".html": "report.html", ".json": "survival.json"},
+    ),
+    Kind(
         "a deception",
         "deception.json",
         files={".md": "report.md", ".html": "report.html", ".json": "deception.json"},

@@ -18,6 +18,7 @@ from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.report import calibrate
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
+from hf_attnprobe.checkpoint_comparison import survival
 from hf_attnprobe.cli import verbs
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.answers import Answers
@@ -240,6 +241,7 @@ DOCUMENTED = (
     study.study,
     calibrate,
     checkpoint_comparison.compare_checkpoints,
+    survival.survive,
     deception.deceive,
     training.train_classifier,
     fine_tuning.fine_tune,
@@ -346,6 +348,10 @@ FUNCTIONS = {
     | OF_OUTPUT
     | {"set"},
     "plan": parameters(planning.plan_audit) | OF_DATA | options_of(audit) | {"set"},
+    "survive": parameters(survival.survive)
+    | names_of([Answers]).keys()
+    | options_of(audit)
+    | {"json", "set", "fail_on_change"},
     "work": parameters(work.work) | options_of(work.work),
     "study": parameters(study.study, StudyOptions) | {"json"},
     "calibrate": parameters(calibrate) | options_of(calibrate) | {"json"},

@@ -137,12 +137,13 @@ def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
     """A short name for each, all different, of what tells them apart.
 
     The end of the model's path; where models do not differ the data set, the precision,
-    the seed or what else does; a number where nothing does.
+    the weights, the seed or what else does; a number where nothing does.
     """
     parts = [
         _tails([r.model for r in reports]),
         _tails([str(r.dataset) for r in reports]),
         [in_words(r.provenance.get("dtype")) for r in reports],
+        [str((r.provenance.get("origin") or {}).get("weights", "as saved")) for r in reports],
         [f"seed {r.seed}" for r in reports],
         [str(r.provenance.get("model_fingerprint", ""))[:6] for r in reports],
     ]

@@ -12,6 +12,8 @@ from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 Control = Literal["auto", "reassigned", "randomised", "untrained", "foreign", "conflict", "none"]
 
+Weights = Literal["bfloat16", "float16", "int8", "int4", "pruned"]
+
 Task = Literal[
     "text-classification",
     "token-classification",
@@ -161,6 +163,12 @@ class AuditOptions(Options):
         None,
         "number format to compute in (default: float64 for attention classifiers, that "
         "of the checkpoint for other models)",
+    )
+    weights: Weights | None = option(
+        None,
+        "round the model's weights first, or prune the smaller half of each matrix; what is "
+        "computed with them stays as exact (default: as they are saved)",
+        daily=False,
     )
     batch_size: int = option(64, "largest number of texts per batch", at_least=1)
     memory_budget: str | int = option(

@@ -40,6 +40,7 @@ from hf_attnprobe.checkpoints.loading import (
     task_saved,
 )
 from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
+from hf_attnprobe.checkpoints.weights import change_weights
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import mask_id
 from hf_attnprobe.inference.images import ImageReader, reader_of, takes_images
@@ -124,6 +125,8 @@ def make_subject(
         copied = partial(_copy_without_training, model, options)
         return _subject(loaded, model, _controls(model, options, copied))
     loaded = _loaded(model, tokenizer, options)
+    if options.weights is not None:
+        loaded = _with_weights(loaded, options.weights, is_users=loaded.model is model)
     inner = unwrapped(loaded.model)
     arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
@@ -216,6 +219,13 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
 
     reads = _tokenizer_of(model, tokenizer, place if origin else None)
     return Loaded(origin or type(model).__name__, model, reads, {})
+
+
+def _with_weights(loaded: Loaded, weights: str, is_users: bool) -> Loaded:
+    """The same with its weights rounded or pruned; a model of the user's is copied before."""
+    changed = copy.deepcopy(loaded.model) if is_users else loaded.model
+    change_weights(changed, weights)
+    return replace(loaded, model=changed, origin={**loaded.origin, "weights": weights})
 
 
 def _origin(name: str, options: AuditOptions) -> Origin:
@@ -382,7 +392,7 @@ def _mask_id(tokenizer: Tokenizer, model: nn.Module) -> int | None:
 
 
 def _check_adapter_options(options: AuditOptions) -> None:
-    for name in ("dtype", "level", "threshold", "scale"):
+    for name in ("dtype", "weights", "level", "threshold", "scale"):
         given = getattr(options, name)
         if given is not None:
             raise AttnProbeError(

@@ -1,11 +1,11 @@
-"""attnprobe demo | train | audit | plan | work | retrain | compare | deceive | study | calibrate | report | card | datasets
+"""attnprobe demo | train | audit | plan | work | retrain | compare | survive | deceive | study | calibrate | report | card | datasets
 
 Every verb is a public function; every flag is one of its arguments or options. Results go
 to stdout, progress and log to stderr. A command that does not end well says why in one line:
 
     1    a known error: what was expected, what came, what to do
     2    a usage error
-    3    an answer that ``audit --fail-on`` names
+    3    an answer that ``audit --fail-on`` names, or one that ``survive --fail-on-change`` finds
     130  Ctrl-C
     141  nobody reads what is printed, as behind ``| head``; the one end without a line
     143  SIGTERM, which schedulers send

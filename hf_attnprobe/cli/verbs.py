@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
+from hf_attnprobe.auditing.options import AuditOptions, Weights, options_of_tests
 from hf_attnprobe.calibration.options import CalibrationOptions
 from hf_attnprobe.checkpoint_comparison import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
@@ -105,6 +105,33 @@ def add_compare(parser: CommandParser) -> None:
     add_json(parser, "table")
 
 
+def add_survive(parser: CommandParser) -> None:
+    """Flags of survive: those of audit, and the versions."""
+    add_help_all(parser)
+    parser.add_argument(
+        "--versions",
+        nargs="+",
+        required=True,
+        metavar="VERSION",
+        help=f"what to compare the model with: its weights changed ({', '.join(get_args(Weights))}), or "
+        "other models (folders or Hub ids)",
+    )
+    add_audited(parser)
+    add_answers(parser)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for an audit of each version and the comparison; run again with the same "
+        "folder to continue",
+    )
+    parser.add_argument(
+        "--fail-on-change",
+        action="store_true",
+        help=f"end with exit code {FAILED} where a version changes an answer for certain",
+    )
+    add_json(parser, "comparison")
+
+
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Flags of report."""
     parser.add_argument(
@@ -179,6 +206,34 @@ def run_compare(arguments: dict[str, Any]) -> None:
     )
     if process_state().is_main_process:
         show(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
+
+
+def run_survive(arguments: dict[str, Any]) -> int:
+    """Audits versions of a model and prints what they change."""
+    given = {
+        "versions": arguments["versions"],
+        "dataset": data_of(arguments),
+        "tests": asked(arguments, options_of_tests),
+        "options": from_flat(arguments, AuditOptions),
+        "output_dir": arguments["output_dir"],
+    }
+
+    from hf_attnprobe.checkpoint_comparison.survival import changed_answers, survive
+    from hf_attnprobe.distributed import process_state
+
+    comparison = survive(arguments["model"], **given)
+    changed = changed_answers(comparison)
+    if process_state().is_main_process:
+        if arguments["json"]:
+            show(comparison.to_json())
+        else:
+            show(comparison, end="\n\n")
+            show(
+                f"page {Path(arguments['output_dir']) / 'report.html'}; an audit beside it of each"
+            )
+        for sentence in changed:
+            show(f"attnprobe: changed: {sentence}", file=sys.stderr)
+    return FAILED if changed and arguments["fail_on_change"] else 0
 
 
 def run_report(arguments: dict[str, Any]) -> None:
@@ -594,6 +649,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "retrain": run_retrain,
     "study": run_study,
     "compare": run_compare,
+    "survive": run_survive,
     "deceive": run_deceive,
     "calibrate": run_calibrate,
     "report": run_report,
@@ -633,6 +689,9 @@ def build_parser() -> CommandParser:
     add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
     add_study(add("study", "run a study file or a paper's tables, with one report"))
     add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
+    add_survive(
+        add("survive", "ask whether rounding or other changes of a model change the answer")
+    )
     add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
     add_calibrate(add("calibrate", "count the verdict's wrong answers where the truth is known"))
     add_report(add("report", "render the report of an audit"))

@@ -1,0 +1,105 @@
+"""The verb ``survive``: does what attention explains survive a change of the model's weights?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from hf_attnprobe.auditing.comparison import AuditComparison, compare_audits
+from hf_attnprobe.auditing.options import AuditOptions, Weights
+from hf_attnprobe.auditing.session import run_audit
+from hf_attnprobe.distributed import process_state
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import Asked
+from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.storage.folders import alone_in, write_atomically
+
+
+FIRST = "0-model"
+MARKS = ("survival.json", f"{FIRST}/*")
+
+
+@quiet_libraries()
+def survive(
+    model: Any,
+    versions: Sequence[Any],
+    dataset: Any,
+    tests: Asked | None = None,
+    *,
+    output_dir: str | Path,
+    options: AuditOptions = AuditOptions(),
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> AuditComparison:
+    """Audits a model and versions of it alike, and compares them text by text.
+
+        survive("minilm-sst", ["int8", "minilm-sst-merged"], "sst", output_dir="survival")
+
+    Every version has an audit of its own below ``output_dir``. Run again with the same folder
+    to continue, or to add versions behind the others.
+
+    Args:
+        model: as :func:`~hf_attnprobe.audit` takes it.
+        versions: each a way to change the model's weights (``bfloat16``, ``float16``, ``int8``,
+            ``int4``, ``pruned``, see :mod:`hf_attnprobe.checkpoints.weights`), or another model.
+        dataset, tests, options, tokenizer: as of an audit, the same for all.
+        output_dir: a new or empty folder, or that of an earlier run.
+        progress: show bars on stderr.
+
+    Returns:
+        The comparison of all audits with that of the model; see :func:`changed_answers`.
+
+    Raises:
+        AttnProbeError: no version, the same one twice, or what an audit raises.
+    """
+    if isinstance(versions, str | Path) or not versions:
+        raise AttnProbeError(
+            "expected a list of versions to compare with the model; give at least one of "
+            f"{', '.join(get_args(Weights))}, or another model"
+        )
+    if options.weights is not None:
+        raise AttnProbeError(
+            f"expected the model as it is saved, got weights={options.weights}; name it among "
+            "the versions instead"
+        )
+    named = [_name_of(number, version) for number, version in enumerate(versions, 1)]
+    with alone_in(output_dir, *MARKS) as folder:
+        for name, version in zip([FIRST, *named], [None, *versions], strict=True):
+            rounds = version if version in get_args(Weights) else None
+            run_audit(
+                model if version is None or rounds else version,
+                dataset,
+                tests,
+                options=replace(options, weights=rounds),
+                output_dir=folder / name,
+                tokenizer=tokenizer,
+                progress=progress,
+            )
+        comparison = compare_audits([folder / name for name in (FIRST, *named)], seed=options.seed)
+        if process_state().is_main_process:
+            write_atomically(folder / "survival.json", comparison.to_json())
+            write_atomically(folder / "report.md", comparison.to_markdown())
+            write_atomically(folder / "report.html", comparison.to_html())
+    return comparison
+
+
+def _name_of(number: int, version: Any) -> str:
+    """The folder of a version's audit."""
+    known = isinstance(version, str | Path)
+    return f"{number}-{Path(version).name if known else type(version).__name__}"
+
+
+def changed_answers(comparison: AuditComparison) -> list[str]:
+    """The answers that a version changes for certain, a sentence each.
+
+    Those of questions whose number is told apart from the model's, where neither audit cannot
+    say; and the answer of the whole where such a one is among them.
+    """
+    return [
+        f"{name}: {RULES[question.rule].name.lower()} is {question.answer(number)}, of the model "
+        f"{question.answer(0)}"
+        for number, name in enumerate(comparison.names[1:], 1)
+        for question in comparison.questions
+        if question.changed(number)
+    ]

@@ -1,0 +1,97 @@
+"""A model whose weights are rounded or pruned, as versions of it that are served are.
+
+What is computed with them is not rounded: this is what the weights alone change. Rounding is to
+the nearest multiple of a step, without data ("RTN", the baseline of Frantar et al. 2023, GPTQ,
+Section 5):
+
+    step = max |w| / (2^(bits − 1) − 1),   w' = step · round(w / step)
+
+with one step for every output channel in 8 bits (Dettmers et al. 2022, LLM.int8(), Section 2.1)
+and for every 128 inputs of one in 4 (GPTQ, Section 5). Pruning sets to 0 the half of every matrix
+that is smallest in magnitude (Han et al. 2015, Section 3).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+
+GROUP = 128
+"""Inputs of an output channel that share a step in 4 bits."""
+
+
+def rounded(weight: Tensor, bits: int, group: int | None = None) -> Tensor:
+    """A matrix rounded to steps.
+
+    >>> rounded(torch.tensor([[-1.0, 0.1, 0.5]]), bits=2)
+    tensor([[-1., 0., 0.]])
+
+    Args:
+        weight: [outputs, inputs].
+        bits: of a weight; there are 2^bits − 1 values, 0 among them.
+        group: inputs that share a step; None for all of an output. The last group is shorter.
+    """
+    largest = 2 ** (bits - 1) - 1
+    parts = [weight] if group is None else list(weight.split(group, dim=1))
+    steps = [(part.abs().amax(1, keepdim=True) / largest) for part in parts]
+    nearest = [
+        torch.where(step > 0, (part / step).round() * step, part)
+        for part, step in zip(parts, steps, strict=True)
+    ]
+    return torch.cat(nearest, dim=1)
+
+
+def pruned(weight: Tensor) -> Tensor:
+    """A matrix without the half of its entries that is smallest in magnitude.
+
+    >>> pruned(torch.tensor([[-1.0, 0.1], [0.2, 0.5]]))
+    tensor([[-1.0000,  0.0000],
+            [ 0.0000,  0.5000]])
+    """
+    n_removed = weight.numel() // 2
+    smallest = weight.abs().flatten().argsort(stable=True)[:n_removed]
+    kept = torch.ones(weight.numel(), dtype=torch.bool, device=weight.device)
+    kept[smallest] = False
+    return torch.where(kept.view_as(weight), weight, 0)
+
+
+CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "bfloat16": lambda weight: weight.to(torch.bfloat16).to(weight.dtype),
+    "float16": lambda weight: weight.to(torch.float16).to(weight.dtype),
+    "int8": lambda weight: rounded(weight, 8),
+    "int4": lambda weight: rounded(weight, 4, GROUP),
+    "pruned": pruned,
+}
+"""What becomes of a matrix [outputs, inputs], by the name of the version."""
+
+
+@torch.no_grad()
+def change_weights(model: nn.Module, how: str) -> None:
+    """Rounds or prunes the matrices of a model in place, biases, norms and embeddings left out.
+
+    Args:
+        model: of any kind; an output layer that shares the embeddings' weights keeps them.
+        how: of :data:`CHANGES`.
+    """
+    for weight, inputs_first in _matrices(model):
+        matrix = weight.T if inputs_first else weight.flatten(1)
+        changed = CHANGES[how](matrix)
+        weight.copy_(changed.T if inputs_first else changed.view_as(weight))
+
+
+def _matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
+    """Every matrix once, and whether its inputs are its rows, as in GPT-2."""
+    seen = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters()
+    }
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter.ndim < 2 or id(parameter) in seen or not parameter.is_floating_point():
+                continue
+            seen.add(id(parameter))
+            yield parameter, isinstance(module, Conv1D)
