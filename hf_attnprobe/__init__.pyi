@@ -28,6 +28,7 @@ from hf_attnprobe.auditing.options import AuditOptions as AuditOptions
 from hf_attnprobe.auditing.report import Report as Report
 from hf_attnprobe.auditing.report import read_audit as read_audit
 from hf_attnprobe.auditing.run import audit as audit
+from hf_attnprobe.auditing.run import judge as judge
 from hf_attnprobe.calibration.options import CalibrationOptions as CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration as Calibration
 from hf_attnprobe.calibration.report import calibrate as calibrate

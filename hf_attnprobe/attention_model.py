@@ -86,6 +86,8 @@ class Batch:
         tags: by tag of the data, bool [batch, keys], the units in words so tagged; or
             None.
         own: all that the tokenizer gives for a model; empty where it is not known.
+        scores: float64 [batch, keys], scores of the units that somebody gave, which are then
+            a ranking among others; or None.
     """
 
     inputs: Mapping[str, Tensor]
@@ -97,6 +99,7 @@ class Batch:
     segments: Tensor | None = None
     tags: Mapping[str, Tensor] | None = None
     own: Mapping[str, Tensor] = field(default_factory=dict)
+    scores: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

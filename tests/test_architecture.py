@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
-from hf_attnprobe import audit, cli, run_partition
+from hf_attnprobe import audit, cli, judge, run_partition
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.report import calibrate
@@ -347,6 +347,7 @@ FUNCTIONS = {
     | options_of(audit)
     | OF_OUTPUT
     | {"set"},
+    "judge": parameters(judge) | OF_DATA | OF_OUTPUT | options_of(judge) | {"set"},
     "plan": parameters(planning.plan_audit) | OF_DATA | options_of(audit) | {"set"},
     "survive": parameters(survival.survive)
     | names_of([Answers]).keys()

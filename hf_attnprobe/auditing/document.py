@@ -33,7 +33,7 @@ from hf_attnprobe.auditing.heads import (
     tested_heads,
     which_heads,
 )
-from hf_attnprobe.auditing.numbers import numbers_section
+from hf_attnprobe.auditing.numbers import JUDGED, judged, numbers_section
 from hf_attnprobe.auditing.result import AuditResult, to_json
 from hf_attnprobe.auditing.verdict import (
     QUESTION,
@@ -150,6 +150,7 @@ def lead(report: AuditResult) -> list[Block]:
         [f"CONTRADICTION, report it: {s}" for s in report.contradictions],
         f"{attention}." if attention else None,
         [*units_note(report), *target_note(report)],
+        *judged(report),
         glance(report),
         _by_place(report),
         list(report.notes),
@@ -771,7 +772,7 @@ def origin(report: AuditResult) -> Section:
         "How to repeat it, and where the numbers come from",
         [
             None if is_repeatable(said) else OF_PYTHON,
-            Listing(repeating("audit", said)),
+            Listing(repeating("judge" if JUDGED in said else "audit", said)),
             f"{_same_numbers(said)} with the same versions and fingerprints: model "
             f"{said.get('model_fingerprint', 'unknown')}, data "
             f"{said.get('data_fingerprint', 'unknown')}, "

@@ -17,10 +17,12 @@ from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Number, Section, Table
+from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Note, Number, Section, Table
 from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.summary import (
+    ALL_TEXTS,
     Statistic,
     attention_bin,
     bin_names,
@@ -278,6 +280,48 @@ def comparisons(compared: Sequence[Comparison]) -> list[Block]:
         for test in dict.fromkeys(c.test for c in compared)
         if (of_test := [c for c in compared if c.test == test])
     ]
+
+
+# --- scores that somebody gave the units, as one more ranking ------------------------------------
+
+JUDGED = "scores_fingerprint"
+"""In the provenance of an audit of given scores."""
+LESS_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
+CHANCE = "given_moved"
+OF_GIVEN = (
+    "Given scores beside the same scores at other tokens of each text (chance) and beside "
+    "attention, paired by text; better and worse at p ≤ .05, corrected by Holm within a test. Of "
+    f"{', '.join(LESS_IS_BETTER)} less is better."
+)
+
+
+def judged(report: AuditResult) -> list[Block]:
+    """How the given scores compare with chance and with attention, by every measure."""
+    found: dict[tuple[str, str], dict[str, Comparison]] = {}
+    for c in report.comparisons if JUDGED in report.provenance else ():
+        if c.first == "given" and c.method == "permutation":
+            found.setdefault((c.test, c.statistic), {})[c.second] = c
+    if not found:
+        return []
+    means = {(s.test, s.statistic): s for s in reversed(report.statistics) if s.group == ALL_TEXTS}
+    rows: list[list[Cell]] = []
+    for (test, statistic), beside in found.items():
+        attention = beside.get("attention") or beside.get("mean_attention")
+        own = means.get((test, f"{statistic}@given"))
+        mean = None if own is None else Number(own.mean, own.ci95)
+        sides = [_judged_beside(c) for c in (beside.get(CHANCE), attention)]
+        rows.append([f"{test}: {statistic}", mean, *sides])
+    head = ["given scores by", "mean [95%]", "minus chance [95%]", "minus attention [95%]"]
+    return [Table(head, rows, sortable=False), Note(OF_GIVEN)]
+
+
+def _judged_beside(c: Comparison | None) -> Cell:
+    if c is None:
+        return None
+    is_better = (c.value < 0) == (c.statistic in LESS_IS_BETTER)
+    said = "better" if is_better else "worse"
+    told = c.adjusted_p_value <= SIGNIFICANT and c.n >= MIN_TEXTS
+    return Number(c.value, c.ci95, sign="+", after=said if told else "cannot be told apart")
 
 
 COMPARED_HEAD = (

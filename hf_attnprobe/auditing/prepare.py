@@ -15,9 +15,10 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, HeadOutputs
+from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, HeadOutputs
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.clock import Clock
+from hf_attnprobe.auditing.given import read_scores, with_scores
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import (
     Choice,
@@ -51,7 +52,7 @@ from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options
 from hf_attnprobe.statistics.samples import sample
-from hf_attnprobe.storage.asked import WITHOUT_EFFECT, asked_for
+from hf_attnprobe.storage.asked import WITHOUT_EFFECT, asked_for, named
 
 
 if TYPE_CHECKING:
@@ -224,8 +225,9 @@ def prepare_audit(
     tests: Asked | None,
     options: AuditOptions,
     tokenizer: PreTrainedTokenizerBase | None,
+    scores: Any = None,
 ) -> PreparedAudit:
-    """Loads, encodes and chooses; for the arguments see :func:`audit`."""
+    """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`."""
     budget, data = parse_bytes(options.memory_budget), as_data(dataset)
     asked = asked_tests(tests, in_haste=options.in_haste)
     data = _data_for(model, data, options)
@@ -238,6 +240,8 @@ def prepare_audit(
     options = replace(options, batch_size=min(options.batch_size, at_once))
     usable = has_rationales(examples, subject.adapter.unit)
     rationales = usable and subject.tokenizer.is_fast
+    if scores is not None and len(subject.adapter.sites()) > 1:
+        options = replace(options, single_heads=False)  # a ranking beside all attention
     choice = choose(subject.adapter, asked, rationales, options)
     _log_left_out(choice.left_out)
     identity = _identity(subject, examples, data, options, choice)
@@ -247,6 +251,11 @@ def prepare_audit(
         examples = answered(limited, data, reads, subject.adapter, given_model(subject))
     set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
     tokenized = _tokenized(subject, examples, data, options)
+    if scores is not None:
+        choice = replace(choice, groups=[g for g in choice.groups if g.layer == g.head == ALL])
+        tokenized = _scored(tokenized, scores, subject, examples)
+        given = {t.example_id: t.scores for t in tokenized.texts}
+        identity["scores_fingerprint"] = _hash(given)
     control = finish_control(subject, examples, tokenized.texts, options)
     if control == "none":
         subject = replace(subject, controls=())
@@ -257,7 +266,7 @@ def prepare_audit(
         **_unit_of_number(subject.adapter.prediction, spread, options),
         **({"origin": dict(subject.origin)} if subject.origin else {}),
         "text_columns": columns_read(examples),
-        "asked_for": audit_asked_for(model, data, asked, options),
+        "asked_for": audit_asked_for(model, data, asked, options, scores),
         **_architecture(subject.adapter),
     }
     return PreparedAudit(
@@ -292,12 +301,17 @@ def _data_for(model: Any, data: Data, options: AuditOptions) -> Data:
 
 
 def audit_asked_for(
-    model: Any, data: Data, asked: Mapping[str, Options], options: AuditOptions
+    model: Any,
+    data: Data,
+    asked: Mapping[str, Options],
+    options: AuditOptions,
+    scores: Any = None,
 ) -> dict[str, Any]:
     """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.asked.asked_for`."""
     usual = {name: test.usual(in_haste=options.in_haste) for name, test in tests().items()}
     leave_out = ("train_limit", *WITHOUT_EFFECT)
-    return asked_for(model, data, options, asked, usual, leave_out=leave_out)
+    said = asked_for(model, data, options, asked, usual, leave_out=leave_out)
+    return said if scores is None else {**said, "scores": named(scores)}
 
 
 def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
@@ -332,6 +346,19 @@ def _tokenized(
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     return tokenized
+
+
+def _scored(
+    tokenized: Tokenized, scores: Any, subject: Subject, examples: "datasets.Dataset"
+) -> Tokenized:
+    """The texts with the scores that somebody gave their units."""
+    if isinstance(subject.tokenizer, ImageReader) or "choices" in examples.column_names:
+        raise AttnProbeError("expected a classifier of texts, to judge scores of their tokens")
+    given = read_scores(scores, [text.example_id for text in tokenized.texts])
+    ids, texts = column_of(examples, "example_id"), column_of(examples, "text")
+    strings = dict(zip(ids, texts, strict=True))
+    aligned = with_scores(tokenized.texts, given, subject.adapter, subject.tokenizer, strings)
+    return replace(tokenized, texts=aligned)
 
 
 def _log_left_out(left_out: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.document import document_of, published_as
 from hf_attnprobe.auditing.frames import csv_of, summary_frame, to_latex, wide_frame
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
+from hf_attnprobe.auditing.numbers import JUDGED
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
 from hf_attnprobe.auditing.stopping import valid_statistics
 from hf_attnprobe.auditing.verdict import findings
@@ -20,7 +21,7 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.differences import compare_rankings, contrast
+from hf_attnprobe.statistics.differences import Comparison, compare_rankings, contrast
 from hf_attnprobe.statistics.estimates import MANY_TEXTS
 from hf_attnprobe.statistics.grades import Rule
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
@@ -170,11 +171,18 @@ def found_in(
     return {
         "rows": rows,
         "statistics": valid_statistics(statistics, rows, classes),
-        "comparisons": compare_rankings(rows, seed=seed),
+        "comparisons": _compared(rows, JUDGED in provenance, seed),
         "findings": findings(rows, control, classes, seed=seed, **graded),
         "contrasts": contrast(rows, control, classes),
         "contradictions": tuple(contradictions(rows, readings(), of_number=words.is_number)),
     }
+
+
+def _compared(rows: Rows, is_judged: bool, seed: int) -> tuple[Comparison, ...]:
+    """Paired tests of rankings against attention, or against scores that somebody gave."""
+    if not is_judged:
+        return compare_rankings(rows, seed=seed)
+    return compare_rankings(rows, against="given", site=site_of_model(rows), seed=seed)
 
 
 def read_audit(folder: str | Path) -> Report:

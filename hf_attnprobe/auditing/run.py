@@ -76,3 +76,56 @@ def audit(
         tokenizer=tokenizer,
         progress=progress,
     )
+
+
+JUDGING = {"input_erasure": {}, "erasure": {}, "shapley": {"exact_units": 8, "longer": "phrases"}}
+"""Tests of rankings, and their options; all sets of 8 phrases are 256 passes a text."""
+
+
+@quiet_libraries()
+def judge(
+    model: "Model",
+    dataset: Any,
+    scores: Any,
+    tests: Asked | None = None,
+    *,
+    options: AuditOptions = AuditOptions(),
+    output_dir: str | Path | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    progress: bool = True,
+) -> "Report":
+    """Runs tests of rankings with scores that somebody else gave the texts' tokens.
+
+        judge("minilm-sst", Data("sst", test_limit=100), "shap.parquet")
+        judge(model, data, explainer(texts), tokenizer=tokenizer)  # an Explanation of SHAP
+
+    The scores are the ranking ``given`` beside attention (of several heads their mean), gradients
+    and chance; ``given_moved`` is the same scores at other tokens of each text. The report
+    compares them text by text.
+
+    Args:
+        model, dataset, options, output_dir, tokenizer, progress: as :func:`audit` takes them.
+        scores: a file or objects, see :func:`~hf_attnprobe.auditing.given.read_scores`: higher
+            for what speaks more for the predicted class, or for ``options.target``.
+        tests: as :func:`audit` takes them; without any ``input_erasure``, ``erasure`` and
+            ``shapley`` over 8 phrases. ``plausibility`` judges the scores too.
+
+    Returns:
+        The report, with the scores among its rankings.
+
+    Raises:
+        AttnProbeError: as :func:`audit`; scores of other length or tokens, none of a text, or
+            no number, by the text's id.
+    """
+    from hf_attnprobe.auditing.session import run_audit
+
+    return run_audit(
+        model,
+        dataset,
+        JUDGING if tests is None else tests,
+        options=options,
+        output_dir=output_dir,
+        tokenizer=tokenizer,
+        progress=progress,
+        scores=scores,
+    )

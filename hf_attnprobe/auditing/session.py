@@ -74,12 +74,14 @@ def run_audit(
     output_dir: str | Path | None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     progress: bool,
+    scores: Any = None,
 ) -> Report:
-    """One audit from its texts to its report; as :func:`hf_attnprobe.audit`."""
+    """One audit from its texts to its report; as :func:`hf_attnprobe.audit` and ``judge``."""
     limits = limits_of(options)
     clock = Clock(progress and process_state().is_main_process, limits.seconds)
-    job = prepare_audit(model, dataset, tests, options, tokenizer)
+    job = prepare_audit(model, dataset, tests, options, tokenizer, scores)
     subject, choice, state = job.subject, job.choice, job.state
+    options = replace(options, single_heads=job.options.single_heads)
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
         folder, controls = sweep.folder.parent, subject.controls

@@ -214,10 +214,17 @@ def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any
     return asked_in_words(arguments["tests"], arguments["set"], kinds())
 
 
-def add_audited(parser: CommandParser) -> None:
-    """Flags that say what is audited: model, tests, data, and the options of both."""
+SUITING = "those that suit the model and the data"
+
+
+def add_audited(parser: CommandParser, default: str = SUITING) -> None:
+    """Flags that say what is audited: model, tests, data, and the options of both.
+
+    Args:
+        default: the tests that run where none is named, in words.
+    """
     parser.add_argument("--model", required=True, help="folder or Hub id of the model")
-    add_tests(parser, TESTS, "those that suit the model and the data", options_of_tests)
+    add_tests(parser, TESTS, default, options_of_tests)
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])
     add_options(parser.add_argument_group("the audit"), AuditOptions)

@@ -47,6 +47,7 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 if TYPE_CHECKING:
+    from hf_attnprobe.auditing.report import Report
     from hf_attnprobe.data.examples import KnownDataset
 
 
@@ -83,6 +84,27 @@ def add_audit(parser: CommandParser) -> None:
         metavar="ANSWER",
         help=f"end with exit code {FAILED} where the answer is one of these: {', '.join(FAILING)}",
     )
+
+
+def add_judge(parser: CommandParser) -> None:
+    """Flags of judge: those of audit, and the scores."""
+    add_help_all(parser)
+    parser.add_argument(
+        "--scores",
+        required=True,
+        metavar="FILE",
+        help="parquet or jsonl with the columns id and score; score is a list for each text, or "
+        "a number with unit (from 0), or with start and end of a span of characters; a column "
+        "token is checked against the model's tokens",
+    )
+    add_audited(parser, "input_erasure, erasure, and shapley over 8 phrases")
+    parser.add_argument(
+        "--output-dir",
+        metavar="FOLDER",
+        help="folder as that of audit (default: keep nothing)",
+    )
+    add_json(parser)
+    add_verbose(parser)
 
 
 def add_compare(parser: CommandParser) -> None:
@@ -163,8 +185,6 @@ def run_audit(arguments: dict[str, Any]) -> int:
         "output_dir": arguments["output_dir"],
     }
 
-    from hf_attnprobe.auditing.report import place_lines
-    from hf_attnprobe.auditing.result import to_json
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
@@ -175,17 +195,40 @@ def run_audit(arguments: dict[str, Any]) -> int:
         show(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
         return 0
     report = audit(**given)
-    if process_state().is_main_process:
-        if arguments["json"]:
-            show(json.dumps(to_json(report)))
-        else:
-            show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
-            show("\n".join(place_lines(arguments["output_dir"])))
+    _show_audit(report, arguments)
     if str(report.answer).replace(" ", "-") not in arguments["fail_on"]:
         return 0
     if process_state().is_main_process:
         show(f"attnprobe: the answer is {report.answer}, on which --fail-on fails", file=sys.stderr)
     return FAILED
+
+
+def run_judge(arguments: dict[str, Any]) -> None:
+    """Judges scores that somebody gave, and prints the report."""
+    data, options = from_flat(arguments, Data), from_flat(arguments, AuditOptions)
+    tests, folder = asked(arguments, options_of_tests), arguments["output_dir"]
+
+    from hf_attnprobe.auditing.run import judge
+
+    report = judge(
+        arguments["model"], data, arguments["scores"], tests, options=options, output_dir=folder
+    )
+    _show_audit(report, arguments)
+
+
+def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
+    """Prints a report in the form that is asked for, from one process."""
+    from hf_attnprobe.auditing.report import place_lines
+    from hf_attnprobe.auditing.result import to_json
+    from hf_attnprobe.distributed import process_state
+
+    if not process_state().is_main_process:
+        return
+    if arguments["json"]:
+        show(json.dumps(to_json(report)))
+    else:
+        show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
+        show("\n".join(place_lines(arguments["output_dir"])))
 
 
 def run_compare(arguments: dict[str, Any]) -> None:
@@ -644,6 +687,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "demo": run_demo,
     "train": run_train,
     "audit": run_audit,
+    "judge": run_judge,
     "plan": run_plan,
     "work": run_work,
     "retrain": run_retrain,
@@ -684,6 +728,7 @@ def build_parser() -> CommandParser:
     add_demo(add("demo", "train and audit on generated data whose deciding words are known"))
     add_train(add("train", "train an attention classifier"))
     add_audit(add("audit", "run faithfulness tests on a model"))
+    add_judge(add("judge", "run tests of rankings on scores that somebody gave the tokens"))
     add_plan(add("plan", "cut an audit into partitions, for many processes and machines"))
     add_work(add("work", "compute partitions of a plan until none is left"))
     add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))

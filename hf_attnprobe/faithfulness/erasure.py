@@ -55,6 +55,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import (
+    GIVEN,
     OF_GROUP,
     attention_of,
     is_possible,
@@ -241,7 +242,7 @@ def erasure(
     observation = observation.explaining(options.target)
     attention = attention_of(observation, site)
     content, token_logits = observation.batch.content_mask, observation.token_logits
-    ranked = rankings(observation, site)
+    ranked = rankings(observation, site, seed)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
     single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
     exact = _smallest(observation, attention, **rules)
@@ -404,17 +405,20 @@ def _smallest(
     )
 
 
-def rankings(observation: Observation, site: Site) -> dict[str, Tensor]:
+def rankings(observation: Observation, site: Site, seed: int = 0) -> dict[str, Tensor]:
     """The rankings that the model has, by which weights are erased, largest first.
+
+    Args:
+        seed: of scores that somebody gave, moved to other units.
 
     Returns:
         Dense ranks [batch, keys] by name.
     """
-    names: tuple[str, ...] = RANKINGS
+    names: tuple[str, ...] = (*RANKINGS, *GIVEN)
     if observation.token_logits is None:
-        names = (*RANKINGS, *OF_HEADS_ALONE, *OF_GROUP)
+        names = (*RANKINGS, *OF_HEADS_ALONE, *OF_GROUP, *GIVEN)
     return {
-        name: ranking(observation, site, name, rows="reaching")
+        name: ranking(observation, site, name, seed=seed, rows="reaching")
         for name in names
         if is_possible(observation, site, name)
     }

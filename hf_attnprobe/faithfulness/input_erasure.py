@@ -47,7 +47,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.faithfulness.attention_maps import group_readings
 from hf_attnprobe.faithfulness.options import InputErasure
-from hf_attnprobe.faithfulness.rankings import OF_TEXT, is_possible, ranking, tied
+from hf_attnprobe.faithfulness.rankings import is_possible, ranking, rankings_of_text, tied
 from hf_attnprobe.faithfulness.registry import AuditPreview, check_target, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
@@ -172,10 +172,10 @@ def input_erasure(
     observation = observation.explaining(options.target)
     by, content = options.by, observation.batch.content_mask
     own = rankings_at(observation, site)
-    names_of_text: tuple[str, ...] = OF_TEXT
+    names_of_text = rankings_of_text(observation)
     if options.comprehensiveness_only:
         own = {name: ranks for name, ranks in own.items() if name in OF_VERDICT}
-        names_of_text = tuple(name for name in OF_TEXT if name in OF_VERDICT)
+        names_of_text = tuple(name for name in names_of_text if name in OF_VERDICT)
     of_site = torch.stack([removal_rank(ranks, content) for ranks in own.values()])
     of_text = torch.stack(
         [

@@ -36,7 +36,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.options import Plausibility
-from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
+from hf_attnprobe.faithfulness.rankings import ranking, rankings_of_text
 from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.plausibility import (
@@ -49,7 +49,6 @@ from hf_attnprobe.functional.plausibility import (
 from hf_attnprobe.readings import TestReadings, share
 
 
-RANKINGS = ("attention", *OF_TEXT)
 N_POINTS = 50  # of the integral of integrated gradients
 
 READINGS: TestReadings = {
@@ -146,7 +145,8 @@ def plausibility(
     content = observation.batch.content_mask
     marked = observation.batch.rationale
     marked = torch.zeros_like(content) if marked is None else marked & content
-    scores = {name: ranking(observation, site, name, seed=seed) for name in RANKINGS}
+    names = ("attention", *rankings_of_text(observation))
+    scores = {name: ranking(observation, site, name, seed=seed) for name in names}
     if options.integrated_gradients:
         scores["integrated_gradient"] = _integrated_ranks(observation)
     n_marked = marked.sum(-1, keepdim=True)

@@ -8,6 +8,8 @@ effective_attention, norm_based: in heads, see ``explanations``.
 rollout, last_layer: of a layer's heads together, or of all; see ``attention_maps``.
 input_gradient: |gradient × input|. leave_one_out: how far the output moves without the
 unit (total variation). random: a draw per text.
+given: the scores that somebody gave, see ``attnprobe judge``; given_moved: the same at other
+units of each text, drawn at random, which are as peaked and tie as often.
 """
 
 from collections.abc import Callable
@@ -37,6 +39,7 @@ OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_base
 SIGNED = ("gradient", "product")
 """Rankings in which what speaks against the side that the text is on comes last."""
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
+GIVEN = ("given", "given_moved")
 OF_GROUP = {"rollout": "rollout", "last_layer": "mean_attention"}
 """Maps of a whole layer that rank for a group of heads, by name of the ranking."""
 NEEDS = {
@@ -46,6 +49,7 @@ NEEDS = {
     "leave_one_out": EditableInputs,
 }
 RANDOM_STREAM = 4
+MOVED_STREAM = 5
 
 Rows = Literal["read", "reaching"]
 """Which query rows of a map rank: the one that the prediction is read from, where units
@@ -69,13 +73,13 @@ def ranking(
     is computed once per observation.
 
     Args:
-        name: one of :data:`OF_SITE`, :data:`OF_GROUP` or :data:`OF_TEXT`, for which
-            :func:`is_possible`.
-        seed: of the random ranking.
+        name: one of :data:`OF_SITE`, :data:`OF_GROUP`, :data:`OF_TEXT` or :data:`GIVEN`, for
+            which :func:`is_possible`.
+        seed: of the random ranking and of moved scores.
         rows: see :data:`Rows`.
     """
     content = observation.batch.content_mask
-    if name not in OF_TEXT:
+    if name not in (*OF_TEXT, *GIVEN):
         values = _of_site(observation, site, name, rows)
         if name in SIGNED:
             values = values * observation.side
@@ -87,6 +91,8 @@ def ranking(
 def is_possible(observation: Observation, site: Site, name: str) -> bool:
     """Whether the model can compute a ranking, and whether it means anything at this site."""
     model = observation.model
+    if name in GIVEN:
+        return observation.batch.scores is not None
     if name in OF_HEADS:
         return not site.is_group and OF_HEADS[name].is_possible(model, site)
     if name in OF_GROUP:
@@ -188,17 +194,38 @@ def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
         return observation.gradient_importance()
     if name == "leave_one_out":
         return leave_one_out_ranks(observation)
-    return _random(observation, seed)
+    if name == "random":
+        return _drawn(observation, seed, RANDOM_STREAM)
+    given = observation.batch.scores
+    assert given is not None  # see `is_possible`
+    return given if name == "given" else _moved(observation, given, seed)
 
 
-def _random(observation: Observation, seed: int) -> Tensor:
+def _drawn(observation: Observation, seed: int, stream: int) -> Tensor:
+    """A random number of every unit: its place in an order, float64 [batch, keys]."""
     content = observation.batch.content_mask
     values = torch.zeros(content.shape, dtype=torch.float64)
     texts = zip(observation.batch.example_ids, content.cpu(), strict=True)
     for row, (example_id, real) in enumerate(texts):
-        draw = drawn_order(seed, int(example_id), RANDOM_STREAM, int(real.sum()))
+        draw = drawn_order(seed, int(example_id), stream, int(real.sum()))
         values[row, real] = torch.from_numpy(draw.astype(np.float64))
     return values.to(content.device)
+
+
+def _moved(observation: Observation, given: Tensor, seed: int) -> Tensor:
+    """The scores of each text's units in a random order, [batch, keys]."""
+    content = observation.batch.content_mask
+    places = _drawn(observation, seed, MOVED_STREAM).long()
+    moved = torch.zeros_like(given)
+    for row, real in enumerate(content):
+        moved[row, real] = given[row, real][places[row, real]]
+    return moved
+
+
+def rankings_of_text(observation: Observation) -> tuple[str, ...]:
+    """The rankings that do not depend on the site: :data:`OF_TEXT`, and given scores."""
+    given = observation.batch.scores is not None
+    return (*OF_TEXT, *GIVEN) if given else OF_TEXT
 
 
 def tied(name: str, values: Tensor, content: Tensor) -> Tensor:

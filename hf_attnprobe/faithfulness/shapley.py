@@ -38,7 +38,7 @@ from hf_attnprobe.faithfulness.input_erasure import (
     rankings_at,
 )
 from hf_attnprobe.faithfulness.options import Shapley
-from hf_attnprobe.faithfulness.rankings import OF_TEXT, is_possible, ranking, tied
+from hf_attnprobe.faithfulness.rankings import is_possible, ranking, rankings_of_text, tied
 from hf_attnprobe.faithfulness.registry import AuditPreview, check_target, register_test
 from hf_attnprobe.faithfulness.single_weight import erased
 from hf_attnprobe.functional import aopc, attribution
@@ -210,7 +210,7 @@ class _Game:
     def rankings(self, seed: int) -> dict[str, Tensor]:
         """Ranks of the units by name, each [batch, units]; of a phrase that of its best unit."""
         found = rankings_at(self.observation, self.site)
-        for name in OF_TEXT:
+        for name in rankings_of_text(self.observation):
             if is_possible(self.observation, self.site, name):
                 found[name] = ranking(self.observation, self.site, name, seed=seed)
         lowest = torch.full(self.real.shape, -1, device=self.real.device)

@@ -30,6 +30,7 @@ PAD_VALUES = {
     "unit_ids": -1,
     "other_ids": -1,
     "tags": -1,
+    "scores": 0.0,
 }
 
 
@@ -134,7 +135,7 @@ def collate(
         for row in rows:
             padding = [pad_values[name]] * (n_keys - len(row))
             filled.append([*padding, *row] if adapter.pads_left else [*row, *padding])
-        return torch.tensor(filled)
+        return torch.tensor(filled, dtype=torch.float64 if name == "scores" else None)
 
     inputs = {name: padded(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
     own = {name: value for name, value in inputs.items() if name not in NO_INPUTS}
@@ -153,6 +154,9 @@ def collate(
     if texts[0].tags is not None:
         tags = padded("tags", [text.tags or () for text in texts])
         batch = replace(batch, tags=_tagged_units(tags, texts[0].tag_names, batch))
+    if texts[0].scores is not None:
+        scores = padded("scores", [text.scores or () for text in texts])
+        batch = replace(batch, scores=scores.to(batch.mask.device))
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])

@@ -47,6 +47,7 @@ class Text:
         tags: the tag of each token's word, as a number in ``tag_names``, -1 for none;
             None if unknown.
         tag_names: all tags of the split, sorted.
+        scores: that somebody gave the units, at the first token of each; None if nobody did.
     """
 
     example_id: int
@@ -55,6 +56,7 @@ class Text:
     rationale: Sequence[bool] | None = None
     tags: Sequence[int] | None = None
     tag_names: tuple[str, ...] = ()
+    scores: Sequence[float] | None = None
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:

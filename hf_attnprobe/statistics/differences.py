@@ -332,6 +332,7 @@ N_PERMUTATIONS = 9_999
 MEANS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
+    "shapley": ("shapley_agreement", "comprehensiveness", "sufficiency"),
 }
 """By test, the statistics whose means are compared between rankings."""
 
@@ -379,7 +380,7 @@ def compare_rankings(
     site: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """All comparisons that rows of ``erasure`` and ``input_erasure`` allow at a site.
+    """All comparisons that rows of ``erasure``, ``input_erasure`` and ``shapley`` allow at a site.
 
     Args:
         rows: as :func:`~hf_attnprobe.storage.rows.read_rows` gives them.
@@ -453,8 +454,8 @@ def _measured_together(
 ) -> list[Comparison]:
     gaps = np.stack([pair.gaps for pair in pairs], axis=1)
     names = [pair.statistic for pair in pairs]
-    # Of two shares, or of two losses of one probability.
-    within = (-1.0, 1.0)
+    # Of two shares or two losses of one probability; agreements may lie as far apart as 2.
+    within = (-2.0, 2.0) if test == "shapley" else (-1.0, 1.0)
     found = in_spite_of_stopping(mean_estimates(gaps), gaps, texts, names, stopping, within)
     of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
     flipped = sign_flip_p_values(gaps[:, of_means], seed=seed).tolist()

@@ -42,15 +42,16 @@ def asked_for(
         for name, given in tests.items()
     }
     return {
-        "model": _named(model),
-        "dataset": _named(data.dataset),
+        "model": named(model),
+        "dataset": named(data.dataset),
         **_changed(data, leave_out=("dataset", *leave_out)),
         **_changed(options, leave_out=leave_out),
         **({} if said in ({}, {DEFAULT: {}}) else {"tests": said}),
     }
 
 
-def _named(thing: Any) -> str:
+def named(thing: Any) -> str:
+    """A path or a name; of an object that it is one."""
     return os.fspath(thing) if isinstance(thing, str | os.PathLike) else OBJECT
 
 
@@ -104,4 +105,4 @@ def _flags(asked: Mapping[str, Any]) -> list[str]:
 def is_repeatable(provenance: Mapping[str, Any]) -> bool:
     """Whether model and data have names that a command can be given."""
     asked = provenance["asked_for"]
-    return OBJECT not in (asked["model"], asked["dataset"])
+    return OBJECT not in (asked["model"], asked["dataset"], asked.get("scores"))

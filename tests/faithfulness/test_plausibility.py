@@ -12,7 +12,8 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import InputErasure, Plausibility
-from hf_attnprobe.faithfulness.plausibility import RANKINGS, plausibility
+from hf_attnprobe.faithfulness.plausibility import plausibility
+from hf_attnprobe.faithfulness.rankings import OF_TEXT
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.storage.rows import statistics_of
@@ -113,7 +114,7 @@ def test_the_probe_by_hand(bert, pieces):
             "iou_recall",
             "iou_f1",
         )
-        for key in RANKINGS
+        for key in ("attention", *OF_TEXT)
     } | {"attention_on_rationale", "rationale_size"}
     attention = observation.read(Site(1, 1))[
         2, 1:4

@@ -1,0 +1,358 @@
+"""Scores that somebody else gave, from files and objects, judged beside attention and chance."""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from hf_attnprobe import AttnProbeError, AuditOptions, judge
+from hf_attnprobe.auditing.given import GivenScores, read_scores
+from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.calibration.constructs import Graft, Knobs, Role, draw, with_graft
+
+
+ALONE = AuditOptions(control="none")
+DECOY = Knobs(roles=(Role(share=0.1), Role(share=0.6, worth=0.0, side="any")))
+"""Attention lies on a word that says nothing; what decides gets a tenth."""
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return draw("judged", DECOY, seed=3, n_texts=60)
+
+
+def ids_of(drawn, text):
+    return drawn.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def planted(drawn):
+    """How much each word of a text says for its label, by the model's own formula."""
+    values = drawn.adapter.model.values
+    pairs = zip(drawn.texts, drawn.labels, strict=True)
+    return {
+        k: (values[ids_of(drawn, text), label] - values[ids_of(drawn, text), 1 - label]).tolist()
+        for k, (text, label) in enumerate(pairs)
+    }
+
+
+def probs_of(drawn, ids):
+    """Probabilities of the model itself, [copies, classes]."""
+    tokenizer = drawn.tokenizer
+    ends = torch.tensor([tokenizer.bos_token_id, tokenizer.eos_token_id])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs["special_tokens_mask"] = torch.isin(ids, ends).long()
+    batch = drawn.adapter.prepare(inputs, tuple(range(len(ids))))
+    return drawn.adapter.observe(batch).probs
+
+
+def noise(drawn, seed=0):
+    generator = np.random.default_rng(seed)
+    return {k: generator.random(len(text.split())).tolist() for k, text in enumerate(drawn.texts)}
+
+
+def judged(drawn, scores, tests=None, **settings):
+    settings = {"options": ALONE, "progress": False} | settings
+    return judge(drawn.adapter, drawn.rows, scores, tests, tokenizer=drawn.tokenizer, **settings)
+
+
+def beside(report, statistic, second, method="permutation"):
+    (found,) = [
+        c
+        for c in report.comparisons
+        if (c.statistic, c.first, c.second, c.method) == (statistic, "given", second, method)
+        and c.test in ("shapley", "erasure")
+    ]
+    return found
+
+
+# --- planted evidence -------------------------------------------------------------------------
+
+
+def test_what_is_planted_is_best_and_better_than_attention(drawn):
+    report = judged(drawn, planted(drawn))
+    for other in ("given_moved", "attention", "random"):
+        found = beside(report, "shapley_agreement", other)
+        assert found.value > 0 and found.adjusted_p_value < 0.01
+        assert beside(report, "fraction_to_flip", other).value < 0
+    means = {s.statistic: s.mean for s in report.statistics if s.test == "shapley"}
+    best = max(v for name, v in means.items() if name.startswith("shapley_agreement@"))
+    assert means["shapley_agreement@given"] >= best - 0.02
+    text = report.to_text()
+    assert "given scores by" in text and " better" in text
+    assert "given_moved" in report.to_markdown()
+
+
+def test_noise_is_judged_at_chance(drawn):
+    report = judged(drawn, noise(drawn))
+    for statistic in ("shapley_agreement", "fraction_to_flip"):
+        found = beside(report, statistic, "given_moved")
+        assert found.ci95[0] < 0 < found.ci95[1] and found.adjusted_p_value > 0.05
+    assert "cannot be told apart" in report.to_text()
+
+
+def test_all_heads_of_a_transformer_are_the_attention_beside_it(drawn):
+    graft = replace(
+        with_graft(drawn, Graft(), seed=1), texts=drawn.texts[:30], labels=drawn.labels[:30]
+    )
+    truth = planted(drawn)
+    report = judged(graft, truth, {"shapley": {"exact_units": 6, "longer": "phrases"}})
+    assert {(s.layer, s.head) for s in report.statistics if s.test == "shapley"} == {(-1, -1)}
+    assert beside(report, "shapley_agreement", "given_moved").adjusted_p_value < 0.01
+    assert "mean_attention" in {c.second for c in report.comparisons}
+
+
+def test_the_control_reads_the_same_scores(drawn):
+    options = AuditOptions(control="reassigned", control_draws=1)
+    report = judged(drawn, planted(drawn), ["erasure"], options=options)
+    assert any(c.statistic == "fraction_to_flip@given" for c in report.contrasts)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def long_rows(drawn, scores, **columns):
+    rows = [
+        {"id": k, "unit": place, "score": value}
+        for k, values in scores.items()
+        for place, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows).assign(**columns)
+
+
+def spans_of(text):
+    start, found = 0, []
+    for word in text.split():
+        start = text.index(word, start)
+        found.append((start, start + len(word)))
+        start += len(word)
+    return found
+
+
+def given(report):
+    rows = report.to_pandas()
+    rows = rows[rows.statistic == "shapley_agreement@given"]
+    return rows.set_index("example_id").value.sort_index()
+
+
+FAST = {"shapley": {"exact_units": 5, "longer": "phrases"}}
+
+
+def test_every_form_of_a_file_is_the_same_ranking(drawn, tmp_path):
+    drawn = replace(drawn, texts=drawn.texts[:8], labels=drawn.labels[:8])
+    scores = noise(drawn)
+    expected = given(judged(drawn, scores, FAST))
+    shuffled = long_rows(drawn, scores).sample(frac=1, random_state=0)
+    shuffled.to_parquet(tmp_path / "units.parquet")
+    lists = pd.DataFrame({"id": [*scores], "score": [*scores.values()]})
+    lists["token"] = [text.split() for text in drawn.texts]
+    lists.to_json(tmp_path / "lists.jsonl", orient="records", lines=True)
+    whole = {k: [0.0, *values, 0.0] for k, values in scores.items()}
+    with_special = len(drawn.tokenizer(drawn.texts[0])["input_ids"]) > len(scores[0])
+    spans = [
+        {"id": k, "start": start, "end": end, "score": value}
+        for k, text in enumerate(drawn.texts)
+        for (start, end), value in zip(spans_of(text), scores[k], strict=True)
+    ]
+    pd.DataFrame(spans).to_parquet(tmp_path / "spans.parquet")
+    forms = ["units.parquet", "lists.jsonl", "spans.parquet"]
+    for form in [*(tmp_path / name for name in forms), *([whole] if with_special else [])]:
+        pd.testing.assert_series_equal(given(judged(drawn, form, FAST)), expected)
+
+
+def test_spans_inside_a_unit_are_added_up_and_those_around_it_are_its_own(drawn):
+    drawn = replace(drawn, texts=drawn.texts[:4], labels=drawn.labels[:4])
+    scores = noise(drawn)
+    halves = {}
+    for k, text in enumerate(drawn.texts):
+        spans, values = [], []
+        for (start, end), value in zip(spans_of(text), scores[k], strict=True):
+            spans += [(start, start + 1), (start + 1, end)]
+            values += [0.25 * value, 0.75 * value]
+        halves[k] = GivenScores(values, spans)
+    pd.testing.assert_series_equal(
+        given(judged(drawn, halves, FAST)), given(judged(drawn, scores, FAST))
+    )
+
+
+def test_the_folder_is_of_these_scores(drawn, tmp_path, cli):
+    judged(drawn, planted(drawn), ["erasure"], output_dir=tmp_path)
+    again = read_audit(tmp_path)
+    assert "given scores by" in again.to_text()
+    assert "--scores" not in again.to_text() and "attnprobe judge" in again.to_markdown()
+    with pytest.raises(AttnProbeError, match="its scores fingerprint"):
+        judged(drawn, noise(drawn), ["erasure"], output_dir=tmp_path)
+
+
+def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path, cli):
+    texts = reviews["test"]
+    rows = [
+        {"id": k, "score": [float(len(word)) for word in text.split()]}
+        for k, text in zip(texts["example_id"], texts["text"], strict=True)
+    ]
+    file = tmp_path / "scores.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    words = ["judge", "--model", checkpoint, "--dataset", reviews_folder, "--scores", file]
+    flags = ["--test-limit", "5", "--tests", "erasure", "--control", "none", "--json"]
+    done = cli(*words, *flags)
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    assert said["provenance"]["asked_for"]["scores"] == str(file)
+    assert {c["first"] for c in said["comparisons"]} >= {"given"}
+
+
+# --- what does not fit ------------------------------------------------------------------------
+
+
+def longer(k, values, text):
+    return GivenScores([*values, 1.0, 1.0, 1.0])
+
+
+def not_a_number(k, values, text):
+    return GivenScores([*values[:-1], float("nan")])
+
+
+def other_tokens(k, values, text):
+    return GivenScores(values, tokens=[*text.split()[:-1], "other"])
+
+
+def cut_spans(k, values, text):
+    (start, end), *_ = spans_of(text)
+    return GivenScores([1.0], [(start + 1, end + 2)])
+
+
+def no_span(k, values, text):
+    return GivenScores([1.0], [spans_of(text)[0]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (longer, r"scores of text 7: expected \d+.* of them, got \d+$"),
+        (not_a_number, r"scores of text 7: expected numbers, got nan at place \d+$"),
+        (other_tokens, r"scores of text 7: expected those of the token '\w+', got 'other'$"),
+        (cut_spans, r"scores of text 7: expected spans that do not cut '\w+', .* got 1 to \d+$"),
+        (no_span, r"scores of text 7: expected a span of '\w+', characters .*, got none$"),
+        (lambda *_: None, r"expected scores of all 60 texts, 1 have none, such as text 7; "),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, message):
+    scores = noise(drawn)
+    changed = change(7, scores.pop(7), drawn.texts[7])
+    given = scores if changed is None else {**scores, 7: changed}
+    with pytest.raises(AttnProbeError, match=message) as error:
+        judged(drawn, given)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("scores.csv", "id,score", "expected scores in a file .parquet or .jsonl"),
+        ("scores.jsonl", "{", "cannot read the scores"),
+        ("scores.parquet", "no", "cannot read the scores"),
+        ("scores.jsonl", '{"id": 0, "value": 1}', "expected the columns id and score"),
+        ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "scores of text 4: expected units"),
+    ],
+)
+def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(AttnProbeError, match=message):
+        judged(drawn, tmp_path / name)
+
+
+def test_another_number_of_objects_and_several_classes_are_said():
+    with pytest.raises(AttnProbeError, match="expected scores of 2 texts, got those of 1"):
+        read_scores([[1.0, 2.0]], [0, 1])
+    with pytest.raises(AttnProbeError, match=r"text 5: expected a score for each token, got 4 × 2"):
+        read_scores([np.ones((4, 2))], [5])
+
+
+# --- libraries --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scores", "tokens"),
+    [
+        ("word_attributions", "raw_input_ids"),
+        ("attributions", "elements"),
+        ("source_attributions", "source"),
+        ("values", "data"),
+    ],
+)
+def test_objects_are_read_by_what_they_hold(scores, tokens):
+    one = SimpleNamespace(**{scores: torch.tensor([[0.5], [2.0]]), tokens: ["a", "b"]})
+    found = read_scores([one], [4])[4]
+    assert found.values == [0.5, 2.0] and found.tokens == ["a", "b"]
+
+
+def test_shap_comes_back_as_it_went(drawn):
+    shap = pytest.importorskip("shap")
+    texts = [*drawn.texts[:3]]
+    some = replace(drawn, texts=texts, labels=drawn.labels[:3])
+
+    def predict(strings):
+        found = []
+        for string in strings:
+            ids = torch.tensor([drawn.tokenizer(str(string))["input_ids"]])
+            found.append(probs_of(drawn, ids)[0, 1].item())
+        return np.array(found)
+
+    explainer = shap.Explainer(predict, shap.maskers.Text(drawn.tokenizer), seed=0)
+    explanation = explainer(texts, max_evals=200, silent=True)
+    found = read_scores(explanation, [0, 1, 2])
+    np.testing.assert_allclose(found[1].values, explanation.values[1])
+    report = judged(some, explanation, {**FAST, "erasure": {}}, options=replace(ALONE, target=1))
+    assert not given(report).isna().all()
+
+
+def test_captum_comes_back_as_it_went(drawn):
+    pytest.importorskip("captum")
+    from captum.attr import FeatureAblation
+    from captum.attr import visualization as shown
+
+    some = replace(drawn, texts=drawn.texts[:3], labels=drawn.labels[:3])
+    records = []
+    for text in some.texts:
+        ids = torch.tensor([drawn.tokenizer(text)["input_ids"]])
+
+        scores = FeatureAblation(partial(probs_of, drawn)).attribute(ids, target=0)[0]
+        tokens = drawn.tokenizer.convert_ids_to_tokens(ids[0])
+        records.append(shown.VisualizationDataRecord(scores, 0, 0, 0, 0, 0, tokens, 0))
+    found = read_scores(records, [0, 1, 2])
+    assert len(found[2].values) == len(found[2].tokens)
+    report = judged(some, records, FAST, options=replace(ALONE, target=0))
+    assert not given(report).isna().all()
+
+
+def test_inseq_comes_back_as_it_went():
+    pytest.importorskip("inseq")
+    from inseq.data import FeatureAttributionOutput, FeatureAttributionSequenceOutput
+    from inseq.utils.typing import TokenWithId
+
+    one = FeatureAttributionSequenceOutput(
+        source=[TokenWithId("a", 1), TokenWithId("b", 2)],
+        target=[TokenWithId("c", 3)],
+        source_attributions=torch.tensor([[0.25], [0.5]]),
+    )
+    found = read_scores(FeatureAttributionOutput([one]), [9])[9]
+    assert found.values == [0.25, 0.5] and found.tokens == ["a", "b"]
+
+
+def test_interpreto_comes_back_as_it_went():
+    interpreto = pytest.importorskip("interpreto")
+    assert interpreto is sys.modules["interpreto"]
+    from interpreto.attributions.base import AttributionOutput
+
+    fields = AttributionOutput.__dataclass_fields__
+    one = AttributionOutput(
+        **dict.fromkeys(fields)
+        | {"attributions": torch.tensor([[0.5, 1.5]]), "elements": ["a", "b"]}
+    )
+    found = read_scores([one], [2])[2]
+    assert found.values == [0.5, 1.5] and found.tokens == ["a", "b"]
