@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from hf_attnprobe.auditing.options import AuditOptions, Weights, options_of_tests
-from hf_attnprobe.calibration.options import CalibrationOptions
+from hf_attnprobe.calibration.options import CalibrationOptions, SpikeOptions
 from hf_attnprobe.checkpoint_comparison import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
@@ -34,6 +34,7 @@ from hf_attnprobe.demonstration import (
     rationale_line,
     rationale_sentences,
 )
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
 from hf_attnprobe.options import check_path, from_flat
 from hf_attnprobe.partitions.options import WorkOptions
@@ -582,15 +583,34 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, CalibrationOptions)
     add_json(parser)
+    own = parser.add_argument_group("an effect of known size in a model of yours")
+    own.add_argument("--spike-in", action="store_true", help="plant one, and ask what sees it")
+    own.add_argument("--model", help="folder or Hub id of the model")
+    own.add_argument("--dataset", help="its texts: a name, a Hub id, a folder or a file")
+    add_options(own, SpikeOptions, leave_out=["seed"])
+    add_options(own, Data, leave_out=["dataset", "train_limit"])
+    add_answers(parser)
 
 
 def run_calibrate(arguments: dict[str, Any]) -> None:
-    """Calibrates the verdict and prints the tables."""
+    """Calibrates the verdict, or what tests see of a spike, and prints the tables."""
     from hf_attnprobe.calibration.report import calibrate, to_json
+    from hf_attnprobe.calibration.spike_in import spike_in
 
-    options = from_flat(arguments, CalibrationOptions)
-    found = calibrate(arguments["output_dir"], options=options)
-    show(json.dumps(to_json(found)) if arguments["json"] else str(found))
+    given = [name for name in ("model", "dataset") if arguments[name] is not None]
+    if arguments["spike_in"] != (len(given) == 2) or (given and not arguments["spike_in"]):
+        raise AttnProbeError(
+            "expected --spike-in with --model and --dataset, or none of them, got "
+            f"{', '.join(given) or 'neither'}{' and --spike-in' * arguments['spike_in']}"
+        )
+    folder, as_json = arguments["output_dir"], arguments["json"]
+    if arguments["spike_in"]:
+        planted = from_flat(arguments, SpikeOptions)
+        seen = spike_in(arguments["model"], data_of(arguments), folder, options=planted)
+        show(seen.to_json() if as_json else str(seen))
+        return
+    found = calibrate(folder, options=from_flat(arguments, CalibrationOptions))
+    show(json.dumps(to_json(found)) if as_json else str(found))
 
 
 # --- card: what a checkpoint's README says, and its way to the Hub -------------------------------
@@ -775,7 +795,7 @@ def check_places(arguments: Mapping[str, Any]) -> None:
     models = [arguments.get("model"), *arguments.get("models", ())]
     for model in filter(None, models):
         check_path("model", model)
-    if "dataset" in arguments:
+    if arguments.get("dataset") is not None:
         from hf_attnprobe.data.sources import recipe_of
 
         recipe_of(arguments["dataset"])

@@ -1,0 +1,441 @@
+"""What tests see of a planted effect of known size, and the smallest that they see.
+
+The twins of :mod:`hf_attnprobe.calibration.spike` are audited at the head that was written,
+on texts with the token, at doses from 0 up. At 0 the token is there and void.
+
+Effect:   how far the token moves the probability of the last class, or of the answer, and
+          its log-odds: means over texts, against dose 0.
+Called:   a statistic whose mean over n texts is above that of n other texts at dose 0, the
+          95% interval of the difference above 0. Texts are drawn with replacement, so that
+          n may be any number.
+Limit of detection: the smallest effect that is called in 95% of draws (Currie 1968). Between
+          two doses a text's statistic is taken to lie on the line between them. The
+          interval is over texts: all is done again on texts drawn with replacement.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import norm, spearmanr
+
+from hf_attnprobe.attention_model import AnswersFromPassage, AttentionModelBase, Batch, Site
+from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.prepare import (
+    PreparedAudit,
+    given_model,
+    prepare_audit,
+    set_reference,
+)
+from hf_attnprobe.auditing.selection import parse_head_sets
+from hf_attnprobe.auditing.subject import make_subject
+from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.calibration.options import SpikeOptions
+from hf_attnprobe.calibration.spike import NoSpike, Spike, fit, planted, twin_of, unused_token
+from hf_attnprobe.data.answers import Answers
+from hf_attnprobe.data.examples import dataset_name
+from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.options import Permutation
+from hf_attnprobe.faithfulness.registry import tests
+from hf_attnprobe.functional.attribution import logit_of
+from hf_attnprobe.inference.batching import by_length, collate
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.plain_data import plain_fields
+from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.reports.document import Cell as Entry
+from hf_attnprobe.reports.document import Code, Document, Facts, Figures, Number, Section, Table
+from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.statistics.known_truth import share
+from hf_attnprobe.storage.folders import write_atomically, write_json
+from hf_attnprobe.storage.provenance import versions
+from hf_attnprobe.storage.rows import NO_SITE, to_rows
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from hf_attnprobe.auditing.subject import Model
+
+
+logger = logging.getLogger(__name__)
+
+SEES = {
+    "zero_tvd": "head_ablation",
+    "mean_tvd": "head_ablation",
+    "resample_tvd": "head_ablation",
+    "uniform_tvd": "uniform_attention",
+    "median_tvd": "permutation",
+    "attention_leave_one_out_agreement": "correlation",
+    "first_order_uniform": "screen",
+    "largest_knockout_tvd@renormalised": "knockout",
+}
+"""Statistics that rise where the head says more of the token that it looks at, by test."""
+NAMING = ("zero_tvd", "mean_tvd", "first_order_zero")
+"""Every head has one of these, so that they name a head."""
+FITTED, NAMED = 48, 12
+"""Texts to which a spike is fitted, and on which all heads are compared."""
+AT_ONCE, MOST_HEADS = 16, 144
+"""Texts in a batch; of more heads the screen alone compares all."""
+CALL, POWER = 0.025, 0.95
+DRAWS, RESAMPLES, BETWEEN = 400, 200, 24
+"""Draws of texts, of intervals, and steps between two doses."""
+TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
+LOG_PROB = "log_prob"
+TABLES = ("limits", "planted", "effects", "responses")
+Record = dict[str, Entry]
+"""A row of a table by the names of its columns."""
+
+
+# --- Calls and limits, of numbers ----------------------------------------------------------------
+
+
+def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
+    """How often each text is in a draw of ``n``, [2, DRAWS, texts]: at a dose, at dose 0."""
+    even = np.full(n_texts, 1 / n_texts)
+    return np.random.default_rng([seed, n]).multinomial(n, even, size=(2, DRAWS)).astype(float)
+
+
+def called(values: np.ndarray, blank: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Share of draws in which the mean of ``values`` is above that of ``blank``.
+
+    Args:
+        values: [..., texts].
+        blank: [texts], at dose 0.
+        draws: of :func:`drawn`.
+
+    Returns:
+        [...].
+    """
+    n, centre = draws[0, 0].sum(), blank.mean()
+    parts = []
+    for numbers, counts in ((values - centre, draws[0]), (blank - centre, draws[1])):
+        mean = numbers @ counts.T / n
+        parts.append((mean, np.maximum(numbers**2 @ counts.T / n - mean**2, 0) / max(n - 1, 1)))
+    (mean, error), (mean_0, error_0) = parts
+    return (mean - mean_0 > norm.isf(CALL) * np.sqrt(error + error_0)).mean(-1)
+
+
+def first_seen(values: np.ndarray, draws: np.ndarray) -> float:
+    """The place among the doses from which on ``POWER`` of draws are called.
+
+    Args:
+        values: [doses, texts], the first at dose 0.
+
+    Returns:
+        1.5 is half-way from the first dose above 0 to the second; infinite where the
+        largest is not seen.
+    """
+    places = np.linspace(0, len(values) - 1, (len(values) - 1) * BETWEEN + 1)
+    low = np.minimum(places.astype(int), len(values) - 2)
+    part = (places - low)[:, None]
+    shares = called((1 - part) * values[low] + part * values[low + 1], values[0], draws)
+    last = int(np.flatnonzero(shares < POWER)[-1])
+    if last == len(places) - 1:
+        return float("inf")
+    rise = (POWER - shares[last]) / (shares[last + 1] - shares[last])
+    return float((last + rise) / BETWEEN)
+
+
+def limit_of(values: np.ndarray, n: int, seed: int) -> tuple[float, float, float]:
+    """Limit of detection with n texts, as a place among the doses, and its 95% interval.
+
+    Args:
+        values: [doses, texts].
+    """
+    n_texts = values.shape[1]
+    draws, random = drawn(n_texts, n, seed), np.random.default_rng([seed, 1])
+    again = [random.integers(0, n_texts, n_texts) for _ in range(RESAMPLES)]
+    found = [first_seen(values[:, texts], draws) for texts in again]
+    low, high = np.quantile(found, [0.025, 0.975], method="nearest")
+    return first_seen(values, draws), float(low), float(high)
+
+
+# --- What was found ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SpikeIn(Documented):
+    """What tests see of a known effect in a user's model. ``print(found)`` shows it.
+
+    Attributes:
+        model, dataset, n, seed: what was measured, on ``n`` texts.
+        limits: of every head and statistic, with half, as many and twice as many texts.
+        planted: every head that was written.
+        effects: by head and dose: what the token does, and the head's place among all.
+        responses: of every head and statistic the mean at every dose.
+        without: heads that could not be written, with the reason.
+        versions: of the packages that computed the numbers.
+        seconds: of the processor.
+        rows: by head, dose and text.
+    """
+
+    model: str
+    dataset: str
+    n: int
+    seed: int
+    limits: list[Record]
+    planted: list[Record]
+    effects: list[Record]
+    responses: list[Record]
+    without: dict[str, str]
+    versions: dict[str, str]
+    seconds: float
+    rows: pd.DataFrame
+
+    def document(self) -> Document:
+        """All that was found."""
+        made = (
+            f"{self.model} on {self.n} texts of {self.dataset}, seed {self.seed}; "
+            f"{self.seconds:.0f} s of one processor. Versions: "
+            f"{', '.join(f'{k} {v}' for k, v in self.versions.items())}."
+        )
+        planted = [_table(self.planted, "Heads that look at the token")]
+        planted += [_table(self.effects, "Mean effect of each dose, and the head's place, 1 first")]
+        smallest = "Smallest effect on the probability that is called in 95% of draws"
+        return Document(
+            f"What would the tests have missed in {self.model}?",
+            [(Code("attnprobe calibrate --spike-in"), ": ", SAID), made],
+            [
+                Section("Limits of detection", [_table(self.limits, smallest)], brief=True),
+                Section("What was planted", planted),
+                Section("Dose and response", [_table(self.responses, "Means by dose")]),
+                Section("Heads without a spike", [Facts(self.without)]),
+            ],
+            data=plain_fields(self, "rows"),
+        )
+
+
+SAID = (
+    "in each copy of the model one head looks at a token that no text has, planted in every "
+    "text, and says something of known size; the dose is what it adds to the log-odds of the "
+    "last class, or of the answer, to first order. At dose 0 the token is there and void. A "
+    "statistic is called where the 95% interval of its mean's difference to that of as many other "
+    "texts at dose 0 is above 0. The limit of detection is the smallest effect that is called in 95% "
+    "of draws, with its 95% interval over texts."
+)
+
+
+def _table(records: Sequence[Record], caption: str) -> Table:
+    head = [*dict.fromkeys(name for record in records for name in record)]
+    return Table(head, [[record.get(name) for name in head] for record in records], caption)
+
+
+def write(found: SpikeIn, folder: Path) -> None:
+    """Writes summary, Markdown, page and rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "spike_in.json", plain_fields(found, "rows"))
+    write_atomically(folder / "spike_in.md", found.to_markdown())
+    write_atomically(folder / "spike_in.html", found.to_html())
+    write_atomically(folder / "rows.csv", found.rows.to_csv(index=False, float_format="%.6g"))
+
+
+def _by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
+    """A statistic of a head, [doses, texts]; without texts that lack it at some dose."""
+    own = rows[rows.statistic == statistic]
+    return own.pivot(index="dose", columns="example_id", values="value").dropna(axis=1).to_numpy()
+
+
+def _effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
+    """How far each dose moves probability and log-odds, each [doses]."""
+    log_probs = _by_dose(rows, LOG_PROB)
+    odds = logit_of(torch.tensor(log_probs)).numpy()
+    moved = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
+    return moved.mean(1), sign * (odds - odds[0]).mean(1)
+
+
+def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple[Record, Record]]:
+    """Response and limits of every statistic of a head."""
+    moved, raised = _effects(rows, sign)
+    doses = sorted(set(rows.dose))
+    for statistic in [name for name in SEES if (rows.statistic == name).any()]:
+        values = _by_dose(rows, statistic)
+        n = values.shape[1]
+        if n < 2:
+            continue
+        named: Record = {"head": head, "statistic": Code(statistic)}
+        means = values.mean(1)
+        rises = float(spearmanr(doses, means).statistic)
+        by_dose = {f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)}
+        own = {size: limit_of(values, size, seed) for size in (n // 2, n, 2 * n)}
+        limits = {f"{size} texts": _at(moved, limit) for size, limit in own.items()}
+        false = round(float(called(values[0], values[0], drawn(n, n, seed))) * DRAWS)
+        yield (
+            named | by_dose | {"rank correlation": rises},
+            named
+            | limits
+            | {
+                "in log-odds": _at(raised, own[n]),
+                "called at dose 0": Figures(share(false, DRAWS)),
+            },
+        )
+
+
+def _at(effects: np.ndarray, limit: Sequence[float]) -> Number:
+    """The effect at a limit of detection; the largest one where that is not seen."""
+    value, low, high = np.interp(limit, range(len(effects)), effects)
+    if limit[0] == float("inf"):
+        return Number(float(value), before="more than")
+    return Number(float(value), (float(low), float(high)))
+
+
+# --- Twins, audited ------------------------------------------------------------------------------
+
+
+@quiet_libraries()
+def spike_in(
+    model: "Model",
+    dataset: Any,
+    output_dir: str | Path | None = None,
+    *,
+    options: SpikeOptions = SpikeOptions(),
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+) -> SpikeIn:
+    """Plants an effect of known size in copies of a model and counts what sees it.
+
+    The model itself stays as it is.
+
+    Args:
+        model, dataset, tokenizer: as :func:`hf_attnprobe.audit` takes them.
+        output_dir: where ``spike_in.json``, its page and ``rows.csv`` go; None writes
+            nothing.
+        options: which heads, which doses.
+
+    Raises:
+        AttnProbeError: a model that predicts something else than a class or an answer, no
+            unused token, or no head that could be written.
+    """
+    begun = time.process_time()
+    audit = AuditOptions(seed=options.seed, control="none", groups=False)
+    job = prepare_audit(model, dataset, ["head_ablation"], audit, tokenizer)
+    adapter, reads, own = job.subject.adapter, job.subject.tokenizer, job.tokenized.texts
+    if adapter.prediction.kind not in ("classes", "answer"):
+        raise AttnProbeError(
+            "expected a model that predicts a class or an answer, this one predicts "
+            f"{adapter.prediction.name}; it takes no spike"
+        )
+    n_tokens = min(adapter.n_embeddings or 0, len(reads))
+    token = unused_token(own, n_tokens, reads.all_special_ids, options.seed)
+    ordered = by_length(own)
+    pairs = [(text, planted(text, token, options.seed)) for text in ordered]
+    plain, new = (
+        _batches(job, adapter, side) for side in zip(*_spread(pairs, FITTED), strict=True)
+    )
+    texts = [text for _, text in pairs]
+    found: dict[str, list[Record]] = {name: [] for name in TABLES}
+    rows, without = [], {}
+    for site in _sites(adapter, options):
+        head = f"{site.layer}.{site.head}"
+        try:
+            spike = fit(given_model(job.subject), plain, new, site, token)
+        except NoSpike as reason:
+            logger.warning("%s", reason)
+            without[head] = str(reason)
+            continue
+        twins = [_measured(job, spike, dose, texts) for dose in (0.0, *options.doses)]
+        of_head = pd.concat([part for part, _ in twins], ignore_index=True)
+        rows.append(of_head.assign(head=head))
+        spiked = {"attention": spike.attention, "agreement": spike.agreement, "leak": spike.leak}
+        found["planted"].append({"head": head, "token": reads.decode([token]), **spiked})
+        moved, raised = _effects(of_head, spike.sign)
+        for k, dose in enumerate((0.0, *options.doses)):
+            effect = {"probability": float(moved[k]), "log-odds": float(raised[k])}
+            found["effects"].append({"head": head, "dose": dose, **effect, **twins[k][1]})
+        for response, limits in _seen(head, of_head, spike.sign, options.seed):
+            found["responses"].append(response)
+            found["limits"].append(limits)
+        logger.info("head %s: %.0f s so far", head, time.process_time() - begun)
+    if not rows:
+        raise AttnProbeError("; ".join(without.values()))
+    measured = SpikeIn(
+        job.subject.name,
+        str(dataset_name(job.data.dataset, job.data.split)),
+        len(texts),
+        options.seed,
+        *(found[name] for name in TABLES),
+        without,
+        versions(),
+        round(time.process_time() - begun, 1),
+        pd.concat(rows, ignore_index=True),
+    )
+    if output_dir is not None:
+        write(measured, Path(output_dir))
+    return measured
+
+
+def _sites(adapter: AttentionModelBase, options: SpikeOptions) -> list[Site]:
+    """The heads that are named, or some drawn by the seed."""
+    if options.spiked_heads is not None:
+        sets = parse_head_sets(adapter, options.spiked_heads)
+        return [site for members in sets for site in members]
+    known = adapter.sites()
+    order = np.random.default_rng(options.seed).permutation(len(known))
+    return sorted(known[k] for k in order[: options.n_spiked])
+
+
+def _spread(items: Sequence[Any], n: int) -> list[Any]:
+    """``n`` of the items, or all, evenly from first to last."""
+    return [items[int(k)] for k in np.linspace(0, len(items) - 1, min(n, len(items)))]
+
+
+def _batches(job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]) -> list[Batch]:
+    """The texts in their order, all tensors where the model is."""
+    n, pad = adapter.texts_at_once or AT_ONCE, job.subject.tokenizer.pad_token_id or 0
+    parts = (texts[start : start + n] for start in range(0, len(texts), n))
+    batches = [collate(adapter, part, pad) for part in parts]
+    device = job.state.device
+    return [replace(b, own={k: x.to(device) for k, x in b.own.items()}) for b in batches]
+
+
+def _measured(
+    job: PreparedAudit, spike: Spike, dose: float, texts: Sequence[Text]
+) -> tuple[pd.DataFrame, Record]:
+    """Audits a twin.
+
+    Returns:
+        Rows of the head, and its place among all heads by statistic.
+    """
+    unit = job.data.units if isinstance(job.data, Answers) else None
+    reads, options, site = job.subject.tokenizer, job.options, spike.site
+    twin = twin_of(given_model(job.subject), spike, dose)
+    adapter = make_subject((twin, reads), None, options, job.state.device, unit=unit).adapter
+    set_reference(adapter, reads, job.examples, SEES.values())
+    where = {name: [site] for name in SEES.values() if tests()[name].lacks(adapter, site) is None}
+    parts = []
+    for batch in _batches(job, adapter, texts):
+        own = {LOG_PROB: _log_prob(adapter, batch)}
+        parts += [to_rows("effect", own, batch.example_ids, NO_SITE)]
+        parts += [run_batch(adapter, batch, where, TEST_OPTIONS, options.seed)]
+    rows = pd.concat(parts, ignore_index=True).assign(dose=dose)
+    some = _batches(job, adapter, _spread(texts, NAMED))
+    kept = rows.statistic.isin([*SEES, LOG_PROB])
+    return rows[kept], _places(adapter, site, some, options.seed)
+
+
+def _log_prob(adapter: AttentionModelBase, batch: Batch) -> torch.Tensor:
+    """Of the last class or the answer, [batch]."""
+    observation = adapter.observe(batch)
+    if adapter.lacks(AnswersFromPassage) is None:
+        return adapter.require(AnswersFromPassage).log_prob(observation, observation.probs).double()
+    return observation.probs[:, -1].double().log()
+
+
+def _places(adapter: AttentionModelBase, site: Site, batches: Sequence[Batch], seed: int) -> Record:
+    """Where the head stands among all heads, 1 the first, by statistic; of one head nothing."""
+    sites = adapter.sites()
+    if len(sites) == 1:
+        return {}
+    where = {"screen": sites, "head_ablation": sites if len(sites) <= MOST_HEADS else []}
+    rows = pd.concat([run_batch(adapter, batch, where, {}, seed) for batch in batches])
+    means = rows.groupby(["statistic", "layer", "head"]).value.mean()
+    found: Record = {}
+    for statistic in NAMING:
+        if statistic in means.index:
+            of_heads = means[statistic]
+            found[statistic] = int((of_heads > of_heads[site.layer, site.head]).sum()) + 1
+    return found
