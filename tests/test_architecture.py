@@ -17,6 +17,7 @@ from hf_attnprobe import audit, cli, judge, run_partition
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.report import calibrate
+from hf_attnprobe.calibration.spike_in import spike_in
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.checkpoint_comparison import survival
 from hf_attnprobe.cli import verbs
@@ -240,6 +241,7 @@ DOCUMENTED = (
     retraining.retrain,
     study.study,
     calibrate,
+    spike_in,
     checkpoint_comparison.compare_checkpoints,
     survival.survive,
     deception.deceive,
@@ -355,7 +357,11 @@ FUNCTIONS = {
     | {"json", "set", "fail_on_change"},
     "work": parameters(work.work) | options_of(work.work),
     "study": parameters(study.study, StudyOptions) | {"json"},
-    "calibrate": parameters(calibrate) | options_of(calibrate) | {"json"},
+    "calibrate": parameters(calibrate, spike_in)
+    | options_of(calibrate)
+    | options_of(spike_in)
+    | names_of([Answers]).keys()
+    | {"json", "spike_in"},
     "report": {"folders", "output", "figures"},
     "card": parameters(publishing.write_card) | options_of(publishing.write_card),
     "datasets": parameters(known_datasets) | {"json"},

@@ -46,6 +46,7 @@ from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.functional.attribution import logit_of
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.plain_data import plain_fields
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.reports.document import Cell as Entry
@@ -226,8 +227,7 @@ def _table(records: Sequence[Record], caption: str) -> Table:
     return Table(head, [[record.get(name) for name in head] for record in records], caption)
 
 
-def write(found: SpikeIn, folder: Path) -> None:
-    """Writes summary, Markdown, page and rows."""
+def _write(found: SpikeIn, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "spike_in.json", plain_fields(found, "rows"))
     write_atomically(folder / "spike_in.md", found.to_markdown())
@@ -314,10 +314,10 @@ def spike_in(
     audit = AuditOptions(seed=options.seed, control="none", groups=False)
     job = prepare_audit(model, dataset, ["head_ablation"], audit, tokenizer)
     adapter, reads, own = job.subject.adapter, job.subject.tokenizer, job.tokenized.texts
-    if adapter.prediction.kind not in ("classes", "answer"):
+    if adapter.prediction.kind not in ("classes", "answer") or isinstance(reads, ImageReader):
         raise AttnProbeError(
-            "expected a model that predicts a class or an answer, this one predicts "
-            f"{adapter.prediction.name}; it takes no spike"
+            "expected a model that predicts a class or an answer from a text, "
+            f"{job.subject.name} does not; it takes no spike"
         )
     n_tokens = min(adapter.n_embeddings or 0, len(reads))
     token = unused_token(own, n_tokens, reads.all_special_ids, options.seed)
@@ -341,7 +341,7 @@ def spike_in(
         of_head = pd.concat([part for part, _ in twins], ignore_index=True)
         rows.append(of_head.assign(head=head))
         spiked = {"attention": spike.attention, "agreement": spike.agreement, "leak": spike.leak}
-        found["planted"].append({"head": head, "token": reads.decode([token]), **spiked})
+        found["planted"].append({"head": head, "token": str(reads.decode([token])), **spiked})
         moved, raised = _effects(of_head, spike.sign)
         for k, dose in enumerate((0.0, *options.doses)):
             effect = {"probability": float(moved[k]), "log-odds": float(raised[k])}
@@ -353,18 +353,18 @@ def spike_in(
     if not rows:
         raise AttnProbeError("; ".join(without.values()))
     measured = SpikeIn(
-        job.subject.name,
-        str(dataset_name(job.data.dataset, job.data.split)),
-        len(texts),
-        options.seed,
-        *(found[name] for name in TABLES),
-        without,
-        versions(),
-        round(time.process_time() - begun, 1),
-        pd.concat(rows, ignore_index=True),
+        model=job.subject.name,
+        dataset=str(dataset_name(job.data.dataset, job.data.split)),
+        n=len(texts),
+        seed=options.seed,
+        **found,
+        without=without,
+        versions=versions(),
+        seconds=round(time.process_time() - begun, 1),
+        rows=pd.concat(rows, ignore_index=True),
     )
     if output_dir is not None:
-        write(measured, Path(output_dir))
+        _write(measured, Path(output_dir))
     return measured
 
 

@@ -575,8 +575,9 @@ def run_study(arguments: dict[str, Any]) -> None:
 # --- calibrate: how often the verdict is wrong where the truth is known --------------------------
 
 
-def add_calibrate(parser: argparse.ArgumentParser) -> None:
+def add_calibrate(parser: CommandParser) -> None:
     """Flags of calibrate."""
+    add_help_all(parser)
     parser.add_argument(
         "--output-dir",
         help="folder for calibration.json, its page (html, md) and the answers of each model",

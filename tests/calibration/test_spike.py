@@ -181,7 +181,9 @@ def test_a_model_that_predicts_a_number_takes_no_spike():
     words = tokenizer()
     rows = [{"text": row["text"], "label": k / 9} for k, row in enumerate(made("bert")[2])]
     model = zoo.bert(words, **zoo.HEADS["number"])
-    with pytest.raises(AttnProbeError, match="expected a model that predicts a class or an answer"):
+    with pytest.raises(
+        AttnProbeError, match="expected a model that predicts a class or an answer from a text"
+    ):
         spike_in(model, rows, tokenizer=words)
 
 
