@@ -1,12 +1,14 @@
 """What finds the sentence that an answer rests on: planted prompts, a real language model.
 
     python benchmarks/language.py MODEL rows.jsonl --prompts 200 [--masks 64]
+    python benchmarks/language.py MODEL rows.jsonl --passages questions.jsonl
 
 Five templates of 8 to 20 sentences, one of which says the answer, at every place. Of each
 prompt a row is kept: what deleting every sentence costs the answer in nats, what knocking out
 its attention from behind costs, the attention of every head, and, with masks, the answer's
 logit without random halves of the sentences (ContextCite, AT2). An interrupted run goes on;
-what the rows say is printed at its end.
+what the rows say is printed at its end. Of passages with questions of one's own (context and
+question) the deciding sentence is the one whose deletion costs most, and the answer the model's.
 """
 
 import argparse
@@ -182,6 +184,9 @@ TEMPLATES = (
 )
 
 
+MOST_SAID = 8  # tokens of an answer that is generated
+
+
 def planted(n: int, tokenizer: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Prompts, each with the number of the sentence that says the answer."""
     rng = random.Random(seed)
@@ -205,6 +210,27 @@ def planted(n: int, tokenizer: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
             "answer": f" {said[source]}",
             "source": source,
         }
+
+
+def contributions(adapter: Any, observation: Any) -> list[list[float]]:
+    """What each unit gives to each head's output, by head; over all tokens it sums to 1.
+
+    c_ij = α_ij ⟨v_j W, o_i⟩ / ‖o_i‖², o_i = Σ_j α_ij v_j W (after Contribution Weights, 2606.07604),
+    the mean over the rows that predict the answer.
+    """
+    units = observation.batch.inputs["unit_ids"][0, :-1]
+    of_unit = torch.nn.functional.one_hot(units + 1)[:, 1:].float()
+    rows = adapter.answer_rows(observation)
+    projections = adapter.output_projections()
+
+    def read(layer: int, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        parts = values.float() @ projections[layer].float()  # [heads, tokens, hidden]
+        outputs = weights[:, rows].float() @ parts
+        along = outputs @ parts.transpose(1, 2) / outputs.square().sum(-1, keepdim=True)
+        return ((weights[:, rows] * along) @ of_unit).mean(1)
+
+    found = adapter.token_attention(observation, read)
+    return [[round(float(w), 7) for w in head] for layer in found for head in layer]
 
 
 @torch.no_grad()
@@ -244,6 +270,7 @@ def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
             for layer in observation.attention
             for head in layer[0, :, adapter.answer_rows(observation)].mean(1)
         ],
+        "contribution": contributions(adapter, observation),
         "sink": float(
             torch.stack(
                 [
@@ -280,28 +307,32 @@ def measured(adapter: Any, text: Any, n_masks: int) -> dict[str, Any]:
     return row | {"seconds": seconds}
 
 
-def run(name: str, path: Path, n_prompts: int, n_masks: int, part: str) -> None:
+def run(name: str, path: Path, given: argparse.Namespace) -> None:
     """Appends a row to a file for each prompt of which it has none."""
-    first, step = map(int, part.split("/"))
+    first, step = map(int, given.part.split("/"))
     known = {row["id"] for row in _rows(path)} if path.exists() else set()
+    asked = None if given.passages is None else _rows(given.passages)
+    n_prompts = given.prompts if asked is None else len(asked)
     if known.issuperset(range(first, n_prompts, step)):
         return
     tokenizer = AutoTokenizer.from_pretrained(name)
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
     adapter = wrap(model)
-    rows = list(planted(n_prompts, tokenizer))
-    data = Answers(rows)
+    rows = [*planted(n_prompts, tokenizer)]
+    if asked is not None:
+        rows = [{"example_id": number, **row} for number, row in enumerate(asked)]
+    data = Answers(rows, max_new_tokens=MOST_SAID)
     made = answered(data.examples(), data, tokenizer, adapter, model)
     texts = {text.example_id: text for text in encode_answers(made).texts}
     for row in rows[first::step]:
-        if row["example_id"] in known:
+        number = row["example_id"]
+        if number in known or number not in texts:
             continue
-        found = measured(adapter, texts[row["example_id"]], n_masks)
+        found = measured(adapter, texts[number], given.masks)
+        source = row.get("source", int(np.argmax(found["deletion"])))
         with path.open("a") as file:
-            file.write(
-                json.dumps({"id": row["example_id"], "source": row["source"], **found}) + "\n"
-            )
-        print(row["example_id"], {k: round(v, 1) for k, v in found["seconds"].items()}, flush=True)
+            file.write(json.dumps({"id": number, "source": source, **found}) + "\n")
+        print(number, {k: round(v, 1) for k, v in found["seconds"].items()}, flush=True)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -317,7 +348,7 @@ def interval(values: Sequence[float]) -> str:
     return f"{array.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
-def tell(path: Path) -> None:
+def tell(path: Path, fitted_on: Path | None) -> None:
     """Prints precision@1, rank correlations, mediated shares, drops and LDS."""
     rows = _rows(path)
     n_heads = len(rows[0]["attention"]) // rows[0]["layers"]
@@ -333,10 +364,19 @@ def tell(path: Path) -> None:
         **{f"knockout, {o}": [np.asarray(r["knockout"][o]) for r in rows] for o in KNOCKOUTS},
         "attention, all heads": [a.mean(0) for a in heads],
         "attention, last layer": [a[-n_heads:].mean(0) for a in heads],
+        "contribution weights, all heads": [np.mean(r["contribution"], 0) for r in rows],
+        "contribution weights, last layer": [
+            np.mean(r["contribution"][-n_heads:], 0) for r in rows
+        ],
         "length": [np.asarray(r["lengths"], dtype=float) for r in rows],
     }
-    best = _of_the_other_half(heads, rows, n_heads)
-    scores["attention, best layer of the other half"] = best
+    parts = {
+        "attention": heads,
+        "contribution weights": [np.asarray(r["contribution"]) for r in rows],
+    }
+    for name, of_heads in parts.items():
+        best = _of_the_other_half(of_heads, rows, n_heads)
+        scores[f"{name}, best layer of the other half"] = best
     print("\nranking | precision@1 | tau with deletion")
     for name, values in scores.items():
         hits = [np.argmax(v) == r["source"] for v, r in zip(values, rows, strict=True)]
@@ -353,7 +393,8 @@ def tell(path: Path) -> None:
     for k, top in enumerate((1, 3)):
         gaps = [r["drop deletion"][k] - r["drop ContextCite"][k] for r, _ in masked]
         print(f"top-{top} drop, deletion less ContextCite, paired: {interval(gaps)}")
-    _tell_lds(masked)
+    more = [] if fitted_on is None else _rows(fitted_on)
+    _tell_lds(masked, [(r, np.asarray(r["attention"])) for r in more])
 
 
 def _tell_shares(rows: Sequence[dict[str, Any]]) -> None:
@@ -380,10 +421,18 @@ def _of_the_other_half(
     return [a[chosen[bool(e)]] for a, e in zip(by_layer, even, strict=True)]
 
 
-def _tell_lds(masked: Sequence[tuple[dict[str, Any], np.ndarray]]) -> None:
-    """LDS on held-out masks, beside the passes that a method takes."""
+def _tell_lds(
+    masked: Sequence[tuple[dict[str, Any], np.ndarray]],
+    more: Sequence[tuple[dict[str, Any], np.ndarray]],
+) -> None:
+    """LDS on held-out masks, beside the passes that a method takes.
+
+    Args:
+        masked: prompts that are told of; AT2 is fitted on every other one for those between.
+        more: prompts on which it is fitted in any case.
+    """
     columns, outputs = [], []
-    for row, attention in masked:
+    for row, attention in [*masked, *more]:
         kept, logits = torch.tensor(row["kept"]).bool(), torch.tensor(row["logits"]).double()
         of_row = of_text(torch.tensor(attention).double(), kept, logits)
         columns.append(of_row[0])
@@ -392,7 +441,7 @@ def _tell_lds(masked: Sequence[tuple[dict[str, Any], np.ndarray]]) -> None:
     found: dict[str, list[float]] = {}
     for k, (row, attention) in enumerate(masked):
         kept, logits = torch.tensor(row["kept"]).bool(), torch.tensor(row["logits"]).double()
-        others = [j for j in range(len(masked)) if j % 2 != k % 2]
+        others = [j for j in range(len(columns)) if j >= len(masked) or j % 2 != k % 2]
         weights = ridge(
             torch.cat([columns[j] for j in others]), torch.cat([outputs[j] for j in others])
         )
@@ -401,6 +450,7 @@ def _tell_lds(masked: Sequence[tuple[dict[str, Any], np.ndarray]]) -> None:
             "knockout": torch.tensor(row["knockout"]["none"]).double(),
             "ContextCite": lasso(kept[:n_masks], logits[:n_masks]).double(),
             "attention, all heads": torch.tensor(attention).double().mean(0),
+            "contribution weights, all heads": torch.tensor(row["contribution"]).double().mean(0),
             "AT2": weights @ torch.tensor(attention).double(),
         }
         for name, values in scores.items():
@@ -410,7 +460,7 @@ def _tell_lds(masked: Sequence[tuple[dict[str, Any], np.ndarray]]) -> None:
     passes = {
         "deletion": f"{units:.0f} from a cache",
         "ContextCite": str(n_masks),
-        "AT2": f"1, and {n_masks * 2} per training prompt",
+        "AT2": f"1, and {len(torch.cat(outputs))} for all prompts that it may be fitted on",
     }
     for name, values in found.items():
         print(f"LDS, {name}: {interval(values)}; passes {passes.get(name, '1')}")
@@ -421,9 +471,11 @@ if __name__ == "__main__":
     parser.add_argument("model", help="folder of a causal language model")
     parser.add_argument("rows", type=Path, help="file of JSON lines")
     parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--passages", type=Path, help="JSON lines of context and question")
     parser.add_argument("--masks", type=int, default=0)
+    parser.add_argument("--fit", type=Path, help="rows of other prompts, with masks, for AT2")
     parser.add_argument("--part", default="0/1", help="which prompts, as first/step")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    run(given.model, given.rows, given.prompts, given.masks, given.part)
-    tell(given.rows)
+    run(given.model, given.rows, given)
+    tell(given.rows, given.fit)
