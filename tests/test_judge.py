@@ -11,12 +11,18 @@ import pandas as pd
 import pytest
 import torch
 
-from hf_attnprobe import AttnProbeError, AuditOptions, judge
-from hf_attnprobe.auditing.given import GivenScores, read_scores
+import zoo
+from faithfulness import test_plausibility
+from hf_attnprobe import AttnProbeError, AuditOptions, judge, load_examples
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.auditing.given import GivenScores, read_scores, with_scores
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.calibration.constructs import Graft, Knobs, Role, draw, with_graft
+from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import tokenize
 
 
+pieces = test_plausibility.pieces
 ALONE = AuditOptions(control="none")
 DECOY = Knobs(roles=(Role(share=0.1), Role(share=0.6, worth=0.0, side="any")))
 """Attention lies on a word that says nothing; what decides gets a tenth."""
@@ -111,6 +117,40 @@ def test_the_control_reads_the_same_scores(drawn):
     options = AuditOptions(control="reassigned", control_draws=1)
     report = judged(drawn, planted(drawn), ["erasure"], options=options)
     assert any(c.statistic == "fraction_to_flip@given" for c in report.contrasts)
+
+
+# --- words of several pieces ------------------------------------------------------------------
+
+
+SAID = "The plot, was hopeless"  # [CLS] the plot , was hope ##less [SEP]
+WORDS = [(0, 3), (4, 8), (8, 9), (10, 13), (14, 22)]
+
+
+def at_words(pieces, scores):
+    """The scores of the words of a Transformer, in order."""
+    adapter = wrap(zoo.bert(pieces, spread=0.5))
+    texts = tokenize(pieces, load_examples([{"text": SAID, "label": 0}], "test"), adapter).texts
+    (text,) = with_scores(texts, {0: scores}, adapter, pieces, {0: SAID})
+    batch = collate(adapter, [text], pieces.pad_token_id)
+    return batch.scores[batch.content_mask].tolist()
+
+
+def test_pieces_of_a_word_are_added_up(pieces):
+    every = GivenScores([9, 1, 2, 3, 4, 5, 6, 9])
+    tokens = ["[CLS]", "The", "plot", ",", "was", "hope", "less", "[SEP]"]
+    expected = [1.0, 2.0, 3.0, 4.0, 11.0]
+    assert at_words(pieces, every) == at_words(pieces, replace(every, tokens=tokens)) == expected
+    assert at_words(pieces, GivenScores([1, 2, 3, 4, 5, 6])) == expected
+    words = GivenScores([1, 2, 3, 4, 11], tokens=["the", "plot", ",", "was", "hopeless"])
+    assert at_words(pieces, words) == at_words(pieces, GivenScores(words.values, WORDS)) == expected
+    split = GivenScores([1, 2, 3, 4, 5, 6], [*WORDS[:4], (14, 18), (18, 22)])
+    assert at_words(pieces, split) == expected
+    both = GivenScores([1, 2.5, 4, 11], [WORDS[0], (3, 9), *WORDS[3:]])
+    assert at_words(pieces, both) == [1.0, 2.5, 2.5, 4.0, 11.0]
+    with pytest.raises(AttnProbeError, match=r"token 'hope##less', got 'hopeful'"):
+        at_words(pieces, replace(words, tokens=[*words.tokens[:-1], "hopeful"]))
+    with pytest.raises(AttnProbeError, match=r"expected 5 or 6 or 8 of them, got 4"):
+        at_words(pieces, GivenScores([1, 2, 3, 4]))
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -258,6 +298,9 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.parquet", "no", "cannot read the scores"),
         ("scores.jsonl", '{"id": 0, "value": 1}', "expected the columns id and score"),
         ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "scores of text 4: expected units"),
+        ("scores.jsonl", '{"id": "a", "score": [1]}', "expected whole numbers as id in"),
+        ("scores.jsonl", '{"id": 4, "score": "a"}', "expected scores of all 60 texts"),
+        ("scores.jsonl", "", "expected the columns id and score"),
     ],
 )
 def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):

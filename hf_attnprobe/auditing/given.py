@@ -81,8 +81,10 @@ def _of_file(file: Path) -> dict[int, GivenScores]:
         raise AttnProbeError(
             f"expected the columns {COLUMNS}; {file} has {', '.join(map(str, rows.columns))}"
         )
-    lists = [name for name in rows.columns if rows[name].map(np.iterable).all()]
-    lists = [name for name in lists if not isinstance(rows[name].iloc[0], str)]
+    for value in rows.id:
+        if not isinstance(value, int | np.integer):
+            raise AttnProbeError(f"expected whole numbers as id in {file}, got {value!r}")
+    lists = [name for name in rows.columns if rows[name].map(type).isin([list, np.ndarray]).all()]
     rows = rows.explode(lists) if "score" in lists else rows
     return {int(k): _of_rows(k, of_text) for k, of_text in rows.groupby("id", sort=False)}
 

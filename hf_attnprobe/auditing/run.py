@@ -99,23 +99,15 @@ def judge(
         judge("minilm-sst", Data("sst", test_limit=100), "shap.parquet")
         judge(model, data, explainer(texts), tokenizer=tokenizer)  # an Explanation of SHAP
 
-    The scores are the ranking ``given`` beside attention (of several heads their mean), gradients
-    and chance; ``given_moved`` is the same scores at other tokens of each text. The report
-    compares them text by text.
+    The report compares the scores (``given``) text by text with attention, of several heads
+    their mean, with other rankings, and with the same scores at other tokens (``given_moved``).
 
     Args:
-        model, dataset, options, output_dir, tokenizer, progress: as :func:`audit` takes them.
         scores: a file or objects, see :func:`~hf_attnprobe.auditing.given.read_scores`: higher
             for what speaks more for the predicted class, or for ``options.target``.
-        tests: as :func:`audit` takes them; without any ``input_erasure``, ``erasure`` and
-            ``shapley`` over 8 phrases. ``plausibility`` judges the scores too.
+        tests: without any :data:`JUDGING`; ``plausibility`` judges scores too.
 
-    Returns:
-        The report, with the scores among its rankings.
-
-    Raises:
-        AttnProbeError: as :func:`audit`; scores of other length or tokens, none of a text, or
-            no number, by the text's id.
+    The other arguments, what it returns, and what it raises are those of :func:`audit`.
     """
     from hf_attnprobe.auditing.session import run_audit
 

@@ -355,18 +355,6 @@ def all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor
     return observation.remember(("all sets", exact_units), compute)
 
 
-def shapley_of_units(observation: Observation, exact_units: int) -> Tensor:
-    """Exact Shapley values in nats, [batch, keys]; NaN in texts of more units."""
-    content = observation.batch.content_mask
-    many = content.sum(-1, keepdim=True) > exact_units
-    if many.all():
-        return torch.full(content.shape, torch.nan, dtype=torch.float64, device=content.device)
-    drops, _ = all_sets(observation, exact_units)
-    return _at_units(attribution.shapley_values(drops), content & ~many).masked_fill(
-        many, torch.nan
-    )
-
-
 def _at_units(values: Tensor, content: Tensor) -> Tensor:
     """Values of a text's units in their order, put at their keys; 0 elsewhere."""
     places = aopc.units_first(content)
