@@ -487,7 +487,7 @@ def test_the_page_shows_prompt_units_and_answer(report):
     page = report.to_html()
     assert "knocked out" in page and "&lt;|assistant|&gt;" in page and "Each of its tokens" in page
     assert "on the sink" in page and "on the sink" in report.to_markdown()
-    assert "Attention is to sentences of the prompt" in report.to_text(verbose=True)
+    assert "weighs sentences of the prompt" in report.to_text(verbose=True)
 
 
 def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):

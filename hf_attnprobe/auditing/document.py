@@ -319,7 +319,9 @@ def units_note(report: AuditResult) -> list[str]:
     units = report.provenance.get("units")
     if units is not None:
         one = units.partition(" ")[0].removesuffix("s")
-        notes.append(f"Attention is to {units}: what is called a token here is a {one}.")
+        notes.append(
+            f"This model's attention weighs {units}: what is called a token here is a {one}."
+        )
     return notes
 
 
