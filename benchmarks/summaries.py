@@ -3,7 +3,7 @@
     python benchmarks/summaries.py --texts 10000 1000000 --folder /tmp/jobs
 
 Makes jobs of generated values, 24 statistics of one head and the predictions, through
-the functions that workers use (``to_wide``, ``parquet_bytes``, ``commit``), and then
+the functions that workers use (``to_rows``, ``parquet_bytes``, ``commit``), and then
 reads the report of each in a process of its own. Seconds are of the processor's clock.
 """
 
@@ -16,11 +16,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+import torch
 
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.partitions.plan import Part, Plan, commit, read_plan, write_plan
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
+from hf_attnprobe.storage.rows import NO_SITE, joined, parquet_bytes, to_rows
 
 
 PER_PART = 2000
@@ -69,7 +71,7 @@ def main() -> None:
 
 def made_part(k: int) -> dict[str, bytes]:
     """The files of a part."""
-    return {"parquet": parquet_bytes(to_wide(rows_of(k)))}
+    return {"parquet": parquet_bytes(rows_of(k))}
 
 
 def made(job: Path, n_texts: int) -> dict[str, float]:
@@ -111,17 +113,17 @@ def plan_of(n_texts: int) -> Plan:
     )
 
 
-def rows_of(k: int) -> pd.DataFrame:
-    """Long rows of one part; ids are its own."""
+def rows_of(k: int) -> pa.Table:
+    """Rows of one part; ids are its own."""
     draw = np.random.default_rng(k)
     ids = np.arange(k * PER_PART, (k + 1) * PER_PART)
-    parts = []
+    tables = []
     for test, names in TESTS.items():
         is_lacking = draw.uniform(size=PER_PART) < 0.1  # the same for all: erasure's rule
         values = {name: np.where(is_lacking, np.nan, _values(draw, name)) for name in names}
         if test == "permutation":
             values["max_tvd"] = np.maximum(values["max_tvd"], values["median_tvd"])
-        parts += [_rows(test, name, ids, values[name]) for name in names]
+        tables.append(_rows(test, ids, values, Site(0, 0)))
     label = draw.integers(0, 2, PER_PART)
     says = np.where(draw.uniform(size=PER_PART) < 0.9, label, 1 - label)
     of_model = {
@@ -130,8 +132,7 @@ def rows_of(k: int) -> pd.DataFrame:
         "probability": draw.uniform(0.5, 1, PER_PART),
         "n_tokens": draw.integers(3, 60, PER_PART),
     }
-    parts += [_rows("prediction", n, ids, v, -1) for n, v in of_model.items()]
-    return pd.concat(parts, ignore_index=True)
+    return joined([*tables, _rows("prediction", ids, of_model, NO_SITE)])
 
 
 def _values(draw: np.random.Generator, name: str) -> np.ndarray:
@@ -140,12 +141,8 @@ def _values(draw: np.random.Generator, name: str) -> np.ndarray:
     return np.round(values) if name.startswith("never") else values
 
 
-def _rows(
-    test: str, name: str, ids: np.ndarray, values: np.ndarray, place: int = 0
-) -> pd.DataFrame:
-    columns = {"test": test, "statistic": name, "example_id": ids}
-    at = {"layer": np.int32(place), "head": np.int32(place)}
-    return pd.DataFrame({**columns, **at, "value": values.astype(float)})
+def _rows(test: str, ids: np.ndarray, values: dict[str, np.ndarray], site: Site) -> pa.Table:
+    return to_rows(test, ids, {site: {name: torch.from_numpy(v) for name, v in values.items()}})
 
 
 def shown(job: Path) -> dict[str, object]:

@@ -31,8 +31,21 @@ def thresholds():
 
 def read(folder):
     """Rows of a folder of Parquet parts; a text may have been written twice."""
-    rows = pd.read_parquet(folder)
-    return rows.drop_duplicates(["test", "statistic", "example_id", "layer", "head"])
+    values = []
+    for part in sorted(Path(folder).glob("*.parquet")):
+        held = pd.read_parquet(part)
+        for name in held.columns.difference(["test", "example_id"]):
+            for test, text, found in (
+                held[["test", "example_id", name]].dropna().itertuples(index=False)
+            ):
+                sites = held.attrs["sites"][test]
+                values += [
+                    (test, name, text, *s, v)
+                    for s, v in zip(sites, found, strict=True)
+                    if v is not None
+                ]
+    keys = ["test", "statistic", "example_id", "layer", "head"]
+    return pd.DataFrame(values, columns=[*keys, "value"]).drop_duplicates(keys)
 
 
 def wide(rows, layer, head):

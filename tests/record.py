@@ -23,7 +23,6 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
 }
 
-import pandas as pd
 import torch
 import yaml
 from transformers import BertConfig, BertForSequenceClassification
@@ -43,6 +42,7 @@ from hf_attnprobe.faithfulness.options import Adversarial, InputErasure, Permuta
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import StudyOptions
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.training.classifier import new_model
@@ -99,7 +99,7 @@ def record_bert(folder: Path) -> None:
         folder / "bert",
         Data(data, test_limit=6),
         [
-            *tests(),
+            *(name for name, test in tests().items() if test.default != "answers"),
             Permutation(n_permutations=5),
             Adversarial(n_steps=3, n_starts=2),
             InputErasure(beam_width=2),
@@ -261,9 +261,7 @@ def numbers_of(folder: Path) -> dict[str, float | str | None]:
     """Every row and every number of a summary by file and place; without times, versions and fingerprints of files."""
     found: dict[str, float | str | None] = {}
     for part in sorted({file.parent for file in folder.rglob("*.parquet")}):
-        frame = pd.concat(
-            [pd.read_parquet(file) for file in part.glob("*.parquet")]
-        ).drop_duplicates()
+        frame = read_rows(part)
         place = part.relative_to(folder)
         names = frame.test + "/" + frame.statistic
         for name, row in zip(

@@ -3,13 +3,13 @@
 import re
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
+import torch
 
 import zoo
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
-from hf_attnprobe.attention_model import ALL, SET
+from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.auditing.head_maps import group_charts
 from hf_attnprobe.auditing.head_tables import group_section, head_tables, site_table
 from hf_attnprobe.auditing.heads import at_places, by_head
@@ -20,7 +20,7 @@ from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.rows import append_rows
+from hf_attnprobe.storage.rows import NO_SITE, append_rows, to_rows
 from hf_attnprobe.studies.results import Results
 
 
@@ -195,16 +195,14 @@ def test_groups_are_no_heads(folder, data):
 
 def test_a_study_reads_the_head_and_no_group(tmp_path):
     """A column of a study is about one head; rows of groups stand before it in the folder."""
-    keys = ["test", "statistic", "example_id", "layer", "head", "value"]
-    values = [
-        ("permutation", "median_tvd", 5, SET, 0, 0.9),
-        ("permutation", "median_tvd", 5, ALL, ALL, 0.8),
-        ("permutation", "median_tvd", 5, 0, ALL, 0.7),
-        ("permutation", "median_tvd", 5, 0, 0, 0.1),
-        (PREDICTION, "label", 5, -1, -1, 1.0),
-        (PREDICTION, "predicted_class", 5, -1, -1, 1.0),
-    ]
-    append_rows(tmp_path / "heads" / "rows", pd.DataFrame(values, columns=keys))
+    sites = {Site(SET, 0): 0.9, Site(ALL, ALL): 0.8, Site(0, ALL): 0.7, Site(0, 0): 0.1}
+    tested = {
+        site: {"median_tvd": torch.tensor([value], dtype=torch.float64)}
+        for site, value in sites.items()
+    }
+    right = dict.fromkeys(("label", "predicted_class"), torch.tensor([1.0]))
+    for test, found in (("permutation", tested), (PREDICTION, {NO_SITE: right})):
+        append_rows(tmp_path / "heads" / "rows", to_rows(test, [5], found))
     found = Results._rows(SimpleNamespace(folder=tmp_path), "heads")
     assert found.median_tvd.tolist() == [0.1] and found.accuracy.tolist() == [1.0]
 

@@ -437,7 +437,7 @@ def test_leftovers_of_an_interrupted_write_do_no_harm(
     command = ["audit", "--model", checkpoint, "--dataset", reviews_folder, "--test-limit", "9"]
     for folder in (audited, tmp_path / "claimed"):
         assert cli(*command, "--tests", "permutation", "--output-dir", folder).code == 0
-        rows = pd.read_parquet(folder / "rows")
+        rows = read_rows(folder / "rows")
         assert rows[rows.test == "permutation"].example_id.nunique() == 9
 
 
@@ -445,7 +445,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
     two = SimpleNamespace(
         num_processes=2, process_index=0, is_main_process=True, device=torch.device("cpu")
     )
-    monkeypatch.setattr("hf_attnprobe.auditing.prepare.process_state", lambda: two)
+    monkeypatch.setattr("hf_attnprobe.auditing.session.process_state", lambda: two)
     with pytest.raises(AttnProbeError, match="meet in the output folder; give one with --output"):
         audit(checkpoint, ROWS, progress=False)
 

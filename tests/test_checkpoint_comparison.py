@@ -33,6 +33,7 @@ from hf_attnprobe.retraining.base import Setup, load_base, run_test, train_again
 from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
+from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from made_up_rows import rows_of_texts
@@ -322,7 +323,7 @@ def test_differences_stand_beside_the_first(compared):
     assert not first.differences
     shares = []
     for rows in sorted(folder.glob("*/audit/rows")):
-        table = pd.read_parquet(rows)
+        table = read_rows(rows)
         wide = table.pivot_table(index="example_id", columns="statistic", values="value")
         shares.append(wide["epsilon_max_jsd@0.01"] / wide.largest_jsd)
     for row, share in zip(others, shares[1:], strict=True):

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 
-import pandas as pd
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -12,6 +11,7 @@ from by_name import BY_DEFAULT, audit_by_name
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.storage.rows import read_rows
 from mini_hub import MiniHub
 
 
@@ -115,7 +115,7 @@ def test_the_folder_holds_what_was_printed(printed):
     assert {f.name for f in folder.iterdir()} == set(expected.split())
     summary = strict((folder / "summary.json").read_text())
     assert {key: summary[key] for key in found} == found
-    rows = pd.read_parquet(folder / "rows")  # a folder of parts, as any reader of Parquet takes it
+    rows = read_rows(folder / "rows")
     assert list(rows.columns) == COLUMNS
     assert not rows.duplicated(["test", "statistic", "example_id", "layer", "head"]).any()
     assert rows.example_id.nunique() == 20

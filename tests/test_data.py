@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +20,7 @@ from hf_attnprobe.data.examples import (
 from hf_attnprobe.data.recipes import RECIPES, Recipe, split_sentences
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.storage.rows import read_rows
 
 
 ROOT = Path(__file__).parents[1]
@@ -188,7 +188,7 @@ def test_several_text_columns_are_joined_leaving_out_what_is_missing(tmp_path, c
     command = ["audit", "--model", checkpoint, "--dataset", folder, "--output-dir", tmp_path / "o"]
     command += ["--tests", "uniform_attention", "--text-column", "title", "body"]
     assert cli(*command).code == 0
-    rows = pd.read_parquet(tmp_path / "o" / "rows")
+    rows = read_rows(tmp_path / "o" / "rows")
     assert set(rows[rows.statistic == "n_tokens"].value) == {5}
 
 

@@ -4,7 +4,6 @@ import json
 import time
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
@@ -20,7 +19,8 @@ from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.auditing.clock import Clock, Step
 from hf_attnprobe.auditing.estimate import AuditEstimate, Seconds, estimate_audit, in_bytes
 from hf_attnprobe.hardware import PeakMemory
-from hf_attnprobe.storage.rows import KEY
+from hf_attnprobe.statistics.rows import KEY
+from hf_attnprobe.storage.rows import read_rows
 
 
 OPTIONS = AuditOptions(shown_texts=2)
@@ -68,7 +68,7 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     told = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
     assert (told["n_texts"], told["n_left"], told["n_runs"], told["n_tests"]) == (30, 30, 30, 1)
     kept = {part: part.stat().st_mtime_ns for part in (folder / "rows").glob("part-*")}
-    n_kept = pd.read_parquet(folder / "rows").example_id.nunique()
+    n_kept = read_rows(folder / "rows").example_id.nunique()
     assert kept and n_kept == told["measured_texts"] and not (folder / "summary.json").exists()
     again = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
     assert again["n_left"] == 30 - n_kept
@@ -78,7 +78,7 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     )
     assert cli(*asked, "--test-limit", 30).code == 0
     assert all(part.stat().st_mtime_ns == before for part, before in kept.items())
-    rows = pd.read_parquet(folder / "rows")
+    rows = read_rows(folder / "rows")
     assert rows.example_id.nunique() == 30 and not rows.duplicated(list(KEY)).any()
     nothing = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
     assert nothing["n_left"] == nothing["n_runs"] == nothing["seconds"]["tests"] == 0

@@ -15,7 +15,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.partitions.report import job_report, rows_of_job
-from hf_attnprobe.storage.rows import KEY
+from hf_attnprobe.statistics.rows import KEY
 
 
 # Batches differ, and some numbers are shares in float32: equal to 1e-6.

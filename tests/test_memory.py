@@ -10,6 +10,7 @@ import torch
 from hf_attnprobe import AttnProbeError, AuditOptions, Permutation, audit
 from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.hardware import PeakMemory, in_halves, is_out_of_memory
+from hf_attnprobe.storage.rows import read_rows
 
 
 KEY = ["test", "statistic", "example_id", "layer", "head"]
@@ -108,7 +109,7 @@ def test_a_text_is_named_that_does_not_fit_on_a_device(checkpoint, reviews, monk
             output_dir=tmp_path / "out",
             progress=False,
         )
-    kept = pd.read_parquet(tmp_path / "out" / "rows")
+    kept = read_rows(tmp_path / "out" / "rows")
     assert 0 < kept.example_id.nunique() < 6 and 3 not in {*kept.example_id}
 
 

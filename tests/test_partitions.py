@@ -36,7 +36,8 @@ from hf_attnprobe.partitions import work as workers_module
 from hf_attnprobe.partitions.plan import partition_of, read_part, read_plan, records
 from hf_attnprobe.partitions.store import Leases, Store
 from hf_attnprobe.partitions.work import DEATHS, TOGETHER, Trial, Trust, lives_through, load_auditor
-from hf_attnprobe.storage.wide_rows import from_wide, read_wide
+from hf_attnprobe.storage.rows import read_part as read_table
+from hf_attnprobe.storage.rows import rows_of_parts
 
 
 TESTS = ["uniform_attention", Permutation(n_permutations=3)]
@@ -89,7 +90,8 @@ def rows_of(job: Path | str) -> pd.DataFrame:
     store = Store(str(job))
     plan = read_plan(store)
     parts = [
-        from_wide(read_wide(read_part(store, plan, k, "parquet"))) for k in range(plan.n_partitions)
+        rows_of_parts([read_table(read_part(store, plan, k, "parquet"))]).long()
+        for k in range(plan.n_partitions)
     ]
     keys = ["test", "statistic", "example_id", "layer", "head"]
     return pd.concat(parts).sort_values(keys, ignore_index=True)
@@ -158,7 +160,7 @@ def kill_at_random(job: Path, n_kills: int, n_workers: int, seed: int) -> int:
         if killed % 10 == 9:  # else nothing is left to be killed at
             done = sorted((job / "parts").glob("*"))
             for file in draw.sample(done, len(done) // 2):
-                file.unlink()
+                file.unlink(missing_ok=True)  # half-written files come and go
         alive.add(start(worker, job, draw.choice([0, 3600, -3600])))
     assert set(wait_for(alive)) == {0}
     return killed
@@ -172,9 +174,8 @@ def test_killed_at_random_they_write_the_same_bytes(job, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_workers", [1, 3, 17])
-def test_killed_two_hundred_times_they_write_the_same_bytes(job, expected, n_workers):
-    n_kills = {1: 40, 3: 100, 17: 60}[n_workers]
-    assert kill_at_random(job, n_kills, n_workers, seed=n_workers) == n_kills
+def test_killed_a_hundred_times_they_write_the_same_bytes(job, expected, n_workers):
+    assert kill_at_random(job, 100, n_workers, seed=n_workers) == 100
     assert hashes(job) == expected
 
 
@@ -551,7 +552,8 @@ def test_what_a_user_must_say_himself_is_not_in_a_plan(checkpoint, tmp_path):
     assert not {"allow_pickle", "trust_remote_code", "token"} & set(plan.options)
     assert "hf_secret" not in written
     auditor = load_auditor(Store(str(tmp_path / "job")), plan, Trust())
-    assert not auditor.options.allow_pickle and not auditor.options.trust_remote_code
+    loaded = auditor.prepared.options
+    assert not loaded.allow_pickle and not loaded.trust_remote_code
 
 
 def test_a_plan_does_not_replace_one_with_results(job, checkpoint, reviews_folder):

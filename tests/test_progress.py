@@ -144,8 +144,8 @@ def test_what_is_left_weighs_what_it_costs(clock):
     clock.now += 1
     told.tick()
     assert told.to_come() == pytest.approx(24 + 1)
-    told.instead([], batch)  # of the memory half was too much: it runs once more
-    assert told.to_come() == pytest.approx(24 + 1 + 25)
+    told.begin(batch)  # of the memory half was too much: it runs once more
+    assert told.to_come() == pytest.approx(25 + 1)
 
 
 def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
@@ -170,7 +170,7 @@ def test_the_estimate_is_one_line_before_long_work(checkpoint, reviews_folder, s
     """The first round is part of the work: each of the rows is there once."""
     file = stderr_as(io.StringIO())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hf_attnprobe.auditing.sweep.TELLING", 0.0)
+        patch.setattr("hf_attnprobe.auditing.clock.TELLING", 0.0)
         options = AuditOptions(shown_texts=0)
         tests = [Permutation(n_permutations=5)]
         shown = audit(checkpoint, reviews_folder, tests, options=options)

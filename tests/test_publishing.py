@@ -18,6 +18,7 @@ from hf_attnprobe import AttnProbeError, CardOptions, audit, metric_path, write_
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.cards.metadata import anonymous
 from hf_attnprobe.hub.publish import read_audits, rows_files
+from hf_attnprobe.storage.rows import read_rows
 from mini_hub import MiniHub
 
 
@@ -270,7 +271,7 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
     theirs_of_control = pd.DataFrame(stranger["rows"]["control"])
     assert set(theirs_of_control) == set(got) and len(theirs_of_control)
     key = ["test", "statistic", "example_id", "layer", "head"]
-    parts = [pd.read_parquet(d / "rows") for d in audited[1].glob("control/draw-*")]
+    parts = [read_rows(d / "rows") for d in audited[1].glob("control/draw-*")]
     assert len(parts) == 5
     means = pd.concat(parts).groupby(key, as_index=False).value.mean()
     both = theirs_of_control.merge(means, on=key)

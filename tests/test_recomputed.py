@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -181,18 +182,48 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
         refused("are of another one; delete it", folder, rows[:4], **given)
 
 
-WRONG_PLACES = [(name, None) for name in ("test", "statistic", "example_id", "layer", "head")]
-WRONG_PLACES += [(name, wrong) for name in ("layer", "example_id") for wrong in ("x", 0.5, 2.0**80)]
+def other_values(of_test, change, statistic=None):
+    """A change of a part's frame: other values of a test."""
+
+    def changed(held):
+        for name in held.columns.difference(["test", "example_id"]):
+            if statistic in (None, name):
+                own = (held.test == of_test) & held[name].notna()
+                held.loc[own, name] = held.loc[own, name].map(change)
+
+    return changed
+
+
+def rewrite(part, change):
+    """Writes a part as ``change`` leaves it; its attributes say whose it is."""
+    held = pd.read_parquet(part)
+    change(held)
+    held.to_parquet(part, index=False)
+
+
+def place(column, value):
+    def change(held):
+        if column in held:
+            held[column] = [value, *held[column][1:]] if value is None else value
+        elif column == "statistic":
+            held.columns = held.columns.str.replace("probability", "share")
+        else:
+            held.attrs["sites"]["prediction"][0][column] = value
+
+    return change
+
+
+WRONG_PLACES = [(name, None) for name in ("test", "statistic", "example_id", 0, 1)]
+WRONG_PLACES += [(name, wrong) for name in (0, "example_id") for wrong in ("x", 0.5, 2.0**80)]
 
 
 @pytest.mark.parametrize(("column", "value"), WRONG_PLACES)
 def test_rows_of_no_place_are_refused(column, value, folder, rows, tmp_path):
+    """Of no test, statistic or text, and at no layer (0) or head (1)."""
     out = tmp_path / "out"
     audit(folder, rows[:4], **FEW, output_dir=out)
     for part in (out / "rows").iterdir():
-        held = pd.read_parquet(part)
-        held[column] = [value, *held[column][1:]] if value is None else value
-        held.to_parquet(part, index=False)
+        rewrite(part, place(column, value))
     with pytest.raises(AttnProbeError, match="cannot read the rows in"):
         read_rows(out / "rows")
 
@@ -202,9 +233,7 @@ def test_what_is_no_probability_is_refused(value, folder, rows, tmp_path):
     out = tmp_path / "out"
     audit(folder, rows[:4], **FEW, output_dir=out)
     for part in (out / "rows").iterdir():
-        held = pd.read_parquet(part)  # its attributes say whose it is
-        held.loc[held.statistic == "probability", "value"] = value
-        held.to_parquet(part, index=False)
+        rewrite(part, other_values("prediction", lambda _: np.array([value]), "probability"))
     refused("expected a probability from 0 to 1", folder, rows[:4], output_dir=out)
     with pytest.raises(AttnProbeError, match="expected a probability from 0 to 1"):
         read_rows(out / "rows")
@@ -214,7 +243,5 @@ def test_false_probabilities_are_refused_on_resuming(folder, rows, tmp_path):
     out = tmp_path / "out"
     audit(folder, rows[:4], **FEW, output_dir=out)
     for part in (out / "rows").iterdir():
-        held = pd.read_parquet(part)
-        held.value *= 0.5
-        held.to_parquet(part, index=False)
+        rewrite(part, other_values("prediction", lambda values: 0.5 * values))
     refused("have changed since", folder, rows[:4], output_dir=out)

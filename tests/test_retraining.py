@@ -30,6 +30,7 @@ from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import points_of, to_json
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
 from shown_page import Reader
 
@@ -131,7 +132,7 @@ def test_the_adversary_guides_that_is_nearest_to_the_papers(folder):
 
 
 def test_every_mean_can_be_recomputed_from_the_rows(folder, report):
-    rows = pd.read_parquet(folder / "rows")
+    rows = read_rows(folder / "rows")
     assert list(rows.columns) == ["test", "statistic", "example_id", "layer", "head", "value"]
     for s in report.statistics:
         if s.group == "all":

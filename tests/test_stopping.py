@@ -17,9 +17,10 @@ from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.rounds import RowsSoFar, Stage, Timetable
 from hf_attnprobe.auditing.stopping import limits_of, seconds_of, width_of
+from hf_attnprobe.auditing.sweep import plan
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.inference.batching import plan
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.statistics.rows import nothing
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.stopping import (
     Stopping,
@@ -127,7 +128,7 @@ def test_only_texts_up_to_a_gap_count_whatever_was_run():
         for head, ids in enumerate((order[:6], gap))
     ]
     kept = without_gaps(pd.concat(rows), order)
-    by_place = kept.groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
+    by_place = kept.long().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
     assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
 
 
@@ -145,8 +146,8 @@ def test_limits_that_are_none_are_refused():
 
 def test_a_mark_stays_with_selections_and_leaves_finished_columns_alone():
     stopping = Stopping(n_texts=4, seed=0)
-    rows = marked(pd.DataFrame({"example_id": range(4), "layer": 0}), stopping)
-    assert stopping_of(rows[rows.example_id > 1].reset_index(drop=True)) == stopping
+    rows = marked(nothing(), stopping)
+    assert stopping_of(rows.of_texts([1])) == stopping_of(rows.long()) == stopping
     frame = pd.DataFrame({"full": [0.1, 0.2, 0.3, 0.2], "cut": [0.1, 0.2, np.nan, np.nan]})
     ordinary = np.array([[0.15, 0.1], [0.25, 0.2]])
     ends = widened(ordinary, frame, [(0.0, 1.0)] * 2, stopping)
@@ -250,7 +251,7 @@ class Worker:
         self.clock = Clock(limit=limit, now=lambda: self.now)
 
     def __call__(self, texts, where, done):
-        self.clock.begin(steps_of(where, texts))
+        self.clock.begin(steps_of([(where, texts)]))
         for test, sites in where.items():
             for site in sites:
                 held = done.setdefault((test, site.layer, site.head), set())

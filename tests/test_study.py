@@ -30,6 +30,7 @@ from hf_attnprobe.retraining.options import TransferOptions
 from hf_attnprobe.retraining.run import transfer
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
+from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import plan as study_plan
 from hf_attnprobe.studies import results
@@ -200,7 +201,7 @@ def test_the_numbers_of_a_table_are_those_of_the_rows(folder, summary):
     table = next(t for t in summary["tables"] if t["title"] == "Room")
     assert table["head"] == ["dataset", "encoder", "room", "share", "accuracy", "lost"]
     for row in table["rows"]:
-        rows = pd.read_parquet(folder / "audit" / f"reviews-{row[1]}" / "rows")
+        rows = read_rows(folder / "audit" / f"reviews-{row[1]}" / "rows")
         wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
         room = wide["epsilon_max_jsd@0.05"]
         assert row[2]["value"] == pytest.approx(room.mean()) and row[2]["n"] == len(wide) == 40
@@ -223,7 +224,7 @@ def test_the_numbers_of_a_table_are_those_of_the_rows(folder, summary):
 def test_lengths_divide_the_texts(folder, summary):
     table = next(t for t in summary["tables"] if t["title"] == "By length")
     assert [row[2] for row in table["rows"]] == ["1–11", "12–24", "from 25"] * 2
-    rows = pd.read_parquet(folder / "audit" / "reviews-mlp" / "rows")
+    rows = read_rows(folder / "audit" / "reviews-mlp" / "rows")
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
     long = wide[wide.n_tokens >= 25]["epsilon_max_jsd@0.05"]
     assert table["rows"][2][3]["value"] == pytest.approx(long.mean()) and table["rows"][2][3][
@@ -426,7 +427,7 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
     content["grid"] |= {"encoder": ["bilstm", "mlp"], "attention": ["additive"]}
     report = run(write(tmp_path, content), "sst")
     tau, together, differences, room, shuffled, overall, first = report.tables
-    audited = pd.read_parquet(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
+    audited = read_rows(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
     number = {"neg": 0, "pos": 1}  # of a predicted class
     for row in cells(tau):
@@ -473,7 +474,7 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
         assert row["searched"].value <= row["exactly"].value + 1e-9
     assert sum(row["median Δŷ"].n for row in cells(shuffled)) == 2 * len(wide)
     assert len(overall.rows) == len(first.rows) == 2
-    other = pd.read_parquet(tmp_path / "out" / "audit" / "sst-mlp-additive" / "rows")
+    other = read_rows(tmp_path / "out" / "audit" / "sst-mlp-additive" / "rows")
     other = other.pivot_table(index="example_id", columns="statistic", values="value")
     loo = "attention_leave_one_out_tau"
     expected = {
@@ -533,7 +534,7 @@ def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(run, tmp_pa
     assert [row["published (searched)"] for row in cells(room)] == [0.54]
     assert [row["exactly"] for row in cells(room)] == [None]  # no linear read-out
     assert sum(row["median Δŷ"].n for row in cells(shuffled)) == 9
-    rows = pd.read_parquet(tmp_path / "out/audit/babi1-bilstm-additive/rows")
+    rows = read_rows(tmp_path / "out/audit/babi1-bilstm-additive/rows")
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
     accuracy = (wide.label == wide.predicted_class).mean()
     found = cells(together)[0]
@@ -633,7 +634,7 @@ def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
     }
     folders = tmp_path / "out" / "audit"
     (folder,) = (path for path in folders.iterdir() if "alse" in path.name)
-    audited = pd.read_parquet(folder / "rows")
+    audited = read_rows(folder / "rows")
     own = audited[audited.statistic == "fraction_to_flip@gradient"].value
     share = "median share of tokens erased"
     assert rows["gradient"][share].value == pytest.approx(own.median())

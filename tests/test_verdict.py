@@ -41,6 +41,7 @@ from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.verdicts import DECISIVE, RANKINGS, RULES, Finding, conclude, overall
+from hf_attnprobe.storage.rows import read_rows
 from made_up_rows import rows_of_texts
 
 
@@ -556,7 +557,7 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     other.given.load_state_dict(other.model.state_dict())  # an audit compares the two
     alone = audit(other, texts, ["permutation"], options=AuditOptions(control="none"), **run)
     assert alone.contrasts == () and "control" not in alone.provenance
-    held = pd.read_parquet(tmp_path / "a" / "control" / "draw-0" / "rows")
+    held = read_rows(tmp_path / "a" / "control" / "draw-0" / "rows")
     key = ["test", "statistic", "example_id"]
     both = held.merge(alone.to_pandas(), on=key)
     assert len(both) == len(held) == len(alone.to_pandas())

@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.progress import Bar
+from hf_attnprobe.progress import Bar, in_words
 
 
 Place = Literal["first", "head", "group"]
@@ -30,6 +30,7 @@ FOR_THE_REPORT = 0.1
 """Of the time; the rest is for the tests."""
 LEAST_FOR_THE_REPORT = 10.0  # seconds
 BETWEEN_LOOKS = 0.3  # seconds between two moves of the bar
+TELLING = 10.0  # seconds to come that are worth a line
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,16 @@ class Step:
 
 
 def steps_of(
-    where: Mapping[str, Sequence[Site]], texts: Sequence[Text], run: str = "audit"
+    work: Iterable[tuple[Mapping[str, Sequence[Site]], Sequence[Text]]], run: str = "audit"
 ) -> list[Step]:
-    """Steps of a batch, in the order in which they run.
+    """Steps of batches, in the order in which they run.
 
     Args:
-        where: the tests, each with its heads.
-        texts: of the batch.
+        work: of each batch the tests, each with its heads, and the texts.
     """
-    longest = max(text.n_tokens for text in texts)
     return [
-        Step(run, test, _place(k, site), len(texts), longest)
+        Step(run, test, _place(k, site), len(texts), max(text.n_tokens for text in texts))
+        for where, texts in work
         for test, sites in where.items()
         for k, site in enumerate(sites)
     ]
@@ -103,6 +103,7 @@ class Clock:
     _measured: dict[Kind, deque[tuple[Step, float]]] = field(default_factory=dict, init=False)
     _to_come: dict[Kind, np.ndarray] = field(default_factory=dict, init=False)
     _batch: deque[Step] = field(default_factory=deque, init=False)
+    _ticked: list[Step] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.bar = Bar("audit", shown=self.shown, clock=self.now)
@@ -184,16 +185,9 @@ class Clock:
         """Replaces the steps to come."""
         self._to_come = _summed(steps)
 
-    def instead(self, before: Sequence[Step], after: Sequence[Step]) -> None:
-        """Replaces some of the steps to come by others."""
-        for sign, steps in ((-1, before), (1, after)):
-            for kind, size in _summed(steps).items():
-                self._to_come[kind] = self._to_come.get(kind, 0) + sign * size
-
     def begin(self, steps: Sequence[Step]) -> None:
-        """Starts a batch and takes its steps off the plan."""
-        self.instead(steps, ())
-        self._batch = deque(steps)
+        """Starts a batch; one that did not come to its end is still to come."""
+        self._batch, self._ticked = deque(steps), []
         self.bar.name = steps[0].run
         self._last = self.now()
 
@@ -202,6 +196,9 @@ class Clock:
         step, now = self._batch.popleft(), self.now()
         self.add(step, now - self._last)
         self._last = now
+        self._ticked.append(step)
+        if not self._batch:
+            self._to_come, self._ticked = self._planned(), []
         if self.shown and now - self._looked >= BETWEEN_LOOKS:
             self._looked = now
             self.bar.move(self.to_come(), step.test)
@@ -210,8 +207,26 @@ class Clock:
         """Seconds until the plan is done or time is up."""
         if self.limit is not None:
             return max(self.left, 0.0)
-        left = {kind: np.maximum(size, 0) for kind, size in self._to_come.items()}
-        return self._seconds(left) + self.expects(self._batch)
+        return self._seconds(self._planned())
+
+    def _planned(self) -> dict[Kind, np.ndarray]:
+        """The sizes of the steps to come, without those of this batch that ended."""
+        ended = _summed(self._ticked)
+        return {k: np.maximum(size - ended.get(k, 0), 0) for k, size in self._to_come.items()}
+
+    def say_how_long(self, steps: Iterable[Step], what: str) -> None:
+        """Says how long all will take, where it is worth a line.
+
+        Args:
+            steps: that are left.
+            what: is done, in words.
+        """
+        seconds = self.expects(steps)
+        if seconds >= TELLING:
+            self.bar.say(
+                f"{in_words(self.passed + seconds)} for {what}; stop any time, the same command "
+                "goes on where there is an output folder"
+            )
 
     def tests_end(self, doing: str) -> None:
         """Ends the prediction: from here on the bar only says what is done."""

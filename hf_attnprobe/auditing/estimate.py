@@ -8,16 +8,16 @@ the report is made once of their rows.
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import MaskedReplay
-from hf_attnprobe.auditing.clock import Clock, Step
+from hf_attnprobe.auditing.clock import Clock, Step, steps_of
 from hf_attnprobe.auditing.distance import FEWEST_HELD_OUT
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
@@ -38,8 +38,9 @@ from hf_attnprobe.hardware import resident_bytes
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.options import Asked
 from hf_attnprobe.progress import in_words, quiet_libraries
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
-from hf_attnprobe.storage.rows import NO_SITE, append_rows, read_rows
+from hf_attnprobe.storage.rows import NO_SITE, rows_in
 
 
 SECONDS = 3.0
@@ -207,7 +208,7 @@ def estimate_audit(
             if one is not sweep and one.options == sweep.options:
                 continue  # a draw that runs all that the model runs costs as much
             _measure(one, work, job.control)
-        steps = [step for one, work in turns for step in one.steps(work)]
+        steps = [step for one, work in turns for step in steps_of(work, one.name)]
         tested = {(t, s) for _, work in turns for todo, _ in work for t in todo for s in todo[t]}
         of_tests = {
             name: measures.expects(s for s in steps if s.test == name) for name in sweep.options
@@ -280,7 +281,7 @@ def _without_heads(
     for sweep, work in turns:
         for todo, texts in work:
             groups = {test: [s for s in todo[test] if s.is_group] for test in todo}
-            total += sweep.clock.expects(sweep.steps([(groups, texts)]))
+            total += sweep.clock.expects(steps_of([(groups, texts)], sweep.name))
     return total
 
 
@@ -297,40 +298,43 @@ def _report(
     The report is made of the rows so far. Of more rows the statistics take longer in
     proportion; heads taken away together, and the distance of erased texts, take forward passes.
     """
-    rows, clock = read_rows(sweep.folder), sweep.clock
-    rows = rows[rows.test.isin([*sweep.options, PREDICTION])]
-    known = set(rows.example_id)
+    clock, held = sweep.clock, rows_of(sweep)
+    known = set(held.ids.tolist())
     texts = [text for text in sweep.texts if text.example_id in known][:MOST]
+    tried = replace(sweep, texts=texts)
+    rows = rows_of(tried)
+    n_bytes = _size(sweep.folder) / max(_n_values(rows_in(sweep.folder)), 1)
     with tempfile.TemporaryDirectory() as elsewhere:
         folder = Path(elsewhere)
-        tried = replace(sweep, folder=folder / "rows", texts=texts)
-        rows = rows[rows.example_id.isin([text.example_id for text in texts])]
-        append_rows(tried.folder, rows)
-        n_bytes = _size(tried.folder) / max(len(rows), 1)
+        tried = replace(tried, folder=folder / "rows")
         begun = clock.passed
-        summarize(rows_of(tried), sweep.adapter.label_names, readings())
+        summarize(rows, sweep.adapter.label_names, readings())
         statistics = clock.passed - begun
         provenance = provenance_of(job.identity, tried, {}, job.besides)
-        others = [rows_of(tried)] if job.subject.controls else []
-        report = report_of(job, tried, provenance, others, replace(options, prune=False))
+        others = [rows] if job.subject.controls else []
+        report = report_of(job, tried, rows, provenance, others, replace(options, prune=False))
         if is_page:  # else nobody asks for a page, whose charts take their time
             write_report(report, folder)
         seconds = clock.passed - begun - statistics
         besides = _size(folder)
-    per_text = rows.groupby("test").statistic.nunique()
-    n_rows = len(rows) + sum(step.n_texts * int(per_text.get(step.test, 0)) for step in steps)
+    per_text = Counter(test for test, _ in {column[:2] for column in held.columns})
+    n_tried = _n_values(rows)
+    n_rows = n_tried + sum(step.n_texts * per_text[step.test] for step in steps)
     begun = clock.passed
     sweep.adapter.observe(collate(sweep.adapter, texts[:1], sweep.pad_token_id))
-    seconds += (clock.passed - begun) * _n_passes(sweep, rows, options)
-    seconds += statistics * (n_rows / max(len(rows), 1) - 1)
+    seconds += (clock.passed - begun) * _n_passes(sweep, held, options)
+    seconds += statistics * (n_rows / max(n_tried, 1) - 1)
     return seconds, int(n_bytes * n_rows) + besides, len(known)
 
 
-def _n_passes(sweep: Sweep, rows: pd.DataFrame, options: AuditOptions) -> int:
+def _n_values(rows: Rows) -> int:
+    return sum(int(rows.is_there(column).sum()) for column in rows.columns)
+
+
+def _n_passes(sweep: Sweep, rows: Rows, options: AuditOptions) -> int:
     """Number of forward passes of single texts for a report."""
     adapter, n_texts = sweep.adapter, len(sweep.texts)
-    ablated = rows[(rows.statistic == "zero_tvd") & (rows["head"] >= 0)]
-    is_pruned = options.prune and len(ablated) > 0
+    is_pruned = options.prune and len(rows.of_heads("zero_tvd")) > 0
     is_pruned = is_pruned and adapter.lacks(MaskedReplay) is None and len(adapter.sites()) > 1
     is_erased = "input_erasure" in sweep.options and n_texts >= 4 * FEWEST_HELD_OUT
     return ((PRUNE_POINTS + 1) * is_pruned + is_erased) * n_texts

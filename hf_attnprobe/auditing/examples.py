@@ -20,6 +20,7 @@ from hf_attnprobe.auditing.subject import Subject
 from hf_attnprobe.auditing.sweep import Sweep
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import by_hash
@@ -89,7 +90,7 @@ def shown_texts(
         )
         of = explainer.attention_of
         shown.append(replace(text, why=c.why, attention_of=of))
-    if sweep.state.is_main_process:
+    if process_state().is_main_process:
         try:
             write_texts(folder, shown, made_with)
         except OSError as error:  # the report has them all the same

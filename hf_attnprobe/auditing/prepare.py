@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelerate import PartialState
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -20,6 +19,7 @@ from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.given import read_scores, with_scores
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,
@@ -188,26 +188,88 @@ def set_reference(
 logger = logging.getLogger(__name__)
 
 
+def encoded(subject: Subject, examples: "datasets.Dataset", options: AuditOptions) -> Tokenized:
+    """Texts ready for the model."""
+    cut, segment = options.truncate, options.segment
+    tokenized = encode(subject.tokenizer, examples, subject.adapter, truncate=cut, segment=segment)
+    check_unit(subject)
+    return tokenized
+
+
 @dataclass(frozen=True)
-class PreparedAudit:
-    """An audit before its first test: everything is loaded, encoded and chosen.
+class PreparedModel:
+    """A model whose tests, places and control are chosen, whatever texts are to come.
 
     Attributes:
+        options: of the audit.
+        choice: which tests run, and where.
         control: what the control is, in words.
-        besides: what the report's provenance says beside settings.
     """
 
     subject: Subject
-    examples: "datasets.Dataset"
-    data: Data
     options: AuditOptions
     choice: Choice
+    control: str
+
+    def sweep(self, texts: Sequence[Text], folder: Path, clock: Clock) -> Sweep:
+        """The work on some texts, whose rows go to a folder."""
+        return Sweep(
+            adapter=self.subject.adapter,
+            texts=texts,
+            options=self.choice.tests,
+            seed=self.options.seed,
+            pad_token_id=self.subject.tokenizer.pad_token_id or 0,
+            budget=parse_bytes(self.options.memory_budget),
+            batch_size=self.options.batch_size,
+            folder=folder,
+            clock=clock,
+        )
+
+    def rehearse(self, texts: Sequence[Text]) -> None:
+        """Tries the model and every test on some texts; see :func:`rehearse`."""
+        rehearse(
+            self.subject.adapter,
+            texts,
+            self.choice.tests,
+            self.choice.sites,
+            tokenizer=self.subject.tokenizer,
+            rationales=self.choice.rationales,
+        )
+
+
+def prepare_model(
+    subject: Subject,
+    choice: Choice,
+    examples: "datasets.Dataset",
+    texts: Sequence[Text],
+    options: AuditOptions,
+) -> PreparedModel:
+    """Makes what tests need beside the text that they look at: control, and other texts' heads.
+
+    Args:
+        examples: the texts, or the sample of them that stands in for ablated heads.
+        texts: those of them that are tested.
+    """
+    set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
+    control = finish_control(subject, examples, texts, options)
+    if control == "none":
+        subject = replace(subject, controls=())
+    return PreparedModel(subject, options, choice, control)
+
+
+@dataclass(frozen=True)
+class PreparedAudit(PreparedModel):
+    """An audit before its first test: everything is loaded, encoded and chosen.
+
+    Attributes:
+        besides: what the report's provenance says beside settings.
+    """
+
+    examples: "datasets.Dataset"
+    data: Data
     identity: dict[str, Any]
     tokenized: Tokenized
-    control: str
     besides: dict[str, Any]
-    budget: int
-    state: PartialState
 
     @contextlib.contextmanager
     def on_this_machine(self) -> Iterator[None]:
@@ -228,14 +290,15 @@ def prepare_audit(
     scores: Any = None,
 ) -> PreparedAudit:
     """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`."""
-    budget, data = parse_bytes(options.memory_budget), as_data(dataset)
+    parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
+    data = as_data(dataset)
     asked = asked_tests(tests, in_haste=options.in_haste)
     data = _data_for(model, data, options)
     examples = data.examples(seed=options.seed)
-    state = process_state()
     spread = spread_of_labels(examples)
     unit = data.units if isinstance(data, Answers) else None
-    subject = make_subject(model, tokenizer, options, state.device, spread=spread, unit=unit)
+    device = process_state().device
+    subject = make_subject(model, tokenizer, options, device, spread=spread, unit=unit)
     at_once = subject.adapter.texts_at_once or options.batch_size
     options = replace(options, batch_size=min(options.batch_size, at_once))
     usable = has_rationales(examples, subject.adapter.unit)
@@ -249,16 +312,15 @@ def prepare_audit(
         limited, reads = _limited(examples, data.test_limit), subject.tokenizer
         assert not isinstance(reads, ImageReader)  # of a model that generates text
         examples = answered(limited, data, reads, subject.adapter, given_model(subject))
-    set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
-    tokenized = _tokenized(subject, examples, data, options)
+    tokenized = encoded(subject, _limited(examples, data.test_limit), options)
+    if options.screen is not None:
+        check_both_halves(text.example_id for text in tokenized.texts)
     if scores is not None:
         choice = replace(choice, groups=[g for g in choice.groups if g.layer == g.head == ALL])
         tokenized = _scored(tokenized, scores, subject, examples)
         given = {t.example_id: t.scores for t in tokenized.texts}
         identity["scores_fingerprint"] = _hash(given)
-    control = finish_control(subject, examples, tokenized.texts, options)
-    if control == "none":
-        subject = replace(subject, controls=())
+    made = prepare_model(subject, choice, examples, tokenized.texts, options)
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
@@ -270,17 +332,12 @@ def prepare_audit(
         **_architecture(subject.adapter),
     }
     return PreparedAudit(
-        subject,
-        examples,
-        data,
-        options,
-        choice,
-        identity,
-        tokenized,
-        control,
-        besides,
-        budget,
-        state,
+        **vars(made),
+        examples=examples,
+        data=data,
+        identity=identity,
+        tokenized=tokenized,
+        besides=besides,
     )
 
 
@@ -330,22 +387,6 @@ def _unit_of_number(
     if not (prediction.is_number and by_labels):
         return {}
     return {"unit_of_number": "standard deviations of the labels"}
-
-
-def _tokenized(
-    subject: Subject,
-    examples: "datasets.Dataset",
-    data: Data,
-    options: AuditOptions,
-) -> Tokenized:
-    """The texts of the audit, ready for the model."""
-    limited = _limited(examples, data.test_limit)
-    adapter, cut = subject.adapter, options.truncate
-    tokenized = encode(subject.tokenizer, limited, adapter, truncate=cut, segment=options.segment)
-    check_unit(subject)
-    if options.screen is not None:
-        check_both_halves(text.example_id for text in tokenized.texts)
-    return tokenized
 
 
 def _scored(
@@ -450,19 +491,3 @@ def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Datas
         return examples
     ids = examples.with_format(None)["example_id"][:]
     return examples.select(sample(range(len(examples)), ids, limit))
-
-
-def sweep_of(job: PreparedAudit, folder: Path, clock: Clock) -> Sweep:
-    """The work of the audit and the folder of its rows."""
-    return Sweep(
-        adapter=job.subject.adapter,
-        texts=job.tokenized.texts,
-        options=job.choice.tests,
-        seed=job.options.seed,
-        pad_token_id=job.subject.tokenizer.pad_token_id or 0,
-        budget=job.budget,
-        batch_size=job.options.batch_size,
-        folder=folder / "rows",
-        state=job.state,
-        clock=clock,
-    )

@@ -17,7 +17,6 @@ from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.inference.batching import by_length, collate, portions
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.samples import random_order
-from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import prediction_statistics
 
 
@@ -41,9 +40,9 @@ def said_of(
     return prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
 
 
-def drawn_texts(texts: Sequence[Text], rows: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:
+def drawn_texts(texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:
     """Some of the texts that have rows, drawn by a hash of their ids and the seed."""
-    known = set(rows.example_id)
+    known = set(held.index)
     by_id = {text.example_id: text for text in texts if text.example_id in known}
     return [by_id[k] for k in random_order(by_id, seed)[:n_texts]]
 
@@ -51,7 +50,7 @@ def drawn_texts(texts: Sequence[Text], rows: pd.DataFrame, n_texts: int, seed: i
 def check_rows(
     adapter: AttentionModelBase,
     texts: Sequence[Text],
-    rows: pd.DataFrame,
+    held: pd.DataFrame,
     pad_token_id: int,
     *,
     where: str,
@@ -62,15 +61,14 @@ def check_rows(
     A model that cannot be run by itself is not asked.
 
     Args:
-        rows: of the predictions of these texts, and maybe others.
+        held: the predictions of these texts, and maybe others, a text per row and a statistic
+            per column.
         where: the rows are, in words.
         cause: why a text may come out differently, and what to do.
 
     Raises:
         AttnProbeError: a probability, or number, differs by more than rounding.
     """
-    rows = rows[rows.test == PREDICTION]
-    held = rows.pivot(index="example_id", columns="statistic", values="value")
     for text in texts:
         batch = collate(adapter, [text], pad_token_id)
         native = adapter.native_probs(batch)

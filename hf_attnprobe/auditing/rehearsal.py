@@ -21,8 +21,6 @@ from hf_attnprobe.inference.batching import collate, portions, text_in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.options import Options
-from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.rows import NO_SITE, to_rows
 
 
 PADDINGS = (1, 4, 16)
@@ -58,7 +56,7 @@ def rehearse(
         batch = collate(adapter, some, pad_token_id)
         adapter.self_check(batch)
         said = said_of(adapter, batch, adapter.observe(batch).probs)
-        return to_rows(PREDICTION, said, batch.example_ids, NO_SITE)
+        return pd.DataFrame({k: v.tolist() for k, v in said.items()}, index=[*batch.example_ids])
 
     tried = [
         done
@@ -75,9 +73,9 @@ def rehearse(
         for n_more in (n for n in PADDINGS if n <= n_free):
             padded = collate(adapter, [short], pad_token_id, n_more=n_more)
             check_padding(shortest, padded)
-    for some, rows in tried:
+    for some, said in tried:
         cause = "this model cannot be audited, please report it"
-        check_rows(adapter, some, rows, pad_token_id, where="audited", cause=cause)
+        check_rows(adapter, some, said, pad_token_id, where="audited", cause=cause)
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)

@@ -31,7 +31,7 @@ from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.provenance import read_summary
-from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.storage.rows import rows_in
 from hf_attnprobe.storage.texts import read_texts
 from hf_attnprobe.terminal import tail
 
@@ -190,12 +190,12 @@ def read_audit(folder: str | Path) -> Report:
     report, tests = read_summary(
         folder, _parsed, kind="an audit", verb="the audit", check=_check_audit
     )
-    long = read_rows(Path(folder) / "rows")
     shown = read_texts(Path(folder))
     # The folder may hold texts and tests that no summary has been made of yet.
     if shown is not None and report.example_ids:
         shown = tuple(text for text in shown if text.example_id in report.example_ids)
-    rows = Rows.of(rows_that_count(long, report.provenance.get(MARK), report.example_ids))
+    held = rows_in(Path(folder) / "rows")
+    rows = rows_that_count(held, report.provenance.get(MARK), report.example_ids)
     if report.example_ids and tests:
         told = {*tests, PREDICTION}
         rows = rows.select(lambda test, *_: test in told).of_texts(report.example_ids)

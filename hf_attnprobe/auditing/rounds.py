@@ -26,6 +26,7 @@ from hf_attnprobe.auditing.stopping import Limits
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
+    Where,
     Work,
     beside,
     claimed_control,
@@ -38,13 +39,14 @@ from hf_attnprobe.auditing.sweep import (
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.inference.batching import Where, by_length
+from hf_attnprobe.inference.batching import by_length
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.estimates import mean_interval, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.stopping import (
     Standing,
@@ -59,11 +61,13 @@ from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     Done,
+    Parts,
     Place,
     finished_ids,
-    ids_by_place,
+    parts_in,
+    places_of,
     read_part,
-    read_rows,
+    rows_in,
 )
 
 
@@ -106,8 +110,8 @@ class RowsSoFar:
     run_missing: Run
     name: str = "audit"
     done: dict[Place, set[int]] = field(init=False)
-    _seen: set[str] = field(default_factory=set, init=False)
-    _rows: list[pd.DataFrame] = field(default_factory=list, init=False)
+    _seen: set[Path] = field(default_factory=set, init=False)
+    _parts: Parts = field(default_factory=Parts, init=False)
 
     def __post_init__(self) -> None:
         self.done = finished_ids(self.folder)
@@ -124,30 +128,19 @@ class RowsSoFar:
 
     def look(self) -> None:
         """Reads the parts that were added since the last look."""
-        for part in sorted(self.folder.glob("part-*.parquet")):
-            if part.name in self._seen:
-                continue
-            self._seen.add(part.name)
+        for part in (part for part in parts_in(self.folder) if part not in self._seen):
+            self._seen.add(part)
             rows = read_part(part)
-            for place, ids in ids_by_place(rows).items():
+            for place, ids in places_of(rows).items():
                 self.done.setdefault(place, set()).update(ids)
-            self._rows.append(rows[rows.statistic.isin(self._kept(rows))])
+            self._parts.add(rows)
 
-    def _kept(self, rows: pd.DataFrame) -> list[str]:
-        names = rows[["test", "statistic"]].drop_duplicates()
-        by_test = names.groupby("test").statistic
-        found = [watched(of_test, self.stopping) for _, of_test in by_test]
-        return [*ESTIMATES, *(name for of_test in found for name in of_test)]
-
-    def rows(self, test: str) -> pd.DataFrame:
+    def rows(self, test: str) -> Rows:
         """Of a test the rows that decisions are made on, without gaps in the order."""
         self.look()
-        parts = [rows[rows.test == test] for rows in self._rows]
-        parts = [rows for rows in parts if len(rows)]
-        if not parts:
-            return pd.DataFrame()
-        found = pd.concat(parts, ignore_index=True)
-        return without_gaps(found, [text.example_id for text in self.texts])
+        rows = self._parts.rows().select(lambda name, *_: name == test)
+        kept = {*ESTIMATES, *watched({column[1] for column in rows.columns}, self.stopping)}
+        return without_gaps(rows.named(kept), [text.example_id for text in self.texts])
 
     def ids(self, test: str, site: Site) -> set[int]:
         """Of the texts that a test has been run on at a site."""
@@ -265,20 +258,18 @@ class Width:
         if not len(rows) or test == "screen":
             return set()
         widest: dict[tuple[int, int], float] = {}
-        for name, of_statistic in rows.groupby("statistic"):
-            for place, found in interval_widths(of_statistic, str(name), so_far).items():
+        for name in sorted({column[1] for column in rows.columns}):
+            for place, found in interval_widths(rows, name, so_far).items():
                 widest[place] = max(widest.get(place, 0.0), found)
         return {place for place, found in widest.items() if found <= self.width}
 
 
-def interval_widths(
-    rows: pd.DataFrame, statistic: str, so_far: RowsSoFar
-) -> dict[tuple[int, int], float]:
+def interval_widths(rows: Rows, statistic: str, so_far: RowsSoFar) -> dict[tuple[int, int], float]:
     """How wide the intervals of a statistic are as a report gives them, by site.
 
     Those of single heads are simultaneous. Infinite below ``MIN_TEXTS`` texts.
     """
-    wide = rows.pivot(index="example_id", columns=["layer", "head"], values="value")
+    wide = rows.named([statistic]).measured().wide().droplevel(["test", "statistic"], axis=1)
     single = np.array([min(place) >= 0 for place in wide.columns])
     found: dict[tuple[int, int], float] = {}
     for these, is_single in ((single, True), (~single, False)):
@@ -330,8 +321,7 @@ class Foremost:
         rows = so_far.rows(test)
         values = np.full((0, len(self.heads)), np.nan)
         if len(rows):  # in the random order
-            own = rows[rows.statistic == self.statistic]
-            wide = own.pivot(index="example_id", columns=["layer", "head"], values="value")
+            wide = rows.of_heads(self.statistic)
             order = [text.example_id for text in so_far.texts]
             places = pd.MultiIndex.from_tuples([head[:2] for head in self.heads])
             values = wide.reindex(index=order, columns=places).to_numpy(dtype=np.float64)
@@ -464,9 +454,8 @@ class Timetable:
         texts, n = by_length(texts), self.batch_size
         batches = [texts[start : start + n] for start in range(0, len(texts), n)]
         return sum(
-            self.clock.expects(steps_of(where, batch, so_far.name))
+            self.clock.expects(steps_of([(where, batch) for batch in batches], so_far.name))
             for so_far, where in self._runs(test, sites)
-            for batch in batches
         )
 
     def _fits(self, test: str, sites: Sequence[Site], texts: Sequence[Text], end: float) -> bool:
@@ -553,7 +542,7 @@ def stages(
     yield Stage(sites_by_test(list(sweep.options), sweep.adapter, heads, groups))
 
 
-def by_promise(estimates: pd.DataFrame, heads: Sequence[Site]) -> list[Site]:
+def by_promise(estimates: Rows, heads: Sequence[Site]) -> list[Site]:
     """The heads, those with the largest first-order effects first.
 
     Args:
@@ -561,8 +550,8 @@ def by_promise(estimates: pd.DataFrame, heads: Sequence[Site]) -> list[Site]:
     """
     if not len(estimates):
         return list(heads)
-    own = estimates[estimates.statistic.isin(ESTIMATES)]
-    effects = own.groupby(["layer", "head"]).value.mean().to_dict()
+    of_heads = pd.concat([estimates.of_heads(name) for name in ESTIMATES])
+    effects = of_heads.mean().to_dict()
     return sorted(heads, key=lambda site: (-effects.get(site[:2], 0.0), site))
 
 
@@ -621,7 +610,8 @@ def run_tests(
     parts: Sequence[Part] = [(so_far.texts, heads)]
     if options.screen is not None:
         so_far.run(so_far.texts, sites_by_test(["screen"], sweep.adapter, heads))
-        parts = crossed(sweep.texts, read_rows(sweep.folder), heads, options.screen)
+        estimates = rows_in(sweep.folder, "screen")
+        parts = crossed(sweep.texts, estimates, heads, options.screen)
         names.remove("screen")
     if limits.seconds is not None:
         with _beside_in_haste(sweep, controls, kind, groups) as others:
@@ -771,7 +761,7 @@ def repeat_on_control(
     """
     turns = turns_of(sweep, controls, outcome.parts, outcome.groups)
     for k, (other, work) in enumerate(turns):
-        later = [step for turn in turns[k + 1 :] for step in turn[0].steps(_left_of(turn))]
+        later = [step for turn in turns[k + 1 :] for step in steps_of(_left_of(turn), turn[0].name)]
         other = replace(other, later=later)
         with claimed_control(other, kind):
             so_far = rows_so_far(other, n_heads=1)
@@ -788,7 +778,14 @@ def _left_of(turn: Turn) -> list[Work]:
 def work_of(
     sweep: Sweep, choice: Choice, options: AuditOptions, controls: Sequence[AttentionModelBase]
 ) -> list[tuple[Sweep, list[Work]]]:
-    """All batches that are left of a full audit: of the model, then of each draw of its control.
+    """All batches that are left of a full audit: of the model, then of each draw of its control."""
+    return [(turn[0], _left_of(turn)) for turn in full_audit(sweep, choice, options, controls)]
+
+
+def full_audit(
+    sweep: Sweep, choice: Choice, options: AuditOptions, controls: Sequence[AttentionModelBase]
+) -> list[Turn]:
+    """What an audit without a limit runs: of the model, then of each draw of its control.
 
     With a screen nobody knows the heads yet that it puts first; others stand for them.
     """
@@ -800,8 +797,7 @@ def work_of(
         names.remove("screen")
         heads = heads[:: max(len(heads) // options.screen, 1)][: options.screen]
     own.append((sweep.texts, sites_by_test(names, sweep.adapter, heads, choice.groups)))
-    turns = [(sweep, own), *turns_of(sweep, controls, [(sweep.texts, heads)], choice.groups)]
-    return [(turn[0], _left_of(turn)) for turn in turns]
+    return [(sweep, own), *turns_of(sweep, controls, [(sweep.texts, heads)], choice.groups)]
 
 
 @contextlib.contextmanager

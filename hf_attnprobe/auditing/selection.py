@@ -10,8 +10,6 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from hf_attnprobe.attention_model import (
     ALL,
     SET,
@@ -26,6 +24,7 @@ from hf_attnprobe.faithfulness.options import ExplainsClass, Screen
 from hf_attnprobe.faithfulness.registry import FaithfulnessTest, tests
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import DEFAULT, Options
+from hf_attnprobe.statistics.rows import Rows
 
 
 SHARED = "shared"
@@ -373,7 +372,7 @@ def check_both_halves(example_ids: Iterable[int]) -> None:
 
 
 def crossed(
-    texts: Sequence[Text], rows: pd.DataFrame, sites: Sequence[Site], n: int
+    texts: Sequence[Text], rows: Rows, sites: Sequence[Site], n: int
 ) -> list[tuple[list[Text], list[Site]]]:
     """Each half of the texts, with the n sites that the other half puts first.
 
@@ -388,13 +387,12 @@ def crossed(
         halves[half_of(text.example_id)].append(text)
     parts = []
     for half, others in (halves, halves[::-1]):
-        ids = [text.example_id for text in others]
-        of_others = rows[rows.example_id.isin(ids)]
+        of_others = rows.of_texts([text.example_id for text in others])
         parts.append((half, most_promising(of_others, sites, n)))
     return parts
 
 
-def most_promising(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Site]:
+def most_promising(rows: Rows, sites: Sequence[Site], n: int) -> list[Site]:
     """The n sites with the largest estimated effect of uniform attention.
 
     Args:
@@ -403,8 +401,7 @@ def most_promising(rows: pd.DataFrame, sites: Sequence[Site], n: int) -> list[Si
     Returns:
         Sites in the model's order.
     """
-    estimates = rows[rows.statistic == "first_order_uniform"]
-    effects = estimates.groupby(["layer", "head"]).value.mean()
+    effects = rows.of_heads("first_order_uniform").mean()
 
     def largest_first(site: Site) -> tuple[float, Site]:
         return -effects[site.layer, site.head], site

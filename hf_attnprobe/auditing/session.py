@@ -13,12 +13,12 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, AttentionModelBase, Site
-from hf_attnprobe.auditing.clock import Clock
+from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit, sweep_of
+from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.recomputed import (
     CHANGED,
     N_AFTER,
@@ -26,7 +26,6 @@ from hf_attnprobe.auditing.recomputed import (
     NOT_ALONE,
     compared_with_float32,
 )
-from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.rounds import repeat_on_control, run_tests, work_of
@@ -56,7 +55,7 @@ from hf_attnprobe.storage.folders import (
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY, versions
-from hf_attnprobe.storage.rows import read_draws, read_rows
+from hf_attnprobe.storage.rows import read_draws, rows_in
 
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ def run_audit(
     limits = limits_of(options)
     clock = Clock(progress and process_state().is_main_process, limits.seconds)
     job = prepare_audit(model, dataset, tests, options, tokenizer, scores)
-    subject, choice, state = job.subject, job.choice, job.state
+    subject, choice, state = job.subject, job.choice, process_state()
     options = replace(options, single_heads=job.options.single_heads)
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
@@ -88,7 +87,7 @@ def run_audit(
         if clock.shown and controls and not limits.given:
             turns = work_of(sweep, choice, options, controls)[1:]
             sweep = replace(
-                sweep, later=[step for turn in turns for step in turn[0].steps(turn[1])]
+                sweep, later=[step for turn in turns for step in steps_of(turn[1], turn[0].name)]
             )
         outcome = run_tests(sweep, choice, options, limits, controls, job.control)
         check_kept(sweep, N_AFTER, NOT_ALONE)
@@ -106,7 +105,8 @@ def run_audit(
         besides = {**besides, **({"attention": which} if which else {})}
         provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
         shown = options if limits.seconds is None else without_extras(options)
-        report = report_of(job, sweep, provenance, others, shown)
+        rows = rows_of(sweep, outcome.facts or None)
+        report = report_of(job, sweep, rows, provenance, others, shown)
         if output_dir is not None and state.is_main_process:
             clock.tests_end("writing the page")
             write_report(report, folder)
@@ -126,20 +126,13 @@ def begun(
     Yields:
         The work, and what the report's provenance says beside settings.
     """
-    with _folder(output_dir, job.state) as folder, clock, job.on_this_machine():
-        sweep = sweep_of(job, folder, clock)
-        rehearse(
-            sweep.adapter,
-            sweep.texts,
-            sweep.options,
-            job.choice.sites,
-            tokenizer=job.subject.tokenizer,
-            rationales=job.choice.rationales,
-        )
+    with _folder(output_dir, process_state()) as folder, clock, job.on_this_machine():
+        sweep = job.sweep(job.tokenized.texts, folder / "rows", clock)
+        job.rehearse(sweep.texts)
         rounding = compared_with_float32(
             sweep.adapter, job.subject.exact, sweep.texts, sweep.pad_token_id
         )
-        with claim(folder, job.identity, job.state):
+        with claim(folder, job.identity, process_state()):
             check_kept(sweep, N_BEFORE, CHANGED)
             yield sweep, job.besides | rounding
 
@@ -165,8 +158,7 @@ def rows_of(sweep: Sweep, facts: Mapping[str, Any] | None = None) -> Rows:
         facts: of an audit that may have stopped; see :func:`rows_that_count`.
     """
     ids = [text.example_id for text in sweep.texts]
-    rows = rows_that_count(read_rows(sweep.folder), facts, ids)
-    return audited_rows(sweep, Rows.of(rows))
+    return audited_rows(sweep, rows_that_count(rows_in(sweep.folder), facts, ids))
 
 
 def audited_rows(sweep: Sweep, rows: Rows) -> Rows:
@@ -179,15 +171,15 @@ def audited_rows(sweep: Sweep, rows: Rows) -> Rows:
 def report_of(
     job: PreparedAudit,
     sweep: Sweep,
+    rows: Rows,
     provenance: dict[str, Any],
     control: Sequence[Rows],
     options: AuditOptions,
 ) -> Report:
-    """The report of this run's texts and tests."""
+    """The report of this run's texts and tests, by their rows."""
     subject, data, examples = job.subject, job.data, job.examples
     facts = provenance.get(MARK)
     ids = tuple(sorted(text.example_id for text in sweep.texts))
-    rows = rows_of(sweep, facts)
     sweep.clock.tests_end("summing up")
     found = found_in(
         rows,
@@ -286,7 +278,7 @@ def provenance_of(
         "tests": list(sweep.options),
         "classes": list(sweep.adapter.label_names),
         **besides,
-        "n_processes": sweep.state.num_processes,
+        "n_processes": process_state().num_processes,
         "versions": versions(),
     }
     if left_out:

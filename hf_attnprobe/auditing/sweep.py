@@ -2,13 +2,12 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pandas as pd
+import pyarrow as pa
 import torch
-from accelerate import PartialState
 
 from hf_attnprobe.attention_model import (
     ALL,
@@ -23,6 +22,7 @@ from hf_attnprobe.auditing.clock import Clock, Step, steps_of
 from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.faithfulness.options import InputErasure, Sources
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
@@ -31,16 +31,10 @@ from hf_attnprobe.faithfulness.prune_curve import (
 )
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.hardware import PeakMemory, give_back_pages, in_halves
-from hf_attnprobe.inference.batching import (
-    Where,
-    collate,
-    plan,
-    text_in_words,
-)
+from hf_attnprobe.inference.batching import collate, in_batches, text_in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
-from hf_attnprobe.progress import in_words
-from hf_attnprobe.statistics.summary import PREDICTION
+from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
 from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
     NO_SITE,
@@ -48,8 +42,9 @@ from hf_attnprobe.storage.rows import (
     append_rows,
     draw_folder,
     finished_ids,
+    joined,
     owner,
-    read_rows,
+    rows_in,
     statistics_of,
     to_rows,
 )
@@ -59,7 +54,8 @@ PRUNE_POINTS = 12
 FIRST_ROUND = 4  # texts; few, so that one sees soon how long an audit will take
 SPARE = 1.25
 """Times the memory that was measured: operations need some inside that nobody sees."""
-TELLING = 10.0  # seconds to come that are worth a line
+Where = Mapping[str, Sequence[Site]]
+"""Tests, each with the sites where it looks."""
 Work = tuple[Where, list[Text]]
 """Tests with their sites, and a batch of texts that lack them."""
 
@@ -85,15 +81,16 @@ class Sweep:
     budget: int
     batch_size: int
     folder: Path
-    state: PartialState
     clock: Clock
     name: str = "audit"
     later: Sequence[Step] = ()
     measured: dict[object, int] = field(default_factory=dict)
 
-    def steps(self, work: Iterable[Work]) -> list[Step]:
-        """The steps of batches."""
-        return [step for todo, texts in work for step in steps_of(todo, texts, self.name)]
+    def rows_of(self, todo: Where, texts: Sequence[Text]) -> pa.Table:
+        """Runs tests on a batch of texts; its rows."""
+        self.clock.begin(steps_of([(todo, texts)], self.name))
+        batch = collate(self.adapter, texts, self.pad_token_id)
+        return run_batch(self.adapter, batch, todo, self.options, self.seed, self.clock.tick)
 
 
 def run_missing(sweep: Sweep, where: Where, done: Done, *, tell: bool = False) -> None:
@@ -106,17 +103,20 @@ def run_missing(sweep: Sweep, where: Where, done: Done, *, tell: bool = False) -
         tell: whether a first round tells how long it will take, where somebody sees it.
     """
     work = _jobs(sweep, where, done)[::-1]
-    sweep.state.wait_for_everyone()  # everyone has planned before anyone adds rows
-    share = work[sweep.state.process_index :: sweep.state.num_processes]
-    sweep.clock.plan([*sweep.steps(share), *sweep.later])
+    state = process_state()
+    state.wait_for_everyone()  # everyone has planned before anyone adds rows
+    share = work[state.process_index :: state.num_processes]
+    sweep.clock.plan([*steps_of(share, sweep.name), *sweep.later])
     tell = tell and sweep.clock.is_new and sweep.clock.shown
     if tell and sum(len(texts) for _, texts in share) > 2 * FIRST_ROUND:
         share = first_round(sweep, share, FIRST_ROUND)
-        _say_estimate(sweep, share)
+        what = f"{len(sweep.options)} tests on {len(sweep.texts)} texts"
+        left = [*steps_of(share, sweep.name), *sweep.later]
+        sweep.clock.say_how_long(left, f"{what} (measured on {FIRST_ROUND})")
     room = Room()
     for todo, texts in share:
         run_and_keep(sweep, todo, texts, room)
-    sweep.state.wait_for_everyone()
+    state.wait_for_everyone()
 
 
 def first_round(
@@ -147,19 +147,6 @@ def first_round(
     return [(todo, texts) for todo, texts in left if todo and texts]
 
 
-def _say_estimate(sweep: Sweep, left: Sequence[Work]) -> None:
-    """How long all will take, where it is worth a line."""
-    clock = sweep.clock
-    seconds = clock.expects([*sweep.steps(left), *sweep.later])
-    if seconds < TELLING:
-        return
-    clock.bar.say(
-        f"{in_words(clock.passed + seconds)} for {len(sweep.options)} tests on "
-        f"{len(sweep.texts)} texts (measured on {FIRST_ROUND}); stop any time, the same command "
-        "goes on where there is an output folder"
-    )
-
-
 def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
     """Recomputes some texts whose rows are on disk, see :func:`check_rows`.
 
@@ -167,12 +154,11 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         n_texts: how many of them.
         cause: why a text may come out differently, and what to do.
     """
-    rows = read_rows(sweep.folder, PREDICTION)
-    drawn = drawn_texts(sweep.texts, rows, n_texts, sweep.seed)
+    held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
     check_rows(
         sweep.adapter,
-        drawn,
-        rows,
+        drawn_texts(sweep.texts, held, n_texts, sweep.seed),
+        held,
         sweep.pad_token_id,
         where=f"in {sweep.folder}",
         cause=cause,
@@ -280,21 +266,12 @@ def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -
     Raises:
         AttnProbeError: a single text does not fit.
     """
-    clock = sweep.clock
 
-    def rows_of(part: Sequence[Text]) -> pd.DataFrame:
-        clock.begin(steps_of(todo, part, sweep.name))
-        batch = collate(sweep.adapter, part, sweep.pad_token_id)
-        return run_batch(sweep.adapter, batch, todo, sweep.options, sweep.seed, clock.tick)
+    def run(part: Sequence[Text]) -> pa.Table:
+        return sweep.rows_of(todo, part)
 
-    def smaller(halves: Sequence[Sequence[Text]]) -> None:
-        room.did_not_fit(halves)
-        clock.instead([], sweep.steps((todo, [*half]) for half in halves))
-
-    parts = [*room.parts(texts)]
-    clock.instead(sweep.steps([(todo, [*texts])]), sweep.steps((todo, [*part]) for part in parts))
-    for some in parts:
-        for _, rows in in_halves(some, rows_of, name=text_in_words, split=smaller):
+    for some in room.parts(texts):
+        for _, rows in in_halves(some, run, name=text_in_words, split=room.did_not_fit):
             append_rows(sweep.folder, rows)
 
 
@@ -373,7 +350,7 @@ def claimed_control(sweep: Sweep, kind: str) -> contextlib.AbstractContextManage
         "audit": owner(folder.parent),
         **({} if seed is None else {"reassignment": seed}),
     }
-    return claim(folder, identity, sweep.state, kind="control")
+    return claim(folder, identity, process_state(), kind="control")
 
 
 def _has_many_sites(where: Where) -> bool:
@@ -382,7 +359,42 @@ def _has_many_sites(where: Where) -> bool:
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
-    return plan(sweep.texts, where, done, memory_of(sweep, where), sweep.budget, sweep.batch_size)
+    size = memory_of(sweep, where)
+    return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
+
+
+def plan(
+    texts: Sequence[Text],
+    where: Where,
+    done: Done,
+    bytes_per_text: Callable[[int], int],
+    budget: int,
+    batch_size: int,
+) -> list[Work]:
+    """Batches of texts of similar length with the tests and sites still to run on them.
+
+    Args:
+        done: the ids of texts with rows, by test, layer and head.
+        bytes_per_text, budget, batch_size: of :func:`in_batches`.
+    """
+    places = [(test, site) for test, sites in where.items() for site in sites]
+    finished: dict[int, set[int]] = {}  # of a text the numbers of the places
+    for k, (test, site) in enumerate(places):
+        for example_id in done.get((test, site.layer, site.head), ()):
+            finished.setdefault(example_id, set()).add(k)
+    left: dict[frozenset[int], list[Text]] = {}
+    for text in texts:
+        left.setdefault(frozenset(finished.get(text.example_id, ())), []).append(text)
+    work: list[Work] = []
+    for held, group in left.items():
+        todo: dict[str, list[Site]] = {}
+        for k, (test, site) in enumerate(places):
+            if k not in held:
+                todo.setdefault(test, []).append(site)
+        if todo:
+            batches = in_batches(group, bytes_per_text, budget, batch_size)
+            work += [(todo, batch) for batch in batches]
+    return work
 
 
 def memory_of(sweep: Sweep, where: Where) -> Callable[[int], int]:
@@ -409,7 +421,7 @@ def _middle(sites: Sequence[Site]) -> Sequence[Site]:
     return sites[len(sites) // 2 :][:1]
 
 
-def prune_heads(sweep: Sweep, rows: pd.DataFrame) -> PruneCurve | None:
+def prune_heads(sweep: Sweep, rows: Rows) -> PruneCurve | None:
     """Accuracy as heads are zero-ablated together, in the order of their own effect.
 
     Crossed: on either half of the texts in the order of the effects on the other half.
@@ -451,7 +463,7 @@ def run_batch(
     options: Mapping[str, Options],
     seed: int,
     tick: Callable[[], object] = lambda: None,
-) -> pd.DataFrame:
+) -> pa.Table:
     """Rows of the given tests at the given sites, for one batch.
 
     Args:
@@ -459,15 +471,17 @@ def run_batch(
         tick: called after each test at each site.
     """
     observation = adapter.observe(batch)
-    parts = []
+    tables = []
     for name, sites in where.items():
+        found = {}
         for site in sites:
             statistics = run_test(observation, name, site, options, seed=seed)
-            parts.append(to_rows(name, statistics, batch.example_ids, site))
+            found[site] = {key: value.detach().cpu() for key, value in statistics.items()}
             if _has_many_sites(where):
                 give_back_pages()
             tick()
-    return pd.concat(parts, ignore_index=True)
+        tables.append(to_rows(name, batch.example_ids, found))
+    return joined(tables)
 
 
 def run_test(

@@ -49,7 +49,7 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
-from hf_attnprobe.storage.rows import NO_SITE
+from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts
 
 
 Outcome = Literal["right", "wrong", "undecided"]
@@ -523,4 +523,4 @@ def _tested(
     sites = adapter.sites()
     whole = sites if len(sites) == 1 else [Site(ALL, ALL)]
     where = dict.fromkeys(tests, whole) | {PREDICTION: [NO_SITE]}
-    return run_batch(adapter, batch, where, OPTIONS, seed)
+    return rows_of_parts([run_batch(adapter, batch, where, OPTIONS, seed)]).long()

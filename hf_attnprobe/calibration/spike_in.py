@@ -40,6 +40,7 @@ from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.calibration.spike import NoSpike, Spike, fit, planted, twin_of, unused_token
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.examples import dataset_name
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import tests
@@ -55,7 +56,7 @@ from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.known_truth import share
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
-from hf_attnprobe.storage.rows import NO_SITE, to_rows
+from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts, to_rows
 
 
 if TYPE_CHECKING:
@@ -388,7 +389,7 @@ def _batches(job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Te
     n, pad = adapter.texts_at_once or AT_ONCE, job.subject.tokenizer.pad_token_id or 0
     parts = (texts[start : start + n] for start in range(0, len(texts), n))
     batches = [collate(adapter, part, pad) for part in parts]
-    device = job.state.device
+    device = process_state().device
     return [replace(b, own={k: x.to(device) for k, x in b.own.items()}) for b in batches]
 
 
@@ -403,15 +404,15 @@ def _measured(
     unit = job.data.units if isinstance(job.data, Answers) else None
     reads, options, site = job.subject.tokenizer, job.options, spike.site
     twin = twin_of(given_model(job.subject), spike, dose)
-    adapter = make_subject((twin, reads), None, options, job.state.device, unit=unit).adapter
+    adapter = make_subject((twin, reads), None, options, process_state().device, unit=unit).adapter
     set_reference(adapter, reads, job.examples, SEES.values())
     where = {name: [site] for name in SEES.values() if tests()[name].lacks(adapter, site) is None}
     parts = []
     for batch in _batches(job, adapter, texts):
         own = {LOG_PROB: _log_prob(adapter, batch)}
-        parts += [to_rows("effect", own, batch.example_ids, NO_SITE)]
+        parts += [to_rows("effect", batch.example_ids, {NO_SITE: own})]
         parts += [run_batch(adapter, batch, where, TEST_OPTIONS, options.seed)]
-    rows = pd.concat(parts, ignore_index=True).assign(dose=dose)
+    rows = rows_of_parts(parts).long().assign(dose=dose)
     some = _batches(job, adapter, _spread(texts, NAMED))
     kept = rows.statistic.isin([*SEES, LOG_PROB])
     return rows[kept], _places(adapter, site, some, options.seed)
@@ -431,7 +432,8 @@ def _places(adapter: AttentionModelBase, site: Site, batches: Sequence[Batch], s
     if len(sites) == 1:
         return {}
     where = {"screen": sites, "head_ablation": sites if len(sites) <= MOST_HEADS else []}
-    rows = pd.concat([run_batch(adapter, batch, where, {}, seed) for batch in batches])
+    parts = [run_batch(adapter, batch, where, {}, seed) for batch in batches]
+    rows = rows_of_parts(parts).long()
     means = rows.groupby(["statistic", "layer", "head"]).value.mean()
     found: Record = {}
     for statistic in NAMING:

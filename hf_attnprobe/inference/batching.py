@@ -1,6 +1,6 @@
-"""Batches of tokenized texts: planned within a memory budget, padded and collated."""
+"""Batches of tokenized texts: cut within a memory budget, padded and collated."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters.deletion import sum_pieces
-from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, AttentionModelBase, Batch, Site
+from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, AttentionModelBase, Batch
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 
@@ -34,48 +34,6 @@ PAD_VALUES = {
 }
 
 
-Where = Mapping[str, Sequence[Site]]
-"""Tests, each with the sites where it looks."""
-
-
-def plan(
-    texts: Sequence[Text],
-    where: Where,
-    done: Mapping[tuple[str, int, int], Collection[int]],
-    bytes_per_text: Callable[[int], int],
-    budget: int,
-    batch_size: int,
-) -> list[tuple[Where, list[Text]]]:
-    """Batches of texts of similar length with the (tests, sites) still to run on them.
-
-    Args:
-        texts: the texts of the split.
-        where: the tests, each with its sites.
-        done: example ids that there are results for, by test, layer and head.
-        bytes_per_text: memory needed by a text of so many tokens.
-        budget: bytes that a batch may need; one text alone may exceed it.
-        batch_size: largest number of texts in a batch.
-    """
-    places = [(test, site) for test, sites in where.items() for site in sites]
-    finished: dict[int, set[int]] = {}  # of a text the numbers of the places
-    for k, (test, site) in enumerate(places):
-        for example_id in done.get((test, site.layer, site.head), ()):
-            finished.setdefault(example_id, set()).add(k)
-    left: dict[frozenset[int], list[Text]] = {}
-    for text in texts:
-        left.setdefault(frozenset(finished.get(text.example_id, ())), []).append(text)
-    jobs: list[tuple[Where, list[Text]]] = []
-    for held, group in left.items():
-        missing = [place for k, place in enumerate(places) if k not in held]
-        todo: dict[str, list[Site]] = {}
-        for test, site in missing:
-            todo.setdefault(test, []).append(site)
-        if todo:
-            batches = in_batches(group, bytes_per_text, budget, batch_size)
-            jobs += [(todo, batch) for batch in batches]
-    return jobs
-
-
 def by_length(texts: Sequence[Text]) -> list[Text]:
     """The texts in ascending order of their length, equal ones by id."""
     return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
@@ -87,7 +45,13 @@ def in_batches(
     budget: int,
     batch_size: int,
 ) -> Iterator[list[Text]]:
-    """Batches of texts by length, each within the memory budget; for the arguments see plan."""
+    """Batches of texts by length, each within the memory budget.
+
+    Args:
+        bytes_per_text: memory needed by a text of so many tokens.
+        budget: bytes that a batch may need; one text alone may exceed it.
+        batch_size: largest number of texts in a batch.
+    """
     batch: list[Text] = []
     for text in by_length(texts):
         n_bytes = (len(batch) + 1) * bytes_per_text(text.n_tokens)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import fingerprints
 from hf_attnprobe.auditing.stopping import limits_of
@@ -31,7 +32,7 @@ from hf_attnprobe.partitions.plan import (
     write_plan,
 )
 from hf_attnprobe.partitions.store import Store
-from hf_attnprobe.partitions.work import Auditor, device_here, examined, reference_examples
+from hf_attnprobe.partitions.work import Auditor, device_here, tried_auditor
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.storage.provenance import versions
 
@@ -97,15 +98,14 @@ def plan_audit(
         give_back()
         subject = make_subject(name, None, options, device_here(), spread=shared.spread)
         draft = _draft(subject, data, shared, options, name)
-        examples = reference_examples(store, shared.texts, shared.reference, seed)
-        auditor, choice = examined(store, draft, subject, options, asked, examples)
-        left_out = dict(choice.left_out)
+        auditor = tried_auditor(store, draft, subject, options, asked)
+        control, n_draws = auditor.prepared.control, len(subject.controls)
         plan = replace(
             draft,
             tests=_plain_tests(auditor),
-            left_out=left_out,
-            control=auditor.control,
-            control_draws=len(auditor.runs) - 1,
+            left_out=dict(auditor.prepared.choice.left_out),
+            control=with_draws(control, n_draws) if n_draws else control,
+            control_draws=len(auditor.turns) - 1,
         )
         write_plan(store, plan)
     return read_plan(store)
@@ -207,7 +207,7 @@ def _changed(options: Options) -> dict[str, Any]:
 
 
 def _plain_tests(auditor: Auditor) -> dict[str, dict[str, Any]]:
-    chosen = auditor.runs[0].tests.items()
+    chosen = auditor.prepared.choice.tests.items()
     return {name: _as_plain(dataclasses.asdict(options)) for name, options in chosen}
 
 

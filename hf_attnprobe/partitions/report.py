@@ -21,7 +21,8 @@ from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.plan import Plan, read_held, read_plan, records, rows_ending
 from hf_attnprobe.partitions.store import Store
 from hf_attnprobe.statistics.verdicts import with_thresholds
-from hf_attnprobe.storage.wide_rows import from_wide, read_wide, rows_of_parts
+from hf_attnprobe.storage import rows as stored
+from hf_attnprobe.storage.rows import rows_of_parts
 
 
 MOST_IDS = 20  # of texts set aside that a note names
@@ -130,13 +131,14 @@ def rows_of_job(job: str | Path) -> Iterator[pd.DataFrame]:
         Columns test, statistic, example_id, layer, head and value, as
         :func:`~hf_attnprobe.storage.rows.read_rows` gives them of an audit.
     """
-    yield from map(from_wide, _tables(open_job(job)))
+    for table in _tables(open_job(job)):
+        yield rows_of_parts([table]).long()
 
 
 def _tables(job: Job, draw: int | None = None) -> Iterator[pa.Table]:
     """The finished partitions, of the model or of a draw of its control."""
     for k in sorted(job.records):
-        yield read_wide(read_held(job.store, job.records[k], rows_ending(draw)))
+        yield stored.read_part(read_held(job.store, job.records[k], rows_ending(draw)))
 
 
 def _provenance(job: Job) -> dict[str, Any]:

@@ -13,34 +13,26 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import pyarrow as pa
 import torch
 
-from hf_attnprobe.attention_model import AttentionModelBase
-from hf_attnprobe.auditing.control import with_draws
+from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.prepare import fingerprints, finish_control, set_reference
+from hf_attnprobe.auditing.prepare import PreparedModel, encoded, fingerprints, prepare_model
 from hf_attnprobe.auditing.recomputed import N_AFTER, check_rows, drawn_texts
-from hf_attnprobe.auditing.rehearsal import rehearse
-from hf_attnprobe.auditing.selection import Choice, choose, sites_by_test
-from hf_attnprobe.auditing.subject import Subject, check_unit, make_subject
-from hf_attnprobe.auditing.sweep import (
-    Where,
-    is_whole,
-    measured_memory,
-    of_verdict,
-    read_by_verdict,
-    run_batch,
-)
+from hf_attnprobe.auditing.rounds import full_audit
+from hf_attnprobe.auditing.selection import choose
+from hf_attnprobe.auditing.subject import Subject, make_subject
+from hf_attnprobe.auditing.sweep import Sweep, Where, memory_of
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import asked_tests
-from hf_attnprobe.hardware import give_back_pages
-from hf_attnprobe.inference.batching import by_length, collate, in_batches, parse_bytes
-from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.hardware import give_back_pages, in_halves
+from hf_attnprobe.inference.batching import by_length, in_batches
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options, from_flat
 from hf_attnprobe.partitions.options import WorkOptions
@@ -58,11 +50,9 @@ from hf_attnprobe.partitions.plan import (
 )
 from hf_attnprobe.partitions.store import FOLDER, Leases, Store
 from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.statistics.rows import PREDICTION
-from hf_attnprobe.statistics.summary import DRAW
+from hf_attnprobe.statistics.rows import PREDICTION, Texts
 from hf_attnprobe.storage.provenance import versions
-from hf_attnprobe.storage.rows import COLUMNS, NO_SITE
-from hf_attnprobe.storage.wide_rows import parquet_bytes, to_wide
+from hf_attnprobe.storage.rows import NO_SITE, joined, parquet_bytes, rows_of_parts
 
 
 if TYPE_CHECKING:
@@ -78,20 +68,6 @@ class Trust:
     allow_pickle: bool = False
 
 
-class Run(NamedTuple):
-    """A model, or a draw of its control, with what is measured of it.
-
-    Attributes:
-        adapter: behind the protocol.
-        where: the tests, each with the sites where it looks.
-        tests: their options.
-    """
-
-    adapter: AttentionModelBase
-    where: Where
-    tests: Mapping[str, Options]
-
-
 @dataclass(frozen=True)
 class Auditor:
     """Turns the texts of a job into rows.
@@ -99,30 +75,18 @@ class Auditor:
     Attributes:
         store: of the job.
         plan: of the job.
-        subject: the model behind the protocol, with its tokenizer.
-        options: of the audit.
-        runs: of the model, and of every draw of its control of which something is measured.
-        control: what the control is, in words.
+        prepared: the model and what is measured of it.
+        turns: of the model, and of every draw of its control of which something is measured:
+            its work, on the sample of the texts that it was tried on, and the tests and places.
         anchor: a text with tokens. It is tokenized beside those of a partition and
             dropped, since a partition may have none but empty ones.
-        tried: texts of the sample that the model was tried on.
-        measured: bytes of some of them by themselves.
     """
 
     store: Store
     plan: Plan
-    subject: Subject
-    options: AuditOptions
-    runs: Sequence[Run]
-    control: str
+    prepared: PreparedModel
+    turns: Sequence[tuple[Sweep, Where]]
     anchor: "datasets.Dataset"
-    tried: Sequence[Text]
-    measured: dict[object, int] = field(default_factory=dict)
-
-    @property
-    def pad_token_id(self) -> int:
-        """What texts are padded with."""
-        return self.subject.tokenizer.pad_token_id or 0
 
     def texts(self, k: int) -> list[Text]:
         """The texts of a partition that have tokens, in ascending order of length."""
@@ -130,13 +94,7 @@ class Auditor:
 
         examples = read_texts_of(self.store, k, self.plan.texts[k]["sha256"])
         both = datasets.concatenate_datasets([examples, self.anchor])
-        tokenized = encode(
-            self.subject.tokenizer,
-            both,
-            self.subject.adapter,
-            truncate=self.options.truncate,
-            segment=self.options.segment,
-        )
+        tokenized = encoded(self.prepared.subject, both, self.prepared.options)
         own = set(column_of(examples, "example_id"))
         found = {text.example_id: text for text in tokenized.texts}
         return by_length([text for key, text in found.items() if key in own])
@@ -150,12 +108,8 @@ class Auditor:
         """
         if not texts:
             return []
-        budget, most = parse_bytes(self.options.memory_budget), self.options.batch_size
-        run, enough = self.runs[0], budget / most
-        size = measured_memory(
-            run.adapter, self.tried, run.where, run.tests, self.pad_token_id, enough, self.measured
-        )
-        return [*in_batches(texts, size, budget, most)]
+        sweep, where = self.turns[0]
+        return [*in_batches(texts, memory_of(sweep, where), sweep.budget, sweep.batch_size)]
 
 
 def load_auditor(store: Store, plan: Plan, trust: Trust) -> Auditor:
@@ -178,76 +132,33 @@ def load_auditor(store: Store, plan: Plan, trust: Trust) -> Auditor:
                 f"{plan.model['name']} has {found}; bring the model back as it was, or "
                 "make another plan"
             )
-    examples = reference_examples(store, plan.texts, plan.reference, plan.seed)
-    return examined(store, plan, subject, options, asked_tests(plan.tests), examples)[0]
+    return tried_auditor(store, plan, subject, options, asked_tests(plan.tests))
 
 
-def examined(
-    store: Store,
-    plan: Plan,
-    subject: Subject,
-    options: AuditOptions,
-    asked: Mapping[str, Options],
-    examples: "datasets.Dataset",
-) -> tuple[Auditor, Choice]:
-    """An auditor whose model was tried on a sample of the texts, and its runs.
+def tried_auditor(
+    store: Store, plan: Plan, subject: Subject, options: AuditOptions, asked: Mapping[str, Options]
+) -> Auditor:
+    """An auditor whose model was tried on a sample of the texts.
 
     Args:
         asked: of :func:`~hf_attnprobe.faithfulness.registry.asked_tests`.
-        examples: the sample, whose head outputs also replace those of ablated heads.
 
     Raises:
         AttnProbeError: edits that do not arrive, probabilities that are not the model's
             own, or what a test refuses.
     """
-    adapter = subject.adapter
-    choice = choose(adapter, asked, plan.rationales, options)
-    check_unit(subject)
-    set_reference(adapter, subject.tokenizer, examples, choice.tests)
-    sites = choice.sites if options.single_heads else []
-    where = sites_by_test([*choice.tests], adapter, sites, choice.groups)
-    runs = [Run(adapter, where, choice.tests), *_runs_of_control(subject, where, choice)]
-    control = finish_control(subject, examples, (), options)
-    if subject.controls:
-        control = with_draws(control, len(subject.controls))
-    anchor = examples.select([0])
-    tried = _rehearse(subject, options, choice, examples)
-    return Auditor(store, plan, subject, options, runs, control, anchor, tried), choice
-
-
-def _runs_of_control(subject: Subject, where: Where, choice: Choice) -> Iterator[Run]:
-    """What an audit runs of every draw; see ``auditing/sweep.py``."""
-    for draw, control in enumerate(subject.controls):
-        control.head_sets = subject.adapter.head_sets
-        if is_whole(control, draw):
-            yield Run(control, where, choice.tests)
-        else:
-            brief = read_by_verdict(choice.tests)
-            read = of_verdict(control, brief, choice.groups)
-            if read:
-                yield Run(control, read, brief)
-
-
-def _rehearse(
-    subject: Subject, options: AuditOptions, choice: Choice, examples: "datasets.Dataset"
-) -> Sequence[Text]:
-    """Runs the model on the sample, and asks every test; the texts of the sample."""
-    tokenized = encode(
-        subject.tokenizer,
-        examples,
-        subject.adapter,
-        truncate=options.truncate,
-        segment=options.segment,
-    )
-    rehearse(
-        subject.adapter,
-        tokenized.texts,
-        choice.tests,
-        choice.sites,
-        tokenizer=subject.tokenizer,
-        rationales=choice.rationales,
-    )
-    return tokenized.texts
+    examples = reference_examples(store, plan.texts, plan.reference, plan.seed)
+    choice = choose(subject.adapter, asked, plan.rationales, options)
+    tried = encoded(subject, examples, options).texts
+    made = prepare_model(subject, choice, examples, tried, options)
+    made.rehearse(tried)
+    sweep = made.sweep(tried, Path(), Clock())
+    turns = [
+        (one, {**where, PREDICTION: [NO_SITE]})
+        for one, work in full_audit(sweep, made.choice, options, subject.controls)
+        for _, where in work
+    ]
+    return Auditor(store, plan, made, turns, examples.select([0]))
 
 
 def reference_examples(
@@ -320,6 +231,10 @@ class Trial:
         if not any(ids & suspects for suspects in self.died):
             return [list(batch)]
         return self._harmless(list(batch))
+
+    def fails(self, text: Text, error: Exception) -> None:
+        """Sets aside a text that fails by itself."""
+        self.aside[text.example_id] = _said(error)
 
     def _harmless(self, texts: list[Text]) -> list[list[Text]]:
         ids = frozenset(text.example_id for text in texts)
@@ -553,18 +468,25 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
         tried=[lease.ids for lease in dead if lease.trial],
         survives=survives,
     )
-    rows, n_split = [], 0
+    rows: list[list[pa.Table]] = []
+    n_split = 0
     for batch in auditor.batches(texts):
         pieces = trial.pieces(batch)
         leases.say(k, [text.example_id for text in batch])
         n_before = len(trial.aside)
-        found = [part for p in pieces for part in _rows(auditor, p, trial.aside)]
+        found = [
+            part
+            for piece in pieces
+            for _, part in in_halves(piece, partial(_run, auditor), refused=trial.fails)
+        ]
         n_split += len(pieces) != 1 or len(found) != 1 or len(trial.aside) > n_before
         rows += found
-    own = _joined(rows, None)
-    _check(auditor, texts, own)
-    draws = [None, *range(len(auditor.runs) - 1)]
-    tables = {rows_ending(draw): to_wide(_joined(rows, draw)) for draw in draws}
+    draws = [None, *range(len(auditor.turns) - 1)]
+    tables = {
+        rows_ending(draw): joined(found[number] for found in rows)
+        for number, draw in enumerate(draws)
+    }
+    _check(auditor, texts, tables[rows_ending()])
     return Part(
         index=k,
         ids=sorted({text.example_id for text in texts} - trial.aside.keys()),
@@ -575,52 +497,23 @@ def _compute(auditor: Auditor, k: int, leases: Leases) -> Part:
     )
 
 
-def _joined(rows: Sequence[pd.DataFrame], draw: int | None) -> pd.DataFrame:
-    """The rows of all batches, of the model or of a draw of its control."""
-    number = MODEL if draw is None else draw
-    own = [part[part[DRAW] == number][[*COLUMNS]] for part in rows]
-    return pd.concat(own) if own else pd.DataFrame({name: [] for name in COLUMNS})
-
-
-def _check(auditor: Auditor, texts: Sequence[Text], rows: pd.DataFrame) -> None:
+def _check(auditor: Auditor, texts: Sequence[Text], rows: pa.Table) -> None:
     """Recomputes some texts of a partition; what differs is not committed."""
+    held = Texts.among(rows_of_parts([rows], PREDICTION)).frame()
+    sweep, _ = auditor.turns[0]
     check_rows(
-        auditor.subject.adapter,
-        drawn_texts(texts, rows, N_AFTER, auditor.plan.seed),
-        rows,
-        auditor.pad_token_id,
+        sweep.adapter,
+        drawn_texts(texts, held, N_AFTER, sweep.seed),
+        held,
+        sweep.pad_token_id,
         where="in the partition",
         cause="it looks at padding or at the texts beside; plan with --batch-size 1",
     )
 
 
-MODEL = -1
-"""In the column of draws, what is of the model itself."""
-
-
-def _rows(auditor: Auditor, texts: Sequence[Text], aside: dict[int, str]) -> list[pd.DataFrame]:
-    """Rows of the texts; where that fails, of halves, down to the text that fails."""
-    try:
-        return [_run(auditor, texts)]
-    except Exception as error:
-        if isinstance(error, AttnProbeError):  # concerns all texts alike
-            raise
-        if len(texts) == 1:
-            aside[texts[0].example_id] = _said(error)
-            return []
-    middle = len(texts) // 2
-    first = _rows(auditor, texts[:middle], aside)
-    return first + _rows(auditor, texts[middle:], aside)
-
-
-def _run(auditor: Auditor, texts: Sequence[Text]) -> pd.DataFrame:
-    found = []
-    for draw, (adapter, where, tests) in enumerate(auditor.runs, MODEL):
-        batch = collate(adapter, texts, auditor.pad_token_id)
-        everything = {**where, PREDICTION: [NO_SITE]}
-        rows = run_batch(adapter, batch, everything, tests, auditor.plan.seed)
-        found.append(rows.assign(**{DRAW: draw}))
-    return pd.concat(found, ignore_index=True)
+def _run(auditor: Auditor, texts: Sequence[Text]) -> list[pa.Table]:
+    """Rows of the texts, of the model and of every draw of its control."""
+    return [sweep.rows_of(where, texts) for sweep, where in auditor.turns]
 
 
 def _said(error: Exception) -> str:
@@ -629,9 +522,10 @@ def _said(error: Exception) -> str:
 
 
 def _survives(auditor: Auditor, k: int, texts: Sequence[Text]) -> bool:
-    if can_be_copied(next(auditor.subject.adapter.model.parameters()).device):
+    prepared = auditor.prepared
+    if can_be_copied(next(prepared.subject.adapter.model.parameters()).device):
         return lives_through(lambda: _run(auditor, texts))
-    options = auditor.options
+    options = prepared.options
     trust = Trust(options.token, options.trust_remote_code, options.allow_pickle)
     ids = [text.example_id for text in texts]
     plan = auditor.plan

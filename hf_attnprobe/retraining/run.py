@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.pretrained import class_names
@@ -247,17 +247,17 @@ def _asked_for(
     return asked_for(model, data, options, tests, usual, leave_out=("split", "test_limit"))
 
 
-def _prediction_rows(own: Outputs) -> pd.DataFrame:
+def _prediction_rows(own: Outputs) -> pa.Table:
     """The base's predictions on the test texts."""
     one_class = classes([str(k) for k in range(own.probs.shape[-1])])
     n_tokens = own.mask.sum(-1)
     statistics = prediction_statistics(one_class, own.probs, own.labels, n_tokens)
-    return to_rows(PREDICTION, statistics, own.example_ids, NO_SITE)
+    return to_rows(PREDICTION, own.example_ids, {NO_SITE: statistics})
 
 
 def _write_rows(setup: Setup, test: str, tested: Tested) -> None:
     """A test's numbers of every text, in place of those of an earlier run."""
-    rows = to_rows(test, tested.statistics, setup.own.example_ids, Site())
+    rows = to_rows(test, setup.own.example_ids, {Site(): tested.statistics})
     append_rows(setup.folder / "rows", rows, name=test)
 
 

@@ -23,15 +23,16 @@ full audit would have found, and is never narrower than a full audit's of the sa
 Once all texts are done it is the ordinary one.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import LEVEL
-from hf_attnprobe.statistics.rows import Rows
+from hf_attnprobe.statistics.rows import Column, Rows
 from hf_attnprobe.statistics.samples import random_order
 
 
@@ -346,11 +347,10 @@ class Stopping:
         return BY_NAME.get(name) or next(endings, None)
 
 
-def marked(rows: pd.DataFrame, stopping: Stopping) -> pd.DataFrame:
+def marked(rows: Rows | pd.DataFrame, stopping: Stopping) -> Rows:
     """The same rows with the mark, which their selections keep."""
-    rows = rows.copy(deep=False)
-    rows.attrs = {**rows.attrs, MARK: asdict(stopping)}
-    return rows
+    rows = Rows.of(rows)
+    return replace(rows, attrs={**rows.attrs, MARK: asdict(stopping)})
 
 
 def stopping_of(rows: Rows | pd.DataFrame) -> Stopping | None:
@@ -359,26 +359,40 @@ def stopping_of(rows: Rows | pd.DataFrame) -> Stopping | None:
     return None if mark is None else Stopping(**mark)
 
 
-def without_gaps(rows: pd.DataFrame, order: Sequence[int]) -> pd.DataFrame:
+def without_gaps(rows: Rows | pd.DataFrame, order: Sequence[int]) -> Rows:
     """For every test and head, keeps the rows of the order's first texts, up to a gap.
 
     Args:
         rows: of an audit.
         order: all ids, as :func:`random_order` gives them.
     """
-    where = ["test", "layer", "head"]
-    ranks = rows.example_id.map({k: rank for rank, k in enumerate(order)})
-    pairs = rows[where].assign(rank=ranks).dropna().drop_duplicates()
-    pairs = pairs.sort_values("rank")
-    pairs = pairs[pairs["rank"] == pairs.groupby(where).cumcount()]
-    n_first = pairs.groupby(where)["rank"].count().rename("n_first")
-    allowed = rows[where].merge(n_first, "left", left_on=where, right_index=True)
-    return rows[(ranks < allowed.n_first).to_numpy()]
+    rows = Rows.of(rows).of_texts(order)
+    ranks = pd.Series(range(len(order)), index=order).reindex(rows.index).to_numpy()
+
+    @functools.cache
+    def counts(test: str, layer: int, head: int) -> np.ndarray:
+        """Which texts count at a place, bool [texts]."""
+        measured = np.zeros(len(rows), dtype=bool)
+        for column in rows.columns:
+            if (column[0], *column[2:]) == (test, layer, head) and not measured.all():
+                measured |= rows.is_there(column)
+        n_first = (np.sort(ranks[measured]) == np.arange(measured.sum())).sum()
+        return measured & (ranks < n_first)
+
+    def known(column: Column) -> np.ndarray:
+        return rows.is_there(column) & counts(column[0], *column[2:])
+
+    found = replace(
+        rows,
+        read=lambda column: np.where(known(column), rows.read(column), np.nan),
+        is_there=known,
+    )
+    return found.select(
+        lambda test, _, layer, head: bool(counts(test, layer, head).any())
+    ).measured()
 
 
-def rows_that_count(
-    rows: pd.DataFrame, facts: Mapping[str, Any] | None, ids: Iterable[int]
-) -> pd.DataFrame:
+def rows_that_count(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]) -> Rows:
     """Of an audit that may have stopped the rows without gaps, marked.
 
     Args:

@@ -1,45 +1,55 @@
-"""Rows on disk: one value per test, statistic, text, layer and head.
+"""Rows on disk: a row per text and test, each statistic a list over the sites where the test looked.
 
-Every mean can be recomputed from them. They are a folder of Parquet parts, one per
-batch, each written whole or not at all; ``pandas.read_parquet(folder)`` reads it.
-Several processes write parts side by side, and a part that is there is work done.
+Every mean can be recomputed from them. Whoever audits writes them, an audit's folder and a job's
+partition alike: Parquet, a part per batch or per partition, each written whole or not at all.
+Several processes write parts side by side, and a part that is there is work done. The sites of
+each test, layer and head, stand once in a part, in what ``pandas.read_parquet(part).attrs`` gives.
+
+:class:`~hf_attnprobe.statistics.rows.Rows` reads a column at a time; their long form, a value
+per row, is a view of them.
 """
 
 import hashlib
+import io
+import json
 import os
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.statistics.rows import PREDICTION, Rows
+from hf_attnprobe.statistics.rows import PREDICTION, Column, Rows
 from hf_attnprobe.storage.folders import half_written
 
 
-KEY = ("test", "statistic", "example_id", "layer", "head")  # there is one value of each
-COLUMNS = (*KEY, "value")
-PLACE_OF_ID = ("test", "layer", "head", "example_id")
-TYPES = {
-    "test": "str",
-    "statistic": "str",
-    "example_id": "int64",
-    "layer": "int32",
-    "head": "int32",
-    "value": "float64",
-}
+TEST, TEXT = "test", "example_id"
+VALUES = pa.list_(pa.float64())
 NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
 NUMBERS = ("predicted_class", "label", "n_tokens")
 """What no prediction lacks."""
 ROUNDING = 0.01  # of 16 bits
-OWNER = "attnprobe_audit"
-"""Under which a part names its audit; ``pandas.read_parquet(part).attrs`` has it."""
 AGAIN = "delete it and run the audit again"
+
+Place = tuple[str, int, int]
+"""A test, and the layer and head where it looked."""
+Done = Mapping[Place, Collection[int]]
+"""The ids of the texts that have rows, by test, layer and head."""
+Sites = Mapping[str, Sequence[tuple[int, int]]]
+"""By test the layers and heads of a part, in the order of its lists."""
+
+
+# --- What a test or a model says of each text ----------------------------------------------------
 
 
 def statistics_of(result: object) -> dict[str, torch.Tensor]:
@@ -141,42 +151,176 @@ def _of_number(
     return statistics
 
 
+# --- A table: the rows of some texts ------------------------------------------------------------
+
+METADATA = b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file).attrs`
+VERSION = 1
+TEXTS_PER_GROUP = 4096  # of rows that a reader must hold at once
+
+
 def to_rows(
     test: str,
-    statistics: Mapping[str, torch.Tensor],
     example_ids: Iterable[int],
-    site: Site,
-) -> pd.DataFrame:
-    """One row per statistic and text; statistics each [batch]."""
+    found: Mapping[Site, Mapping[str, torch.Tensor]],
+) -> pa.Table:
+    """What a test says of some texts, a text per row.
+
+    Values are float64: reports and oracles are compared to 1e-12, and float32 would
+    save a third of the file at most, since most statistics repeat few values.
+
+    Args:
+        found: by site the statistics, each [texts]; sites may have different ones.
+
+    Returns:
+        Columns ``test``, ``example_id`` and one list per statistic, by name: null where
+        there is no value, NaN where it is undefined. The metadata have the sites: the k-th
+        of a list is of the k-th.
+
+    Raises:
+        AttnProbeError: a statistic is named like another column.
+    """
     ids = np.asarray(tuple(example_ids), dtype=np.int64)
-    values = [v.detach().to(torch.float64).cpu().numpy() for v in statistics.values()]
-    return pd.DataFrame(
-        {
-            "test": test,
-            "statistic": np.repeat(list(statistics), len(ids)),
-            "example_id": np.tile(ids, len(values)),
-            "layer": np.int32(site.layer),
-            "head": np.int32(site.head),
-            "value": np.concatenate(values) if values else np.empty(0),
-        }
+    sites = sorted(found, key=lambda site: site[:2])
+    names = sorted({name for statistics in found.values() for name in statistics})
+    if {TEST, TEXT} & set(names):
+        raise AttnProbeError(
+            f"expected no statistic named {TEST} or {TEXT}, got one; rename the field "
+            "of the test's result"
+        )
+    order = np.argsort(ids, kind="stable")
+    columns = {TEST: pa.array([test] * len(ids), pa.string()), TEXT: pa.array(ids[order])}
+    for name in names:
+        values = np.full((len(ids), len(sites)), np.nan)
+        has = [name in found[site] for site in sites]
+        for k in np.flatnonzero(has):
+            values[:, k] = found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
+        is_there = np.broadcast_to(has, values.shape)
+        columns[name] = _as_lists(values[order], is_there)
+    places = [(site.layer, site.head) for site in sites]
+    return _described(pa.table(columns), {test: places}, {test: names})
+
+
+def _as_lists(values: np.ndarray, is_there: np.ndarray) -> pa.ListArray:
+    """A matrix [texts, sites] as a column of lists, null where there is no value."""
+    n_texts, n_sites = values.shape
+    offsets = pa.array(np.arange(n_texts + 1, dtype=np.int64) * n_sites, pa.int32())
+    # Processors differ in the signs that they give to zero and NaN.
+    plain = np.where(np.isnan(values), np.nan, values) + 0.0
+    flat = pa.array(plain.ravel(), pa.float64(), mask=~is_there.ravel())
+    return pa.ListArray.from_arrays(offsets, flat)
+
+
+def _described(
+    table: pa.Table,
+    sites: Sites,
+    statistics: Mapping[str, Sequence[str]],
+    owner: str | None = None,
+) -> pa.Table:
+    """The table with metadata that say of each test the sites and the statistics."""
+    said = {"attnprobe_rows": VERSION, "sites": sites, "statistics": statistics, "audit": owner}
+    said["rows"] = table.num_rows
+    said["check"] = _check_sum(said)
+    return table.replace_schema_metadata({METADATA: json.dumps(said, sort_keys=True)})
+
+
+def _check_sum(said: Mapping[str, Any]) -> str:
+    """SHA-256 of the metadata, which no checksum of a page covers."""
+    covered = {name: value for name, value in said.items() if name != "check"}
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+
+
+def _said(schema: pa.Schema) -> dict[str, Any]:
+    """The metadata; nothing where a file has none."""
+    return dict(json.loads((schema.metadata or {}).get(METADATA, b"{}")))
+
+
+def sites_of(table: pa.Table) -> Sites:
+    """Layer and head of every place in the lists, by test."""
+    sites = _said(table.schema)["sites"]
+    return {test: [(layer, head) for layer, head in places] for test, places in sites.items()}
+
+
+def joined(tables: Iterable[pa.Table]) -> pa.Table:
+    """The rows of several tables as one, by test and text: their order leaves no trace.
+
+    Args:
+        tables: whose tests have the same sites in each that has them.
+    """
+    tables = list(tables)
+    sites: dict[str, Sequence[tuple[int, int]]] = {}
+    statistics: dict[str, set[str]] = {}
+    for table in tables:
+        for test, places in sites_of(table).items():
+            if sites.setdefault(test, places) != places:
+                raise ValueError(f"the test {test} has other sites in another table")
+            statistics.setdefault(test, set()).update(_said(table.schema)["statistics"][test])
+    names = sorted({name for own in statistics.values() for name in own})
+    schema = pa.schema(
+        [(TEST, pa.string()), (TEXT, pa.int64()), *((name, VALUES) for name in names)]
     )
+    plain = [table.replace_schema_metadata() for table in tables]
+    whole = pa.concat_tables([schema.empty_table(), *plain], promote_options="default")
+    ordered = whole.sort_by([(TEST, "ascending"), (TEXT, "ascending")]).combine_chunks()
+    return _described(ordered, sites, {test: sorted(own) for test, own in statistics.items()})
 
 
-def append_rows(folder: Path, rows: pd.DataFrame, *, name: str | None = None) -> None:
+def parquet_bytes(table: pa.Table) -> bytes:
+    """The table as a Parquet file: the same bytes for the same table."""
+    sink = io.BytesIO()
+    write_parquet(table, sink)
+    return sink.getvalue()
+
+
+def write_parquet(table: pa.Table, sink: Path | io.BytesIO) -> None:
+    """Writes the table as a Parquet file.
+
+    Bytes of a float64 are stored apart (byte-stream split) and compressed (zstd), except
+    where a column repeats so few values that a dictionary of them is smaller.
+    """
+    lists = [name for name in table.column_names if name not in (TEST, TEXT)]
+    repeats = [name for name in lists if _repeats(table[name])]
+    others = [name for name in lists if name not in repeats]
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        use_dictionary=[TEST, *map(_leaf, repeats)],
+        column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in others} or None,
+        write_statistics=[TEST, TEXT],
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(table, row_group_size=TEXTS_PER_GROUP)
+
+
+def _leaf(name: str) -> str:
+    """How Parquet calls the values of a list column."""
+    return f"{name}.list.element"
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    """Whether the values of a column are few, such as 0 and 1."""
+    flat = pa.chunked_array([chunk.flatten() for chunk in column.chunks], pa.float64())
+    return len(flat.unique()) < len(flat) / 8
+
+
+# --- Parts: tables on disk -----------------------------------------------------------------------
+
+
+def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
     """Adds a part, or replaces the one of that name; readers never see half of it.
 
     Args:
         folder: of the parts; made where there is none.
-        rows: as :func:`to_rows` makes them.
+        rows: as :func:`to_rows` makes them, or several :func:`joined`.
         name: of the part; by default a new one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
     hidden = half_written(folder / name)
-    rows = rows.copy(deep=False)
-    rows.attrs = {OWNER: owner(folder)}
+    said = _said(rows.schema)
+    rows = _described(rows, said["sites"], said["statistics"], owner(folder))
     try:
-        rows.to_parquet(hidden, index=False, write_page_checksum=True)
+        write_parquet(rows, hidden)
         os.replace(hidden, folder / f"part-{name}.parquet")
     except BaseException:  # a full disk needs the space
         hidden.unlink(missing_ok=True)
@@ -194,23 +338,266 @@ def owner(folder: Path) -> str | None:
     return None
 
 
+def read_part(
+    part: Path | bytes, test: str | None = None, *, only_places: bool = False
+) -> pa.Table:
+    """The rows of one part.
+
+    Args:
+        part: its file, or the bytes of one that is known to be whole.
+        test: whose statistics alone are read; None: those of all.
+        only_places: no statistics are read.
+
+    Raises:
+        AttnProbeError: it cannot be read, is of another format or of another audit than its
+            folder, or holds predictions that none can be.
+    """
+    where = str(part) if isinstance(part, Path) else "the bytes of a part"
+    source = part if isinstance(part, Path) else io.BytesIO(part)
+    wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
+    try:
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            schema = file.schema_arrow
+            said = _said(schema)
+            if is_ours := said.get("attnprobe_rows") == VERSION:
+                _check_schema(schema, said)
+                wanted = said["statistics"] if test is None else [test]
+                names = {name for one in wanted for name in said["statistics"].get(one, ())}
+                table = file.read([TEST, TEXT, *(() if only_places else names)])
+                table = table.replace_schema_metadata(schema.metadata)
+                n_without = table[TEST].null_count + table[TEXT].null_count
+                if table.num_rows != said["rows"] or n_without:
+                    raise ValueError("a row is missing, or has no test or no text")
+    except wrong as error:  # what pyarrow raises
+        raise AttnProbeError(f"cannot read the rows in {where}; {AGAIN}") from error
+    if not is_ours:
+        raise AttnProbeError(
+            f"expected rows of this version (a row per text and test) in {where}, found another "
+            f"format; {AGAIN}"
+        )
+    if isinstance(part, Path) and owner(part.parent) not in (None, said["audit"]):
+        raise AttnProbeError(
+            f"expected rows of the audit in {part.parent.parent}, those in {part} are of "
+            f"another one; {AGAIN}"
+        )
+    if not only_places:
+        _check_predictions(table, where)
+    return table
+
+
+def _check_schema(schema: pa.Schema, said: Mapping[str, Any]) -> None:
+    """Raises ValueError where columns and metadata are not as they were written."""
+    if said["check"] != _check_sum(said):
+        raise ValueError("the metadata were changed")
+    lists = {field.name: field.type for field in schema}
+    kinds = [lists.pop(TEST), lists.pop(TEXT)]
+    is_text = pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])
+    are_lists = all(pa.types.is_list(k) and k.value_type == pa.float64() for k in lists.values())
+    if not (is_text and kinds[1] == pa.int64() and are_lists):
+        raise ValueError("a column is of another type")
+    if {*lists} != {name for names in said["statistics"].values() for name in names}:
+        raise ValueError("a column is of no statistic")
+
+
+def _check_predictions(table: pa.Table, where: str) -> None:
+    """Raises AttnProbeError for what no model predicts, such as a probability of 5."""
+    for block in _blocks(table, PREDICTION):
+        names = [*NUMBERS] if "value" in block.columns else [*NUMBERS, "probability"]
+        for name in names:  # a predicted number has no probability
+            if name not in block.columns:
+                continue
+            values, is_there = block.columns[name]
+            is_share = name == "probability"
+            low, high = -ROUNDING, 1 + ROUNDING
+            is_right = (values >= low) & (values <= high) if is_share else np.isfinite(values)
+            for text, site in np.argwhere(~(is_there & is_right))[:1]:
+                expected = "from 0 to 1" if is_share else "that is finite"
+                raise AttnProbeError(
+                    f"expected a {name} {expected} in {where}, text {block.ids[text]} has "
+                    f"{values[text, site]:g}; {AGAIN}"
+                )
+
+
+class Block(NamedTuple):
+    """The values of one test of a part.
+
+    Attributes:
+        test: its name.
+        ids: of the texts, int64 [texts].
+        sites: layer and head of each place.
+        columns: by statistic the values [texts, sites], and which of them are there.
+    """
+
+    test: str
+    ids: np.ndarray
+    sites: Sequence[tuple[int, int]]
+    columns: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
+    """The values of every test, or of one, as matrices."""
+    sites, statistics = sites_of(table), _said(table.schema)["statistics"]
+    of_row = table[TEST].to_numpy(zero_copy_only=False)
+    for test in sorted(sites) if only is None else sites.keys() & {only}:
+        own = table.filter(pa.array(of_row == test))
+        columns = {
+            name: _matrix(own[name].combine_chunks(), len(sites[test]))
+            for name in statistics[test]
+            if name in own.column_names
+        }
+        yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
+
+
+def _matrix(column: pa.ListArray, n_sites: int) -> tuple[np.ndarray, np.ndarray]:
+    """The values of lists, and which of them are there."""
+    has = column.is_valid().to_numpy(zero_copy_only=False)
+    flat = column.flatten()  # of the lists that are no null
+    values = np.full((len(has), n_sites), np.nan)
+    is_there = np.zeros(values.shape, dtype=bool)
+    values[has] = flat.to_numpy(zero_copy_only=False).reshape(-1, n_sites)
+    is_there[has] = flat.is_valid().to_numpy(zero_copy_only=False).reshape(-1, n_sites)
+    return values, is_there
+
+
+def parts_in(folder: str | Path) -> list[Path]:
+    """The files of rows in a folder, by name."""
+    return sorted(Path(folder).glob("part-*.parquet"))
+
+
+def places_of(table: pa.Table) -> dict[Place, list[int]]:
+    """The ids of the texts that a part has rows of, by test and site."""
+    texts, sites = table[TEXT].to_numpy(), sites_of(table)
+    of_row = table[TEST].to_numpy(zero_copy_only=False)
+    ids = {test: texts[of_row == test].tolist() for test in sites}
+    return {(test, *site): ids[test] for test in sites for site in sites[test]}
+
+
+def finished_ids(folder: Path) -> dict[Place, set[int]]:
+    """The ids of the texts that have rows, by test and site."""
+    finished: dict[Place, set[int]] = {}
+    for part in parts_in(folder):
+        for place, ids in places_of(read_part(part, only_places=True)).items():
+            finished.setdefault(place, set()).update(ids)
+    return finished
+
+
+# --- Many parts as the rows of one audit ---------------------------------------------------------
+# A part has all statistics of some texts, a report wants one statistic of all texts. So each
+# part is read once and its values laid down, column by column, in a file that nobody else sees.
+
+IN_MEMORY = 2**26
+"""Bytes of columns that are kept in memory; more are in a temporary file."""
+
+
+class _Piece(NamedTuple):
+    """Where the values of a statistic of one part lie.
+
+    Attributes:
+        texts: the number of their list of ids.
+        offset: of the file: of each site the values, and behind them which of them are there.
+        sites: number of each site that has a value.
+    """
+
+    texts: int
+    offset: int
+    sites: Mapping[tuple[int, int], int]
+
+
+class Parts:
+    """The rows of parts that are added one by one; a column takes memory while it is read.
+
+    While they are in use they take nine bytes per value of the disk for temporary files.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[np.ndarray] = []
+        self._pieces: dict[tuple[str, str], list[_Piece]] = {}
+        self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+
+    def add(self, table: pa.Table, test: str | None = None) -> None:
+        """Lays down the values of a part, or of one test in it."""
+        self._file.seek(0, os.SEEK_END)
+        for block in _blocks(table, test):
+            if not self._texts or not np.array_equal(self._texts[-1], block.ids):
+                self._texts.append(block.ids)
+            for name, (values, is_there) in block.columns.items():
+                sites = {site: k for k, site in enumerate(block.sites) if is_there[:, k].any()}
+                piece = _Piece(len(self._texts) - 1, self._file.tell(), sites)
+                self._pieces.setdefault((block.test, name), []).append(piece)
+                for k in range(len(block.sites)):
+                    self._file.write(values[:, k].tobytes())
+                    self._file.write(is_there[:, k].tobytes())
+
+    def rows(self) -> Rows:
+        """Those of the parts so far; of a value that several have that of the first counts."""
+        ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._texts]))
+        places = [np.searchsorted(ids, own) for own in self._texts]
+        pieces = {key: tuple(own) for key, own in self._pieces.items()}
+        columns = {
+            (*key, *site) for key, own in pieces.items() for piece in own for site in piece.sites
+        }
+
+        def column(wanted: Column) -> tuple[np.ndarray, np.ndarray]:
+            values, is_there = np.full(len(ids), np.nan), np.zeros(len(ids), dtype=bool)
+            for piece in reversed(pieces[wanted[:2]]):
+                if wanted[2:] in piece.sites:
+                    own = places[piece.texts]
+                    found, known = self._read(piece, piece.sites[wanted[2:]], len(own))
+                    values[own[known]] = found[known]
+                    is_there[own[known]] = True
+            return values, is_there
+
+        return Rows(
+            ids=ids,
+            columns=tuple(sorted(columns)),
+            read=lambda wanted: column(wanted)[0],
+            is_there=lambda wanted: column(wanted)[1],
+        )
+
+    def _read(self, piece: _Piece, site: int, n_texts: int) -> tuple[np.ndarray, np.ndarray]:
+        """The values of a site, and which of them are there."""
+        self._file.seek(piece.offset + 9 * site * n_texts)
+        data = self._file.read(9 * n_texts)
+        return (
+            np.frombuffer(data, np.float64, n_texts),
+            np.frombuffer(data, np.bool_, n_texts, offset=8 * n_texts),
+        )
+
+
+def rows_of_parts(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
+    """The rows of tables together, or of one test in them, read a column at a time."""
+    parts = Parts()
+    for table in tables:
+        parts.add(table, test)
+    return parts.rows()
+
+
+def rows_in(folder: str | Path, test: str | None = None) -> Rows:
+    """The rows of a folder, or of one test, read a column at a time.
+
+    Raises:
+        AttnProbeError: see :func:`read_part`.
+    """
+    return rows_of_parts((read_part(part, test) for part in parts_in(folder)), test)
+
+
 def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
-    """All rows of a folder, long, each once, in an order that only depends on them.
+    """All rows of a folder, long: a value per row, each once, by test, statistic, text and site.
 
     Args:
         folder: ``rows`` in the folder of an audit, a draw of its control, or a retraining.
         test: whose rows alone are read; None: those of all.
 
+    Returns:
+        Columns test, statistic, example_id, layer, head and value. NaN is a value: the
+        statistic is undefined for the text.
+
     Raises:
-        AttnProbeError: see :func:`read_part`.
+        AttnProbeError: a part is damaged, of another format, or of another audit than its
+            folder.
     """
-    files = sorted(Path(folder).glob("part-*.parquet"))
-    if not files:
-        return pd.DataFrame({name: [] for name in COLUMNS})
-    parts = [read_part(file, COLUMNS, test) for file in files]
-    rows = pd.concat(parts, ignore_index=True).sort_values(list(KEY), kind="stable")
-    # Two runs in one folder may have met: the rows of both are the same.
-    return rows.drop_duplicates(list(KEY), ignore_index=True)
+    return rows_in(folder, test).long()
 
 
 def draw_folder(audit: Path, draw: int) -> Path:
@@ -223,87 +610,4 @@ def read_draws(audit: Path) -> list[Rows]:
     draws = sorted(
         int(folder.name.partition("-")[2]) for folder in (audit / "control").glob("draw-[0-9]*")
     )
-    return [Rows.of(read_rows(draw_folder(audit, n))) for n in draws]
-
-
-Place = tuple[str, int, int]
-"""A test, and the layer and head where it looked."""
-
-
-def finished_ids(folder: Path) -> dict[Place, set[int]]:
-    """The ids of the texts that have rows, by test and site."""
-    finished: dict[Place, set[int]] = {}
-    for part in folder.glob("part-*.parquet"):
-        for place, ids in ids_by_place(read_part(part, PLACE_OF_ID)).items():
-            finished.setdefault(place, set()).update(ids)
-    return finished
-
-
-def ids_by_place(rows: pd.DataFrame) -> dict[Place, list[int]]:
-    """The ids of the texts that rows are of, each once, by test and site."""
-    pairs = rows[list(PLACE_OF_ID)].drop_duplicates()
-    by_place = pairs.groupby(["test", "layer", "head"], sort=False).example_id
-    return {
-        (str(test), int(layer), int(head)): ids.tolist() for (test, layer, head), ids in by_place
-    }
-
-
-def read_part(
-    part: Path, columns: Sequence[str] = COLUMNS, test: str | None = None
-) -> pd.DataFrame:
-    """Reads the rows of one part, or of one test in it.
-
-    Raises:
-        AttnProbeError: it cannot be read, is of another audit than its folder, has rows
-            without a test or statistic, or holds predictions that none can be.
-    """
-    wrong = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
-    try:
-        rows = pd.read_parquet(
-            part,
-            columns=list(columns),
-            filters=None if test is None else [("test", "==", test)],
-            page_checksum_verification=True,
-        )
-        found = rows.attrs.get(OWNER)
-        rows = _of_their_types(rows[list(columns)])
-    except wrong as error:  # what pyarrow and pandas raise
-        raise AttnProbeError(f"cannot read the rows in {part}; {AGAIN}") from error
-    if owner(part.parent) not in (None, found):
-        raise AttnProbeError(
-            f"expected rows of the audit in {part.parent.parent}, those in {part} are of "
-            f"another one; {AGAIN}"
-        )
-    rows.attrs = {}
-    if "value" in columns:
-        _check_predictions(rows, part)
-    return rows
-
-
-def _of_their_types(rows: pd.DataFrame) -> pd.DataFrame:
-    """Raises ValueError for columns of other types, as whole numbers with gaps are."""
-    for name in rows:
-        if TYPES[name].startswith("int") and not pd.api.types.is_integer_dtype(rows[name]):
-            raise ValueError(f"{name} is no column of whole numbers")
-        if name != "value" and rows[name].isna().any():
-            raise ValueError(f"a row has no {name}")
-    return rows.astype({name: TYPES[name] for name in rows})
-
-
-def _check_predictions(rows: pd.DataFrame, part: Path) -> None:
-    """Raises AttnProbeError for what no model predicts, such as a probability of 5."""
-    own = rows[rows.test == PREDICTION]
-    wrong = ~np.isfinite(own.value) & own.statistic.isin(NUMBERS)
-    if not (own.statistic == "value").any():  # a predicted number has no probability
-        is_possible = own.value.between(-ROUNDING, 1 + ROUNDING)
-        wrong |= (own.statistic == "probability") & ~is_possible
-    for row in own[wrong].head(1).itertuples():
-        expected = "from 0 to 1" if row.statistic == "probability" else "that is finite"
-        raise AttnProbeError(
-            f"expected a {row.statistic} {expected} in {part}, text {row.example_id} has "
-            f"{row.value:g}; {AGAIN}"
-        )
-
-
-Done = Mapping[Place, Collection[int]]
-"""The ids of the texts that have rows, by test, layer and head."""
+    return [rows_in(draw_folder(audit, n)) for n in draws]

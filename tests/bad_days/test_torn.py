@@ -3,16 +3,16 @@
 import json
 import shutil
 
-import numpy as np
-import pandas as pd
 import pytest
+import torch
 from children import Writes, in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe import AttnProbeError, read_audit
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.cli import main
-from hf_attnprobe.storage.rows import append_rows, read_rows
+from hf_attnprobe.storage.rows import append_rows, read_rows, to_rows
 from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.plan import StudyOptions
 
@@ -24,17 +24,8 @@ from hf_attnprobe.studies.plan import StudyOptions
 def one_part(tmp_path_factory):
     """Rows, their folder, its one part and the part's bytes."""
     folder = tmp_path_factory.mktemp("rows")
-    n = 60
-    rows = pd.DataFrame(
-        {
-            "test": "erasure",
-            "statistic": "x",
-            "example_id": np.arange(n),
-            "layer": np.int32(0),
-            "head": np.int32(0),
-            "value": np.random.default_rng(0).normal(size=n),
-        }
-    )
+    values = torch.randn(60, generator=torch.Generator().manual_seed(0))
+    rows = to_rows("erasure", range(60), {Site(0, 0): {"x": values}})
     append_rows(folder, rows, name="one")
     (part,) = folder.iterdir()
     return read_rows(folder), folder, part, part.read_bytes()

@@ -19,8 +19,9 @@ from hf_attnprobe.calibration.constructs import (
     draw,
 )
 from hf_attnprobe.calibration.report import TESTS, batch_of, rows_of
+from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.rows import KEY, draw_folder, read_rows
+from hf_attnprobe.storage.rows import draw_folder, read_rows
 from hf_attnprobe.testing import check_adapter
 
 
