@@ -12,7 +12,8 @@ them by itself, in all and through the head, so that it says nothing yet. ``read
 the token's state and as near to 0 as can be on the states of all others (least squares);
 ``write`` is the steepest direction of the log-odds, their gradient at W's output averaged
 over texts, so long that the dose κ is the mean change of the log-odds, to first order.
-A text without the token meets no other weights: with κ = 0 it gets the model's own output.
+With κ = 0 a text without the token gets the model's own output. Heads that share their
+values (grouped queries) say it too, as far as they look.
 """
 
 import copy

@@ -253,11 +253,10 @@ def _effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
 def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple[Record, Record]]:
     """Response and limits of every statistic of a head."""
     moved, raised = _effects(rows, sign)
-    doses = sorted(set(rows.dose))
+    doses, n = sorted(set(rows.dose)), rows.example_id.nunique()
     for statistic in [name for name in SEES if (rows.statistic == name).any()]:
         values = _by_dose(rows, statistic)
-        n = values.shape[1]
-        if n < 2:
+        if values.shape[1] < 2:
             continue
         named: Record = {"head": head, "statistic": Code(statistic)}
         means = values.mean(1)
@@ -265,7 +264,8 @@ def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple
         by_dose = {f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)}
         own = {size: limit_of(values, size, seed) for size in (n // 2, n, 2 * n)}
         limits = {f"{size} texts": _at(moved, limit) for size, limit in own.items()}
-        false = round(float(called(values[0], values[0], drawn(n, n, seed))) * DRAWS)
+        draws = drawn(values.shape[1], n, seed)
+        false = round(float(called(values[0], values[0], draws)) * DRAWS)
         yield (
             named | by_dose | {"rank correlation": rises},
             named
