@@ -90,5 +90,12 @@ def test_alone_or_together(name):
                     n_compared += 1
     assert n_compared > 150
     if name == "four classes":  # nothing else knows of the seed
-        drawn = {"permutation", "adversarial", "erasure", "input_erasure", "plausibility"}
+        drawn = {
+            "permutation",
+            "adversarial",
+            "erasure",
+            "input_erasure",
+            "plausibility",
+            "shapley",
+        }
         assert random - {"fragility"} == drawn  # of few shuffles all may decide alike
