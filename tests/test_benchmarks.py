@@ -14,6 +14,7 @@ DATA = "--dataset {data} --limit 4 --repeats 1"
 TINY = {
     "control_cost": f"--model {{classifier}} {DATA}",
     "erasure": f"--model {{classifier}} {DATA}",
+    "every_set": "--model {bert} --dataset {data} --limit 2 --units 9",
     "first_audit": f"--model {{classifier}} {DATA}",
     "heads": f"--model {{bert}} {DATA} --heads 2 --n-permutations 4 --no-peers --memory "
     "--base-words 8 --base-copies 1",
