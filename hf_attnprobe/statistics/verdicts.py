@@ -328,7 +328,7 @@ def answered(key: str, rule: Rule, group: str, measured: Measured) -> Finding:
         possible = ()
     if measured.lacks_control:
         possible, open_because = (), NO_CONTROL
-        said += " No control was run, and the same weights at other tokens may reach as much."
+        said += " No control was run, which may reach as much."
         if answer != Answer.NO:
             answer = Answer.CANNOT_SAY
     found = finding(key, rule, group, answer, said, number, measured.yardsticks, possible)
