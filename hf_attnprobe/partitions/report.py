@@ -20,9 +20,9 @@ from hf_attnprobe.hardware import large_arrays_apart
 from hf_attnprobe.options import from_flat
 from hf_attnprobe.partitions.plan import Plan, read_held, read_plan, records, rows_ending
 from hf_attnprobe.partitions.store import Store
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.verdicts import with_thresholds
-from hf_attnprobe.storage import rows as stored
-from hf_attnprobe.storage.rows import rows_of_parts
+from hf_attnprobe.storage.rows import Parts, read_part, rows_of_parts
 
 
 MOST_IDS = 20  # of texts set aside that a note names
@@ -102,7 +102,7 @@ def job_report(job: str | Path) -> Report:
         )
     n_texts = sum(record["audited"] for record in opened.records.values())
     provenance = _provenance(opened)
-    draws = [rows_of_parts(_tables(opened, draw)) for draw in range(plan.control_draws)]
+    rows, *draws = _all_rows(opened)
     return Report(
         model=plan.model["name"],
         dataset=dataset_name(plan.data["dataset"], plan.data["split"]),
@@ -111,7 +111,7 @@ def job_report(job: str | Path) -> Report:
         provenance=provenance,
         notes=(*_notes(opened), *notes_on_size(n_texts)),
         **found_in(
-            rows_of_parts(_tables(opened)),
+            rows,
             draws,
             provenance,
             seed=plan.seed,
@@ -131,14 +131,23 @@ def rows_of_job(job: str | Path) -> Iterator[pd.DataFrame]:
         Columns test, statistic, example_id, layer, head and value, as
         :func:`~hf_attnprobe.storage.rows.read_rows` gives them of an audit.
     """
-    for table in _tables(open_job(job)):
-        yield rows_of_parts([table]).long()
+    opened = open_job(job)
+    for k in sorted(opened.records):
+        yield rows_of_parts([_table(opened, k)]).long()
 
 
-def _tables(job: Job, draw: int | None = None) -> Iterator[pa.Table]:
-    """The finished partitions, of the model or of a draw of its control."""
+def _all_rows(job: Job) -> list[Rows]:
+    """The rows of the finished partitions, of the model and of every draw of its control."""
+    parts, n_draws = Parts(), job.plan.control_draws
     for k in sorted(job.records):
-        yield stored.read_part(read_held(job.store, job.records[k], rows_ending(draw)))
+        for draw in (None, *range(n_draws)):
+            parts.add(_table(job, k, draw), draw=draw)
+    return parts.finished(n_draws)
+
+
+def _table(job: Job, k: int, draw: int | None = None) -> pa.Table:
+    """A finished partition, of the model or of a draw of its control."""
+    return read_part(read_held(job.store, job.records[k], rows_ending(draw)))
 
 
 def _provenance(job: Job) -> dict[str, Any]:

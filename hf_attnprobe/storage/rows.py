@@ -439,11 +439,10 @@ def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
     sites, statistics = sites_of(table), _said(table.schema)["statistics"]
     of_row = table[TEST].to_numpy(zero_copy_only=False)
     for test in sorted(sites) if only is None else sites.keys() & {only}:
-        own = table.filter(pa.array(of_row == test))
+        names = [TEXT, *(name for name in statistics[test] if name in table.column_names)]
+        own = table.select(names).filter(pa.array(of_row == test))
         columns = {
-            name: _matrix(own[name].combine_chunks(), len(sites[test]))
-            for name in statistics[test]
-            if name in own.column_names
+            name: _matrix(own[name].combine_chunks(), len(sites[test])) for name in names[1:]
         }
         yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
 
@@ -485,7 +484,7 @@ def finished_ids(folder: Path) -> dict[Place, set[int]]:
 # A part has all statistics of some texts, a report wants one statistic of all texts. So each
 # part is read once and its values laid down, column by column, in a file that nobody else sees.
 
-IN_MEMORY = 2**26
+IN_MEMORY = 2**23
 """Bytes of columns that are kept in memory; more are in a temporary file."""
 
 
@@ -511,12 +510,18 @@ class Parts:
 
     def __init__(self) -> None:
         self._texts: list[np.ndarray] = []
-        self._pieces: dict[tuple[str, str], list[_Piece]] = {}
+        self._pieces: dict[tuple[int | None, str, str], list[_Piece]] = {}
         self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
 
-    def add(self, table: pa.Table, test: str | None = None) -> None:
-        """Lays down the values of a part, or of one test in it."""
+    def add(self, table: pa.Table, test: str | None = None, *, draw: int | None = None) -> None:
+        """Lays down the values of a part, or of one test in it.
+
+        Args:
+            table: of :func:`to_rows`, or several :func:`joined`.
+            test: whose values alone are wanted.
+            draw: of the control; None for the model itself.
+        """
         self._file.seek(0, os.SEEK_END)
         for block in _blocks(table, test):
             if not self._texts or not np.array_equal(self._texts[-1], block.ids):
@@ -524,16 +529,31 @@ class Parts:
             for name, (values, is_there) in block.columns.items():
                 sites = {site: k for k, site in enumerate(block.sites) if is_there[:, k].any()}
                 piece = _Piece(len(self._texts) - 1, self._file.tell(), sites)
-                self._pieces.setdefault((block.test, name), []).append(piece)
+                self._pieces.setdefault((draw, block.test, name), []).append(piece)
                 for k in range(len(block.sites)):
                     self._file.write(values[:, k].tobytes())
                     self._file.write(is_there[:, k].tobytes())
 
     def rows(self) -> Rows:
         """Those of the parts so far; of a value that several have that of the first counts."""
-        ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._texts]))
-        places = [np.searchsorted(ids, own) for own in self._texts]
-        pieces = {key: tuple(own) for key, own in self._pieces.items()}
+        return self._rows(*self._places(), None)
+
+    def finished(self, n_draws: int = 0) -> list[Rows]:
+        """The rows of the model and of the draws of its control; no part is added any more."""
+        ids, places = self._places()
+        self._texts.clear()
+        return [self._rows(ids, places, draw) for draw in (None, *range(n_draws))]
+
+    def _places(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The ids of all texts, and where those of each list are among them."""
+        ids = np.sort(np.concatenate([np.empty(0, np.int64), *self._texts]))
+        is_again = ids[1:] == ids[:-1]
+        if is_again.any():
+            ids = np.delete(ids, np.flatnonzero(is_again))
+        return ids, [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
+
+    def _rows(self, ids: np.ndarray, places: Sequence[np.ndarray], draw: int | None) -> Rows:
+        pieces = {key[1:]: (*own,) for key, own in self._pieces.items() if key[0] == draw}
         columns = {
             (*key, *site) for key, own in pieces.items() for piece in own for site in piece.sites
         }
@@ -570,7 +590,7 @@ def rows_of_parts(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
     parts = Parts()
     for table in tables:
         parts.add(table, test)
-    return parts.rows()
+    return parts.finished()[0]
 
 
 def rows_in(folder: str | Path, test: str | None = None) -> Rows:
