@@ -30,7 +30,7 @@ from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import ATTENTION_BINS, PREDICTION, bin_names, js_by_gap
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.provenance import SUMMARY
+from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, Table, jobs_of_rows, name_of
 
@@ -107,8 +107,21 @@ class Results:
         return [str(path.relative_to(self.folder)) for path in inside]
 
     def read_json(self, job: Job, name: str) -> dict[str, Any]:
-        """Reads a JSON file in a job's folder."""
-        return json.loads((self.folder / job.folder / name).read_text())
+        """Reads a JSON file in a job's folder.
+
+        Raises:
+            AttnProbeError: it cannot be read, or holds nothing.
+        """
+        file = self.folder / job.folder / name
+        try:
+            found = dict(json.loads(file.read_text(encoding="utf-8")))
+        except UNREADABLE:
+            found = {}
+        if not found:
+            raise AttnProbeError(
+                f"cannot read {file}; delete {file.parent} and run attnprobe study again"
+            )
+        return found
 
     def record(self, folder: str) -> dict[str, Any]:
         """The record of a training; empty where nothing was trained."""
