@@ -137,7 +137,7 @@ def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
     """A short name for each, all different, of what tells them apart.
 
     The end of the model's path; where models do not differ the data set, the precision,
-    the weights, the seed or what else does; a number where nothing does.
+    the weights, the seed or what else does; a number besides where nothing does.
     """
     parts = [
         _tails([r.model for r in reports]),
@@ -153,9 +153,10 @@ def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
             break
         if len(set(zip(names, part, strict=True))) > len(set(names)):
             names = [f"{name}, {said}" for name, said in zip(names, part, strict=True)]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-    return tuple(names)
+    return tuple(
+        f"{name} ({number})" if names.count(name) > 1 else name
+        for number, name in enumerate(names, 1)
+    )
 
 
 def _tails(paths: Sequence[str]) -> list[str]:
