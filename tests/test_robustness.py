@@ -18,8 +18,8 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.hub.pipeline import TextExplainer
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import group_names, groups_of_texts, summarize
+from hf_attnprobe.storage import rows as stored
 from hf_attnprobe.storage.folders import write_atomically
-from hf_attnprobe.storage.rows import append_rows
 
 
 FILES = ("summary.json", "texts.json", "report.md", "report.html")
@@ -105,13 +105,13 @@ def test_half_a_file_is_taken_away(monkeypatch, tmp_path):
         write_atomically(tmp_path / "file", "text")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
-    def full(frame, file, **_):
+    def full(table, file):
         file.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    monkeypatch.setattr(stored, "write_parquet", full)
     with pytest.raises(OSError):
-        append_rows(tmp_path / "rows", pd.DataFrame())
+        stored.append_rows(tmp_path / "rows", stored.to_rows("test", [0], {}))
     assert not [*(tmp_path / "rows").iterdir()]
 
 
