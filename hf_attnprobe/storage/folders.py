@@ -134,7 +134,9 @@ def _take(held: BaseFileLock, folder: Path) -> None:
         held.acquire(blocking=False)
         with contextlib.suppress(OSError):  # only for the message of others
             (folder / LOCK).write_text(str(os.getpid()))
-    except FileNotFoundError:  # who made the folder took it away again
+    except (FileNotFoundError, FileExistsError):  # who made the folder took it away again
+        if folder.exists() and not folder.is_dir():
+            raise
         _take(held, folder)
     except Timeout as error:
         raise AttnProbeError(
