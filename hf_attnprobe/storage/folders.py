@@ -135,7 +135,7 @@ def _take(held: BaseFileLock, folder: Path) -> None:
         with contextlib.suppress(OSError):  # only for the message of others
             (folder / LOCK).write_text(str(os.getpid()))
     except (FileNotFoundError, FileExistsError):  # who made the folder took it away again
-        if folder.exists() and not folder.is_dir():
+        if os.path.lexists(folder) and not folder.is_dir():  # a broken link is there, too
             raise
         _take(held, folder)
     except Timeout as error:
