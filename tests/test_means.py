@@ -1,12 +1,9 @@
 """Intervals of means against SciPy's, and against Hall's cubic written out."""
 
-import doctest
-
 import numpy as np
 import pytest
 import scipy.stats
 
-from hf_attnprobe.statistics import estimates as module
 from hf_attnprobe.statistics.estimates import (
     difference_interval,
     interval_of,
@@ -20,10 +17,6 @@ from hf_attnprobe.statistics.estimates import (
 def symmetric(n, seed=0):
     half = np.random.default_rng(seed).standard_normal((n // 2, 1))
     return np.concatenate([half, -half]) + 3
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
 
 
 def test_without_skewness_it_is_students_t():

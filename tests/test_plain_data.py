@@ -1,17 +1,13 @@
 """Results as JSON and back: what is undefined stays undefined, what may be None stays None."""
 
-import doctest
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import pytest
 
-from hf_attnprobe import markdown, plain_data
-from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.plain_data import from_plain, plain
-from hf_attnprobe.storage import provenance
 
 
 class Kind(StrEnum):
@@ -66,9 +62,3 @@ def test_json_without_nan():
 def test_other_fields_are_refused():
     with pytest.raises(ValueError, match="more"):
         from_plain(Result, {"name": "a", "mean": 0.5, "ci95": [0, 1], "more": 1})
-
-
-@pytest.mark.parametrize("module", [data, markdown, plain_data, provenance])
-def test_the_examples_of_the_docstrings(module):
-    found = doctest.testmod(module)
-    assert found.failed == 0 < found.attempted

@@ -15,6 +15,7 @@ from hf_attnprobe import AttnProbeError, AuditOptions, audit, changed_answers, s
 from hf_attnprobe.auditing.comparison import told_statistics
 from hf_attnprobe.auditing.options import Weights
 from hf_attnprobe.checkpoints.weights import CHANGES, GROUP, change_weights, pruned, rounded
+from tiny_models import tiny_model
 
 
 TESTS = ["permutation", "uniform_attention"]
@@ -51,6 +52,13 @@ def test_matrices_change_and_nothing_else(how):
     linear = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     for name, after in model.state_dict().items():
         assert torch.equal(after, before[name]) != (name in linear), name
+
+
+def test_experts_are_refused():
+    """Whose matrices are stacked in one parameter, some with inputs first."""
+    model = tiny_model("MixtralForCausalLM", "mixtral")
+    with pytest.raises(AttnProbeError, match="most of those of MixtralForCausalLM are elsewhere"):
+        change_weights(model, "int8")
 
 
 def test_every_version_has_a_change():

@@ -248,11 +248,7 @@ def passage(evidence: Evidence | None) -> Finding:
         return finding("passage", rule, ALL_TEXTS, Answer.CANNOT_SAY, said, gain, {})
     greedy = evidence.mean("answer_is_greedy")
     answer = grade(gain, rule)
-    how = {
-        Answer.YES: "so it depends on the passage",
-        Answer.NO: "so it does not",
-        Answer.CANNOT_SAY: f"{_too_few(gain)}cannot be told from 0",
-    }[answer]
+    how = _so(answer, gain, "it depends on the passage", "it does not")
     said = (
         f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}. "
         f"Greedy decoding says the answer in {greedy.value:.0%} of texts."
@@ -266,11 +262,7 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
     if beyond.value != beyond.value:
         return no_accuracy(f"all {found.n_labelled} labels are equal, so R² is not defined")
     answer = grade(beyond, RULES["accuracy"])
-    how = {
-        Answer.YES: "so the model is better",
-        Answer.NO: "so the model is not better",
-        Answer.CANNOT_SAY: f"{_too_few(beyond)}cannot be told from 0",
-    }[answer]
+    how = _so(answer, beyond, "the model is better", "the model is not better")
     said = (
         f"The predicted number is off by "
         f"{said_as(found.error)} on average over {found.n_labelled} texts, always saying "
@@ -303,11 +295,7 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
         return no_accuracy(f"{right[0].lower()}{right[1:]}, {nothing}", f"{certainty}. {why}")
     beyond = found.beyond_majority
     answer = grade(beyond, rule)
-    how = {
-        Answer.YES: "so the model is better",
-        Answer.NO: "so the model is not better",
-        Answer.CANNOT_SAY: f"{_too_few(beyond)}cannot be told from 0",
-    }[answer]
+    how = _so(answer, beyond, "the model is better", "the model is not better")
     usual = ALWAYS_SAYING.get(words.kind, "always saying the most frequent class")
     calibration = ""
     if found.calibration_error is not None:
@@ -323,6 +311,13 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
         "calibration_error": found.calibration_error,
     }
     return _accuracy(answer, said, beyond, yardsticks)
+
+
+def _so(answer: Answer, number: Estimate, yes: str, no: str) -> str:
+    """What follows from a number that is above 0, is not, or cannot be told from it."""
+    if answer == Answer.CANNOT_SAY:
+        return f"{_too_few(number)}cannot be told from 0"
+    return f"so {yes if answer == Answer.YES else no}"
 
 
 def _too_few(estimate: Estimate) -> str:

@@ -58,6 +58,25 @@ class Role:
         return 0.0 if self.side in ("any", "one") else self.n * self.worth
 
 
+def share_of_fillers(roles: Sequence[Role], lengths: tuple[int, int]) -> float:
+    """Attention of each word without a share of its own, in a text of mean length.
+
+    Args:
+        lengths: the fewest and the most words of a text.
+    """
+    sharing = [role for role in roles if role.share]
+    n_rest = sum(lengths) / 2 - sum(role.n for role in sharing)
+    return (1 - sum(role.share * role.n for role in sharing)) / n_rest
+
+
+SEVERAL_CUES = (
+    Role(share=0.6),
+    Role(share=0.2, worth=0.6, side="any"),
+    Role(share=0.08, worth=0.4, side="any"),
+)
+"""The strongest has most attention and decides."""
+
+
 @dataclass(frozen=True)
 class Knobs:
     """Parameters of a kind of constructed model and of its texts.
@@ -88,9 +107,7 @@ class Knobs:
     @property
     def filler_share(self) -> float:
         """Attention of each word without a share of its own, in a text of mean length."""
-        sharing = [role for role in self.roles if role.share]
-        n_rest = sum(self.lengths) / 2 - sum(role.n for role in sharing)
-        return (1 - sum(role.share * role.n for role in sharing)) / n_rest
+        return share_of_fillers(self.roles, self.lengths)
 
     @property
     def gain(self) -> float:
@@ -610,14 +627,7 @@ CONSTRUCTS: dict[str, Construct] = {
     ),
     "several cues": Construct(
         "three cues of any class; the strongest has most attention and decides",
-        Knobs(
-            roles=(
-                Role(share=0.6),
-                Role(share=0.2, worth=0.6, side="any"),
-                Role(share=0.08, worth=0.4, side="any"),
-            ),
-            score_noise=0.1,
-        ),
+        Knobs(roles=SEVERAL_CUES, score_noise=0.1),
         POINTS,
     ),
     "evidence against": Construct(

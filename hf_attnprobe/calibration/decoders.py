@@ -21,7 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, ReadTokens, Site
-from hf_attnprobe.calibration.constructs import WHOLE, Role, Truth, attend
+from hf_attnprobe.calibration.constructs import (
+    SEVERAL_CUES,
+    WHOLE,
+    Role,
+    Truth,
+    attend,
+    share_of_fillers,
+)
 from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.functional.predictions import Prediction
 
@@ -62,9 +69,7 @@ class Knobs:
     @property
     def filler_share(self) -> float:
         """Attention of each unit without a share of its own, in a passage of mean length."""
-        sharing = [role for role in self.roles if role.share]
-        n_rest = sum(self.n_units) / 2 - sum(role.n for role in sharing)
-        return (1 - sum(role.share * role.n for role in sharing)) / n_rest
+        return share_of_fillers(self.roles, self.n_units)
 
     @property
     def total_evidence(self) -> float:
@@ -370,14 +375,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "decoder, several cues": Decoder(
         "two more units speak for any answer, with less attention",
-        Knobs(
-            roles=(
-                Role(share=0.6),
-                Role(share=0.2, worth=0.6, side="any"),
-                Role(share=0.08, worth=0.4, side="any"),
-            ),
-            score_noise=0.1,
-        ),
+        Knobs(roles=SEVERAL_CUES, score_noise=0.1),
         POINTS,
     ),
     "decoder, a tenth around": Decoder(

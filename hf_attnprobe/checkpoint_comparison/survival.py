@@ -51,7 +51,7 @@ def survive(
         The comparison of all audits with that of the model; see :func:`changed_answers`.
 
     Raises:
-        AttnProbeError: no version, the same one twice, or what an audit raises.
+        AttnProbeError: no version, or what an audit raises.
     """
     if isinstance(versions, str | Path) or not versions:
         raise AttnProbeError(
@@ -93,8 +93,8 @@ def _name_of(number: int, version: Any) -> str:
 def changed_answers(comparison: AuditComparison) -> list[str]:
     """The answers that a version changes for certain, a sentence each.
 
-    Those of questions whose number is told apart from the model's, where neither audit cannot
-    say; and the answer of the whole where such a one is among them.
+    Those of questions that both audits can answer, whose numbers are told apart; an answer
+    that moves across a threshold by a difference that may be 0 is none.
     """
     return [
         f"{name}: {RULES[question.rule].name.lower()} is {question.answer(number)}, of the model "

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from hf_attnprobe.errors import AttnProbeError
+
 
 GROUP = 128
 """Inputs of an output channel that share a step in 4 bits."""
@@ -26,7 +28,7 @@ def rounded(weight: Tensor, bits: int, group: int | None = None) -> Tensor:
     """A matrix rounded to steps.
 
     >>> rounded(torch.tensor([[-1.0, 0.1, 0.5]]), bits=2)
-    tensor([[-1., 0., 0.]])
+    tensor([[-1.,  0.,  0.]])
 
     Args:
         weight: [outputs, inputs].
@@ -34,13 +36,13 @@ def rounded(weight: Tensor, bits: int, group: int | None = None) -> Tensor:
         group: inputs that share a step; None for all of an output. The last group is shorter.
     """
     largest = 2 ** (bits - 1) - 1
-    parts = [weight] if group is None else list(weight.split(group, dim=1))
-    steps = [(part.abs().amax(1, keepdim=True) / largest) for part in parts]
-    nearest = [
-        torch.where(step > 0, (part / step).round() * step, part)
-        for part, step in zip(parts, steps, strict=True)
-    ]
-    return torch.cat(nearest, dim=1)
+
+    def nearest(part: Tensor) -> Tensor:
+        step = part.abs().amax(1, keepdim=True) / largest
+        return torch.where(step > 0, (part / step).round() * step, part)
+
+    parts = weight.float().split(group or weight.shape[1], dim=1)
+    return torch.cat([nearest(part) for part in parts], dim=1).to(weight.dtype)
 
 
 def pruned(weight: Tensor) -> Tensor:
@@ -67,15 +69,30 @@ CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
 """What becomes of a matrix [outputs, inputs], by the name of the version."""
 
 
+LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
+"""Whose matrices are changed."""
+
+
 @torch.no_grad()
 def change_weights(model: nn.Module, how: str) -> None:
-    """Rounds or prunes the matrices of a model in place, biases, norms and embeddings left out.
+    """Rounds or prunes the matrices of linear, convolutional and recurrent layers in place.
 
     Args:
-        model: of any kind; an output layer that shares the embeddings' weights keeps them.
+        model: an output layer that shares the embeddings' weights keeps them.
         how: of :data:`CHANGES`.
+
+    Raises:
+        AttnProbeError: most weights are in layers of other kinds, such as stacked experts.
     """
-    for weight, inputs_first in _matrices(model):
+    matrices = list(_matrices(model))
+    own = {id(weight) for weight, _ in matrices}
+    elsewhere = sum(p.numel() for p in model.parameters() if p.ndim > 2 and id(p) not in own)
+    if elsewhere >= sum(weight.numel() for weight, _ in matrices):
+        raise AttnProbeError(
+            f"expected a model of linear layers to change the weights of, most of those of "
+            f"{type(model).__name__} are elsewhere; save the changed model, and give its folder"
+        )
+    for weight, inputs_first in matrices:
         matrix = weight.T if inputs_first else weight.flatten(1)
         changed = CHANGES[how](matrix)
         weight.copy_(changed.T if inputs_first else changed.view_as(weight))
@@ -89,7 +106,7 @@ def _matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters()
     }
-    for module in model.modules():
+    for module in (module for module in model.modules() if isinstance(module, LAYERS)):
         for parameter in module.parameters(recurse=False):
             if parameter.ndim < 2 or id(parameter) in seen or not parameter.is_floating_point():
                 continue

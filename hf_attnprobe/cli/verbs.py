@@ -136,8 +136,8 @@ def add_survive(parser: CommandParser) -> None:
         nargs="+",
         required=True,
         metavar="VERSION",
-        help=f"what to compare the model with: its weights changed ({', '.join(get_args(Weights))}), or "
-        "other models (folders or Hub ids)",
+        help="what to compare the model with: its weights changed "
+        f"({', '.join(get_args(Weights))}), or other models (folders or Hub ids)",
     )
     add_audited(parser)
     add_answers(parser)

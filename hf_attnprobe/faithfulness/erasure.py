@@ -83,6 +83,7 @@ FROM_BELOW = ("attention", "gradient", "product")
 OF_HEADS_ALONE = ("effective_attention", "norm_based")
 ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
 COPIES_AT_ONCE = 32
+"""Of edited attention, for each layer of the site."""
 
 READINGS: TestReadings = {
     "delta_js": (

@@ -23,7 +23,7 @@ Reading:  1 is the order of the Shapley values, 0 chance. They are one fair shar
           the number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
+from hf_attnprobe.faithfulness.erasure import COPIES_AT_ONCE
 from hf_attnprobe.faithfulness.input_erasure import (
     erased_inputs,
     losses,
@@ -49,8 +50,6 @@ from hf_attnprobe.readings import TestReadings, share
 
 
 ORDER_STREAM = 1 << 42  # added to the seed: other shuffles than those of other tests
-COPIES_AT_ONCE = 32
-"""Of edited attention, for each layer of the site."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -174,6 +173,8 @@ def shapley(
     values, half_width = game.values(drops, seed)
     fair = tied("shapley", values, game.real)
     speaks_for = heaviest(values.clamp_min(0), game.real)
+    n_listed = len(drops).bit_length() - 1  # units of the longest text of which every set is known
+    turns = removal_rank(torch.stack([*ranked.values()]), game.real)[..., :n_listed]
     return ShapleyResult(
         shapley_tau={n: kendall_tau_b(x, fair, game.real).tau for n, x in ranked.items()},
         shapley_agreement={n: gini_correlation(values, x, game.real) for n, x in ranked.items()},
@@ -181,8 +182,8 @@ def shapley(
         largest_value=values.abs().amax(-1),
         half_width=half_width,
         is_exact=game.is_exact.double(),
-        **_of_orders(game, drops, ranked),
-        **_of_decisions(game, flips, ranked),
+        **_of_orders(game, drops, ranked, turns),
+        **_of_decisions(game, flips, ranked, turns),
     )
 
 
@@ -292,9 +293,12 @@ class _Game:
         return found.double().masked_fill(~self.is_exact, torch.nan)
 
 
-def _of_orders(game: _Game, drops: Tensor, ranked: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Fields of the result about areas, their limits, and interactions."""
-    turns = _turns(game, drops, ranked)
+def _of_orders(game: _Game, drops: Tensor, ranked: Iterable[str], turns: Tensor) -> dict[str, Any]:
+    """Fields of the result about areas, their limits, and interactions.
+
+    Args:
+        turns: of each unit by each ranking, int [rankings, batch, units].
+    """
     n_units = game.n_units.where(game.is_exact, 1)
     lower, upper = aopc.chain_bounds(drops, n_units)
     first, last = (
@@ -312,11 +316,17 @@ def _of_orders(game: _Game, drops: Tensor, ranked: Mapping[str, Tensor]) -> dict
     }
 
 
-def _of_decisions(game: _Game, flips: Tensor, ranked: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Fields of the result about sets without which, and with which alone, a decision stands."""
+def _of_decisions(
+    game: _Game, flips: Tensor, ranked: Iterable[str], turns: Tensor
+) -> dict[str, Any]:
+    """Fields of the result about sets without which, and with which alone, a decision stands.
+
+    Args:
+        turns: as of :func:`_of_orders`.
+    """
     if not game.observation.model.prediction.decides:
         return {}
-    gone = aopc.sets_along(_turns(game, flips, ranked))  # [steps, rankings, batch]
+    gone = aopc.sets_along(turns)  # [steps, rankings, batch]
     text = torch.arange(flips.shape[1], device=flips.device)
     without, alone = flips[gone, text], ~flips[len(flips) - 1 - gone, text]
     first, keeps = (x.to(torch.int8).argmax(0).double() for x in (without, alone))
@@ -335,12 +345,3 @@ def _of_decisions(game: _Game, flips: Tensor, ranked: Mapping[str, Tensor]) -> d
         for name, (x, least) in of_rankings.items()
     }
     return found | {"no_necessary_set": game.exactly(~can_flip)}
-
-
-def _turns(game: _Game, of_sets: Tensor, ranked: Mapping[str, Tensor]) -> Tensor:
-    """Each unit's turn by each ranking, of as many units as there are sets of.
-
-    Shape: of_sets [2^units, batch] -> int [rankings, batch, units].
-    """
-    n_units = len(of_sets).bit_length() - 1
-    return removal_rank(torch.stack([*ranked.values()]), game.real)[..., :n_units]

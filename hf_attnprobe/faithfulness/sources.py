@@ -43,6 +43,7 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.faithfulness.correlation import ranks
+from hf_attnprobe.faithfulness.input_erasure import erased_inputs
 from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc, attribution
@@ -56,7 +57,6 @@ TOPS = (1, 3, 5)
 N_RANDOM = 5  # orders of random units
 FEW = 4
 """Units up to which orders are not compared: at most 4! there are, many agree by chance."""
-SETS_AT_ONCE = 256
 MASKS, HELD_OUT, RANDOM = 5, 6, 7  # streams of random numbers
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
@@ -220,13 +220,7 @@ def drops_of(observation: Observation, probs: Tensor) -> Tensor:
 
 def _without(observation: Observation, sets: Tensor, *, by: str = "deletion") -> Tensor:
     """Nats that the answer loses without sets of units, bool [sets, batch, keys] -> [sets, batch]."""
-    return drops_of(observation, _erased(observation, sets, by))
-
-
-def _erased(observation: Observation, sets: Tensor, by: str) -> Tensor:
-    model = observation.model.require(EditableInputs)
-    parts = sets.split(SETS_AT_ONCE)
-    return torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
+    return drops_of(observation, erased_inputs(observation, by, sets))
 
 
 # --- rankings ------------------------------------------------------------------------------
@@ -349,7 +343,8 @@ def all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor
         places = aopc.units_first(content)
         real = content.gather(1, places)
         sets = aopc.subsets(places.shape[1]).to(content.device)[:, None] & real
-        probs = _erased(observation, aopc.at_positions(sets, places, content.shape[1]), "deletion")
+        gone = aopc.at_positions(sets, places, content.shape[1])
+        probs = erased_inputs(observation, "deletion", gone)
         return drops_of(observation, probs), observation.flips(probs).bool()
 
     return observation.remember(("all sets", exact_units), compute)
@@ -382,7 +377,7 @@ def masked_outputs(
             stays = draws.integers(0, 2, (n_masks, int(real.sum()))).astype(bool)
             kept[:, row, real] = torch.from_numpy(stays)
         kept = kept.to(batch.content_mask.device)
-        probs = _erased(observation, ~kept & batch.content_mask, "deletion")
+        probs = erased_inputs(observation, "deletion", ~kept & batch.content_mask)
         n_tokens = observation.model.prediction.grouped(observation.probs).shape[-2]
         return kept, attribution.logit_of(model.log_prob(observation, probs).double()) / n_tokens
 

@@ -165,7 +165,7 @@ def partition_of(
         int64 [texts], from 0.
 
     >>> partition_of([0, 1, 2, 3], 4, seed=0).tolist()
-    [3, 1, 2, 1]
+    [1, 2, 0, 0]
     """
     bits = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)
     bits = bits + np.uint64((seed * 0x9E3779B97F4A7C15 + 1) % 2**64)

@@ -58,7 +58,7 @@ def words(said: Words) -> str:
     """A sentence on one line.
 
     >>> words(("run ", Code("x"), ", not <b>"))
-    'run `x`, not \\\\<b>'
+    'run `x`, not &lt;b>'
     """
     text = ""
     for part in map(_span, said if isinstance(said, tuple) else (said,)):
