@@ -138,6 +138,13 @@ class AuditOptions(Options):
         metavar="NUMBER",
         daily=False,
     )
+    limits: str | None = option(
+        None,
+        "folder of attnprobe calibrate --spike-in of this model: the page says the smallest "
+        "effect that would have been seen",
+        metavar="FOLDER",
+        daily=False,
+    )
     shown_texts: int = option(
         12,
         "texts shown with the scores of their tokens: where tests disagree most, wrong "

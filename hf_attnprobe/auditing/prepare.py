@@ -18,6 +18,7 @@ from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, HeadOut
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.given import read_scores, with_scores
+from hf_attnprobe.auditing.limits import spiked_rows
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import (
@@ -308,6 +309,8 @@ def prepare_audit(
     choice = choose(subject.adapter, asked, rationales, options)
     _log_left_out(choice.left_out)
     identity = _identity(subject, examples, data, options, choice)
+    if options.limits is not None:
+        spiked_rows(options.limits, subject.name, identity["model_fingerprint"])
     if isinstance(data, Answers):
         limited, reads = _limited(examples, data.test_limit), subject.tokenizer
         assert not isinstance(reads, ImageReader)  # of a model that generates text

@@ -17,6 +17,7 @@ from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.control import with_draws
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import shown_texts
+from hf_attnprobe.auditing.limits import notes_on_limits
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.recomputed import (
@@ -203,9 +204,18 @@ def report_of(
             *_notes(sweep, rows, provenance, options.predicts),
             *learned_notes(subject.name, provenance),
             *notes_on_size(len(rows)),
+            *_limits(job, len(sweep.texts)),
         ),
         **found,
     )
+
+
+def _limits(job: PreparedAudit, n: int) -> list[str]:
+    """What so many texts would have shown, where somebody measured it."""
+    folder, weights = job.options.limits, job.identity["model_fingerprint"]
+    if folder is None:
+        return []
+    return notes_on_limits(folder, job.subject.name, weights, n=n, seed=job.options.seed)
 
 
 def _notes(

@@ -311,36 +311,33 @@ def _probs(attention: Tensor, states: Tensor, rest: Tensor) -> Tensor:
 register_adapter(ConstructedModel, ConstructedAdapter)
 
 
+@cache
+def tokenizer() -> PreTrainedTokenizerBase:
+    """The tokenizer of all constructed models."""
+    return build_tokenizer([" ".join(VOCABULARY)])
+
+
 @dataclass(frozen=True)
 class Drawn:
     """One model of a kind, with its texts.
 
     Attributes:
-        adapter: the model behind the protocol, a :class:`ConstructedAdapter` or a graft.
+        adapter: the model behind the protocol.
         texts: of words joined by spaces.
         labels: the number of each text's class.
+        tokenizer: the model's; of constructed ones it has a token per word.
     """
 
     adapter: AttentionModelBase
     texts: Sequence[str]
     labels: Sequence[int]
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """One token per word."""
-        return tokenizer()
+    tokenizer: PreTrainedTokenizerBase = field(default_factory=tokenizer)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The texts in the form an audit takes."""
         pairs = zip(self.texts, self.labels, strict=True)
         return [{"text": text, "label": label} for text, label in pairs]
-
-
-@cache
-def tokenizer() -> PreTrainedTokenizerBase:
-    """The tokenizer of all constructed models."""
-    return build_tokenizer([" ".join(VOCABULARY)])
 
 
 def draw(name: str, knobs: Knobs, *, seed: int, n_texts: int) -> Drawn:

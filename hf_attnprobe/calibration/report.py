@@ -1,12 +1,14 @@
 """Error rates of the verdict on models of known truth, as data, JSON and Markdown."""
 
+import contextlib
 import itertools
 import json
 import logging
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,9 +23,10 @@ from hf_attnprobe.auditing.control import reassigned
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings_from
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct, Drawn
+from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct, Drawn, Truth
 from hf_attnprobe.calibration.decoders import DECODERS, Decoder, DrawnDecoder
 from hf_attnprobe.calibration.options import CalibrationOptions
+from hf_attnprobe.calibration.trained import TRAINED, Proof, Trained, proof_of, truths_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import InputErasure, Sources
 from hf_attnprobe.plain_data import plain_fields, stored_fields
@@ -59,7 +62,8 @@ SAYING = {True: ("yes", "mostly yes"), False: ("no", "mostly no")}
 ASKED = ("accuracy", *QUESTIONS)
 ASKED_OF_ANSWERS = ("passage", "source", "order", "exchange", "mediated")
 """All but uniqueness, of which there is only a lower bound."""
-KINDS: Mapping[str, Construct | Decoder] = {**CONSTRUCTS, **DECODERS}
+Kind = Construct | Decoder | Trained
+KINDS: Mapping[str, Kind] = {**CONSTRUCTS, **DECODERS, **TRAINED}
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Calibration(Documented):
         thresholds: by rule, where "partly" and "yes" begin.
         versions: of the packages that computed the numbers.
         seconds: of the processor.
+        proofs: of trained models, what each is proved to do.
         models: what was answered of each model; None when read from a file.
     """
 
@@ -104,6 +109,7 @@ class Calibration(Documented):
     thresholds: dict[str, tuple[float, float]]
     versions: dict[str, str]
     seconds: float
+    proofs: tuple[Proof, ...] = ()
     models: pd.DataFrame | None = None
 
     def document(self) -> Document:
@@ -137,12 +143,15 @@ def outcome_of(answer: str, truth: bool) -> Outcome:
 
 
 def calibration_of(
-    models: pd.DataFrame, options: CalibrationOptions, seconds: float
+    models: pd.DataFrame,
+    options: CalibrationOptions,
+    seconds: float,
+    proofs: tuple[Proof, ...] = (),
 ) -> Calibration:
     """Counts errors in the answers for each model."""
     asked = ASKED_OF_ANSWERS if options.decoders else ASKED
     graded = (*asked, WHOLE)
-    cells = tuple(_cells(models, options, graded))
+    cells = tuple(_cells(models, options, graded, proofs))
     rules = [_rule_row(models, cells, r, n) for r in graded for n in options.n_texts]
     return Calibration(
         options.n_draws,
@@ -153,16 +162,26 @@ def calibration_of(
         {key: (RULES[key].partly, RULES[key].yes) for key in asked},
         versions(),
         round(seconds, 1),
+        proofs,
         models,
     )
 
 
+def _truths(construct: str, proofs: Sequence[Proof]) -> Mapping[str, Truth]:
+    """What is true of a kind by its formula, or what its trained models prove."""
+    own = [proof for proof in proofs if proof.construct == construct]
+    return truths_of(own) if own else KINDS[construct].truths
+
+
 def _cells(
-    models: pd.DataFrame, options: CalibrationOptions, graded: Sequence[str]
+    models: pd.DataFrame,
+    options: CalibrationOptions,
+    graded: Sequence[str],
+    proofs: Sequence[Proof],
 ) -> Iterator[Cell]:
     told = dict(list(models.groupby(["construct", "rule", "n"])))
     for construct, rule in itertools.product(dict.fromkeys(models.construct), graded):
-        truth = KINDS[construct].truths.get(rule)
+        truth = _truths(construct, proofs).get(rule)
         for n in KINDS[construct].sizes(options.n_texts):
             own = told.get((construct, rule, n), models[:0])
             answers = own.answer.value_counts().to_dict()
@@ -254,8 +273,19 @@ SAID = (
 )
 
 
+OF_TRAINED = (
+    " trains classifiers on texts whose label only a planted word says, the signal: an accuracy "
+    "above one half, by its exact 95% interval, proves that they use it (Zhou et al. 2022; ",
+    Code("hf_attnprobe/calibration/trained.py"),
+    "). It asks which rankings name the signal, and which a planted word that says nothing, the "
+    "void; and it counts what the verdict says where a truth follows.",
+)
+
+
 def _opening(found: Calibration) -> Words:
     """How the numbers were made."""
+    if found.proofs:
+        return (Code("attnprobe calibrate --trained"), *OF_TRAINED)
     command, file = "attnprobe calibrate", "constructs.py"
     if found.of_answers:
         command, file = f"{command} --decoders", "decoders.py"
@@ -270,6 +300,10 @@ def _opening(found: Calibration) -> Words:
 
 def document_of(found: Calibration) -> Document:
     """The calibration as a document."""
+    proved = [
+        Section("Proof of use", [by_proof(found)], id="proofs", brief=True),
+        Section("Which rankings name the signal", [by_ranking(found)], id="named", brief=True),
+    ]
     drawn = (
         f"{found.draws} models of each kind, seeds from {found.seed} on, "
         f"{', '.join(map(str, found.texts))} texts of 8 to 14 "
@@ -279,10 +313,15 @@ def document_of(found: Calibration) -> Document:
     )
     most = f"Answers on {found.texts[-1]} texts"
     title = "How often the verdict is wrong"
+    if found.of_answers:
+        title += " of a language model"
+    if found.proofs:
+        title = "What is said of trained models that are proved to use a word"
     return Document(
-        f"{title} of a language model" if found.of_answers else title,
+        title,
         [_opening(found), drawn],
         [
+            *(proved if found.proofs else ()),
             Section("By question", [by_rule(found)], id="rules", brief=True),
             Section(most, [TOLD, by_construct(found)], id="told", brief=True),
             Section("Right answers by number of texts", [by_texts(found)], id="texts"),
@@ -290,6 +329,48 @@ def document_of(found: Calibration) -> Document:
         ],
         data=to_json(found),
     )
+
+
+def by_proof(found: Calibration) -> Table:
+    """What the models of each kind are proved to do."""
+    head = ["model", "right", "follow the signal", "follow the void", "proved"]
+    rows: list[list[Entry]] = []
+    for kind, own in _by_kind(found):
+        follows = _over([proof.follows for proof in own])
+        void = _over([proof.follows_void for proof in own])
+        right = share(sum(proof.right for proof in own), sum(proof.n for proof in own))
+        n_proved = sum(proof.is_proved for proof in own)
+        rows.append([kind, Figures(right), follows, void, f"{n_proved} of {len(own)}"])
+    return Table(head, rows, "Test texts by what decides their class; means over models")
+
+
+def by_ranking(found: Calibration) -> Table:
+    """How often each ranking names the planted words first."""
+    names = dict.fromkeys(name for proof in found.proofs for name in proof.named)
+    head = ["model", *[Code(name) for name in names]]
+    rows: list[list[Entry]] = [
+        [kind, *[_named([(p.named.get(n), p.named_void.get(n)) for p in own]) for n in names]]
+        for kind, own in _by_kind(found)
+    ]
+    caption = "Share of texts in which the signal is first, and the void; means over models"
+    return Table(head, rows, caption)
+
+
+def _by_kind(found: Calibration) -> Iterator[tuple[str, list[Proof]]]:
+    for kind in dict.fromkeys(proof.construct for proof in found.proofs):
+        yield kind, [proof for proof in found.proofs if proof.construct == kind]
+
+
+def _over(values: Sequence[float]) -> Number:
+    return Number(float(np.mean(values)), (min(values), max(values)), digits=2)
+
+
+def _named(pairs: Sequence[tuple[float | None, float | None]]) -> Entry:
+    known = [(signal, void) for signal, void in pairs if signal is not None and void is not None]
+    if not known:
+        return None
+    signal, void = np.mean(known, axis=0)
+    return Figures(f"{signal:.2f}, {void:.2f}")
 
 
 def by_rule(found: Calibration) -> Table:
@@ -370,7 +451,7 @@ def reasons(found: Calibration) -> Facts:
         construct = KINDS[name]
         truths = [
             f"{_name(rule)} {'yes' if truth.holds else 'no'}: {truth.why}."
-            for rule, truth in construct.truths.items()
+            for rule, truth in _truths(name, found.proofs).items()
         ]
         said[name] = [f"{construct.says}.", *truths]
     return Facts(said)
@@ -385,6 +466,8 @@ def _name(rule: str) -> str:
 logger = logging.getLogger(__name__)
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
 """What the questions about attention need."""
+MOST_SEARCHED = 12
+"""Heads: of more, the search for another attention would take hours, and decides no verdict."""
 TESTS_OF_ANSWERS = ("sources", "knockout", "permutation")
 OPTIONS = read_by_verdict({"input_erasure": InputErasure(), "sources": Sources()})
 """Of these tests: what no verdict reads is left out."""
@@ -396,14 +479,15 @@ def calibrate(
     *,
     options: CalibrationOptions = CalibrationOptions(),
 ) -> Calibration:
-    """Audits constructed models whose truth is known and counts the wrong answers.
+    """Audits models whose truth is known and counts the wrong answers.
 
-    Nothing is trained or downloaded. Each model is audited once, on the largest number of
-    texts; the verdict on fewer is made of the rows of the first of them.
+    By default they are constructed: nothing is trained or downloaded. Each model is audited
+    once, on the largest number of texts; the verdict on fewer is made of the rows of the first
+    of them.
 
     Args:
         output_dir: where ``calibration.json``, its page, ``calibration.md`` and
-            ``answers.csv``, an answer a row, go; None writes nothing.
+            ``answers.csv``, an answer a row, go, and trained models; None writes nothing.
         options: which kinds of models, how many of each, and on how many texts.
 
     Returns:
@@ -413,20 +497,38 @@ def calibrate(
         AttnProbeError: an unknown kind of model.
     """
     begun = time.process_time()
-    chosen = _chosen(options)
     answers: list[dict[str, Any]] = []
-    for name, construct in chosen.items():
-        answers += _answers(name, construct, options)
-        seconds = time.process_time() - begun
-        logger.info("%s: %d models; %.0f s so far", name, options.n_draws, seconds)
-    found = calibration_of(pd.DataFrame(answers), options, time.process_time() - begun)
+    proofs: list[Proof] = []
+    with contextlib.ExitStack() as stack:
+        folder = output_dir or stack.enter_context(tempfile.TemporaryDirectory())
+        for name, kind in _chosen(options, Path(folder)).items():
+            sizes = kind.sizes(options.n_texts)
+            for number in range(options.n_draws if sizes else 0):
+                seed = options.seed + number
+                drawn = kind.draw(name, seed=seed, n_texts=sizes[-1])
+                place = {"construct": name, "draw": number}
+                answers += [place | said for said in _answers(drawn, sizes, seed)]
+                if isinstance(kind, Trained) and isinstance(drawn, Drawn):
+                    proofs.append(proof_of(name, number, drawn, batch_of(drawn), seed=seed))
+            seconds = time.process_time() - begun
+            logger.info("%s: %d models; %.0f s so far", name, options.n_draws, seconds)
+    seconds = time.process_time() - begun
+    found = calibration_of(pd.DataFrame(answers), options, seconds, tuple(proofs))
     if output_dir is not None:
         write(found, Path(output_dir))
     return found
 
 
-def _chosen(options: CalibrationOptions) -> Mapping[str, Construct | Decoder]:
-    known: Mapping[str, Construct | Decoder] = DECODERS if options.decoders else CONSTRUCTS
+def _chosen(options: CalibrationOptions, folder: Path) -> Mapping[str, Kind]:
+    """The kinds of models by name; trained ones go below the folder."""
+    known: Mapping[str, Kind] = DECODERS if options.decoders else CONSTRUCTS
+    if options.trained:
+        start, folder = options.pretrained, folder / "models"
+        known = {
+            name: replace(kind, folder=folder, start=start)
+            for name, kind in TRAINED.items()
+            if start is not None or not kind.needs_start
+        }
     names = options.constructs
     unknown = set(names or ()) - known.keys()
     if unknown:
@@ -437,38 +539,34 @@ def _chosen(options: CalibrationOptions) -> Mapping[str, Construct | Decoder]:
 
 
 def _answers(
-    name: str, construct: Construct | Decoder, options: CalibrationOptions
+    drawn: Drawn | DrawnDecoder, sizes: Sequence[int], seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Answers for each model of a kind, a row per question and number of texts."""
-    sizes = construct.sizes(options.n_texts)
-    for number in range(options.n_draws if sizes else 0):
-        seed = options.seed + number
-        drawn = construct.draw(name, seed=seed, n_texts=sizes[-1])
-        rows, control = rows_of(drawn, seed=seed)
-        words = words_of(asdict(drawn.adapter.prediction))
-        evidence, predictions = evidence_of(rows, control, words=words), predictions_of(rows)
-        assert evidence is not None  # every drawn model has one attention
-        for n in sizes:
-            found = findings_from(
-                evidence.where(evidence.texts.index < n),
-                predictions.where(predictions.index < n),
-                drawn.adapter.label_names,
-                words=words,
-                seed=seed,
-            )
-            place = {"construct": name, "draw": number, "n": n}
-            for rule in dict.fromkeys(f.rule for f in found):
-                of_rule = [f for f in found if f.rule == rule]
-                answer, value = _one(of_rule)
-                changed = of_rule[0].other_draws
-                yield place | {
-                    "rule": rule,
-                    "answer": answer,
-                    "value": value,
-                    "changed": float("nan") if changed is None else changed,
-                }
-            whole = {"rule": WHOLE, "answer": str(conclusion(found))}
-            yield place | whole | {"value": float("nan"), "changed": float("nan")}
+    """Answers for a model, a row per question and number of texts."""
+    rows, control = rows_of(drawn, seed=seed)
+    words = words_of(asdict(drawn.adapter.prediction))
+    evidence, predictions = evidence_of(rows, control, words=words), predictions_of(rows)
+    assert evidence is not None  # every drawn model has one attention
+    for n in sizes:
+        found = findings_from(
+            evidence.where(evidence.texts.index < n),
+            predictions.where(predictions.index < n),
+            drawn.adapter.label_names,
+            words=words,
+            seed=seed,
+        )
+        for rule in dict.fromkeys(f.rule for f in found):
+            of_rule = [f for f in found if f.rule == rule]
+            answer, value = _one(of_rule)
+            changed = of_rule[0].other_draws
+            yield {
+                "n": n,
+                "rule": rule,
+                "answer": answer,
+                "value": value,
+                "changed": float("nan") if changed is None else changed,
+            }
+        whole = {"n": n, "rule": WHOLE, "answer": str(conclusion(found))}
+        yield whole | {"value": float("nan"), "changed": float("nan")}
 
 
 def _one(found: Sequence[Finding]) -> tuple[str, float]:
@@ -522,5 +620,7 @@ def _tested(
 ) -> pd.DataFrame:
     sites = adapter.sites()
     whole = sites if len(sites) == 1 else [Site(ALL, ALL)]
-    where = dict.fromkeys(tests, whole) | {PREDICTION: [NO_SITE]}
+    is_searched = len(sites) <= MOST_SEARCHED
+    chosen = [test for test in tests if is_searched or test != "adversarial"]
+    where = dict.fromkeys(chosen, whole) | {PREDICTION: [NO_SITE]}
     return rows_of_parts([run_batch(adapter, batch, where, OPTIONS, seed)]).long()

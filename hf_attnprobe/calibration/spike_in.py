@@ -5,12 +5,7 @@ on texts with the token, at doses from 0 up. At 0 the token is there and void.
 
 Effect:   how far the token moves the probability of the last class, or of the answer, and
           its log-odds: means over texts, against dose 0.
-Called:   a statistic whose mean over n texts is above that of n other texts at dose 0, the
-          95% interval of the difference above 0. Texts are drawn with replacement, so that
-          n may be any number.
-Limit of detection: the smallest effect that is called in 95% of draws (Currie 1968). Between
-          two doses a text's statistic is taken to lie on the line between them. The
-          interval is over texts: all is done again on texts drawn with replacement.
+Which statistics show it, and from which effect on, is :mod:`hf_attnprobe.statistics.detection`'s.
 """
 
 import logging
@@ -23,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import norm, spearmanr
+from scipy.stats import spearmanr
 
 from hf_attnprobe.attention_model import AnswersFromPassage, AttentionModelBase, Batch, Site
 from hf_attnprobe.auditing.options import AuditOptions
@@ -44,7 +39,6 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.functional.attribution import logit_of
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
@@ -53,6 +47,17 @@ from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.reports.document import Cell as Entry
 from hf_attnprobe.reports.document import Code, Document, Facts, Figures, Number, Section, Table
 from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.statistics.detection import (
+    DRAWS,
+    LOG_PROB,
+    Limit,
+    by_dose,
+    called,
+    drawn,
+    effect_at,
+    effects_of,
+    limit_of,
+)
 from hf_attnprobe.statistics.known_truth import share
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
@@ -84,78 +89,10 @@ FITTED, NAMED = 48, 12
 """Texts to which a spike is fitted, and on which all heads are compared."""
 AT_ONCE, MOST_HEADS = 16, 144
 """Texts in a batch; of more heads the screen alone compares all."""
-CALL, POWER = 0.025, 0.95
-DRAWS, RESAMPLES, BETWEEN = 400, 200, 24
-"""Draws of texts, of intervals, and steps between two doses."""
 TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
-LOG_PROB = "log_prob"
 TABLES = ("limits", "planted", "effects", "responses")
 Record = dict[str, Entry]
 """A row of a table by the names of its columns."""
-
-
-# --- Calls and limits, of numbers ----------------------------------------------------------------
-
-
-def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """How often each text is in a draw of ``n``, [2, DRAWS, texts]: at a dose, at dose 0."""
-    even = np.full(n_texts, 1 / n_texts)
-    return np.random.default_rng([seed, n]).multinomial(n, even, size=(2, DRAWS)).astype(float)
-
-
-def called(values: np.ndarray, blank: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Share of draws in which the mean of ``values`` is above that of ``blank``.
-
-    Args:
-        values: [..., texts].
-        blank: [texts], at dose 0.
-        draws: of :func:`drawn`.
-
-    Returns:
-        [...].
-    """
-    n, centre = draws[0, 0].sum(), blank.mean()
-    parts = []
-    for numbers, counts in ((values - centre, draws[0]), (blank - centre, draws[1])):
-        mean = numbers @ counts.T / n
-        parts.append((mean, np.maximum(numbers**2 @ counts.T / n - mean**2, 0) / max(n - 1, 1)))
-    (mean, error), (mean_0, error_0) = parts
-    return (mean - mean_0 > norm.isf(CALL) * np.sqrt(error + error_0)).mean(-1)
-
-
-def first_seen(values: np.ndarray, draws: np.ndarray) -> float:
-    """The place among the doses from which on ``POWER`` of draws are called.
-
-    Args:
-        values: [doses, texts], the first at dose 0.
-
-    Returns:
-        1.5 is half-way from the first dose above 0 to the second; infinite where the
-        largest is not seen.
-    """
-    places = np.linspace(0, len(values) - 1, (len(values) - 1) * BETWEEN + 1)
-    low = np.minimum(places.astype(int), len(values) - 2)
-    part = (places - low)[:, None]
-    shares = called((1 - part) * values[low] + part * values[low + 1], values[0], draws)
-    last = int(np.flatnonzero(shares < POWER)[-1])
-    if last == len(places) - 1:
-        return float("inf")
-    rise = (POWER - shares[last]) / (shares[last + 1] - shares[last])
-    return float((last + rise) / BETWEEN)
-
-
-def limit_of(values: np.ndarray, n: int, seed: int) -> tuple[float, float, float]:
-    """Limit of detection with n texts, as a place among the doses, and its 95% interval.
-
-    Args:
-        values: [doses, texts].
-    """
-    n_texts = values.shape[1]
-    draws, random = drawn(n_texts, n, seed), np.random.default_rng([seed, 1])
-    again = [random.integers(0, n_texts, n_texts) for _ in range(RESAMPLES)]
-    found = [first_seen(values[:, texts], draws) for texts in again]
-    low, high = np.quantile(found, [0.025, 0.975], method="nearest")
-    return first_seen(values, draws), float(low), float(high)
 
 
 # --- What was found ------------------------------------------------------------------------------
@@ -167,6 +104,7 @@ class SpikeIn(Documented):
 
     Attributes:
         model, dataset, n, seed: what was measured, on ``n`` texts.
+        fingerprint: of the model's weights.
         limits: of every head and statistic, with half, as many and twice as many texts.
         planted: every head that was written.
         effects: by head and dose: what the token does, and the head's place among all.
@@ -178,6 +116,7 @@ class SpikeIn(Documented):
     """
 
     model: str
+    fingerprint: str
     dataset: str
     n: int
     seed: int
@@ -236,53 +175,37 @@ def _write(found: SpikeIn, folder: Path) -> None:
     write_atomically(folder / "rows.csv", found.rows.to_csv(index=False, float_format="%.6g"))
 
 
-def _by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
-    """A statistic of a head, [doses, texts]; without texts that lack it at some dose."""
-    own = rows[rows.statistic == statistic]
-    return own.pivot(index="dose", columns="example_id", values="value").dropna(axis=1).to_numpy()
-
-
-def _effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
-    """How far each dose moves probability and log-odds, each [doses]."""
-    log_probs = _by_dose(rows, LOG_PROB)
-    odds = logit_of(torch.tensor(log_probs)).numpy()
-    moved = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
-    return moved.mean(1), sign * (odds - odds[0]).mean(1)
-
-
 def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple[Record, Record]]:
     """Response and limits of every statistic of a head."""
-    moved, raised = _effects(rows, sign)
+    moved, raised = effects_of(rows, sign)
     doses, n = sorted(set(rows.dose)), rows.example_id.nunique()
     for statistic in [name for name in SEES if (rows.statistic == name).any()]:
-        values = _by_dose(rows, statistic)
+        values = by_dose(rows, statistic)
         if values.shape[1] < 2:
             continue
         named: Record = {"head": head, "statistic": Code(statistic)}
         means = values.mean(1)
         rises = float(spearmanr(doses, means).statistic)
-        by_dose = {f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)}
+        of_doses = {f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)}
         own = {size: limit_of(values, size, seed) for size in (n // 2, n, 2 * n)}
-        limits = {f"{size} texts": _at(moved, limit) for size, limit in own.items()}
+        limits = {f"{size} texts": _number(effect_at(moved, limit)) for size, limit in own.items()}
         draws = drawn(values.shape[1], n, seed)
         false = round(float(called(values[0], values[0], draws)) * DRAWS)
         yield (
-            named | by_dose | {"rank correlation": rises},
+            named | of_doses | {"rank correlation": rises},
             named
             | limits
             | {
-                "in log-odds": _at(raised, own[n]),
+                "in log-odds": _number(effect_at(raised, own[n])),
                 "called at dose 0": Figures(share(false, DRAWS)),
             },
         )
 
 
-def _at(effects: np.ndarray, limit: Sequence[float]) -> Number:
-    """The effect at a limit of detection; the largest one where that is not seen."""
-    value, low, high = np.interp(limit, range(len(effects)), effects)
-    if limit[0] == float("inf"):
-        return Number(float(value), before="more than")
-    return Number(float(value), (float(low), float(high)))
+def _number(limit: Limit) -> Number:
+    if limit.interval is None:
+        return Number(limit.effect, before="more than")
+    return Number(limit.effect, limit.interval)
 
 
 # --- Twins, audited ------------------------------------------------------------------------------
@@ -343,7 +266,7 @@ def spike_in(
         rows.append(of_head.assign(head=head))
         spiked = {"attention": spike.attention, "agreement": spike.agreement, "leak": spike.leak}
         found["planted"].append({"head": head, "token": str(reads.decode([token])), **spiked})
-        moved, raised = _effects(of_head, spike.sign)
+        moved, raised = effects_of(of_head, spike.sign)
         for k, dose in enumerate((0.0, *options.doses)):
             effect = {"probability": float(moved[k]), "log-odds": float(raised[k])}
             found["effects"].append({"head": head, "dose": dose, **effect, **twins[k][1]})
@@ -355,6 +278,7 @@ def spike_in(
         raise AttnProbeError("; ".join(without.values()))
     measured = SpikeIn(
         model=job.subject.name,
+        fingerprint=job.identity["model_fingerprint"],
         dataset=str(dataset_name(job.data.dataset, job.data.split)),
         n=len(texts),
         seed=options.seed,

@@ -39,7 +39,7 @@ from hf_attnprobe.storage.provenance import versions
 
 NOT_IN_A_PLAN = (
     *("token", "trust_remote_code", "allow_pickle"),
-    *("screen", "prune", "shown_texts"),
+    *("screen", "prune", "shown_texts", "limits"),
 )
 """Secrets, what a user must say himself, and what looks at all texts at once."""
 WEIGHTS = ("*.safetensors", "*.bin")

@@ -9,17 +9,17 @@ from scipy.stats import norm
 
 import speakers
 import zoo
-from hf_attnprobe import Answers, AttnProbeError
+from hf_attnprobe import Answers, AttnProbeError, audit
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.calibration import spike as spikes
-from hf_attnprobe.calibration import spike_in as planting
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, tokenizer
 from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.calibration.spike_in import spike_in
 from hf_attnprobe.cli.verbs import run
 from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.statistics import detection
 
 
 def made(kind: str) -> tuple:
@@ -206,21 +206,21 @@ def normal(n_texts: int = 4000) -> np.ndarray:
 
 @pytest.mark.parametrize("n", [100, 400])
 def test_the_limit_is_that_of_two_normal_samples_and_falls_as_the_root_of_n(n):
-    place, low, high = planting.limit_of(normal(), n, seed=3)
-    expected = (norm.isf(planting.CALL) + norm.ppf(planting.POWER)) * (2 / n) ** 0.5
+    place, low, high = detection.limit_of(normal(), n, seed=3)
+    expected = (norm.isf(detection.CALL) + norm.ppf(detection.POWER)) * (2 / n) ** 0.5
     assert 0.1 * place == pytest.approx(expected, rel=0.1)
     assert low <= place <= high
 
 
 def test_what_does_not_change_is_called_as_seldom_as_the_interval_says():
     values = normal()[:1]
-    share = planting.called(values[0], values[0], planting.drawn(4000, 200, 1))
+    share = detection.called(values[0], values[0], detection.drawn(4000, 200, 1))
     assert 0.005 <= share <= 0.05
 
 
 def test_a_dose_that_is_too_small_has_no_limit():
     assert (
-        planting.first_seen(0.001 * normal()[:2] / 1e3 + normal()[0], planting.drawn(4000, 50, 0))
+        detection.first_seen(0.001 * normal()[:2] / 1e3 + normal()[0], detection.drawn(4000, 50, 0))
         == np.inf
     )
 
@@ -254,3 +254,23 @@ def test_files_say_what_was_found(found):
     assert stored["n"] == 24 and stored["effects"] == found.effects
     assert (folder / "spike_in.md").read_text() == found.to_markdown()
     assert "Limits of detection" in str(found) and (folder / "rows.csv").exists()
+
+
+def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
+    """At its own number of texts, by the numbers of the spike-in where that is the same."""
+    found, folder = found
+    model, words, rows, _ = made("bert")
+    options = AuditOptions(limits=str(folder), control="none", groups=False, heads=[1])
+    report = audit(model, rows, ["head_ablation"], options=options, tokenizer=words)
+    (note,) = [note for note in report.notes if note.startswith("Limits of detection")]
+    assert "head 0.1" in note and "24 texts" in note and note in report.to_markdown()
+    (own,) = [r for r in found.limits if str(r["statistic"]) == "mean_tvd"]
+    assert f"{own['24 texts'].value:.3f} [" in note
+
+
+def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path):
+    model, words, rows, _ = made("classifier")
+    for folder, says in ((found[1], "with other weights"), (tmp_path, "holds none")):
+        options = AuditOptions(limits=str(folder), control="none")
+        with pytest.raises(AttnProbeError, match=says):
+            audit(model, rows, ["permutation"], options=options, tokenizer=words)
