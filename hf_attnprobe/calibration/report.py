@@ -400,7 +400,7 @@ def by_construct(found: Calibration) -> Table:
     rows = [
         [
             kind if n == found.texts[-1] else f"{kind} ({n} texts)",
-            *[_told(cells[kind, rule]) for rule in found.graded],
+            *[_told(cells[kind, rule], shows_all=bool(found.proofs)) for rule in found.graded],
         ]
         for kind, n in most.items()
     ]
@@ -409,14 +409,18 @@ def by_construct(found: Calibration) -> Table:
     )
 
 
-def _told(cell: Cell) -> str | None:
-    if cell.truth is None:
+def _told(cell: Cell, *, shows_all: bool) -> str | None:
+    """What the models were told, behind the truth; without one, only where that is asked for."""
+    if cell.truth is None and not shows_all:
         return None
+    answers = sorted(cell.answers.items(), key=lambda pair: -pair[1])
+    if cell.truth is None:
+        return ", ".join(f"{answer} {models}" for answer, models in answers)
     told = [
         f"{answer} {models} (wrong)"
         if outcome_of(answer, cell.truth) == "wrong"
         else f"{answer} {models}"
-        for answer, models in sorted(cell.answers.items(), key=lambda pair: -pair[1])
+        for answer, models in answers
     ]
     return f"({'yes' if cell.truth else 'no'}) {', '.join(told)}"
 

@@ -265,9 +265,10 @@ def proof_of(name: str, draw: int, drawn: Drawn, batch: Batch, *, seed: int) -> 
     """
     observation = drawn.adapter.observe(batch)
     said = observation.probs.argmax(-1)
+    vocabulary = drawn.tokenizer.get_vocab()
     follows, named = {}, {}
     for words in (SIGNAL, VOID):
-        first, second = drawn.tokenizer.convert_tokens_to_ids([*words])
+        first, second = (vocabulary[word] for word in words)
         ids = batch.inputs["input_ids"]
         exchanged = ids.where(ids != first, second).where(ids != second, first)
         other = replace(batch, inputs=dict(batch.inputs) | {"input_ids": exchanged})

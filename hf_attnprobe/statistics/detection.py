@@ -15,10 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy.stats import norm
-
-from hf_attnprobe.functional.attribution import logit_of
 
 
 CALL, POWER = 0.025, 0.95
@@ -125,6 +122,6 @@ def by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
 def effects_of(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
     """How far each dose moves probability and log-odds, each [doses]."""
     log_probs = by_dose(rows, LOG_PROB)
-    odds = logit_of(torch.tensor(log_probs)).numpy()
+    odds = log_probs - np.log(np.maximum(-np.expm1(log_probs), np.finfo(float).eps))
     moved = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
     return moved.mean(1), sign * (odds - odds[0]).mean(1)
