@@ -24,6 +24,7 @@ from hf_attnprobe.auditing.differences import (
 )
 from hf_attnprobe.auditing.document import GLOSSARY
 from hf_attnprobe.auditing.head_maps import head_maps
+from hf_attnprobe.auditing.heads import head_name
 from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import may_be_shown, what_is_shown
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
@@ -62,6 +63,26 @@ MOST_OVERLAID = 4
 
 
 @dataclass(frozen=True)
+class MovedHead:
+    """How far a head's attention in an audit's model is from that in the first's.
+
+    Attributes:
+        audit: its name.
+        layer, head: from 0.
+        mean: over n texts, total variation in [0, 1].
+        ci95: of the mean, over all heads at once.
+        n: texts.
+    """
+
+    audit: str
+    layer: int
+    head: int
+    mean: float
+    ci95: tuple[float, float]
+    n: int
+
+
+@dataclass(frozen=True)
 class AuditComparison(Documented):
     """Several audits and their differences from the first. ``print`` gives the text.
 
@@ -79,6 +100,7 @@ class AuditComparison(Documented):
         cautions: what the comparison cannot say.
         seed: of the resamples.
         reports: the audits.
+        moved: of versions of one model, how far each head's attention moved, the farthest first.
     """
 
     names: tuple[str, ...]
@@ -93,6 +115,7 @@ class AuditComparison(Documented):
     cautions: tuple[str, ...]
     seed: int
     reports: tuple[Report, ...] = field(default=(), repr=False, compare=False)
+    moved: tuple[MovedHead, ...] = ()
 
     def document(self) -> Document:
         """The comparison as a document."""
@@ -237,6 +260,7 @@ def _document_of(comparison: AuditComparison) -> Document:
             id="cautions",
             brief=True,
         ),
+        _moved_attention(comparison),
         Section("Heads", list(maps_of_all(comparison)), id="heads"),
         Section("Charts of all", list(charts_of_all(comparison)), id="charts"),
     ]
@@ -254,6 +278,31 @@ def _document_of(comparison: AuditComparison) -> Document:
         ],
         data={**data_of(comparison), "statistics": [], "left_out": ["statistics"]},
     )
+
+
+MOST_MOVED = 8
+"""Heads of an audit that the page names; the data have all."""
+WHAT_MOVED = (
+    "Half the sum of the differences between the weights that a head gives to what is explained "
+    "of a text: 0 is the same attention, 1 attention to other units only. Intervals hold at once "
+    "for all heads of an audit."
+)
+
+
+def _moved_attention(comparison: AuditComparison) -> Section:
+    """How far attention itself moved, of every audit the mean over heads and the farthest."""
+    rows: list[list[Cell]] = []
+    for name in dict.fromkeys(head.audit for head in comparison.moved):
+        own = [head for head in comparison.moved if head.audit == name]
+        mean = sum(head.mean for head in own) / len(own)
+        rows.append([name, f"all {len(own)}, mean", Number(mean), own[0].n])
+        rows += [
+            [name, head_name((head.layer, head.head)), Number(head.mean, head.ci95), head.n]
+            for head in own[:MOST_MOVED]
+        ]
+    table = Table(["audit", "head", "moved [95%]", "texts"], rows, "How far attention moved")
+    parts: list[Block] = [Note(WHAT_MOVED), table] if rows else []
+    return Section("The attention itself", parts, id="moved", brief=True)
 
 
 def reading_note(comparison: AuditComparison) -> str:

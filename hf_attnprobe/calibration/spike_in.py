@@ -11,7 +11,7 @@ Which statistics show it, and from which effect on, is :mod:`hf_attnprobe.statis
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.inference.batching import by_length, collate
+from hf_attnprobe.inference.batching import by_length, collated
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.plain_data import plain_fields
@@ -309,12 +309,8 @@ def _spread(items: Sequence[Any], n: int) -> list[Any]:
 
 
 def _batches(job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]) -> list[Batch]:
-    """The texts in their order, all tensors where the model is."""
-    n, pad = adapter.texts_at_once or AT_ONCE, job.subject.tokenizer.pad_token_id or 0
-    parts = (texts[start : start + n] for start in range(0, len(texts), n))
-    batches = [collate(adapter, part, pad) for part in parts]
-    device = process_state().device
-    return [replace(b, own={k: x.to(device) for k, x in b.own.items()}) for b in batches]
+    pad = job.subject.tokenizer.pad_token_id or 0
+    return [*collated(adapter, texts, pad, adapter.texts_at_once or AT_ONCE)]
 
 
 def _measured(

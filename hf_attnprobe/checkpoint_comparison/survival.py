@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from hf_attnprobe.auditing.comparison import AuditComparison, compare_audits
+from hf_attnprobe.auditing.comparison import AuditComparison, MovedHead, compare_audits
 from hf_attnprobe.auditing.options import AuditOptions, Weights
+from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.session import run_audit
+from hf_attnprobe.checkpoint_comparison.weights_moved import Reads, moved_heads, reads_of
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
@@ -66,9 +68,9 @@ def survive(
     named = [_name_of(number, version) for number, version in enumerate(versions, 1)]
     with alone_in(output_dir, *MARKS) as folder:
         for name, version in zip([FIRST, *named], [None, *versions], strict=True):
-            rounds = version if version in get_args(Weights) else None
+            which, rounds = _as_audited(model, version)
             run_audit(
-                model if version is None or rounds else version,
+                which,
                 dataset,
                 tests,
                 options=replace(options, weights=rounds),
@@ -77,11 +79,26 @@ def survive(
                 progress=progress,
             )
         comparison = compare_audits([folder / name for name in (FIRST, *named)], seed=options.seed)
+        reads: list[Reads] = []
+        moved: list[MovedHead] = []
+        for name, version in zip(comparison.names, [None, *versions], strict=True):
+            which, rounds = _as_audited(model, version)
+            job = prepare_audit(which, dataset, tests, replace(options, weights=rounds), tokenizer)
+            reads.append(reads_of(job))
+            moved += moved_heads(reads[0], reads[-1], job, name) if version is not None else ()
+        comparison = replace(comparison, moved=tuple(moved))
         if process_state().is_main_process:
             write_atomically(folder / "survival.json", comparison.to_json())
             write_atomically(folder / "report.md", comparison.to_markdown())
             write_atomically(folder / "report.html", comparison.to_html())
     return comparison
+
+
+def _as_audited(model: Any, version: Any) -> tuple[Any, Any]:
+    """The model that is loaded, and how its weights are changed."""
+    if version is None or version in get_args(Weights):
+        return model, version
+    return version, None
 
 
 def _name_of(number: int, version: Any) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,12 +10,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters.deletion import sum_pieces
 from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, AttentionModelBase, Batch
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
-
-
-if TYPE_CHECKING:
-    pass
 
 
 PAD_VALUES = {
@@ -37,6 +34,16 @@ PAD_VALUES = {
 def by_length(texts: Sequence[Text]) -> list[Text]:
     """The texts in ascending order of their length, equal ones by id."""
     return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
+
+
+def collated(
+    adapter: AttentionModelBase, texts: Sequence[Text], pad_id: int, n: int
+) -> Iterator[Batch]:
+    """Batches of n texts in their order, all tensors where the model is."""
+    device = process_state().device
+    for start in range(0, len(texts), n):
+        batch = collate(adapter, texts[start : start + n], pad_id)
+        yield replace(batch, own={name: x.to(device) for name, x in batch.own.items()})
 
 
 def in_batches(
