@@ -14,7 +14,7 @@ from hf_attnprobe.auditing.head_tables import prune_table, site_table
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
-from hf_attnprobe.faithfulness.prune_curve import least_first, prune_curve
+from hf_attnprobe.faithfulness.prune_curve import ablated, least_first, prune_curve
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 
@@ -182,6 +182,12 @@ def test_the_head_of_a_classifier_can_be_silenced():
 
 
 # The prune curve
+
+
+def test_without_removed_heads_the_output_is_the_models_own(observed):
+    adapter, observation = observed
+    nothing = ablated(adapter, observation, [[], []])
+    assert torch.equal(nothing, observation.probs.expand(2, -1, -1))
 
 
 def test_prune_curve_equals_hooks(observed):
