@@ -31,7 +31,7 @@ from hf_attnprobe.auditing.run import audit as audit
 from hf_attnprobe.auditing.run import judge as judge
 from hf_attnprobe.calibration.options import CalibrationOptions as CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration as Calibration
-from hf_attnprobe.calibration.report import calibrate as calibrate
+from hf_attnprobe.calibration.run import calibrate as calibrate
 from hf_attnprobe.charts.shown_text import ShownText as ShownText
 from hf_attnprobe.checkpoint_comparison import ComparisonOptions as ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison as CheckpointComparison

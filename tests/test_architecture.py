@@ -16,7 +16,7 @@ import hf_attnprobe
 from hf_attnprobe import audit, cli, judge, run_partition
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.calibration.report import calibrate
+from hf_attnprobe.calibration.run import calibrate
 from hf_attnprobe.calibration.spike_in import spike_in
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.checkpoint_comparison import survival

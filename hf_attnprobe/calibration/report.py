@@ -1,14 +1,10 @@
 """Error rates of the verdict on models of known truth, as data, JSON and Markdown."""
 
-import contextlib
 import itertools
 import json
-import logging
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,21 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 
-from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
-from hf_attnprobe.auditing.control import reassigned
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
-from hf_attnprobe.auditing.verdict import conclusion, findings_from
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct, Drawn, Truth
-from hf_attnprobe.calibration.decoders import DECODERS, Decoder, DrawnDecoder
+from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct, Truth
+from hf_attnprobe.calibration.decoders import DECODERS, Decoder
 from hf_attnprobe.calibration.options import CalibrationOptions
-from hf_attnprobe.calibration.trained import TRAINED, Proof, Trained, proof_of, truths_of
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.options import InputErasure, Sources
+from hf_attnprobe.calibration.trained import TRAINED, Proof, Trained, truths_of
 from hf_attnprobe.plain_data import plain_fields, stored_fields
-from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.reports.document import Cell as Entry
 from hf_attnprobe.reports.document import (
     Code,
@@ -43,16 +30,11 @@ from hf_attnprobe.reports.document import (
     Words,
 )
 from hf_attnprobe.reports.forms import Documented
-from hf_attnprobe.statistics.evidence import evidence_of
-from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.known_truth import MEASURED, OF_DECODERS, RuleRow, share
 from hf_attnprobe.statistics.questions import QUESTIONS
-from hf_attnprobe.statistics.summary import DRAW, PREDICTION, predictions_of
-from hf_attnprobe.statistics.verdicts import RULES, Finding
-from hf_attnprobe.statistics.wording import words_of
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
-from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts
 
 
 Outcome = Literal["right", "wrong", "undecided"]
@@ -463,168 +445,3 @@ def reasons(found: Calibration) -> Facts:
 
 def _name(rule: str) -> str:
     return rule if rule == WHOLE else RULES[rule].name.lower()
-
-
-# --- The public function ``calibrate``: models of known truth in, errors of the verdict out ------
-
-logger = logging.getLogger(__name__)
-TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
-"""What the questions about attention need."""
-MOST_SEARCHED = 12
-"""Heads: of more, the search for another attention would take hours, and decides no verdict."""
-TESTS_OF_ANSWERS = ("sources", "knockout", "permutation")
-OPTIONS = read_by_verdict({"input_erasure": InputErasure(), "sources": Sources()})
-"""Of these tests: what no verdict reads is left out."""
-
-
-@quiet_libraries()
-def calibrate(
-    output_dir: str | Path | None = None,
-    *,
-    options: CalibrationOptions = CalibrationOptions(),
-) -> Calibration:
-    """Audits models whose truth is known and counts the wrong answers.
-
-    By default they are constructed: nothing is trained or downloaded. Each model is audited
-    once, on the largest number of texts; the verdict on fewer is made of the rows of the first
-    of them.
-
-    Args:
-        output_dir: where ``calibration.json``, its page, ``calibration.md`` and
-            ``answers.csv``, an answer a row, go, and trained models; None writes nothing.
-        options: which kinds of models, how many of each, and on how many texts.
-
-    Returns:
-        What was answered to each question, beside what is true.
-
-    Raises:
-        AttnProbeError: an unknown kind of model.
-    """
-    begun = time.process_time()
-    answers: list[dict[str, Any]] = []
-    proofs: list[Proof] = []
-    with contextlib.ExitStack() as stack:
-        folder = output_dir or stack.enter_context(tempfile.TemporaryDirectory())
-        for name, kind in _chosen(options, Path(folder)).items():
-            sizes = kind.sizes(options.n_texts)
-            for number in range(options.n_draws if sizes else 0):
-                seed = options.seed + number
-                drawn = kind.draw(name, seed=seed, n_texts=sizes[-1])
-                place = {"construct": name, "draw": number}
-                answers += [place | said for said in _answers(drawn, sizes, seed)]
-                if isinstance(kind, Trained) and isinstance(drawn, Drawn):
-                    proofs.append(proof_of(name, number, drawn, batch_of(drawn), seed=seed))
-            seconds = time.process_time() - begun
-            logger.info("%s: %d models; %.0f s so far", name, options.n_draws, seconds)
-    seconds = time.process_time() - begun
-    found = calibration_of(pd.DataFrame(answers), options, seconds, tuple(proofs))
-    if output_dir is not None:
-        write(found, Path(output_dir))
-    return found
-
-
-def _chosen(options: CalibrationOptions, folder: Path) -> Mapping[str, Kind]:
-    """The kinds of models by name; trained ones go below the folder."""
-    known: Mapping[str, Kind] = DECODERS if options.decoders else CONSTRUCTS
-    if options.trained:
-        start, folder = options.pretrained, folder / "models"
-        known = {
-            name: replace(kind, folder=folder, start=start)
-            for name, kind in TRAINED.items()
-            if start is not None or not kind.needs_start
-        }
-    names = options.constructs
-    unknown = set(names or ()) - known.keys()
-    if unknown:
-        raise AttnProbeError(
-            f"unknown construct {', '.join(sorted(unknown))}; the known ones are {', '.join(known)}"
-        )
-    return {n: c for n, c in known.items() if names is None or n in names}
-
-
-def _answers(
-    drawn: Drawn | DrawnDecoder, sizes: Sequence[int], seed: int
-) -> Iterator[dict[str, Any]]:
-    """Answers for a model, a row per question and number of texts."""
-    rows, control = rows_of(drawn, seed=seed)
-    words = words_of(asdict(drawn.adapter.prediction))
-    evidence, predictions = evidence_of(rows, control, words=words), predictions_of(rows)
-    assert evidence is not None  # every drawn model has one attention
-    for n in sizes:
-        found = findings_from(
-            evidence.where(evidence.texts.index < n),
-            predictions.where(predictions.index < n),
-            drawn.adapter.label_names,
-            words=words,
-            seed=seed,
-        )
-        for rule in dict.fromkeys(f.rule for f in found):
-            of_rule = [f for f in found if f.rule == rule]
-            answer, value = _one(of_rule)
-            changed = of_rule[0].other_draws
-            yield {
-                "n": n,
-                "rule": rule,
-                "answer": answer,
-                "value": value,
-                "changed": float("nan") if changed is None else changed,
-            }
-        whole = {"n": n, "rule": WHOLE, "answer": str(conclusion(found))}
-        yield whole | {"value": float("nan"), "changed": float("nan")}
-
-
-def _one(found: Sequence[Finding]) -> tuple[str, float]:
-    """One answer; "partly" where the classes' answers differ, with the mean of their numbers."""
-    said = {f.answer for f in found}
-    answer = said.pop() if len(said) == 1 else Answer.PARTLY
-    n = sum(f.n for f in found)
-    return str(answer), sum(f.value * f.n for f in found) / n if n else float("nan")
-
-
-def rows_of(drawn: Drawn | DrawnDecoder, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows of an audit of a drawn model, and of all draws of its control.
-
-    Those of :func:`hf_attnprobe.audit` with the tests of this module, without its page,
-    its folder and its shown texts, in a third of the time.
-
-    Args:
-        drawn: the model and its texts.
-        seed: of the audit.
-    """
-    if isinstance(drawn, DrawnDecoder):
-        own = _tested(drawn.adapter, drawn.batch, TESTS_OF_ANSWERS, seed)
-        foreign = _tested(drawn.adapter, drawn.foreign, ["sources"], seed)
-        return own, foreign.assign(**{DRAW: 0})
-    adapter, batch = drawn.adapter, batch_of(drawn)
-    own = _tested(adapter, batch, TESTS, seed)
-    draws = reassigned(adapter, AuditOptions(seed=seed))
-    control = [
-        _tested(draw, batch, [name for name in TESTS if name in CONTROLLED], seed).assign(
-            **{DRAW: number}
-        )
-        for number, draw in enumerate(draws)
-    ]
-    return own, pd.concat(control, ignore_index=True)
-
-
-def batch_of(drawn: Drawn) -> Batch:
-    """All texts of a drawn model as one batch."""
-    inputs = drawn.tokenizer(
-        list(drawn.texts),
-        padding=True,
-        return_special_tokens_mask=True,
-        return_tensors="pt",
-    )
-    ids = tuple(range(len(drawn.texts)))
-    return drawn.adapter.prepare(inputs, ids, torch.tensor(drawn.labels))
-
-
-def _tested(
-    adapter: AttentionModelBase, batch: Batch, tests: Sequence[str], seed: int
-) -> pd.DataFrame:
-    sites = adapter.sites()
-    whole = sites if len(sites) == 1 else [Site(ALL, ALL)]
-    is_searched = len(sites) <= MOST_SEARCHED
-    chosen = [test for test in tests if is_searched or test != "adversarial"]
-    where = dict.fromkeys(chosen, whole) | {PREDICTION: [NO_SITE]}
-    return rows_of_parts([run_batch(adapter, batch, where, OPTIONS, seed)]).long()

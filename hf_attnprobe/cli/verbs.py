@@ -595,7 +595,8 @@ def add_calibrate(parser: CommandParser) -> None:
 
 def run_calibrate(arguments: dict[str, Any]) -> None:
     """Calibrates the verdict, or what tests see of a spike, and prints the tables."""
-    from hf_attnprobe.calibration.report import calibrate, to_json
+    from hf_attnprobe.calibration.report import to_json
+    from hf_attnprobe.calibration.run import calibrate
     from hf_attnprobe.calibration.spike_in import spike_in
 
     given = [name for name in ("model", "dataset") if arguments[name] is not None]

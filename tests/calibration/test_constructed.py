@@ -18,7 +18,7 @@ from hf_attnprobe.calibration.constructs import (
     Role,
     draw,
 )
-from hf_attnprobe.calibration.report import TESTS, batch_of, rows_of
+from hf_attnprobe.calibration.run import TESTS, batch_of, rows_of
 from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import draw_folder, read_rows
