@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
+import speakers
 import zoo
 from faithfulness import test_plausibility
-from hf_attnprobe import AttnProbeError, AuditOptions, judge, load_examples
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, judge, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.given import GivenScores, read_scores, with_scores
+from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.calibration.constructs import Graft, Knobs, Role, draw, with_graft
 from hf_attnprobe.inference.batching import collate
@@ -399,3 +401,64 @@ def test_interpreto_comes_back_as_it_went():
     )
     found = read_scores([one], [2])[2]
     assert found.values == [0.5, 1.5] and found.tokens == ["a", "b"]
+
+
+# --- language models ------------------------------------------------------------------------------
+
+
+def answered_by(scores, **settings):
+    words = speakers.tokenizer(chat=False)
+    data = Answers(speakers.ROWS, units="sentence")
+    settings = {"options": ALONE, "progress": False} | settings
+    return judge(speakers.llama(words), data, scores, tokenizer=words, **settings)
+
+
+def of_texts(report, statistic):
+    rows = report.to_pandas()
+    return rows[rows.statistic == statistic].groupby("example_id").value.first()
+
+
+def test_the_effects_of_deletion_are_judged_best_of_a_language_model():
+    """Each unit's effect is asked for by a score of 1 there, and all are then given."""
+    n_units = {0: 4, 1: 3}
+    effects = {k: [] for k in n_units}
+    for place in range(4):
+        hot = {k: [float(place % n == unit) for unit in range(n)] for k, n in n_units.items()}
+        drops = of_texts(answered_by(hot), "drop_of_top_1@given")
+        for k, n in n_units.items():
+            if place < n:
+                effects[k].append(drops[k])
+    report = answered_by(effects)
+    for k in (0, 1):
+        assert of_texts(report, "drop_of_top_1@given")[k] == pytest.approx(max(effects[k]))
+    for name in ("source_found", "drop_of_top_1", "drop_of_top_3"):
+        given, best = (of_texts(report, f"{name}@{ranking}") for ranking in ("given", "deletion"))
+        pd.testing.assert_series_equal(given, best)
+    assert set(of_texts(report, "source_found@given")) == {1.0}
+    assert any(
+        (c.test, c.first, c.second) == ("sources", "given", "attention") for c in report.comparisons
+    )
+
+
+def test_scores_of_a_language_models_tokens_are_added_up_by_unit():
+    words = speakers.tokenizer(chat=False)
+    data = Answers(speakers.ROWS, units="sentence")
+    job = prepare_audit(speakers.llama(words), data, ["sources"], ALONE, words)
+    numbers = np.random.default_rng(0)
+    by_token = {t.example_id: numbers.random(t.n_tokens).tolist() for t in job.tokenized.texts}
+    by_unit = {}
+    for text in job.tokenized.texts:
+        units = np.array(text.inputs["unit_ids"])
+        tokens = np.array(by_token[text.example_id])
+        by_unit[text.example_id] = [tokens[units == k].sum() for k in range(units.max() + 1)]
+    one, other = (of_texts(answered_by(s), "drop_of_top_1@given") for s in (by_token, by_unit))
+    pd.testing.assert_series_equal(one, other)
+
+
+def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
+    for scores, says in (
+        ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected .*4.* of them, got 2"),
+        ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected numbers"),
+    ):
+        with pytest.raises(AttnProbeError, match=says):
+            answered_by(scores)

@@ -1,7 +1,7 @@
 """Scores that somebody else gave the tokens of texts, read and put at the model's units.
 
-A unit is what the model's tests explain: a token, or a word of several pieces. Scores are given
-for every unit, for every token of the encoded text, or for spans of characters.
+A unit is what the model's tests explain: a token, a word of several pieces, or of a passage a
+sentence. Scores are given for every unit, for every token of the encoded text, or for spans of characters.
 """
 
 import math
@@ -178,7 +178,7 @@ def with_scores(
             written = tokenizer.convert_ids_to_tokens(text.inputs["input_ids"])
             values = _at_places(text, scores, units, written)
         else:
-            string = strings[text.example_id]
+            string = strings.get(text.example_id, "")
             values = _at_spans(text, scores, _in_characters(text, units, tokenizer, string), string)
         by_token = [0.0] * text.n_tokens
         for unit, value in zip(units, values, strict=True):
@@ -192,6 +192,10 @@ def _units(
 ) -> list[list[int]]:
     """The tokens of every unit that is explained, in order."""
     batch = collate(adapter, [text], tokenizer.pad_token_id or 0)
+    if "unit_ids" in text.inputs:  # of a passage: a key is a unit
+        unit_of = text.inputs["unit_ids"]
+        numbers = batch.content_mask[0].nonzero()[:, 0].tolist()
+        return [[k for k, unit in enumerate(unit_of) if unit == number] for number in numbers]
     if batch.content_mask.shape[1] != text.n_tokens:
         raise AttnProbeError(
             "expected a model that attends to the tokens of one text, to judge scores of tokens"
@@ -207,7 +211,7 @@ def _in_characters(
     text: Text, units: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, string: str
 ) -> list[tuple[int, int]]:
     """Where every unit starts and ends."""
-    if "segment_ids" in text.inputs or not tokenizer.is_fast:
+    if {"segment_ids", "unit_ids"} & {*text.inputs} or not tokenizer.is_fast:
         raise AttnProbeError(
             "expected scores by unit: spans of characters are of single texts, whose tokens a "
             "fast tokenizer places"
@@ -234,7 +238,8 @@ def _at_places(
     places = known[len(scores.values)]
     for tokens, token in zip(places, scores.tokens or (), strict=False):
         own = [written[k] for k in tokens]
-        if not text.inputs["special_tokens_mask"][tokens[0]] and _plain([token]) != _plain(own):
+        special = text.inputs.get("special_tokens_mask")
+        if not (special and special[tokens[0]]) and _plain([token]) != _plain(own):
             raise _wrong(text.example_id, f"those of the token {''.join(own)!r}", repr(token))
     at = {tokens[0]: value for tokens, value in zip(places, scores.values, strict=True)}
     return [sum(at.get(token, 0.0) for token in unit) for unit in units]

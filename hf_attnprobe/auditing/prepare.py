@@ -397,10 +397,14 @@ def _scored(
 ) -> Tokenized:
     """The texts with the scores that somebody gave their units."""
     if isinstance(subject.tokenizer, ImageReader) or "choices" in examples.column_names:
-        raise AttnProbeError("expected a classifier of texts, to judge scores of their tokens")
+        raise AttnProbeError(
+            "expected a classifier of texts or a language model, to judge scores of their units"
+        )
     given = read_scores(scores, [text.example_id for text in tokenized.texts])
-    ids, texts = column_of(examples, "example_id"), column_of(examples, "text")
-    strings = dict(zip(ids, texts, strict=True))
+    strings = {}
+    if "text" in examples.column_names:
+        ids, texts = column_of(examples, "example_id"), column_of(examples, "text")
+        strings = dict(zip(ids, texts, strict=True))
     aligned = with_scores(tokenized.texts, given, subject.adapter, subject.tokenizer, strings)
     return replace(tokenized, texts=aligned)
 

@@ -78,6 +78,7 @@ def audit(
     )
 
 
+JUDGING_ANSWERS = ("sources",)
 JUDGING = {"input_erasure": {}, "erasure": {}, "shapley": {"exact_units": 8, "longer": "phrases"}}
 """Tests of rankings, and their options; all sets of 8 phrases are 256 passes a text."""
 
@@ -105,16 +106,20 @@ def judge(
     Args:
         scores: a file or objects, see :func:`~hf_attnprobe.auditing.given.read_scores`: higher
             for what speaks more for the predicted class, or for ``options.target``.
-        tests: without any :data:`JUDGING`; ``plausibility`` judges scores too.
+        tests: without any :data:`JUDGING`, of a language model ``sources``; ``plausibility``
+            judges scores too.
 
     The other arguments, what it returns, and what it raises are those of :func:`audit`.
     """
     from hf_attnprobe.auditing.session import run_audit
+    from hf_attnprobe.auditing.subject import is_language_model
 
+    if tests is None:
+        tests = JUDGING_ANSWERS if is_language_model(model, options) else JUDGING
     return run_audit(
         model,
         dataset,
-        JUDGING if tests is None else tests,
+        tests,
         options=options,
         output_dir=output_dir,
         tokenizer=tokenizer,

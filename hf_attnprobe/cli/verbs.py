@@ -98,7 +98,9 @@ def add_judge(parser: CommandParser) -> None:
         "a number with unit (from 0), or with start and end of a span of characters; a column "
         "token is checked against the model's tokens",
     )
-    add_audited(parser, "input_erasure, erasure, and shapley over 8 phrases")
+    add_audited(
+        parser, "input_erasure, erasure, and shapley over 8 phrases; of a language model sources"
+    )
     parser.add_argument(
         "--output-dir",
         metavar="FOLDER",

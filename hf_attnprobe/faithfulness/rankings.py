@@ -196,6 +196,16 @@ def _of_text(observation: Observation, name: str, seed: int) -> Tensor:
         return leave_one_out_ranks(observation)
     if name == "random":
         return _drawn(observation, seed, RANDOM_STREAM)
+    return given_scores(observation, name, seed)
+
+
+def given_scores(observation: Observation, name: str, seed: int) -> Tensor:
+    """The scores of a batch that has some, as they are or moved, [batch, keys].
+
+    Args:
+        name: one of :data:`GIVEN`.
+        seed: of the places that they are moved to.
+    """
     given = observation.batch.scores
     assert given is not None  # see `is_possible`
     return given if name == "given" else _moved(observation, given, seed)

@@ -23,7 +23,8 @@ Masks:    on request a random half of the units is deleted again and again. Cont
           LASSO is fitted to the answer's logit per token (64 masks in the paper), and the
           linear datamodeling score (LDS) says of every ranking how well the sum over the
           units that stay follows the logit on other masks.
-Compare:  length, and deletion itself; of all attention also the last layer's.
+Compare:  length, and deletion itself; of all attention also the last layer's; scores that
+          somebody gave the units, see ``attnprobe judge``.
 Reading:  precision@1 far above chance and length: attention finds the source. That it does
           does not mean that it explains, see ``knockout``.
 """
@@ -45,6 +46,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.input_erasure import erased_inputs
 from hf_attnprobe.faithfulness.options import Sources
+from hf_attnprobe.faithfulness.rankings import GIVEN, given_scores
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc, attribution
 from hf_attnprobe.functional.erasure import removal_rank
@@ -66,9 +68,6 @@ READINGS: TestReadings = {
     "source_found": share(
         "the unit that {key} puts first is the one whose deletion costs the answer most in "
         "{mean:.0%} of texts"
-    ),
-    "marked_found": share(
-        "the unit that {key} puts first is one of those that people marked in {mean:.0%} of texts"
     ),
     "source_agreement": (
         "{key} puts first what costs the answer most with a Gini correlation of {mean:.2f} "
@@ -102,9 +101,9 @@ HEAD_TITLES = {
 class SourcesResult:
     """All [batch]. Gains, effects and drops are in nats and may be negative.
 
-    By ranking: ``source_found`` and ``marked_found`` are in [0, 1] (ties drawn), NaN where
-    no deletion costs anything, nobody marked a unit, or there is one unit; agreements and
-    τ are in [−1, 1], NaN for 4 units or fewer. What is not measured is None.
+    By ranking: ``source_found`` is in [0, 1] (ties drawn), NaN where no deletion costs
+    anything or there is one unit; agreements and τ are in [−1, 1], NaN for 4 units or
+    fewer. What is not measured is None.
 
     ``smallest_set`` is NaN where no set changes the answer; it, ``no_smallest_set`` and
     what is said of Shapley values are NaN in texts of more units than ``exact_units``.
@@ -120,7 +119,6 @@ class SourcesResult:
     drop_of_top_1: Mapping[str, Tensor]
     drop_of_top_3: Mapping[str, Tensor]
     drop_of_top_5: Mapping[str, Tensor]
-    marked_found: Mapping[str, Tensor] | None = None
     shapley_agreement: Mapping[str, Tensor] | None = None
     smallest_set: Tensor | None = None
     no_smallest_set: Tensor | None = None
@@ -161,6 +159,8 @@ def sources(
         scores["last layer"] = observation.read(Site(last, ALL, site.query))
     if options.masks:
         scores["contextcite"] = _contextcite(observation, options.masks, seed)
+    if observation.batch.scores is not None:
+        scores |= {name: given_scores(observation, name, seed) for name in GIVEN}
     order = _tied(scores, content, before)
     found = _first_among(order, order["deletion"], content)
     has_source = effects.masked_fill(~content, 0).amax(-1) > 0
@@ -180,7 +180,6 @@ def sources(
         drops[1],
         drops[3],
         drops[5],
-        marked_found=_marked(observation, order),
         **_of_all_sets(observation, order, options.exact_units),
         lds=_lds(observation, scores, options, seed),
     )
@@ -230,6 +229,7 @@ def _tied(scores: Mapping[str, Tensor], content: Tensor, before: Tensor) -> dict
     """Dense ranks of the units, by ranking; what differs by rounding alone is equal."""
     size = before.abs()[:, None]
     units = {"deletion": size, "contextcite": size}
+    units |= {name: scores[name].abs().amax(-1, True) for name in GIVEN if name in scores}
     return {name: ranks(x, content, units.get(name, 0.0)) for name, x in scores.items()}
 
 
@@ -240,22 +240,6 @@ def _first_among(order: Mapping[str, Tensor], wanted: Tensor, content: Tensor) -
         name: top_overlap(ranked, wanted, content, 1).masked_fill(alone, torch.nan)
         for name, ranked in order.items()
     }
-
-
-def _marked(observation: Observation, order: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """Whether the first unit is a marked one, by ranking; None where nobody marks units."""
-    marked = observation.batch.rationale
-    if marked is None:
-        return None
-    content = observation.batch.content_mask
-    marked = marked & content
-    none = ~marked.any(-1) | (marked == content).all(-1)
-    hits = {}
-    for name, ranked in order.items():
-        first = (ranked == ranked.masked_fill(~content, -1).amax(-1, True)) & content
-        hit = (first & marked).sum(-1).double() / first.sum(-1)
-        hits[name] = hit.masked_fill(none, torch.nan)
-    return hits
 
 
 def _agreements(order: Mapping[str, Tensor], values: Tensor, content: Tensor) -> dict[str, Tensor]:

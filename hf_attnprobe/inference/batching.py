@@ -126,8 +126,8 @@ def collate(
         tags = padded("tags", [text.tags or () for text in texts])
         batch = replace(batch, tags=_tagged_units(tags, texts[0].tag_names, batch))
     if texts[0].scores is not None:
-        scores = padded("scores", [text.scores or () for text in texts])
-        batch = replace(batch, scores=scores.to(batch.mask.device))
+        scores = padded("scores", [text.scores or () for text in texts]).to(batch.mask.device)
+        batch = replace(batch, scores=_at_keys(scores, batch))
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
@@ -161,6 +161,15 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
     if units is not None:
         marked = sum_pieces(marked.long(), units) > 0
     return marked & batch.content_mask
+
+
+def _at_keys(scores: Tensor, batch: Batch) -> Tensor:
+    """Scores at tokens as scores of keys, [batch, keys], which may be units of many tokens."""
+    units = batch.inputs.get("unit_ids")
+    if units is None:
+        return scores
+    at_keys = scores.new_zeros(batch.mask.shape)
+    return at_keys.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
 
 
 def _tagged_units(tags: Tensor, names: Sequence[str], batch: Batch) -> dict[str, Tensor] | None:

@@ -333,6 +333,7 @@ MEANS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
     "shapley": ("shapley_agreement", "comprehensiveness", "sufficiency"),
+    "sources": ("source_found", "source_agreement", "drop_of_top_1", "drop_of_top_3"),
 }
 """By test, the statistics whose means are compared between rankings."""
 
@@ -380,7 +381,7 @@ def compare_rankings(
     site: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """All comparisons that rows of ``erasure``, ``input_erasure`` and ``shapley`` allow at a site.
+    """All comparisons that rows of the tests of :data:`MEANS` allow at a site.
 
     Args:
         rows: as :func:`~hf_attnprobe.storage.rows.read_rows` gives them.

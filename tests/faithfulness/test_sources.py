@@ -262,19 +262,6 @@ def test_masks_fit_contextcite_and_score_every_ranking(drawn, observation):
     assert not torch.equal(fitted[:n_held], kept)
 
 
-def test_marked_units_are_found_or_not(drawn, observation):
-    marked = torch.zeros_like(drawn.batch.content_mask)
-    marked[:, 0] = True
-    marked[3] = False
-    batch = replace(drawn.batch, rationale=marked)
-    found = sources(replace(observation, batch=batch, memory={}), SITE, Sources(exact_units=0))
-    hits = found.marked_found["attention"]
-    assert hits[3].isnan()
-    for row, (scores, *_) in enumerate(texts_of(drawn.batch)):
-        if row != 3:
-            assert hits[row] == (scores.argmax() == 0)
-
-
 def test_a_text_alone_is_measured_as_in_a_batch(drawn, found):
     """Random units and masks are drawn by text, and padding changes nothing."""
     for row, passage in enumerate(texts_of(drawn.batch)):
