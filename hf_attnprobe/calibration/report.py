@@ -323,7 +323,8 @@ def by_proof(found: Calibration) -> Table:
         right = share(sum(proof.right for proof in own), sum(proof.n for proof in own))
         n_proved = sum(proof.is_proved for proof in own)
         rows.append([kind, Figures(right), follows, void, f"{n_proved} of {len(own)}"])
-    return Table(head, rows, "Test texts by what decides their class; means over models")
+    caption = "Test texts by what decides their class; means over models, the least and the largest"
+    return Table(head, rows, caption)
 
 
 def by_ranking(found: Calibration) -> Table:
