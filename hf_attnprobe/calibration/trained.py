@@ -11,12 +11,16 @@ signal (it is right), says one class whatever it is (right in half), or the oppo
     accuracy = share that follows + ½ · share that does not care  <=  (1 + share that follows) / 2
 
 So an accuracy above ½ on held-out texts proves that the signal is used, in at least
-2 · accuracy − 1 of them. The void cannot raise it.
+2 · accuracy − 1 of them. The void cannot raise it. A model that knows one of the two words
+alone would be right, too, and in half of the texts there would be nothing to leave out. So a
+quarter of the texts that are learned from have no signal, where the label is a coin: there
+such a model is wrong in half, and whether a text's class is sure without its signal is counted.
 
 A model that hides is the same one, trained further with a cost on its attention to the signal
 (Pruthi et al. 2020, see :mod:`hf_attnprobe.deception`). Its accuracy proves as much.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +31,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
+from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, EditableInputs, Site
 from hf_attnprobe.calibration.constructs import WHOLE, Drawn, Truth
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.synthetic import rationale_examples
@@ -45,12 +49,16 @@ SIGNAL, VOID = ("alpha", "omega"), ("north", "south")
 """The words of each class; the texts have none of them."""
 N_TRAIN, N_VALIDATION = 2000, 200
 """Texts; those of the test are as many as the verdict is asked on."""
+WITHOUT_SIGNAL = 0.25
+"""Share of the texts of training and validation; those of the test have one."""
 LENGTHS = (6, 12)
 """Fewest and most words of a text before two are planted."""
-MOST_FOR_TRANSFORMERS = 200
+MOST_FOR_PRETRAINED = 60
 """Texts."""
 POINTS, HIDES = 0.95, 0.05
 """Shares of texts in which most attention is on the signal, from which a truth follows."""
+SURE, SELDOM = 0.9, 0.05
+"""A probability, and in what share of texts a class may have it without the signal."""
 
 Splits = Mapping[str, "datasets.Dataset"]
 
@@ -64,6 +72,8 @@ class Proof:
         n, right: test texts, and those whose class it says.
         follows, follows_void: shares of texts whose predicted class changes with the
             other word of the signal, and of the void.
+        sure_without: share of texts whose class has a probability above ``SURE`` without
+            the signal.
         named, named_void: by ranking, the share of texts in which that word is first;
             "random" is chance.
     """
@@ -74,14 +84,20 @@ class Proof:
     right: int
     follows: float
     follows_void: float
+    sure_without: float
     named: dict[str, float]
     named_void: dict[str, float]
 
     @property
     def is_proved(self) -> bool:
-        """Whether the accuracy is above one half beyond chance, by its exact 95% interval."""
+        """Whether the signal is used: accuracy above one half, by its exact 95% interval."""
         low, _ = share_interval(np.array(self.right), np.array(self.n))
         return bool(low > 0.5)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether nearly every text needs its signal."""
+        return self.is_proved and self.sure_without <= SELDOM
 
 
 @dataclass(frozen=True)
@@ -131,9 +147,8 @@ class Trained:
         return self.architecture == "pretrained"
 
     def sizes(self, n_texts: Sequence[int]) -> list[int]:
-        """Numbers of texts for which the verdict is asked; of a Transformer not many."""
-        is_small = self.architecture in CLASSIFIERS
-        return [n for n in n_texts if is_small or n <= MOST_FOR_TRANSFORMERS]
+        """Numbers of texts for which the verdict is asked; of a pretrained model not many."""
+        return [n for n in n_texts if not self.needs_start or n <= MOST_FOR_PRETRAINED]
 
 
 # --- texts ---------------------------------------------------------------------------------------
@@ -150,20 +165,23 @@ def planted_splits(seed: int, n_test: int) -> "datasets.DatasetDict":
     sizes = {"train": N_TRAIN, "validation": N_VALIDATION, "test": n_test}
     low, high = LENGTHS
     texts = rationale_examples(sum(sizes.values()), seed=seed, min_tokens=low, max_tokens=high)
-    rows = [_planted(example["tokens"], seed, k) for k, example in enumerate(texts)]
-    splits, start = {}, 0
+    splits = {}
     for name, n in sizes.items():
-        splits[name] = Dataset.from_list(rows[start : start + n], features=features)
-        start += n
+        own = itertools.islice(texts, n)
+        rows = [_planted(e["tokens"], seed, e["example_id"], name) for e in own]
+        splits[name] = Dataset.from_list(rows, features=features)
     return DatasetDict(splits)
 
 
-def _planted(words: Sequence[str], seed: int, number: int) -> dict[str, str | int]:
-    """A text with signal and void, and its label."""
+def _planted(words: Sequence[str], seed: int, number: int, split: str) -> dict[str, str | int]:
+    """A text with void and, unless it is one of those without, signal; and its label."""
     draws = np.random.default_rng([seed, number])
     label, void = draws.integers(2, size=2).tolist()
+    planted = [VOID[void], SIGNAL[label]]
+    if split != "test" and draws.random() < WITHOUT_SIGNAL:
+        planted.pop()
     text = list(words)
-    for word in (VOID[void], SIGNAL[label]):
+    for word in planted:
         text.insert(int(draws.integers(len(text) + 1)), word)
     return {"text": " ".join(text), "label": int(label)}
 
@@ -275,13 +293,16 @@ def proof_of(name: str, draw: int, drawn: Drawn, batch: Batch, *, seed: int) -> 
         changed = drawn.adapter.observe(other).probs.argmax(-1) != said
         follows[words] = float(changed.double().mean())
         named[words] = (ids == first) | (ids == second)
+    without = drawn.adapter.require(EditableInputs).erase_inputs(observation, named[SIGNAL][None])
+    kept = without[0].gather(-1, said[:, None])[:, 0]
     rankings = all_rankings(drawn.adapter, batch, seed)
     shares = [
         {ranked: first_share(ranks, named[words], batch) for ranked, ranks in rankings.items()}
         for words in (SIGNAL, VOID)
     ]
     right = int((said.cpu() == torch.tensor(drawn.labels)).sum())
-    return Proof(name, draw, len(said), right, follows[SIGNAL], follows[VOID], *shares)
+    sure = float((kept > SURE).double().mean())
+    return Proof(name, draw, len(said), right, follows[SIGNAL], follows[VOID], sure, *shares)
 
 
 def all_rankings(adapter: AttentionModelBase, batch: Batch, seed: int) -> dict[str, Tensor]:
@@ -310,6 +331,8 @@ def truths_of(proofs: Sequence[Proof]) -> dict[str, Truth]:
     if not proofs or not all(proof.is_proved for proof in proofs):
         return {}
     truths = {"accuracy": Truth(True, "no model that ignores the signal can be as often right")}
+    if not all(proof.is_needed for proof in proofs):
+        return truths
     shares = [proof.named["attention"] for proof in proofs]
     if min(shares) >= POINTS:
         why = f"most attention is on the signal in at least {POINTS:.0%} of texts"
