@@ -105,7 +105,14 @@ def _chosen(options: CalibrationOptions, folder: Path) -> Mapping[str, Kind]:
         raise AttnProbeError(
             f"unknown construct {', '.join(sorted(unknown))}; the known ones are {', '.join(known)}"
         )
-    return {n: c for n, c in known.items() if names is None or n in names}
+    chosen = {n: kind for n, kind in known.items() if names is None or n in names}
+    if not any(kind.sizes(options.n_texts) for kind in chosen.values()):
+        sizes = ", ".join(map(str, options.n_texts))
+        raise AttnProbeError(
+            f"expected fewer texts for {', '.join(chosen)}, which cost too much on {sizes}; "
+            "add --texts 30"
+        )
+    return chosen
 
 
 def _answers(

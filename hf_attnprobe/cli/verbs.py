@@ -608,6 +608,9 @@ def run_calibrate(arguments: dict[str, Any]) -> None:
             f"{', '.join(given) or 'neither'}{' and --spike-in' * arguments['spike_in']}"
         )
     folder, as_json = arguments["output_dir"], arguments["json"]
+    others = [name for name in ("decoders", "trained") if arguments[name]]
+    if arguments["spike_in"] and others:
+        raise AttnProbeError(f"expected --spike-in or --{others[0]}, got both; choose one")
     if arguments["spike_in"]:
         planted = from_flat(arguments, SpikeOptions)
         seen = spike_in(arguments["model"], data_of(arguments), folder, options=planted)

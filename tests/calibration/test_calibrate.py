@@ -150,6 +150,12 @@ def test_an_unknown_kind_is_refused():
         calibrate(options=CalibrationOptions(constructs=["sinc"]))
 
 
+def test_more_texts_than_a_kind_is_asked_on_are_refused():
+    options = CalibrationOptions(constructs=["BERT, one head points"], texts=[500])
+    with pytest.raises(AttnProbeError, match="expected fewer texts for BERT, one head points"):
+        calibrate(options=options)
+
+
 def test_the_command_prints_the_tables(cli, tmp_path):
     done = cli(
         *("calibrate", "--constructs", "ornament", "--draws", "1", "--texts", "30"),

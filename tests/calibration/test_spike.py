@@ -195,6 +195,11 @@ def test_the_command_wants_model_and_data_with_the_flag_and_only_then(words):
         run(["calibrate", *words])
 
 
+def test_a_spike_is_planted_in_no_other_kind_of_model():
+    with pytest.raises(AttnProbeError, match="expected --spike-in or --trained, got both"):
+        run(["calibrate", "--spike-in", "--model", ".", "--dataset", ".", "--trained"])
+
+
 # --- Limits of detection -------------------------------------------------------------------------
 
 
