@@ -470,7 +470,17 @@ def run_batch(
         options: of the tests, by name; their defaults where they are not given.
         tick: called after each test at each site.
     """
-    observation = adapter.observe(batch)
+    return rows_of_tests(adapter.observe(batch), where, options, seed, tick)
+
+
+def rows_of_tests(
+    observation: Observation,
+    where: Where,
+    options: Mapping[str, Options],
+    seed: int,
+    tick: Callable[[], object] = lambda: None,
+) -> pa.Table:
+    """Rows of the given tests at the given sites; see :func:`run_batch`."""
     tables = []
     for name, sites in where.items():
         found = {}
@@ -480,7 +490,7 @@ def run_batch(
             if _has_many_sites(where):
                 give_back_pages()
             tick()
-        tables.append(to_rows(name, batch.example_ids, found))
+        tables.append(to_rows(name, observation.batch.example_ids, found))
     return joined(tables)
 
 

@@ -20,7 +20,13 @@ import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
-from hf_attnprobe.attention_model import AnswersFromPassage, AttentionModelBase, Batch, Site
+from hf_attnprobe.attention_model import (
+    AnswersFromPassage,
+    AttentionModelBase,
+    Batch,
+    Observation,
+    Site,
+)
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import (
     PreparedAudit,
@@ -30,7 +36,7 @@ from hf_attnprobe.auditing.prepare import (
 )
 from hf_attnprobe.auditing.selection import parse_head_sets
 from hf_attnprobe.auditing.subject import make_subject
-from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.auditing.sweep import rows_of_tests, run_batch
 from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.calibration.spike import NoSpike, Spike, fit, planted, twin_of, unused_token
 from hf_attnprobe.data.answers import Answers
@@ -39,6 +45,7 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import tests
+from hf_attnprobe.faithfulness.sources import log_prob
 from hf_attnprobe.inference.batching import by_length, collated
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
@@ -329,20 +336,20 @@ def _measured(
     where = {name: [site] for name in SEES.values() if tests()[name].lacks(adapter, site) is None}
     parts = []
     for batch in _batches(job, adapter, texts):
-        own = {LOG_PROB: _log_prob(adapter, batch)}
+        observation = adapter.observe(batch)
+        own = {LOG_PROB: _log_prob(observation)}
         parts += [to_rows("effect", batch.example_ids, {NO_SITE: own})]
-        parts += [run_batch(adapter, batch, where, TEST_OPTIONS, options.seed)]
+        parts += [rows_of_tests(observation, where, TEST_OPTIONS, options.seed)]
     rows = rows_of_parts(parts).long().assign(dose=dose)
     some = _batches(job, adapter, _spread(texts, NAMED))
     kept = rows.statistic.isin([*SEES, LOG_PROB])
     return rows[kept], _places(adapter, site, some, options.seed)
 
 
-def _log_prob(adapter: AttentionModelBase, batch: Batch) -> torch.Tensor:
+def _log_prob(observation: Observation) -> torch.Tensor:
     """Of the last class or the answer, [batch]."""
-    observation = adapter.observe(batch)
-    if adapter.lacks(AnswersFromPassage) is None:
-        return adapter.require(AnswersFromPassage).log_prob(observation, observation.probs).double()
+    if observation.model.lacks(AnswersFromPassage) is None:
+        return log_prob(observation).double()
     return observation.probs[:, -1].double().log()
 
 
