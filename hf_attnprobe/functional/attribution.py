@@ -45,14 +45,6 @@ def shapley_values(drops: Tensor) -> Tensor:
     return torch.stack(values, -1)
 
 
-def single_drops(drops: Tensor) -> Tensor:
-    """Leave-one-out: the fall of the output without each unit, [batch, units].
-
-    Shape: drops [2^units, batch], numbered as in :func:`~hf_attnprobe.functional.aopc.subsets`.
-    """
-    return drops[[1 << unit for unit in range(len(drops).bit_length() - 1)]].T
-
-
 def interactions(drops: Tensor) -> Tensor:
     """How much more two units cost together than each by itself, over all sets of the others.
 

@@ -384,15 +384,6 @@ def claim(
             raise
 
 
-def check_claim(folder: Path, identity: Mapping, *, kind: str = "audit") -> None:
-    """Raises AttnProbeError where :func:`claim` would; nothing is written."""
-    mark = folder / f"{kind}.json"
-    if mark.exists():
-        _check_mark(mark, identity, kind)
-    else:
-        check_free(folder)
-
-
 def _mark(folder: Path, identity: Mapping, kind: str) -> bool:
     """Writes the mark if the folder has none; whether it was so."""
     mark = folder / f"{kind}.json"

@@ -25,7 +25,6 @@ from hf_attnprobe.functional.attribution import (
     interactions,
     mean_over_orders,
     shapley_values,
-    single_drops,
     smallest_set,
 )
 from hf_attnprobe.statistics.estimates import student_t
@@ -83,7 +82,6 @@ def test_a_sum_of_effects_has_no_interactions_and_every_ruler_agrees():
     drops = subsets(4).double() @ effects
     assert interactions(drops).abs().max() < 1e-12
     torch.testing.assert_close(shapley_values(drops), effects.T)
-    torch.testing.assert_close(single_drops(drops), effects.T)
 
 
 def test_one_unit_interacts_with_none():
