@@ -257,8 +257,8 @@ SAID = (
 
 OF_TRAINED = (
     " trains classifiers on texts whose label only a planted word says, the signal: an accuracy "
-    "above one half, by its exact 95% interval, proves that they use it, and it is needed where "
-    "hardly a class is sure without it (Zhou et al. 2022; ",
+    "above one half, by its exact 95% interval, proves that they use it, and a text needs it where "
+    "its class is not sure (.9) without (Zhou et al. 2022; ",
     Code("hf_attnprobe/calibration/trained.py"),
     "). It asks which rankings name the signal, and which a planted word that says nothing, the "
     "void; and it counts what the verdict says where a truth follows.",
@@ -317,18 +317,15 @@ def document_of(found: Calibration) -> Document:
 def by_proof(found: Calibration) -> Table:
     """What the models of each kind are proved to do."""
     head = ["model", "right", "follow the signal", "follow the void"]
-    head += ["sure without the signal", "proved", "needed"]
+    head += ["sure without the signal", "proved"]
     rows: list[list[Entry]] = []
     for kind, own in _by_kind(found):
         follows = _over([proof.follows for proof in own])
         void = _over([proof.follows_void for proof in own])
         right = share(sum(proof.right for proof in own), sum(proof.n for proof in own))
         sure = _over([proof.sure_without for proof in own])
-        proved, needed = (
-            f"{sum(holds)} of {len(own)}"
-            for holds in ([p.is_proved for p in own], [p.is_needed for p in own])
-        )
-        rows.append([kind, Figures(right), follows, void, sure, proved, needed])
+        n_proved = sum(proof.is_proved for proof in own)
+        rows.append([kind, Figures(right), follows, void, sure, f"{n_proved} of {len(own)}"])
     caption = "Test texts by what decides their class; means over models, the least and the largest"
     return Table(head, rows, caption)
 

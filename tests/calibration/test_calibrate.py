@@ -172,7 +172,8 @@ def test_the_command_prints_the_tables(cli, tmp_path):
 def test_the_page_is_made_of_what_comes_with_the_package():
     page = (ROOT / "docs" / "calibration.md").read_text()
     parts = [report.measured(decoders=decoders).to_markdown() for decoders in (False, True)]
-    assert page == "\n".join(parts)
+    assert page.startswith("\n".join(parts))
+    assert "proved to use a word" in page.removeprefix("\n".join(parts))
 
 
 def test_the_html_page_has_every_table_and_reason():

@@ -75,13 +75,14 @@ def proof(attention: float, right: int = 200, sure: float = 0.0) -> Proof:
     [
         ([], {}),
         ([proof(1.0), proof(0.97)], {"accuracy": True, "importance": True, "removal": True}),
-        ([proof(1.0), proof(0.9)], {"accuracy": True}),
+        ([proof(1.0), proof(0.7)], {"accuracy": True}),
         (
-            [proof(0.0), proof(0.05)],
+            [proof(0.0), proof(0.1, sure=0.1)],
             {"accuracy": True, "importance": False, "removal": False, WHOLE: False},
         ),
         ([proof(1.0), proof(1.0, right=100)], {}),
-        ([proof(1.0), proof(1.0, sure=0.5)], {"accuracy": True}),
+        ([proof(1.0), proof(1.0, sure=0.3)], {"accuracy": True}),
+        ([proof(0.0), proof(0.0, sure=0.3)], {"accuracy": True}),
     ],
 )
 def test_a_truth_needs_a_proof_of_every_model(proofs, expected):
@@ -114,7 +115,12 @@ def found(tmp_path_factory):
 def test_a_context_free_classifier_is_proved_and_its_attention_names_the_signal(found):
     """Without an encoder attention is the only path, so what it weighs is what is used."""
     honest, hides = found[0].proofs
-    assert honest.is_needed and honest.follows == 1.0 and honest.follows_void == 0.0
+    assert (
+        honest.is_proved
+        and honest.sure_without < 0.1
+        and honest.follows == 1.0
+        and honest.follows_void == 0.0
+    )
     assert honest.named["leave_one_out"] == 1.0 and honest.named_void["leave_one_out"] == 0.0
     assert abs(honest.named["random"] - 1 / 12) < 0.1
     assert hides.named["attention"] < honest.named["attention"]
