@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, EditableInputs, Site
@@ -135,6 +136,8 @@ class Trained:
         """
         assert self.folder is not None  # `calibrate` says where
         splits = planted_splits(seed, n_texts)
+        if self.start is not None and self.needs_start:
+            _check_words(self.start)
         learned = {name: splits[name] for name in ("train", "validation")}
         trained = self.folder / f"{self.architecture}-{seed}"
         ARCHITECTURES[self.architecture](trained, learned, seed, self.start)
@@ -244,6 +247,13 @@ def _pretrained(folder: Path, splits: Splits, seed: int, start: str | None) -> N
     _tuned(folder, splits, seed, start)
 
 
+def _check_words(start: str) -> None:
+    """Raises AttnProbeError where a model has no single tokens for the planted words."""
+    tokenizer = load_tokenizer(start)
+    for word in (*SIGNAL, *VOID):
+        token_ids(tokenizer, word)
+
+
 def _tuned(folder: Path, splits: Splits, seed: int, start: str, **settings: float) -> None:
     from hf_attnprobe.training.fine_tuning import fine_tune
     from hf_attnprobe.training.options import TrainingOptions
@@ -288,16 +298,19 @@ def proof_of(name: str, draw: int, drawn: Drawn, batch: Batch, *, seed: int) -> 
     """
     observation = drawn.adapter.observe(batch)
     said = observation.probs.argmax(-1)
-    vocabulary = drawn.tokenizer.get_vocab()
+    ids = batch.inputs["input_ids"]
     follows, named = {}, {}
     for words in (SIGNAL, VOID):
-        first, second = (vocabulary[word] for word in words)
-        ids = batch.inputs["input_ids"]
-        exchanged = ids.where(ids != first, second).where(ids != second, first)
+        exchanged, is_named = ids.clone(), torch.zeros_like(ids, dtype=torch.bool)
+        for first, second in zip(
+            *(token_ids(drawn.tokenizer, word) for word in words), strict=True
+        ):
+            exchanged = exchanged.where(ids != first, second).where(ids != second, first)
+            is_named |= (ids == first) | (ids == second)
         other = replace(batch, inputs=dict(batch.inputs) | {"input_ids": exchanged})
         changed = drawn.adapter.observe(other).probs.argmax(-1) != said
         follows[words] = float(changed.double().mean())
-        named[words] = (ids == first) | (ids == second)
+        named[words] = is_named
     without = drawn.adapter.require(EditableInputs).erase_inputs(observation, named[SIGNAL][None])
     kept = without[0].gather(-1, said[:, None])[:, 0]
     rankings = all_rankings(drawn.adapter, batch, seed)
@@ -308,6 +321,21 @@ def proof_of(name: str, draw: int, drawn: Drawn, batch: Batch, *, seed: int) -> 
     right = int((said.cpu() == torch.tensor(drawn.labels)).sum())
     sure = float((kept > SURE).double().mean())
     return Proof(name, draw, len(said), right, follows[SIGNAL], follows[VOID], sure, *shares)
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase, word: str) -> tuple[int, int]:
+    """The token of a word at the beginning of a text, and inside of it.
+
+    Raises:
+        AttnProbeError: it is cut into several.
+    """
+    cut = [tokenizer(form, add_special_tokens=False)["input_ids"] for form in (word, f" {word}")]
+    if any(len(tokens) != 1 for tokens in cut):
+        raise AttnProbeError(
+            f"expected a model whose vocabulary has {', '.join((*SIGNAL, *VOID))} as tokens, this "
+            f"one cuts {word}; choose another to fine-tune"
+        )
+    return cut[0][0], cut[1][0]
 
 
 def all_rankings(adapter: AttentionModelBase, batch: Batch, seed: int) -> dict[str, Tensor]:

@@ -747,7 +747,7 @@ def _keep(_: Path) -> None:
 REFUSED = ["--frobnicate", "--seed=x", "--epochs=0", "--test-limit=-1"]
 SLOW = ("retrain", "compare", "deceive", "study")
 MOVES = {"--test-limit", "--dtype", "--split", "--dataset", "--model", "--predicts"}
-MOVES |= {"--text-column", "--target", "--no-truncate", "--subfolder", "--segment"}
+MOVES |= {"--text-column", "--target", "--no-truncate", "--subfolder", "--segment", "--weights"}
 
 
 # --- study files ----------------------------------------------------------------------

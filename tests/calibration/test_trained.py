@@ -9,6 +9,7 @@ import torch
 from scipy.linalg import lstsq
 from scipy.stats import binomtest
 
+import speakers
 from hf_attnprobe import AttnProbeError, CalibrationOptions, calibrate
 from hf_attnprobe.calibration import trained
 from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
@@ -143,6 +144,18 @@ def test_files_and_page_hold_the_proofs(found):
     text = found.to_markdown()
     assert "proved to use a word" in text and "1 of 1" in text
     assert len(by_proof(found).rows) == len(by_ranking(found).rows) == 2
+
+
+def test_a_model_that_cuts_the_words_is_refused_before_it_is_trained(tmp_path):
+    words = speakers.tokenizer(chat=False)
+    with pytest.raises(AttnProbeError, match="this one cuts alpha"):
+        trained.token_ids(words, "alpha")
+    words.save_pretrained(tmp_path / "start")
+    options = CalibrationOptions(
+        trained=True, pretrained=str(tmp_path / "start"), constructs=["pretrained"], texts=[30]
+    )
+    with pytest.raises(AttnProbeError, match="choose another to fine-tune"):
+        calibrate(tmp_path / "out", options=options)
 
 
 @pytest.mark.parametrize(
