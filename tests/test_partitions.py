@@ -535,6 +535,7 @@ def test_a_partition_that_is_none(job, given):
     [
         (AuditOptions(screen=1), "expected no --screen"),
         (AuditOptions(time="10m"), "neither --until nor --top nor --time"),
+        (AuditOptions(limits="spiked"), "expected no --limits in a plan"),
     ],
 )
 def test_what_compares_all_texts_is_not_planned(checkpoint, tmp_path, options, said):

@@ -151,8 +151,10 @@ def calibration_of(
 
 def _truths(construct: str, proofs: Sequence[Proof]) -> Mapping[str, Truth]:
     """What is true of a kind by its formula, or what its trained models prove."""
-    own = [proof for proof in proofs if proof.construct == construct]
-    return truths_of(own) if own else KINDS[construct].truths
+    kind = KINDS[construct]
+    if isinstance(kind, Trained):
+        return truths_of([proof for proof in proofs if proof.construct == construct])
+    return kind.truths
 
 
 def _cells(

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, Site
+from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.auditing.control import reassigned
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
@@ -31,6 +31,7 @@ from hf_attnprobe.statistics.summary import DRAW, PREDICTION, predictions_of
 from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts
+from hf_attnprobe.texts import whole_attention
 
 
 logger = logging.getLogger(__name__)
@@ -94,18 +95,18 @@ def _chosen(options: CalibrationOptions, folder: Path) -> Mapping[str, Kind]:
     known: Mapping[str, Kind] = DECODERS if options.decoders else CONSTRUCTS
     if options.trained:
         start, folder = options.pretrained, folder / "models"
-        known = {
-            name: replace(kind, folder=folder, start=start)
-            for name, kind in TRAINED.items()
-            if start is not None or not kind.needs_start
-        }
+        known = {n: replace(kind, folder=folder, start=start) for n, kind in TRAINED.items()}
     names = options.constructs
     unknown = set(names or ()) - known.keys()
     if unknown:
         raise AttnProbeError(
             f"unknown construct {', '.join(sorted(unknown))}; the known ones are {', '.join(known)}"
         )
-    chosen = {n: kind for n, kind in known.items() if names is None or n in names}
+    if names is None:
+        names = [
+            n for n, kind in known.items() if not (isinstance(kind, Trained) and kind.lacks_start)
+        ]
+    chosen = {n: kind for n, kind in known.items() if n in names}
     if not any(kind.sizes(options.n_texts) for kind in chosen.values()):
         sizes = ", ".join(map(str, options.n_texts))
         raise AttnProbeError(
@@ -195,9 +196,8 @@ def batch_of(drawn: Drawn) -> Batch:
 def _tested(
     adapter: AttentionModelBase, batch: Batch, tests: Sequence[str], seed: int
 ) -> pd.DataFrame:
-    sites = adapter.sites()
-    whole = sites if len(sites) == 1 else [Site(ALL, ALL)]
-    is_searched = len(sites) <= MOST_SEARCHED
+    is_searched = len(adapter.sites()) <= MOST_SEARCHED
     chosen = [test for test in tests if is_searched or test != "adversarial"]
-    where = dict.fromkeys(chosen, whole) | {PREDICTION: [NO_SITE]}
+    site, _ = whole_attention(adapter)
+    where = {test: [site] for test in chosen} | {PREDICTION: [NO_SITE]}
     return rows_of_parts([run_batch(adapter, batch, where, OPTIONS, seed)]).long()

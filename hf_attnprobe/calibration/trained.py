@@ -22,7 +22,7 @@ A model that hides is the same one, trained further with a cost on its attention
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, EditableInputs, Site
+from hf_attnprobe.attention_model import (
+    Batch,
+    EditableInputs,
+    Observation,
+)
 from hf_attnprobe.calibration.constructs import WHOLE, Drawn, Truth
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.synthetic import rationale_examples
@@ -41,6 +45,7 @@ from hf_attnprobe.deception import DeceptionOptions
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.rankings import OF_GROUP, OF_SITE, OF_TEXT, is_possible, ranking
 from hf_attnprobe.statistics.estimates import share_interval
+from hf_attnprobe.texts import whole_attention
 
 
 if TYPE_CHECKING:
@@ -116,7 +121,8 @@ class Trained:
         hides: whether it is trained further to hide its attention to the signal.
         folder: where the models go; a finished one is loaded.
         start: the pretrained model, of the architecture that has one.
-        truths: none; they follow from what each model is proved to do, see :func:`truths_of`.
+
+    What is true of its models follows from what each is proved to do, see :func:`truths_of`.
     """
 
     says: str
@@ -124,7 +130,6 @@ class Trained:
     hides: bool = False
     folder: Path | None = None
     start: str | None = None
-    truths: Mapping[str, Truth] = field(default_factory=dict)
 
     def draw(self, name: str, *, seed: int, n_texts: int) -> Drawn:
         """Trains a model of this kind, with texts that it has not seen.
@@ -136,8 +141,6 @@ class Trained:
         """
         assert self.folder is not None  # `calibrate` says where
         splits = planted_splits(seed, n_texts)
-        if self.start is not None and self.needs_start:
-            _check_words(self.start)
         learned = {name: splits[name] for name in ("train", "validation")}
         trained = self.folder / f"{self.architecture}-{seed}"
         ARCHITECTURES[self.architecture](trained, learned, seed, self.start)
@@ -153,6 +156,11 @@ class Trained:
     def needs_start(self) -> bool:
         """Whether a pretrained model has to be named."""
         return self.architecture == "pretrained"
+
+    @property
+    def lacks_start(self) -> bool:
+        """Whether it was not."""
+        return self.needs_start and self.start is None
 
     def sizes(self, n_texts: Sequence[int]) -> list[int]:
         """Numbers of texts for which the verdict is asked; of a pretrained model not many."""
@@ -242,16 +250,12 @@ def _pretrained(folder: Path, splits: Splits, seed: int, start: str | None) -> N
     """Fine-tunes a pretrained Transformer, with the usual settings."""
     if start is None:
         raise AttnProbeError(
-            "expected a pretrained model to fine-tune, got none; name one with --model"
+            "expected a pretrained model to fine-tune, got none; name one with --pretrained"
         )
-    _tuned(folder, splits, seed, start)
-
-
-def _check_words(start: str) -> None:
-    """Raises AttnProbeError where a model has no single tokens for the planted words."""
     tokenizer = load_tokenizer(start)
     for word in (*SIGNAL, *VOID):
         token_ids(tokenizer, word)
+    _tuned(folder, splits, seed, start)
 
 
 def _tuned(folder: Path, splits: Splits, seed: int, start: str, **settings: float) -> None:
@@ -313,7 +317,7 @@ def proof_of(name: str, draw: int, drawn: Drawn, batch: Batch, *, seed: int) -> 
         named[words] = is_named
     without = drawn.adapter.require(EditableInputs).erase_inputs(observation, named[SIGNAL][None])
     kept = without[0].gather(-1, said[:, None])[:, 0]
-    rankings = all_rankings(drawn.adapter, batch, seed)
+    rankings = all_rankings(observation, seed)
     shares = [
         {ranked: first_share(ranks, named[words], batch) for ranked, ranks in rankings.items()}
         for words in (SIGNAL, VOID)
@@ -338,11 +342,9 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, word: str) -> tuple[int, int]:
     return cut[0][0], cut[1][0]
 
 
-def all_rankings(adapter: AttentionModelBase, batch: Batch, seed: int) -> dict[str, Tensor]:
+def all_rankings(observation: Observation, seed: int) -> dict[str, Tensor]:
     """Every ranking of the units by all of the model's attention, or without it."""
-    sites = adapter.sites()
-    site = sites[0] if len(sites) == 1 else Site(ALL, ALL)
-    observation = adapter.observe(batch)
+    site, _ = whole_attention(observation.model)
     names = [n for n in (*OF_SITE, *OF_GROUP, *OF_TEXT) if is_possible(observation, site, n)]
     return {name: ranking(observation, site, name, seed=seed) for name in names}
 

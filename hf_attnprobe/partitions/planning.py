@@ -39,7 +39,7 @@ from hf_attnprobe.storage.provenance import versions
 
 NOT_IN_A_PLAN = (
     *("token", "trust_remote_code", "allow_pickle"),
-    *("screen", "prune", "shown_texts", "limits"),
+    *("screen", "prune", "shown_texts"),
 )
 """Secrets, what a user must say himself, and what looks at all texts at once."""
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -140,6 +140,11 @@ def _check_options(options: AuditOptions) -> None:
         raise AttnProbeError(
             "expected no --screen in a plan, which would compare all texts; name heads "
             "with --layers and --heads"
+        )
+    if options.limits is not None:
+        raise AttnProbeError(
+            "expected no --limits in a plan, whose workers do not know how many texts there will "
+            "be; leave it out"
         )
     if limits_of(options).given:
         raise AttnProbeError(

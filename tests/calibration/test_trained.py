@@ -163,7 +163,10 @@ def test_a_model_that_cuts_the_words_is_refused_before_it_is_trained(tmp_path):
     [
         ({"trained": True, "decoders": True}, "choose one"),
         ({"pretrained": "model"}, "expected trained beside"),
-        ({"trained": True, "constructs": ["pretrained"]}, "unknown construct pretrained"),
+        (
+            {"trained": True, "constructs": ["pretrained"]},
+            "expected a pretrained model to fine-tune",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused(fields, says):
