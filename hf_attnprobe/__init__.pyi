@@ -29,6 +29,7 @@ from hf_attnprobe.auditing.report import Report as Report
 from hf_attnprobe.auditing.report import read_audit as read_audit
 from hf_attnprobe.auditing.run import audit as audit
 from hf_attnprobe.auditing.run import judge as judge
+from hf_attnprobe.auditing.shares import joined_report as joined_report
 from hf_attnprobe.calibration.options import CalibrationOptions as CalibrationOptions
 from hf_attnprobe.calibration.report import Calibration as Calibration
 from hf_attnprobe.calibration.run import calibrate as calibrate
@@ -77,14 +78,6 @@ from hf_attnprobe.hub.trainer_callback import (
 )
 from hf_attnprobe.options import Options as Options
 from hf_attnprobe.options import option as option
-from hf_attnprobe.partitions.options import WorkOptions as WorkOptions
-from hf_attnprobe.partitions.plan import Plan as Plan
-from hf_attnprobe.partitions.planning import plan_audit as plan_audit
-from hf_attnprobe.partitions.report import job_report as job_report
-from hf_attnprobe.partitions.report import rows_of_job as rows_of_job
-from hf_attnprobe.partitions.work import WorkDone as WorkDone
-from hf_attnprobe.partitions.work import run_partition as run_partition
-from hf_attnprobe.partitions.work import work as work
 from hf_attnprobe.readings import Reading as Reading
 from hf_attnprobe.rendering import render_report as render_report
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions

@@ -491,15 +491,6 @@ def _short(value: float, n_digits: int) -> str:
     return f"−{digits}" if value < 0 and digits.strip(".0") else digits
 
 
-def spots(chart: Chart, k: int) -> list[tuple[float, float]]:
-    """Where the values of the k-th series lie on the axes; of bins their lower edges."""
-    series = chart.series[k]
-    if chart.kind != "dots":
-        return list(zip(series.x, series.y, strict=True))  # type: ignore[arg-type]
-    spots = list(zip(_places(chart)[k], series.y, strict=True))
-    return [(y, x) for x, y in spots] if _is_sideways(chart) else spots
-
-
 def categories(chart: Chart) -> list[str]:
     """Names of all series' places, in the order in which they first occur."""
     return list(dict.fromkeys(str(x) for s in chart.series for x in s.x))

@@ -8,9 +8,8 @@ from typing import Any
 from hf_attnprobe.auditing.comparison import compare_audits
 from hf_attnprobe.auditing.frames import csv_of
 from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.auditing.shares import is_share, joined_report
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.partitions.plan import PLAN
-from hf_attnprobe.partitions.report import job_report
 from hf_attnprobe.retraining.report import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.plan import STATE
@@ -73,6 +72,7 @@ AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE, ".tex")
 RETRAINING = Kind("a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE))
 STUDY = Kind("a study", STATE, read_study_report, (*DOCUMENT, ".tex"))
 DRAWN = (AUDIT, RETRAINING, STUDY)
+SHARES = Kind("shares of an audit", "", joined_report, AUDIT.endings)
 AUDITS = Kind("several audits", "", compare_audits, (*DOCUMENT, *TABLE))
 KINDS = (
     RETRAINING,
@@ -92,7 +92,6 @@ KINDS = (
         "deception.json",
         files={".md": "report.md", ".html": "report.html", ".json": "deception.json"},
     ),
-    Kind("a job", PLAN, job_report, AUDIT.endings),
     AUDIT,
 )
 """In the order in which their marks are looked for."""
@@ -109,7 +108,7 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
     Audits and retrainings are rendered again from their rows and summary.
 
     Args:
-        folder: the output folder of ``audit``, ``plan``, ``retrain``, ``compare``,
+        folder: the output folder of ``audit``, ``retrain``, ``compare``,
             ``deceive`` or ``study``; several folders of audits for a comparison.
         output: a file to write, ending in .html, .md, .json, .csv or .tex; None writes
             nothing and gives Markdown.
@@ -150,7 +149,7 @@ def _kind_and_source(folder: Folders) -> tuple[Kind, Any]:
     if len(folders) == 1:
         return kind_of(folders[0]), folders[0]
     _check_audits(folders)
-    return AUDITS, folders
+    return SHARES if all(map(is_share, folders)) else AUDITS, folders
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:

@@ -19,7 +19,6 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.samples import sample
-from hf_attnprobe.statistics.stopping import stopping_of
 from hf_attnprobe.statistics.summary import (
     BY_ROUNDING,
     at_site,
@@ -104,7 +103,7 @@ def evidence_at(
         published: what the papers call data and model.
     """
     texts = at_site(rows, site).known()
-    everything = Evidence(texts, words=words, stopping=stopping_of(rows))
+    everything = Evidence(texts, words=words)
     predictions = predictions_of(rows)
     groups = tuple(_classes(everything, predictions, classes))
     groups = groups or (Group("all texts", None, everything),)

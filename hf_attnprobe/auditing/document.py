@@ -11,9 +11,8 @@ from hf_attnprobe.auditing.head_tables import (
     HOW_TO_READ,
     METHOD,
     ROLES_TEST,
-    group_section,
     head_roles,
-    head_tables,
+    part_section,
     prune_table,
     prune_title,
     role_table,
@@ -659,16 +658,15 @@ def heads_section(report: AuditResult) -> Section | None:
     if len(rows):
         drawn += group_charts(statistics, rows, words)
         drawn += head_maps(statistics, rows, words)
-    sets, curve = report.provenance.get("head_sets") or [], report.prune
+    curve = report.prune
     return Section(
         "Which heads matter",
         [
             Strong(answer) if answer else None,
             said,
             *drawn,
-            Folded("Tables of groups of heads", group_section(statistics, sets, words)),
+            part_section(statistics),
             Folded("Where heads look, and what they cause", role_table(report)),
-            Folded("Tables of layers and heads", head_tables(statistics, words)),
             Section(
                 "Groups of heads and single heads, all numbers",
                 [

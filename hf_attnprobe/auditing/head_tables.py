@@ -29,17 +29,11 @@ from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of, positi
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
-NOWHERE: Place = (ALL, SET)
-"""Where rankings stand that take no attention; no site is called so."""
 BY_PART = {
     "median_tvd_of": "shuffled: moves by",
     "uniform_tvd_of": "uniform: moves by",
 }
 MOST_PARTS = 20
-REMOVALS = {
-    "comprehensiveness": "without what the ranking puts first",
-    "sufficiency": "on what the ranking puts first alone",
-}
 METHOD = (
     "The heads of a group are edited at once, in the trained model, with a 95% interval "
     "over texts. Output moves by: {measured}. In a layer with a "
@@ -51,26 +45,6 @@ METHOD = (
 
 
 # --- groups ---------------------------------------------------------------------------
-
-
-def group_section(
-    statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words = CLASSES
-) -> list[Block]:
-    """Results that only groups of heads have: parts of a prediction, rankings of the input.
-
-    Args:
-        statistics: of an audit.
-        head_sets: the names of the sets, such as "5.0+5.3", in their order.
-        words: of the kind of prediction.
-    """
-    sections = (
-        part_section(statistics),
-        Section(
-            "Input erased in the order that groups of heads give",
-            _removal_table(statistics, head_sets, words),
-        ),
-    )
-    return [section for section in sections if section]
 
 
 def part_section(statistics: Sequence[Statistic]) -> Section:
@@ -104,8 +78,6 @@ def place_name(place: Place, head_sets: Sequence[str]) -> str:
         return head_name(place)
     if place == EVERYWHERE:
         return "all attention"
-    if place == NOWHERE:
-        return "the text alone"
     if layer == SET:
         return f"heads {head_sets[head]}" if head < len(head_sets) else f"set {head}"
     return f"layer {layer}"
@@ -117,31 +89,6 @@ def order_of(place: Place) -> tuple[int, Place]:
     if min(place) >= 0:
         return 3, place
     return (0 if layer == ALL else 1 if layer >= 0 else 2), place
-
-
-def _removal_table(
-    statistics: Sequence[Statistic], head_sets: Sequence[str], words: Words
-) -> list[Block]:
-    """Groups and their rankings in rows, comprehensiveness and sufficiency in columns.
-
-    A ranking that takes no attention is of the whole text, and stands there once.
-    """
-    values: dict[tuple[Place, str], dict[str, Statistic]] = {}
-    for s in statistics:
-        family, _, ranking = s.statistic.partition("@")
-        place = NOWHERE if ranking in OF_TEXT else (s.layer, s.head)
-        if family in REMOVALS and s.group == ALL_TEXTS and s.n and min(s.layer, s.head) < 0:
-            values.setdefault((place, ranking), {})[family] = s
-
-    def order(key: tuple[Place, str]) -> tuple:
-        return order_of(key[0]), position(f"@{key[1]}")
-
-    rows = [
-        [place_name(place, head_sets), ranking, *map(values[place, ranking].get, REMOVALS)]
-        for place, ranking in sorted(values, key=order)
-    ]
-    titles = [f"{family}: {words.lost} {what}" for family, what in REMOVALS.items()]
-    return [Table(["group", "ranking", *titles], rows), CAUTION] if rows else []
 
 
 # --- every site, and every head ---------------------------------------------------------
@@ -266,56 +213,6 @@ def role_table(report: AuditResult) -> list[Block]:
     ]
     head = ["head", "looks most at", *(role.replace("_", " ") for role in ROLES), "effect"]
     return [Table(head, rows), ROLES_AND_EFFECTS] if rows else []
-
-
-def head_tables(statistics: Sequence[Statistic], words: Words = CLASSES) -> list[Block]:
-    """Tables with layers in rows and heads in columns, for statistics shown nowhere else.
-
-    There is one for each statistic that its test has a title for. A test without titles
-    has one for each of its statistics.
-
-    Args:
-        statistics: of an audit.
-        words: of the kind of prediction.
-    """
-    tables: list[Block] = []
-    for name, title in _titles(statistics).items():
-        heads = {p: s for p, s in at_places(statistics, name).items() if min(p) >= 0}
-        if heads and name not in COLUMNS:
-            sizes = sorted({s.n for s in heads.values()})
-            n = (
-                f"{sizes[0]} texts"
-                if len(sizes) == 1
-                else f"{sizes[0]} to {sizes[-1]} texts a head"
-            )
-            caption = f"{name}: {words.fill(title)}; {n}"
-            tables.append(_grid({p: s.mean for p, s in heads.items()}, caption))
-    return tables
-
-
-def _titles(statistics: Sequence[Statistic]) -> dict[str, str]:
-    """The statistics to print, with their titles, in the order of the tests."""
-    known = {name: test.head_titles for name, test in tests().items()}
-    titles: dict[str, str] = {}
-    for test in dict.fromkeys([*known, *sorted({s.test for s in statistics})]):
-        names = dict.fromkeys(s.statistic for s in statistics if s.test == test)
-        of_test = known.get(test, {})  # none of a test that is no longer installed
-        titles |= {name: title for name, title in of_test.items() if name in names}
-        if not of_test.keys() & names:
-            titles |= {name: name.replace("_", " ") for name in names}
-    return titles
-
-
-def _grid(values: Mapping[Place, float], caption: str) -> Table:
-    """Layers in rows, heads in columns; a dash where a head was not tested."""
-    layers, heads = (sorted({place[k] for place in values}) for k in (0, 1))
-    across = range(heads[-1] + 1)
-
-    def cell(place: Place) -> Cell:
-        return Figures(markdown.number(values[place], digits=2)) if place in values else None
-
-    rows = [[str(k), *(cell((k, head)) for head in across)] for k in layers]
-    return Table(["layer", *(f"head {h}" for h in across)], rows, caption, sortable=False)
 
 
 # --- heads removed one after the other --------------------------------------------------

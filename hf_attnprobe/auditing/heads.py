@@ -12,7 +12,6 @@ from hf_attnprobe import markdown
 from hf_attnprobe.statistics.estimates import ONE_COLUMN, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.stopping import difference, stopping_of, widened
 from hf_attnprobe.statistics.summary import ALL_TEXTS, BY_ROUNDING, Statistic
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -217,25 +216,15 @@ def head_intervals(rows: Rows | pd.DataFrame, statistic: str, less: str = "") ->
     Args:
         rows: of an audit; may be empty.
         statistic: its name.
-        less: another one with the same bounds, which is taken off text by text.
+        less: another one, which is taken off text by text.
     """
-    stopping = stopping_of(rows)
     values = values_by_head(rows, statistic)
-    bounds = None if stopping is None else stopping.bounds(statistic)
     if less:
         values = values - values_by_head(rows, less)
-        bounds = difference(bounds, bounds)
     if values.empty:
         return {}
     values = values.loc[:, values.notna().sum() >= MIN_TEXTS]
-    n_heads = values.shape[1]
-    ends = widened(
-        simultaneous_interval(values.to_numpy(dtype=np.float64)),
-        values,
-        [bounds] * n_heads,
-        stopping,
-        together=n_heads if stopping is None else max(n_heads, stopping.n_heads),
-    )
+    ends = simultaneous_interval(values.to_numpy(dtype=np.float64))
     return {
         (int(layer), int(head)): (low, high)
         for (layer, head), (low, high) in zip(values.columns, ends.T.tolist(), strict=True)

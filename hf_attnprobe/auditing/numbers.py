@@ -39,7 +39,6 @@ from hf_attnprobe.statistics.summary import (
 
 SIGNIFICANT = 0.05  # after correction
 PROPORTIONAL = 0.9  # τ of attention × gradient with the exact margins
-BEST = "smallest set (exact)"
 NEARLY_ALL = 0.9  # of the attention: what is left then is far from any training text
 COMPARED = (
     "Each line compares the same texts. p is two-sided: of means, a sign-flip "
@@ -65,17 +64,15 @@ def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
     return {s.statistic: s for s in statistics if s.group == "all" and s.n}
 
 
-def of_test(test: str, statistics: Sequence[Statistic], rows: Rows) -> list[Block]:
+def of_test(test: str, statistics: Sequence[Statistic]) -> list[Block]:
     """Tables and sentences of a test beyond its single statistics.
 
     Args:
         test: its name.
         statistics: of the test.
-        rows: of the audit.
     """
     if test == "erasure":
-        tables = [flip_table(statistics), *delta_table(rows), fraction_table(statistics, rows)]
-        return [*tables, erasure_sentences(statistics)]
+        return [erasure_sentences(statistics)]
     if test == "input_erasure":
         return [CAUTION]
     if test == "attention_by_tag":
@@ -111,87 +108,6 @@ def tag_table(statistics: Sequence[Statistic]) -> Table:
 
 def _percent(share: float) -> Figures:
     return Figures(f"{share:.1%}")
-
-
-def flip_table(statistics: Sequence[Statistic]) -> Table | None:
-    """How often erasing the top weight and erasing a random one flip the decision.
-
-    As Serrano & Smith 2019, Table 2.
-    """
-    known = named(statistics)
-    names = ("both_flip", "only_top_flips", "only_random_flips", "neither_flips")
-    cells = [known[name] for name in names if name in known]
-    if len(cells) < len(names):
-        return None
-    both, top, random, neither = (Figures(f"{s.mean:.1%} ({round(s.mean * s.n)})") for s in cells)
-    return Table(
-        ["", "a random one flips", "a random one does not"],
-        [["the largest flips", both, top], ["the largest does not", random, neither]],
-        f"Share (number) of {cells[0].n} texts whose decision flips when one weight is erased",
-        sortable=False,
-    )
-
-
-def fraction_table(statistics: Sequence[Statistic], rows: Rows) -> Table | None:
-    """How many tokens are erased before the decision flips, on the same texts.
-
-    As the box plots of Serrano & Smith (2019), but for all rankings on the texts that
-    can be flipped, with never as all.
-    """
-    known = named(statistics)
-    families = ("fraction_to_flip", "minimal_fraction")
-    texts = Texts.among(
-        rows.select(lambda test, name, *_: test == "erasure" and name.partition("@")[0] in families)
-    ).known()
-    names = sorted(texts, key=position)
-    if not names:
-        return None
-    is_exact = "minimal_fraction" in names
-    way = "way_to_best" if is_exact else "way_to_best_tried"
-    table = [_fraction_row(texts, name, known, way) for name in names]
-    head = [
-        "ranking",
-        "share of tokens erased, mean",
-        "median [quartiles]",
-        "never flips",
-        "mean regret (tokens)",
-        "score between random and " + ("smallest set" if is_exact else "best tried"),
-    ]
-    return Table(head, table, _fraction_title(len(texts.known_values(names[0])), is_exact))
-
-
-def _fraction_title(n: int, is_exact: bool) -> str:
-    """States which texts these are, and what the columns mean."""
-    flipped = "some set of tokens" if is_exact else "some of the tried orders"
-    best = "the smallest set" if is_exact else "the best of the tried orders"
-    return (
-        f"Tokens erased in the order of each ranking until the decision flips, over the "
-        f"{n} texts that {flipped} flips. A ranking that never flips a text counts as "
-        "all of its tokens, and the share of such texts stands beside it (random: of "
-        "its draws). The score is the mean over texts of (random − it) / (random − "
-        f"{best}): 0 is no better than random, 1 the best, below 0 worse than random."
-    )
-
-
-def _fraction_row(texts: Texts, name: str, known: Mapping[str, Statistic], way: str) -> list[Cell]:
-    """One ranking; without a name the smallest set, which flips every one of them."""
-    ranking = name.partition("@")[2]
-
-    def mean_of(family: str) -> Cell:
-        s = known.get(f"{family}@{ranking}")
-        return Number(s.mean, digits=2) if s else None
-
-    never = known.get(f"never_flips@{ranking}")
-    values = texts.known_values(name)
-    low, median, high = quantiles(values)
-    return [
-        ranking or BEST,
-        Number(float(values.mean()), digits=2),
-        Number(median, (low, high), digits=2),
-        _percent(never.mean) if never else None,
-        mean_of("regret"),
-        mean_of(way),
-    ]
 
 
 def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
@@ -351,34 +267,6 @@ def _p(value: float) -> str:
 # --- What erasing the largest weight did beside another, by how much larger it was ---------------
 # Pure: rows in, lines out.
 
-TITLE = (
-    "ΔJS by Δα, over texts (as the figure of Serrano & Smith 2019): how much farther the "
-    "output moves without the largest weight than without the other one (nats), by how "
-    "much larger that weight is"
-)
-READING = (
-    "Were weights a ranking by importance, ΔJS would be above 0 and grow with Δα. In the "
-    "paper it is seldom below 0, and near 0 unless Δα is large."
-)
-
-
-def delta_table(rows: Rows) -> list[Block]:
-    """ΔJS in bins of Δα, for an audit of one head."""
-    deltas = Texts.among(rows.named(["delta_js", "delta_attention"])).known()
-    if len(deltas.names) < 2:
-        return []
-    table: list[list[Cell]] = [
-        [
-            texts.name,
-            texts.n,
-            Number(texts.median, texts.quartiles),
-            _percent(texts.negative),
-        ]
-        for texts in js_by_gap(deltas.values("delta_attention"), deltas.values("delta_js"))
-    ]
-    head = ["Δα", "texts", "ΔJS, median [quartiles]", "ΔJS below 0"]
-    return [Table(head, table, TITLE, sortable=False), READING]
-
 
 # --- all statistics ----------------------------------------------------------------------------
 
@@ -393,7 +281,7 @@ def numbers_section(report: AuditResult) -> Section:
     tests_shown = dict.fromkeys(s.test for s in report.statistics)
     several = has_several(report.statistics)
     of_tests = [
-        Section(test, of_test(test, [s for s in report.statistics if s.test == test], report.rows))
+        Section(test, of_test(test, [s for s in report.statistics if s.test == test]))
         for test in tests_shown
         if not several
     ]
@@ -408,7 +296,6 @@ def numbers_section(report: AuditResult) -> Section:
             ),
             Folded("Test by test", of_tests),
             *comparisons(report.comparisons),
-            None if several else by_largest_weight(report),
         ],
         id="numbers",
     )
@@ -538,44 +425,3 @@ def _ours(report: AuditResult, name: str, group: str) -> Statistic | None:
     return find_statistic(report.statistics, name, group=group)
 
 
-BINNED = {
-    "median_tvd": "median Δŷ under shuffling",
-    "epsilon_max_jsd@0.01": "ε-max JSD (ε = .01)",
-}
-"""Statistics shown by the largest attention weight, as in the papers' violin plots."""
-
-
-def by_largest_weight(report: AuditResult) -> Section | None:
-    """Medians by predicted class and largest attention weight, of the one head.
-
-    As the violin plots of Jain & Wallace 2019 (Figure 6), which part the classes too: a
-    mean of both may be a value between two modes that no text has.
-    """
-    texts = Texts.among(report.rows.named(["max_attention", "predicted_class", *BINNED])).known()
-    shown = [name for name in BINNED if name in texts]
-    if "max_attention" not in texts or "predicted_class" not in texts or not shown:
-        return None
-    bins, names = attention_bin(texts.values("max_attention")), bin_names()
-    group = texts.values("predicted_class") * len(names) + bins.codes
-    group[bins.isna()] = np.nan
-    numbers, sizes = np.unique(group[~np.isnan(group)], return_counts=True)
-    medians = [_medians_of(texts.values(name), group, numbers) for name in shown]
-    classes = report.provenance.get("classes", [])
-    table: list[list[Cell]] = []
-    for number, size, *values in zip(numbers, sizes.tolist(), *medians, strict=True):
-        predicted, weight = divmod(int(number), len(names))
-        table.append([_class_name(predicted, classes), names[weight], size, *map(Number, values)])
-    head = ["predicted", "largest weight", "n", *(BINNED[name] for name in shown)]
-    return Section("By largest attention weight", [Table(head, table, sortable=False)])
-
-
-def _medians_of(values: np.ndarray, group: np.ndarray, numbers: np.ndarray) -> list[float]:
-    """The median of each group of texts."""
-    return [quantiles(values[group == number], [0.5])[0] for number in numbers]
-
-
-def _class_name(predicted: int, classes: Sequence[str]) -> str:
-    """By number where it has no name; "all" where no single class is predicted."""
-    if predicted < 0:
-        return "all"
-    return classes[predicted] if predicted < len(classes) else str(predicted)

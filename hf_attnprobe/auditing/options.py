@@ -59,22 +59,6 @@ class AuditOptions(Options):
         at_least=1,
         metavar="N",
     )
-    until: str | None = option(
-        None,
-        "stop at the heads and tests whose intervals are narrow enough, such as "
-        "width=.02: texts come in a fixed random order, and intervals hold whenever one "
-        "stops; go on any time",
-        metavar="width=W",
-        daily=False,
-    )
-    top: int | None = option(
-        None,
-        "test only so many heads, those of the largest effect when zero-ablated, which a "
-        "race over the texts finds; layers are left out",
-        at_least=1,
-        metavar="N",
-        daily=False,
-    )
     time: str | None = option(
         None,
         "stop after this time, such as 90s, 10m or 2h, and report what is known: all "
@@ -180,6 +164,13 @@ class AuditOptions(Options):
     batch_size: int = option(64, "largest number of texts per batch", at_least=1)
     memory_budget: str | int = option(
         "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE", daily=False
+    )
+    share: str | None = option(
+        None,
+        "audit only the texts of one of N shares, for many processes or machines; attnprobe report "
+        "joins their folders",
+        metavar="K/N",
+        daily=False,
     )
     seed: int = option(0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED)
     task: Task | None = option(

@@ -52,7 +52,7 @@ from hf_attnprobe.inference.encoding import Text, Tokenized, has_rationales, sec
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options
-from hf_attnprobe.statistics.samples import sample
+from hf_attnprobe.statistics.samples import places_in, sample
 from hf_attnprobe.storage.asked import WITHOUT_EFFECT, asked_for, named
 
 
@@ -289,6 +289,7 @@ def prepare_audit(
     options: AuditOptions,
     tokenizer: PreTrainedTokenizerBase | None,
     scores: Any = None,
+    share: tuple[int, int] | None = None,
 ) -> PreparedAudit:
     """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`."""
     parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
@@ -311,11 +312,15 @@ def prepare_audit(
     identity = _identity(subject, examples, data, options, choice)
     if options.limits is not None:
         spiked_rows(options.limits, subject.name, identity["model_fingerprint"])
+    own = _limited(examples, data.test_limit)
     if isinstance(data, Answers):
-        limited, reads = _limited(examples, data.test_limit), subject.tokenizer
+        limited, reads = own, subject.tokenizer
         assert not isinstance(reads, ImageReader)  # of a model that generates text
-        examples = answered(limited, data, reads, subject.adapter, given_model(subject))
-    tokenized = encoded(subject, _limited(examples, data.test_limit), options)
+        own = examples = answered(limited, data, reads, subject.adapter, given_model(subject))
+    if share is not None:
+        _check_can_be_shared(data, options)
+        own = own.select(places_in(column_of(own, "example_id"), share))
+    tokenized = encoded(subject, own, options)
     if options.screen is not None:
         check_both_halves(text.example_id for text in tokenized.texts)
     if scores is not None:
@@ -333,6 +338,7 @@ def prepare_audit(
         "text_columns": columns_read(examples),
         "asked_for": audit_asked_for(model, data, asked, options, scores),
         **_architecture(subject.adapter),
+        **({} if share is None else {"share": share}),
     }
     return PreparedAudit(
         **vars(made),
@@ -342,6 +348,15 @@ def prepare_audit(
         tokenized=tokenized,
         besides=besides,
     )
+
+
+def _check_can_be_shared(data: Data, options: AuditOptions) -> None:
+    """Raises AttnProbeError for what looks at all texts at once."""
+    if isinstance(data, Answers) or options.screen or options.time:
+        raise AttnProbeError(
+            "expected no language model and none of --screen, --until, --top and --time with "
+            "--share: they look at all texts"
+        )
 
 
 def _data_for(model: Any, data: Data, options: AuditOptions) -> Data:

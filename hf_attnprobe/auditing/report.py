@@ -13,7 +13,7 @@ from hf_attnprobe.auditing.frames import csv_of, summary_frame, to_latex, wide_f
 from hf_attnprobe.auditing.head_maps import group_charts, head_maps
 from hf_attnprobe.auditing.numbers import JUDGED
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
-from hf_attnprobe.auditing.stopping import valid_statistics
+from hf_attnprobe.auditing.stopping import without_those_not_run
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
@@ -170,7 +170,7 @@ def found_in(
     graded: dict[str, Any] = {"words": words, "shares_draws": shares_draws, "rules": rules}
     return {
         "rows": rows,
-        "statistics": valid_statistics(statistics, rows, classes),
+        "statistics": without_those_not_run(statistics, rows) if MARK in provenance else statistics,
         "comparisons": _compared(rows, JUDGED in provenance, seed),
         "findings": findings(rows, control, classes, seed=seed, **graded),
         "contrasts": contrast(rows, control, classes),

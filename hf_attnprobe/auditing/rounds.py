@@ -1,8 +1,6 @@
 """The work of an audit: rounds of texts over the places still open, until a rule says stop.
 
-Texts come in a fixed random order, what an answer rests on first. A plain audit never stops; one
-with ``--until`` stops where intervals are narrow, one with ``--top`` where the foremost heads are
-singled out. ``--screen`` is an order of places, and time is the clock's: with ``--time`` answers
+Texts come in a fixed random order, what an answer rests on first. With ``--time`` answers
 come before numbers, so all attention gets as many texts as the measured costs allow before any
 layer or head is looked at. ``torch.compile`` is not used: it won 1 to 23% of plain passes on a
 processor and costs 16 to 40 s (``benchmarks/README.md``).
@@ -12,9 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 from accelerate.utils import broadcast_object_list
 
@@ -22,7 +19,6 @@ from hf_attnprobe.attention_model import ALL, SET, AttentionModelBase, Site
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import Choice, crossed, sites_by_test
-from hf_attnprobe.auditing.stopping import Limits
 from hf_attnprobe.auditing.sweep import (
     Part,
     Sweep,
@@ -43,19 +39,10 @@ from hf_attnprobe.inference.batching import by_length
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
-from hf_attnprobe.statistics.estimates import mean_interval, simultaneous_interval
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import random_order
-from hf_attnprobe.statistics.stopping import (
-    Standing,
-    Stopping,
-    standing,
-    watched,
-    widened,
-    without_gaps,
-)
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import (
@@ -71,8 +58,6 @@ from hf_attnprobe.storage.rows import (
 )
 
 
-RUNNERS = (("head_ablation", "zero_tvd"), ("uniform_attention", "uniform_tvd"))
-"""By which heads are raced: the first test that runs, with its statistic."""
 ESTIMATES = ("first_order_uniform", "first_order_zero")
 """Of the screen, which say where to look first."""
 LEFT_OUT = (
@@ -98,7 +83,6 @@ class RowsSoFar:
     Attributes:
         folder: of the rows.
         texts: in the random order.
-        stopping: how many texts there are, and the seed of their order.
         run_missing: does the work.
         name: of the run, for the clock.
         done: ids of texts with rows, by test, layer and head.
@@ -106,7 +90,6 @@ class RowsSoFar:
 
     folder: Path
     texts: Sequence[Text]
-    stopping: Stopping
     run_missing: Run
     name: str = "audit"
     done: dict[Place, set[int]] = field(init=False)
@@ -135,13 +118,6 @@ class RowsSoFar:
                 self.done.setdefault(place, set()).update(ids)
             self._parts.add(rows)
 
-    def rows(self, test: str) -> Rows:
-        """Of a test the rows that decisions are made on, without gaps in the order."""
-        self.look()
-        rows = self._parts.rows().select(lambda name, *_: name == test)
-        kept = {*ESTIMATES, *watched({column[1] for column in rows.columns}, self.stopping)}
-        return without_gaps(rows.named(kept), [text.example_id for text in self.texts])
-
     def ids(self, test: str, site: Site) -> set[int]:
         """Of the texts that a test has been run on at a site."""
         return self.done.get((test, site.layer, site.head), set())
@@ -164,19 +140,12 @@ class RowsSoFar:
         return [text for text in self.texts if text.example_id in ids]
 
 
-def rows_so_far(sweep: Sweep, n_heads: int, *, tell: bool = False) -> RowsSoFar:
+def rows_so_far(sweep: Sweep, *, tell: bool = False) -> RowsSoFar:
     """What is on disk already, at the start.
 
     Args:
-        n_heads: single heads that the audit may look at.
         tell: whether a first round tells how long all will take.
     """
-    stopping = Stopping(
-        n_texts=len(sweep.texts),
-        seed=sweep.seed,
-        n_heads=n_heads,
-        is_number=sweep.adapter.prediction.is_number,
-    )
     by_id = {text.example_id: text for text in sweep.texts}
     order = random_order(by_id, sweep.seed)
 
@@ -184,161 +153,10 @@ def rows_so_far(sweep: Sweep, n_heads: int, *, tell: bool = False) -> RowsSoFar:
         run_missing(replace(sweep, texts=texts), where, done, tell=tell)
 
     texts = [by_id[k] for k in order]
-    return RowsSoFar(sweep.folder, texts, stopping, work, sweep.name)
+    return RowsSoFar(sweep.folder, texts, work, sweep.name)
 
 
 # --- rounds, and the rules that end them ------------------------------------------------
-
-
-FIRST_ROUND = 32
-GROWTH = 0.5  # a round has half as many texts as all before it
-
-
-def in_rounds(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-    """The texts cut into rounds that grow.
-
-    >>> [len(texts) for texts in in_rounds(range(200))]
-    [32, 32, 32, 48, 56]
-    """
-    start = 0
-    while start < len(texts):
-        size = max(FIRST_ROUND, int(start * GROWTH))
-        yield texts[start : start + size]
-        start += size
-
-
-class Stop(Protocol):
-    """When no more texts are needed, and where."""
-
-    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
-        """The texts in portions, after each of which one looks."""
-
-    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
-        """The tests and sites that need more texts."""
-
-
-class Never:
-    """All texts everywhere, in one round."""
-
-    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
-        """All at once."""
-        return [texts]
-
-    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
-        """All of them."""
-        return where
-
-
-@dataclass(frozen=True)
-class Width:
-    """Until every interval of what the verdict rests on is at most so wide."""
-
-    width: float
-
-    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
-        """Rounds that grow."""
-        return in_rounds(texts)
-
-    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
-        """The tests and sites with an interval that is wider, or not known yet."""
-        so_far.look()
-        known = {text.example_id for text in so_far.texts}
-        left: dict[str, Sequence[Site]] = {}
-        for test, sites in where.items():
-            unfinished = [site for site in sites if not known <= so_far.ids(test, site)]
-            narrow = self._narrow(so_far, test) if unfinished else set()
-            wide = [site for site in unfinished if site[:2] not in narrow]
-            if wide:
-                left[test] = wide
-        return left
-
-    def _narrow(self, so_far: RowsSoFar, test: str) -> set[tuple[int, int]]:
-        """Where all intervals of a test are narrow enough: layers and heads."""
-        rows = so_far.rows(test)
-        if not len(rows) or test == "screen":
-            return set()
-        widest: dict[tuple[int, int], float] = {}
-        for name in sorted({column[1] for column in rows.columns}):
-            for place, found in interval_widths(rows, name, so_far).items():
-                widest[place] = max(widest.get(place, 0.0), found)
-        return {place for place, found in widest.items() if found <= self.width}
-
-
-def interval_widths(rows: Rows, statistic: str, so_far: RowsSoFar) -> dict[tuple[int, int], float]:
-    """How wide the intervals of a statistic are as a report gives them, by site.
-
-    Those of single heads are simultaneous. Infinite below ``MIN_TEXTS`` texts.
-    """
-    wide = rows.named([statistic]).measured().wide().droplevel(["test", "statistic"], axis=1)
-    single = np.array([min(place) >= 0 for place in wide.columns])
-    found: dict[tuple[int, int], float] = {}
-    for these, is_single in ((single, True), (~single, False)):
-        values = wide.loc[:, these]
-        if not values.shape[1]:
-            continue
-        table = values.to_numpy(dtype=np.float64)
-        made = simultaneous_interval if is_single else mean_interval
-        ends = widened(
-            made(table),
-            values,
-            [so_far.stopping.bounds(statistic)] * values.shape[1],
-            so_far.stopping,
-            together=so_far.stopping.n_heads if is_single else 1,
-        )
-        enough = (~np.isnan(table)).sum(0) >= MIN_TEXTS
-        sizes = np.where(enough, ends[1] - ends[0], np.inf)
-        found |= dict(zip(map(tuple, values.columns), sizes.tolist(), strict=True))
-    return found
-
-
-@dataclass(frozen=True)
-class Foremost:
-    """Until the heads with the largest effects are singled out.
-
-    Attributes:
-        n_first: how many are looked for.
-        statistic: of the test that races, by which heads are ranked.
-        heads: all of them.
-    """
-
-    n_first: int
-    statistic: str
-    heads: Sequence[Site]
-
-    def rounds(self, texts: Sequence[Text]) -> Iterable[Sequence[Text]]:
-        """Rounds that grow."""
-        return in_rounds(texts)
-
-    def still_open(self, so_far: RowsSoFar, where: Where) -> Where:
-        """The test that races, at the heads that are not decided."""
-        (test,) = where
-        is_open = self.standing(so_far, test).undecided
-        left = [head for head, needed in zip(self.heads, is_open, strict=True) if needed]
-        return {test: left} if left else {}
-
-    def standing(self, so_far: RowsSoFar, test: str) -> Standing:
-        """The state of the race."""
-        rows = so_far.rows(test)
-        values = np.full((0, len(self.heads)), np.nan)
-        if len(rows):  # in the random order
-            wide = rows.of_heads(self.statistic)
-            order = [text.example_id for text in so_far.texts]
-            places = pd.MultiIndex.from_tuples([head[:2] for head in self.heads])
-            values = wide.reindex(index=order, columns=places).to_numpy(dtype=np.float64)
-        bounds = so_far.stopping.bounds(self.statistic)
-        assert bounds is not None  # who starts a race has asked
-        return standing(values, self.n_first, so_far.stopping.n_texts, bounds=bounds)
-
-
-def run_rounds(
-    so_far: RowsSoFar, texts: Sequence[Text], where: Where, stop: Stop, clock: Clock
-) -> None:
-    """Rounds of texts over the places still open, while there is time."""
-    for some in stop.rounds(texts):
-        where = stop.still_open(so_far, where)
-        if not where or so_far.agreed(clock.left <= 0):
-            return
-        so_far.run(some, where)
 
 
 # --- within a time ----------------------------------------------------------------------
@@ -397,13 +215,11 @@ class Timetable:
         so_far: of the model.
         controls: the rows of each draw of a control, and what runs on it, on the same texts.
         batch_size: largest number of texts in a portion.
-        stop: where there is enough before the time is up.
     """
 
     so_far: RowsSoFar
     clock: Clock
     batch_size: int
-    stop: Stop = field(default_factory=Never)
     controls: Sequence[tuple[RowsSoFar, Where]] = ()
 
     def run(self, stages: Iterable[Stage]) -> None:
@@ -423,17 +239,16 @@ class Timetable:
             if sites and not self.so_far.agreed(self.clock.knows(test)):
                 self._try(test, sites, end)
         for goal in stage.goals(len(self.so_far.texts)):
-            where = self.stop.still_open(self.so_far, stage.where)
-            for test in self._cheap_first(where, goal):
+            for test in self._cheap_first(stage.where, goal):
                 for n in sorted({goal, min(goal, MIN_TEXTS)}, reverse=True):
-                    if self._fits(test, where[test], self._lacking(test, where[test], n), end):
-                        self._bring(test, where[test], n, end)
+                    sites = stage.where[test]
+                    if self._fits(test, sites, self._lacking(test, sites, n), end):
+                        self._bring(test, sites, n, end)
                         break
         if stage.first is None:  # with the rest of the time what does not fit as a whole
-            where = self.stop.still_open(self.so_far, stage.where)
             n_texts = len(self.so_far.texts)
-            for test in self._cheap_first(where, n_texts):
-                self._bring(test, where[test], n_texts, end)
+            for test in self._cheap_first(stage.where, n_texts):
+                self._bring(test, stage.where[test], n_texts, end)
 
     def _runs(self, test: str, sites: Sequence[Site]) -> list[tuple[RowsSoFar, Where]]:
         """Who runs a test where: the model, and a control where a verdict reads it there."""
@@ -527,7 +342,7 @@ def stages(
         yield Stage(where(single, whole), FOR_ALL, first=ENOUGH)
     if heads and "screen" in sweep.options:
         yield Stage(sites_by_test(["screen"], sweep.adapter, heads), FOR_SCREEN)
-    ranked = by_promise(so_far.rows("screen"), heads)
+    ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
     foremost = ranked[:AT_ONCE]
     if layers:
         yield Stage(where([], layers), FOR_LAYERS, first=MIN_TEXTS)
@@ -577,11 +392,11 @@ def run_tests(
     sweep: Sweep,
     choice: Choice,
     options: AuditOptions,
-    limits: Limits,
+    limit: float | None,
     controls: Sequence[AttentionModelBase],
     kind: str,
 ) -> Outcome:
-    """Runs the tests of an audit until the limits let it stop.
+    """Runs the tests of an audit within its time.
 
     With ``screen`` only at the heads with the largest estimates: they are chosen for one half of
     the texts by the estimates on the other half. Groups of heads are tested whatever it says.
@@ -592,62 +407,29 @@ def run_tests(
     """
     names, groups = [*sweep.options], [*choice.groups]
     heads = choice.sites if options.single_heads else []
-    so_far = rows_so_far(sweep, max(len(choice.sites), 1), tell=not limits.given)
-    clock, facts = sweep.clock, {}
-    stop: Stop = Never() if limits.width is None else Width(limits.width)
+    so_far, clock = rows_so_far(sweep, tell=limit is None), sweep.clock
     everything = sites_by_test(names, sweep.adapter, heads, groups)
     was_seen = (sweep.folder.parent / SUMMARY).is_file()
-    if limits.given and limits.seconds is None:
-        so_far.run(so_far.texts, {})  # accuracy and classes of all texts
-    if limits.n_first is not None and limits.n_first < len(heads):
-        test, statistic = runner_of(sweep)
-        race = Foremost(limits.n_first, statistic, heads)
-        run_rounds(so_far, so_far.texts, {test: heads}, race, clock)
-        found = race.standing(so_far, test)
-        facts["race"] = race_facts(found, heads, (test, statistic), so_far)
-        groups = [g for g in groups if g.layer in (ALL, SET)]
-        heads = [heads[k] for k in sorted(found.first())]
     parts: Sequence[Part] = [(so_far.texts, heads)]
     if options.screen is not None:
         so_far.run(so_far.texts, sites_by_test(["screen"], sweep.adapter, heads))
         estimates = rows_in(sweep.folder, "screen")
         parts = crossed(sweep.texts, estimates, heads, options.screen)
         names.remove("screen")
-    if limits.seconds is not None:
+    if limit is not None:
         with _beside_in_haste(sweep, controls, kind, groups) as others:
-            timetable = Timetable(so_far, clock, sweep.batch_size, stop, others)
+            timetable = Timetable(so_far, clock, sweep.batch_size, others)
             timetable.run(stages(sweep, so_far, heads, groups))
-        _check_begun(so_far, limits.seconds)
-    else:
-        for texts, sites in parts:
-            where = sites_by_test(names, sweep.adapter, sites, groups)
-            run_rounds(so_far, texts, where, stop, clock)
-    if limits.given:
+        _check_begun(so_far, limit)
         so_far.look()
         where = sites_by_test(names, sweep.adapter, heads, groups)
-        parts = [(so_far.tested(where), heads)]
-        facts |= work_facts(so_far, limits, everything, sweep.options, was_seen=was_seen)
-    return Outcome(parts, groups, facts)
-
-
-def runner_of(sweep: Sweep) -> tuple[str, str]:
-    """The test, and its statistic, by which heads are raced.
-
-    Raises:
-        AttnProbeError: no such test runs, or changes of the output have no bound.
-    """
-    if sweep.adapter.prediction.is_number:
-        raise AttnProbeError(
-            "expected a model of classes for --top, changes of a predicted number have "
-            "no bound to race by; use --screen"
+        facts = work_facts(
+            so_far, limit, everything, sweep.options, seed=sweep.seed, was_seen=was_seen
         )
-    for test, statistic in RUNNERS:
-        if test in sweep.options:
-            return test, statistic
-    raise AttnProbeError(
-        f"expected {' or '.join(test for test, _ in RUNNERS)} among the tests to race "
-        f"the heads by, got {', '.join(sweep.options)}; add one with --tests"
-    )
+        return Outcome([(so_far.tested(where), heads)], groups, facts)
+    for texts, sites in parts:
+        so_far.run(texts, sites_by_test(names, sweep.adapter, sites, groups))
+    return Outcome(parts, groups)
 
 
 def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
@@ -672,10 +454,11 @@ def _as_in_haste(chosen: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
 
 def work_facts(
     so_far: RowsSoFar,
-    limits: Limits,
+    limit: float,
     everything: Where,
     options: Mapping[str, Options],
     *,
+    seed: int,
     was_seen: bool,
 ) -> dict[str, Any]:
     """How much was done of what a full audit does, and what was to stop it.
@@ -685,39 +468,15 @@ def work_facts(
         was_seen: whether somebody saw a report of this folder before.
     """
     n_full = sum(len(sites) for sites in everything.values()) * len(so_far.texts)
-    in_time = limits.seconds is not None
-    looked = was_seen or limits != Limits(seconds=limits.seconds)
     return {
-        "limits": {k: v for k, v in asdict(limits).items() if v is not None},
+        "limits": {"seconds": limit},
         "runs_done": so_far.n_done(everything),
         "runs_of_full_audit": n_full,
-        "left_out": list(LEFT_OUT) if in_time else [],
-        "in_haste": _as_in_haste(options) if in_time else {},
-        "order": asdict(replace(so_far.stopping, looked=looked)),
-    }
-
-
-def race_facts(
-    found: Standing, heads: Sequence[Site], runner: tuple[str, str], so_far: RowsSoFar
-) -> dict[str, Any]:
-    """Who came in first, who is decided, and on how many texts."""
-    test, statistic = runner
-    sizes = [len(so_far.ids(test, site)) for site in heads]
-    first = found.first()
-    low, high = found.bands
-
-    def names(which: Sequence[int]) -> list[str]:
-        return [f"{heads[k].layer}.{heads[k].head}" for k in which]
-
-    return {
-        "statistic": statistic,
-        "n_heads": len(heads),
-        "first": names(first),
-        "surely_first": names([k for k in first if found.inside[k]]),
-        "undecided": names([k for k in range(len(heads)) if found.undecided[k]]),
-        "means": [float(found.means[k]) for k in first],
-        "intervals": [[float(low[k]), float(high[k])] for k in first],
-        "texts": [min(sizes, default=0), max(sizes, default=0)],
+        "left_out": list(LEFT_OUT),
+        "in_haste": _as_in_haste(options),
+        "n_texts": len(so_far.texts),
+        "seed": seed,
+        "looked": was_seen,
     }
 
 
@@ -764,7 +523,7 @@ def repeat_on_control(
         later = [step for turn in turns[k + 1 :] for step in steps_of(_left_of(turn), turn[0].name)]
         other = replace(other, later=later)
         with claimed_control(other, kind):
-            so_far = rows_so_far(other, n_heads=1)
+            so_far = rows_so_far(other)
             for texts, where in work:
                 so_far.run(texts, where)
 
@@ -811,7 +570,5 @@ def _beside_in_haste(
             other = beside(sweep, control, draw)
             other = replace(other, options=read_by_verdict(other.options))
             claims.enter_context(claimed_control(other, kind))
-            found.append(
-                (rows_so_far(other, n_heads=1), of_verdict(other.adapter, other.options, groups))
-            )
+            found.append((rows_so_far(other), of_verdict(other.adapter, other.options, groups)))
         yield found

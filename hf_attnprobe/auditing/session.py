@@ -30,8 +30,9 @@ from hf_attnprobe.auditing.recomputed import (
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.rounds import repeat_on_control, run_tests, work_of
+from hf_attnprobe.auditing.shares import folder_of, share_of
 from hf_attnprobe.auditing.stopping import (
-    limits_of,
+    limit_of,
     stopping_notes,
     without_extras,
 )
@@ -77,24 +78,27 @@ def run_audit(
     scores: Any = None,
 ) -> Report:
     """One audit from its texts to its report; as :func:`hf_attnprobe.audit` and ``judge``."""
-    limits = limits_of(options)
-    clock = Clock(progress and process_state().is_main_process, limits.seconds)
-    job = prepare_audit(model, dataset, tests, options, tokenizer, scores)
+    limit = limit_of(options)
+    clock = Clock(progress and process_state().is_main_process, limit)
+    share = share_of(options)
+    job = prepare_audit(model, dataset, tests, options, tokenizer, scores, share)
+    if share is not None and output_dir is not None:
+        output_dir = folder_of(output_dir, share)
     subject, choice, state = job.subject, job.choice, process_state()
     options = replace(options, single_heads=job.options.single_heads)
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
         folder, controls = sweep.folder.parent, subject.controls
-        if clock.shown and controls and not limits.given:
+        if clock.shown and controls and limit is None:
             turns = work_of(sweep, choice, options, controls)[1:]
             sweep = replace(
                 sweep, later=[step for turn in turns for step in steps_of(turn[1], turn[0].name)]
             )
-        outcome = run_tests(sweep, choice, options, limits, controls, job.control)
+        outcome = run_tests(sweep, choice, options, limit, controls, job.control)
         check_kept(sweep, N_AFTER, NOT_ALONE)
         others: list[Rows] = []
         if controls:
-            if limits.seconds is None:
+            if limit is None:
                 repeat_on_control(sweep, controls, outcome, job.control)
             draws = (audited_rows(sweep, draw) for draw in read_draws(folder))
             others = [draw for draw in draws if len(draw)]
@@ -105,7 +109,8 @@ def run_audit(
         which = _attention_meant(sweep, choice.groups, first_token)
         besides = {**besides, **({"attention": which} if which else {})}
         provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
-        shown = options if limits.seconds is None else without_extras(options)
+        is_short = limit is not None or share is not None
+        shown = without_extras(options) if is_short else options
         rows = rows_of(sweep, outcome.facts or None)
         report = report_of(job, sweep, rows, provenance, others, shown)
         if output_dir is not None and state.is_main_process:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from hf_attnprobe.auditing.options import AuditOptions, Weights, options_of_tests
-from hf_attnprobe.calibration.options import CalibrationOptions, SpikeOptions
+from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.checkpoint_comparison import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
@@ -37,7 +37,6 @@ from hf_attnprobe.demonstration import (
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
 from hf_attnprobe.options import check_path, from_flat
-from hf_attnprobe.partitions.options import WorkOptions
 from hf_attnprobe.progress import say
 from hf_attnprobe.retraining.options import KINDS as RETRAININGS
 from hf_attnprobe.retraining.options import RetrainOptions
@@ -163,7 +162,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help="output folder of a verb; several audits are compared",
+        help="output folder of a verb; several audits are compared, shares of one joined",
     )
     parser.add_argument(
         "--output",
@@ -482,60 +481,6 @@ def _scores(metrics: dict[str, float], form: str) -> list[str]:
     return [form.format(name.replace("_", " "), metrics[name]) for name in metrics]
 
 
-# --- plan and work: an audit cut into partitions, for many processes and machines ----------------
-
-
-def add_plan(parser: CommandParser) -> None:
-    """Flags of plan: those of audit, and the job's."""
-    add_help_all(parser)
-    add_audited(parser)
-    parser.add_argument(
-        "--output-dir",
-        required=True,
-        metavar="JOB",
-        help="folder of the job, or a URL that fsspec knows, such as s3://bucket/job",
-    )
-    parser.add_argument(
-        "--partitions",
-        type=int,
-        default=64,
-        metavar="N",
-        help="parts of the job, eight or more for each worker (default: 64)",
-    )
-
-
-def add_work(parser: argparse.ArgumentParser) -> None:
-    """Flags of work."""
-    parser.add_argument("job", metavar="JOB", help="folder or URL of attnprobe plan")
-    add_options(parser, WorkOptions)
-
-
-def run_plan(arguments: dict[str, Any]) -> None:
-    """Plans an audit and says how to work on it."""
-    data, options = from_flat(arguments, Data), from_flat(arguments, AuditOptions)
-
-    from hf_attnprobe.partitions.planning import plan_audit
-
-    plan = plan_audit(
-        arguments["model"],
-        data,
-        asked(arguments, options_of_tests),
-        options=options,
-        output_dir=arguments["output_dir"],
-        partitions=arguments["partitions"],
-    )
-    job = arguments["output_dir"]
-    show(f"job {plan.name[:16]}: {plan.n_texts} texts in {plan.n_partitions} partitions")
-    show(f"attnprobe work {job}  # as many of these as you like, anywhere")
-
-
-def run_work(arguments: dict[str, Any]) -> None:
-    """Works on a job until nothing of it is left."""
-    from hf_attnprobe.partitions.work import work
-
-    show(work(arguments["job"], options=from_flat(arguments, WorkOptions)))
-
-
 # --- study: many steps, one report ---------------------------------------------------------------
 
 
@@ -543,7 +488,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
     """Flags of study."""
     parser.add_argument(
         "file",
-        help="a YAML file; or a study of the package: encoders, room, transfer, "
+        help="a Python file with a function study(steps), which is run; or a study of the package: encoders, room, transfer, "
         "which-tasks; or the tables of a paper: jain-wallace, mohankumar, "
         "serrano-smith, tutek-snajder, wiegreffe-pinter",
     )
@@ -559,12 +504,9 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 def run_study(arguments: dict[str, Any]) -> None:
     """Runs a study file, or the rest of it, and prints the report."""
     from hf_attnprobe.plain_data import plain
-    from hf_attnprobe.studies.file import read_study
 
     folder = Path(arguments["output_dir"])
     options = from_flat(arguments, StudyOptions)
-    read_study(arguments["file"], options)  # refused before what runs it is imported
-
     from hf_attnprobe.studies.run import study
 
     report = study(arguments["file"], output_dir=folder, options=options)
@@ -574,50 +516,27 @@ def run_study(arguments: dict[str, Any]) -> None:
         show(f"{report}\n\nfull report in {folder / 'report.md'}")
 
 
-# --- calibrate: how often the verdict is wrong where the truth is known --------------------------
+# --- spike: what the tests see of an effect of known size ----------------------------------------
 
 
-def add_calibrate(parser: CommandParser) -> None:
-    """Flags of calibrate."""
-    add_help_all(parser)
-    parser.add_argument(
-        "--output-dir",
-        help="folder for calibration.json, its page (html, md) and the answers of each model",
-    )
-    add_options(parser, CalibrationOptions)
-    add_json(parser)
-    own = parser.add_argument_group("an effect of known size in a model of yours")
-    own.add_argument("--spike-in", action="store_true", help="plant one, and ask what sees it")
-    own.add_argument("--model", help="folder or Hub id of the model")
-    own.add_argument("--dataset", help="its texts: a name, a Hub id, a folder or a file")
-    add_options(own, SpikeOptions, leave_out=["seed"])
-    add_options(own, Data, leave_out=["dataset", "train_limit"])
+def add_spike(parser: argparse.ArgumentParser) -> None:
+    """Flags of spike."""
+    parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
+    parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
+    add_options(parser, SpikeOptions)
+    add_options(parser, Data, leave_out=["train_limit"])
     add_answers(parser)
+    add_json(parser)
 
 
-def run_calibrate(arguments: dict[str, Any]) -> None:
-    """Calibrates the verdict, or what tests see of a spike, and prints the tables."""
-    from hf_attnprobe.calibration.report import to_json
-    from hf_attnprobe.calibration.run import calibrate
+def run_spike(arguments: dict[str, Any]) -> None:
+    """Plants an effect of known size in copies of a model and prints what sees it."""
     from hf_attnprobe.calibration.spike_in import spike_in
 
-    given = [name for name in ("model", "dataset") if arguments[name] is not None]
-    if arguments["spike_in"] != (len(given) == 2) or (given and not arguments["spike_in"]):
-        raise AttnProbeError(
-            "expected --spike-in with --model and --dataset, or none of them, got "
-            f"{', '.join(given) or 'neither'}{' and --spike-in' * arguments['spike_in']}"
-        )
-    folder, as_json = arguments["output_dir"], arguments["json"]
-    others = [name for name in ("decoders", "trained") if arguments[name]]
-    if arguments["spike_in"] and others:
-        raise AttnProbeError(f"expected --spike-in or --{others[0]}, got both; choose one")
-    if arguments["spike_in"]:
-        planted = from_flat(arguments, SpikeOptions)
-        seen = spike_in(arguments["model"], data_of(arguments), folder, options=planted)
-        show(seen.to_json() if as_json else str(seen))
-        return
-    found = calibrate(folder, options=from_flat(arguments, CalibrationOptions))
-    show(json.dumps(to_json(found)) if as_json else str(found))
+    planted = from_flat(arguments, SpikeOptions)
+    folder = arguments["output_dir"]
+    seen = spike_in(arguments["model"], data_of(arguments), folder, options=planted)
+    show(seen.to_json() if arguments["json"] else str(seen))
 
 
 # --- card: what a checkpoint's README says, and its way to the Hub -------------------------------
@@ -715,14 +634,12 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "train": run_train,
     "audit": run_audit,
     "judge": run_judge,
-    "plan": run_plan,
-    "work": run_work,
     "retrain": run_retrain,
     "study": run_study,
     "compare": run_compare,
     "survive": run_survive,
     "deceive": run_deceive,
-    "calibrate": run_calibrate,
+    "spike": run_spike,
     "report": run_report,
     "card": run_card,
     "datasets": run_datasets,
@@ -756,8 +673,6 @@ def build_parser() -> CommandParser:
     add_train(add("train", "train an attention classifier"))
     add_audit(add("audit", "run faithfulness tests on a model"))
     add_judge(add("judge", "run tests of rankings on scores that somebody gave the tokens"))
-    add_plan(add("plan", "cut an audit into partitions, for many processes and machines"))
-    add_work(add("work", "compute partitions of a plan until none is left"))
     add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
     add_study(add("study", "run a study file or a paper's tables, with one report"))
     add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
@@ -765,7 +680,7 @@ def build_parser() -> CommandParser:
         add("survive", "ask whether rounding or other changes of a model change the answer")
     )
     add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
-    add_calibrate(add("calibrate", "count the verdict's wrong answers where the truth is known"))
+    add_spike(add("spike", "ask what the tests see of an effect of known size in a model"))
     add_report(add("report", "render the report of an audit"))
     add_card(add("card", "write a checkpoint's model card, and publish both on the Hub"))
     add_datasets(add("datasets", "list the data sets that have a name, and what to bring"))

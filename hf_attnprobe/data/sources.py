@@ -1,26 +1,17 @@
 """Where data sets come from: names, folders, single files, the Hub, memory."""
 
+import csv
 import difflib
 import errno
 import math
 import os
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hf_attnprobe.data.layouts import (
-    Contents,
-    check_fields,
-    read_babi,
-    read_cnn,
-    read_eraser,
-    read_mimic,
-    read_nli,
-    read_tables,
-)
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_name, check_path
@@ -47,14 +38,8 @@ LARGEST_ID = 2**63 - 1
 DATA_FILES = (".parquet", ".csv", ".json", ".jsonl", ".tsv", ".arrow")
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """The system's numbers of a full disk, a full share of one, one that is only read."""
-LAYOUTS = {
-    "babi": read_babi,
-    "cnn": read_cnn,
-    "eraser": read_eraser,
-    "mimic": read_mimic,
-    "nli": read_nli,
-    "tables": read_tables,
-}
+LONGEST_FIELD = 2**31 - 1
+"""Characters of a cell, in place of the few that Python's csv takes."""
 
 
 def recipe_of(dataset: Any, **given: Any) -> Recipe:
@@ -153,10 +138,6 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     path = Path(recipe.hub_id)
     markers = ("dataset_dict.json", "state.json")
     is_saved = any((path / name).is_file() for name in markers)
-    if recipe.layout is not None and path.is_dir():
-        splits = _read(recipe.layout, recipe.name, path, _state_of(path))
-        if splits is not None:
-            return dict(splits)
     _check_there(path, recipe)
     try:
         if is_file(path):
@@ -174,18 +155,6 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     if path.is_dir():
         _check_columns(splits, recipe)
     return splits
-
-
-@lru_cache(maxsize=1)  # train, validation and test are asked for one after the other
-def _read(
-    layout: str, name: str, folder: Path, state: int
-) -> "Mapping[str, datasets.Dataset] | None":
-    """Splits of a folder in its authors' layout; None for another layout.
-
-    ``state`` changes where the files do.
-    """
-    contents = LAYOUTS[layout](folder, name)
-    return None if contents is None else _to_tables(contents)
 
 
 def _load_dataset(name: str, config: str | None) -> Any:
@@ -258,26 +227,6 @@ def _in_short(reason: Exception) -> str:
 # --- folders ------------------------------------------------------------------------------------
 
 
-def _state_of(folder: Path) -> int:
-    """A number that changes with the names, times or sizes of the files below a folder."""
-    found = []
-    for path in folder.rglob("*"):
-        seen = path.stat()
-        found.append((str(path), seen.st_mtime_ns, seen.st_size))
-    return hash(tuple(sorted(found)))
-
-
-def _to_tables(contents: Contents) -> "dict[str, datasets.Dataset]":
-    """Splits with the types of their columns."""
-    import datasets
-
-    splits = {name: datasets.Dataset.from_list(rows) for name, rows in contents.splits.items()}
-    if contents.classes is None:
-        return splits
-    label = datasets.ClassLabel(names=list(contents.classes))
-    return {name: examples.cast_column("label", label) for name, examples in splits.items()}
-
-
 def _check_there(path: Path, recipe: Recipe) -> None:
     """Raises AttnProbeError if the files to bring are missing."""
     if not recipe.name or path.is_file():
@@ -288,7 +237,7 @@ def _check_there(path: Path, recipe: Recipe) -> None:
             f"`attnprobe datasets {recipe.name}` says what to bring, and "
             f"{recipe.name}=FOLDER as the data set says where it is"
         )
-    if recipe.layout is None or not path.is_dir():
+    if not path.is_dir():
         return
     names = sorted(file.name for file in path.iterdir())
     inside = [file.name for file in path.glob("*/*")]
@@ -484,3 +433,51 @@ def _is_number(value: Any) -> bool:
 
 def _is_there(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -> None:
+    """Checks that every row of a table has as many fields as its header has names.
+
+    pandas takes what the first row has too many for an index, by which all columns are
+    another's, and fills up rows that have too few.
+
+    Raises:
+        AttnProbeError: a row has more or fewer, or a name is there twice.
+    """
+    before = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        # what is no UTF-8 is said by whoever reads the table
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            lines = csv.reader(file, delimiter=separator, quoting=quoting)
+            rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
+            header = [name.strip() for name in next(rows, [])]
+            for number, row in enumerate(rows):
+                if len(row) != len(header):
+                    raise AttnProbeError(
+                        f"{path}, row {number} (line {lines.line_num}): expected "
+                        f"{len(header)} fields as in the header, got {len(row)}; give one "
+                        f"per column, texts that hold {separator!r} in double quotes"
+                    )
+    finally:
+        csv.field_size_limit(before)
+    named = list(filter(None, header))
+    if len(set(named)) < len(named):
+        raise AttnProbeError(
+            f"{path}: expected a header of different names, got {', '.join(header)}; rename one"
+        )
+
+
+def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
+    """Indices of a share of every class; a seed always gives the same ones.
+
+    >>> sorted(hold_out(["a", "a", "b", "b"], 0.5, seed=0))
+    [1, 3]
+    """
+    places: dict[Any, list[int]] = {}
+    for place, label in enumerate(labels):
+        places.setdefault(label, []).append(place)
+    draw = random.Random(seed)
+    held_out: set[int] = set()
+    for label in sorted(places):
+        held_out.update(draw.sample(places[label], round(share * len(places[label]))))
+    return held_out

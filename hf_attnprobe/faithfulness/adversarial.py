@@ -75,13 +75,6 @@ READINGS: TestReadings = {
         "whatever the output, the farthest attention lies at a divergence of {mean:.2f}"
     ),
 }
-HEAD_TITLES = {
-    "epsilon_max_jsd@0.05": (
-        "how far the attention can at least be moved with the output within .05 (JSD, of "
-        "at most `largest_jsd`)"
-    ),
-    "share_of_largest@0.01": ("the same with the output within .01, as a share of `largest_jsd`"),
-}
 
 
 def _check_method(observation: Observation, options: Adversarial) -> None:
@@ -98,7 +91,6 @@ def _check_method(observation: Observation, options: Adversarial) -> None:
 @register_test(
     readings=READINGS,
     does="searches other attention that keeps the output",
-    head_titles=HEAD_TITLES,
     needs=((LinearReadout, Differentiable),),
     groups=True,
     check=lambda preview, options: _check_method(preview.shortest, options),

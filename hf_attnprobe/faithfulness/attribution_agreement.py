@@ -67,11 +67,6 @@ READINGS = {
         "should add up to"
     ),
 }
-HEAD_TITLES = {
-    "attention_gradient_pearson": "correlation of attention with |gradient × input|",
-    "attention_integrated_pearson": ("correlation of attention with |integrated gradients|"),
-    "attention_integrated_jsd": "divergence of attention from |integrated gradients|",
-}
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,6 @@ class AttributionAgreementResult:
 @register_test(
     readings=READINGS,
     does="compares attention with integrated gradients",
-    head_titles=HEAD_TITLES,
     needs=(Differentiable, IntegratedGradients),
     default="on request",
     groups=True,

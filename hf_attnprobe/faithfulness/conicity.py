@@ -31,10 +31,6 @@ READINGS = {
     ),
     "absolute_conicity": "without the sign that mean cosine is {mean:.2f}",
 }
-HEAD_TITLES = {
-    "conicity": "mean cosine of the head's value vectors with their mean",
-    "absolute_conicity": ("mean absolute cosine of the head's value vectors with their mean"),
-}
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,6 @@ class ConicityResult:
 @register_test(
     readings=READINGS,
     does="measures how alike the states are that attention chooses from",
-    head_titles=HEAD_TITLES,
     needs=(HeadValues,),
 )
 @torch.no_grad()

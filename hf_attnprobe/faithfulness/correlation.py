@@ -144,10 +144,6 @@ READINGS: TestReadings = {
         "correlation {mean:.2f}"
     ),
 }
-HEAD_TITLES = {
-    "attention_leave_one_out_tau": "rank correlation of attention with leave-one-out",
-    "attention_gradient_tau": "rank correlation of attention with gradients",
-}
 
 
 @dataclass(frozen=True)
@@ -192,7 +188,6 @@ class CorrelationResult:
 @register_test(
     readings=READINGS,
     does="compares the order of attention with that of gradients and of leave-one-out",
-    head_titles=HEAD_TITLES,
     groups=True,
     needs=(Differentiable, EditableInputs),
     check=check_target,

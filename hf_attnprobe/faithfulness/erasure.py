@@ -154,19 +154,6 @@ READINGS: TestReadings = {
         "of the tried orders (median)"
     ),
 }
-HEAD_TITLES = {
-    "no_order_flips": (
-        "share of texts in which no tried order of erasing the head's weights flips {decision}"
-    ),
-    "never_flips@attention": (
-        "share of the other texts in which erasing the head's weights, largest first, "
-        "never flips {decision}"
-    ),
-    "fraction_to_flip@attention": (
-        "fraction of the tokens erased from the head, largest weight first, when "
-        "{decision} flips (texts that some tried order flips; never counts as all)"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -223,7 +210,6 @@ class ErasureResult:
 @register_test(
     readings=READINGS,
     does="sets weights to 0 one after the other until the decision flips",
-    head_titles=HEAD_TITLES,
     groups=True,
     needs=(Decisions,),
     check=check_target,

@@ -67,11 +67,6 @@ READINGS = {
         "correlation {mean:.2f}"
     ),
 }
-HEAD_TITLES = {
-    "attention_times_gradient_tau": ("rank correlation of attention × gradient with leave-one-out"),
-    "effective_attention_tau": ("rank correlation of effective attention with leave-one-out"),
-    "norm_based_tau": ("rank correlation of the norms of weighted values with leave-one-out"),
-}
 LAYER_TITLES = {
     "mean_attention_tau": "mean attention",
     "rollout_tau": "rollout",
@@ -126,7 +121,6 @@ def _check(preview: AuditPreview, options: Explanations) -> None:
 @register_test(
     readings=READINGS,
     does="compares other explanations of a head with leaving tokens out",
-    head_titles=HEAD_TITLES,
     layer_titles=LAYER_TITLES,
     needs=(EditableInputs,),
     default="many heads",

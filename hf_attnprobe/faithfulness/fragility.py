@@ -42,11 +42,6 @@ READINGS: TestReadings = {
     "uniform_correct": share("with uniform attention the model is right in {mean:.1%} of texts"),
     "permuted_correct": share("with permuted attention the model is right in {mean:.1%} of draws"),
 }
-HEAD_TITLES = {
-    "trained_correct": "share of texts classified correctly (the same for all heads)",
-    "uniform_correct": "share classified correctly with uniform attention in the head",
-    "permuted_correct": ("share classified correctly with permuted attention in the head"),
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,6 @@ class FragilityResult:
 @register_test(
     readings=READINGS,
     does="asks whether decisions stay with even and with shuffled attention",
-    head_titles=HEAD_TITLES,
     default="on request",
     needs=(Decisions,),
 )

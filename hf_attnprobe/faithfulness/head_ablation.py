@@ -47,11 +47,6 @@ READINGS: TestReadings = {
         "with what it adds taken from another text {decision} flips in {mean:.0%} of texts"
     ),
 }
-HEAD_TITLES = {
-    "zero_tvd": "output change with the head zero-ablated",
-    "mean_tvd": ("output change with the head's output replaced by its mean over other texts"),
-    "resample_tvd": "output change with the head's output taken from another text",
-}
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,6 @@ class HeadAblationResult:
 @register_test(
     readings=READINGS,
     does="replaces the output of a head",
-    head_titles=HEAD_TITLES,
     default="many heads",
     groups=True,
     uses_reference=True,

@@ -39,13 +39,6 @@ READINGS: TestReadings = {
         "in {mean:.0%} of the answer's tokens the head looks most at this token in the passage"
     ),
 }
-HEAD_TITLES = {
-    "previous_token": "attention to the token before",
-    "duplicate_token": "attention to earlier copies of the same token",
-    "induction": "attention to what followed earlier copies of the same token",
-    "first_token": "attention to the first token",
-    "retrieval": "share of the answer's tokens at which the head looks most in the passage",
-}
 ROLES = tuple(READINGS)
 
 
@@ -63,7 +56,6 @@ class HeadRolesResult:
 @register_test(
     readings=READINGS,
     does="says which heads look at copies, at what followed them, before, or at the sink",
-    head_titles=HEAD_TITLES,
     needs=(AnswersFromPassage,),
     default="answers",
 )

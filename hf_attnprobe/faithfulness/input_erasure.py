@@ -107,11 +107,6 @@ READINGS: TestReadings = {
         "in {mean:.0%} of texts none of the orders of taking tokens out flips the decision"
     ),
 }
-HEAD_TITLES = {
-    "comprehensiveness@attention": (
-        "{lost} without the tokens the head attends to most (mean of the top 1 to 50%)"
-    ),
-}
 
 
 def _check(preview: AuditPreview, options: InputErasure) -> None:
@@ -149,7 +144,6 @@ class InputErasureResult:
 @register_test(
     readings=READINGS,
     does="takes the tokens with most attention out of the text",
-    head_titles=HEAD_TITLES,
     needs=(Differentiable, EditableInputs),
     groups=True,
     check=_check,

@@ -81,9 +81,6 @@ READINGS: TestReadings = {
         "the source's cells in layers {key} alone cost the answer {mean:.2f} nats"
     ),
 }
-HEAD_TITLES = {
-    "largest_knockout@renormalised": "nats lost without the head's cells of one unit, at most",
-}
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,6 @@ class KnockoutResult:
 @register_test(
     readings=READINGS,
     does="takes away the attention to one unit of the passage at a time",
-    head_titles=HEAD_TITLES,
     needs=(AnswersFromPassage, EditableInputs),
     default="answers",
     groups=True,

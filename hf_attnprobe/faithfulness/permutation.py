@@ -67,12 +67,6 @@ READINGS: TestReadings = {
     ),
     "logit_variance": "over all shuffles the logit has variance {mean:.2f}",
 }
-HEAD_TITLES = {
-    "median_tvd": (
-        "output change when the head's attention is shuffled (median of the shuffles, "
-        "mean over texts)"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,6 @@ class PermutationResult:
 @register_test(
     readings=READINGS,
     does="shuffles the weights among the tokens",
-    head_titles=HEAD_TITLES,
     groups=True,
     in_haste=Permutation(n_permutations=10),
 )

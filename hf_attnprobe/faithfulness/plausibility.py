@@ -82,14 +82,6 @@ READINGS: TestReadings = {
         "these are {mean:.0%} of what is explained, which is what even attention would give them"
     ),
 }
-HEAD_TITLES = {
-    "auprc@attention": (
-        "area under the precision-recall curve of the head's attention against the "
-        "rationale (ERASER's AUPRC)"
-    ),
-    "auprc@random": "the same of a random ranking (one for all heads)",
-    "attention_on_rationale": "share of the head's attention that is on the rationale",
-}
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,6 @@ def _check(preview: AuditPreview, options: Plausibility) -> None:
 @register_test(
     readings=READINGS,
     does="compares attention with the tokens that people marked",
-    head_titles=HEAD_TITLES,
     needs=(Differentiable, EditableInputs),
     default="rationales",
     check=_check,

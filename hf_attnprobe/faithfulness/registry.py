@@ -64,7 +64,6 @@ class FaithfulnessTest:
             ``{median}`` and ``{key}``; of a share a
             :class:`~hf_attnprobe.readings.Reading` that says so.
         does: what it does, in a clause for the list of tests that were not run.
-        head_titles: titles of the layer × head tables of models with several heads.
         layer_titles: short titles of statistics of whole layers, reported at head −1.
         estimates: statistics of this test that estimate a statistic of another one.
         needs: capabilities without which it cannot run; of a tuple in it, one is
@@ -85,7 +84,6 @@ class FaithfulnessTest:
     options: type[Options]
     readings: TestReadings
     does: str = ""
-    head_titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     layer_titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     estimates: Mapping[str, str] = dataclasses.field(default_factory=dict)
     needs: Sequence[type | tuple[type, ...]] = ()

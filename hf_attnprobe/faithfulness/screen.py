@@ -30,7 +30,6 @@ READINGS = {
         "to first order, zero-ablating this head moves the output by {mean:.3f} {unit}"
     ),
 }
-HEAD_TITLES = {"first_order_uniform": "first-order estimate of the effect of uniform attention"}
 ESTIMATES = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
 """Statistics of this test with those of other tests that they estimate."""
 
@@ -46,7 +45,6 @@ class ScreenResult:
 @register_test(
     readings=READINGS,
     does="estimates quickly what each head does",
-    head_titles=HEAD_TITLES,
     estimates=ESTIMATES,
     needs=(Differentiable,),
     default="many heads",

@@ -102,9 +102,6 @@ READINGS: TestReadings = {
     ),
     "is_exact": share("of {mean:.0%} of texts every set of units was taken out"),
 }
-HEAD_TITLES = {
-    "shapley_agreement@attention": "Gini correlation of attention with Shapley values",
-}
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,6 @@ def _check(preview: AuditPreview, options: Shapley) -> None:
 @register_test(
     readings=READINGS,
     does="takes every set of a text's tokens out and compares what each counts with attention",
-    head_titles=HEAD_TITLES,
     needs=(EditableInputs,),
     default="on request",
     groups=True,

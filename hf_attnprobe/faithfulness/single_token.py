@@ -36,11 +36,6 @@ READINGS = {
         "what single tokens give {said} has a standard deviation of {mean:.2f} {amount}"
     ),
 }
-HEAD_TITLES = {
-    "probability_range": (
-        "range of what single tokens give {said}, {amount} (the same for all heads)"
-    ),
-}
 TOKENS_AT_ONCE = 64  # copies of the batch
 
 
@@ -62,7 +57,6 @@ class SingleTokenResult:
 @register_test(
     readings=READINGS,
     does="lets each token be read alone",
-    head_titles=HEAD_TITLES,
     needs=(EditableInputs,),
     default="on request",
     check=check_target,

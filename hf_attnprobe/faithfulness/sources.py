@@ -90,11 +90,6 @@ READINGS: TestReadings = {
         "correlation of {mean:.2f} over random sets of units (LDS)"
     ),
 }
-HEAD_TITLES = {
-    "source_found@attention": "share of texts in which the head looks most at the source",
-    "passage_share": "share of the head's attention that is on the passage",
-    "sink_share": "share of the head's attention that is on the sink",
-}
 
 
 @dataclass(frozen=True)
@@ -128,7 +123,6 @@ class SourcesResult:
 @register_test(
     readings=READINGS,
     does="deletes the units of the passage and compares what is lost with attention",
-    head_titles=HEAD_TITLES,
     needs=(AnswersFromPassage, EditableInputs),
     default="answers",
     groups=True,

@@ -29,7 +29,6 @@ READINGS: TestReadings = {
     "uniform_tvd_of": ("with uniform attention what is said of {key} moves by {mean:.2f} of 1"),
     "uniform_flip": share("with uniform attention {decision} flips in {mean:.0%} of texts"),
 }
-HEAD_TITLES = {"uniform_tvd": "output change with uniform attention in the head"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class UniformAttentionResult:
 @register_test(
     readings=READINGS,
     does="gives all tokens of a text the same weight",
-    head_titles=HEAD_TITLES,
     groups=True,
 )
 @torch.no_grad()

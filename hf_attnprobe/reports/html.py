@@ -185,8 +185,7 @@ def _behind(drawn: Chart | HeatMap) -> Folded:
         kept = table.rows  # one for each cell that is pointed at
     said = f"{len(kept):,} of {n_all:,} values"
     if isinstance(drawn, Chart) and drawn.kind in ("points", "curve"):
-        kept = _thinned(drawn, table.rows)
-        said = f"{len(kept):,} of {n_all:,} values, taken evenly"
+        kept = table.rows[:MOST_POINTS]
     return Folded(
         "The numbers as a table",
         [
@@ -206,20 +205,6 @@ def _values(chart: Chart) -> Table:
     if chart.kind == "histogram":
         rows = [row for row in rows if row[2] != 0]
     return Table(head, rows)  # type: ignore[arg-type]  # names and numbers
-
-
-def _thinned(chart: Chart, rows: Sequence[Sequence[Cell]]) -> list[Sequence[Cell]]:
-    """The rows of a chart's table; of long series only some, the last among them."""
-    kept: list[Sequence[Cell]] = []
-    start = 0
-    for s in chart.series:
-        own = rows[start : start + len(s.y)]
-        start += len(s.y)
-        if len(own) > 2 * MOST_POINTS:
-            step = (len(own) - 1) / (MOST_POINTS - 1)
-            own = [own[round(k * step)] for k in range(MOST_POINTS)]
-        kept += own
-    return [*kept, *rows[start:]]
 
 
 def _as_json(data: object) -> Markup:

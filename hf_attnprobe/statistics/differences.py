@@ -7,7 +7,7 @@ an interval of its own. Pure: data frames in, differences out.
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,13 +30,6 @@ from hf_attnprobe.statistics.estimates import (
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.rows import AT_ONCE, Rows, Texts, mean_of
-from hf_attnprobe.statistics.stopping import (
-    Bounds,
-    Stopping,
-    difference,
-    stopping_of,
-    widened,
-)
 from hf_attnprobe.statistics.summary import Control, draws_of, groups_of_texts, position
 
 
@@ -139,37 +132,6 @@ def _by_column(
     ]
 
 
-Number = TypeVar("Number", bound=Estimate)
-
-
-def in_spite_of_stopping(
-    found: Sequence[Number],
-    values: np.ndarray,
-    texts: pd.Index,
-    statistics: Sequence[str],
-    stopping: Stopping | None,
-    within: Bounds | None = None,
-) -> list[Number]:
-    """Mean differences whose intervals hold where the audit may have stopped early.
-
-    Args:
-        values: what they are the means of, [texts, columns].
-        texts: their ids.
-        statistics: of each column the one that has a difference; one without bounds keeps
-            its ordinary interval.
-        within: the bounds of all differences of bounded statistics, where they are narrower
-            than those of two values that know nothing of each other.
-    """
-    if stopping is None or not found:
-        return [*found]
-    own = map(stopping.bounds, statistics)
-    bounds = [b and (within or difference(b, b)) for b in own]
-    frame = pd.DataFrame(values, index=texts)
-    ordinary = np.array([number.ci95 for number in found], dtype=np.float64).T
-    ends = widened(ordinary, frame, bounds, stopping).T.tolist()
-    return [replace(d, ci95=(low, high)) for d, (low, high) in zip(found, ends, strict=True)]
-
-
 # --- a model beside its control ---------------------------------------------------------------
 
 
@@ -216,17 +178,12 @@ def contrast(
     control = control.of_texts(model.ids)
     columns = sorted({*model.columns} & {*control.columns})
     groups = groups_of_texts(rows, model.index, label_names)
-    stopping = stopping_of(rows)
     contrasts: list[Contrast] = []
     for some, own in model.in_parts(columns):
         theirs = control.matrix(some)
-        names = [statistic for _, statistic, *_ in some]
         by_group = []
         for group, among in groups.items():
             found = paired(theirs[among], own[among])
-            if stopping is not None:
-                gaps, texts = own[among] - theirs[among], model.index[among]
-                found = in_spite_of_stopping(found, gaps, texts, names, stopping)
             by_group.append([_contrast(c, group, d) for c, d in zip(some, found, strict=True)])
         contrasts += [c for of_column in zip(*by_group, strict=True) for c in of_column]
     return tuple(contrasts)
@@ -397,7 +354,7 @@ def compare_rankings(
         texts = _at(rows.select(lambda name, *_, test=test: name == test), site)
         if texts is not None:
             pairs = _pairs_of(test, texts, against)
-            comparisons += _measured(test, pairs, texts.index, stopping_of(rows), seed)
+            comparisons += _measured(test, pairs, texts.index, seed)
     return tuple(comparisons)
 
 
@@ -437,27 +394,20 @@ def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
             yield _Pair(family, "permutation", *pair, less(*(known[side] for side in pair)))
 
 
-def _measured(
-    test: str, pairs: Iterator[_Pair], texts: pd.Index, stopping: Stopping | None, seed: int
-) -> list[Comparison]:
+def _measured(test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int) -> list[Comparison]:
     """The comparisons of one test, all on the same draws of signs."""
     found: list[Comparison] = []
     while some := [*itertools.islice(pairs, max(1, AT_ONCE // max(1, len(texts))))]:
         some = [pair for pair in some if not np.isnan(pair.gaps).all()]
-        found += _measured_together(test, some, texts, stopping, seed) if some else []
+        found += _measured_together(test, some, seed) if some else []
         del some  # before the next are read
     adjusted = holm([c.p_value for c in found])
     return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
 
 
-def _measured_together(
-    test: str, pairs: Sequence[_Pair], texts: pd.Index, stopping: Stopping | None, seed: int
-) -> list[Comparison]:
+def _measured_together(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
     gaps = np.stack([pair.gaps for pair in pairs], axis=1)
-    names = [pair.statistic for pair in pairs]
-    # Of two shares or two losses of one probability; agreements may lie as far apart as 2.
-    within = (-2.0, 2.0) if test == "shapley" else (-1.0, 1.0)
-    found = in_spite_of_stopping(mean_estimates(gaps), gaps, texts, names, stopping, within)
+    found = mean_estimates(gaps)
     of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
     flipped = sign_flip_p_values(gaps[:, of_means], seed=seed).tolist()
     p_values = dict(zip(of_means, flipped, strict=True))

@@ -11,7 +11,6 @@ import pandas as pd
 
 from hf_attnprobe.statistics.estimates import Estimate, function_estimate, mean_estimate, student_t
 from hf_attnprobe.statistics.rows import Rows, Texts, mean_of
-from hf_attnprobe.statistics.stopping import Bounds, Stopping, difference, stopping_of, widened
 from hf_attnprobe.statistics.summary import Control, at_site, draws_of, site_of_model
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -25,7 +24,6 @@ class Evidence:
         control: the means over the draws of its control, of the same texts; None without one.
         draws: each of these draws.
         words: of the kind of prediction.
-        stopping: where the audit may have stopped before all texts were done.
         shares_draws: whether a draw is one for all texts (a model with other weights),
             so that another draw may differ by more than the texts show. Reassigned
             attention is drawn for each text, and its spread is that of the texts.
@@ -35,7 +33,6 @@ class Evidence:
     control: Texts | None = None
     draws: tuple[Texts, ...] = ()
     words: Words = CLASSES
-    stopping: Stopping | None = None
     shares_draws: bool = False
 
     def column(self, name: str) -> np.ndarray:
@@ -50,23 +47,23 @@ class Evidence:
 
     def mean(self, name: str) -> Estimate:
         """A statistic of the model; n is 0 where there is none."""
-        return self._estimate(self.column(name), self._bounds(name))
+        return mean_estimate(self.column(name))
 
     def control_mean(self, name: str) -> Estimate:
         """The control's, on the texts where both have a value; n is 0 without one."""
         both = self.column(name) * 0 + self.control_column(name)
-        return self._estimate(both, self._bounds(name))
+        return mean_estimate(both)
 
     def beyond(self, name: str, other: str) -> Estimate:
-        """Paired difference of two losses of the model, with the bounds that they have."""
+        """Paired difference of two losses of the model, paired by text."""
         values = self.column(name) - self.column(other)
-        return self._estimate(values, self._bounds(name))
+        return mean_estimate(values)
 
     def control_beyond(self, name: str, other: str) -> Estimate:
         """:meth:`beyond` of the control, on the texts where the model has both too."""
         own = (self.column(name) - self.column(other)) * 0
         theirs = self.control_column(name) - self.control_column(other)
-        return self._estimate(own + theirs, self._bounds(name))
+        return mean_estimate(own + theirs)
 
     def less_control(self, name: str, other: str) -> Estimate:
         """The model's :meth:`beyond` minus the control's, paired by text.
@@ -77,8 +74,7 @@ class Evidence:
         """
         own = self.column(name) - self.column(other)
         theirs = self.control_column(name) - self.control_column(other)
-        bounds = self._bounds(name)
-        found = self._estimate(own - theirs, difference(bounds, bounds))
+        found = mean_estimate(own - theirs)
         found = self._over_draws(found, lambda e: e.less_control(name, other).value)
         if found.ci95 is None or self.words.is_number:
             return found
@@ -168,19 +164,6 @@ class Evidence:
         above = np.hypot(high - found.value, half)
         return replace(found, ci95=(float(found.value - below), float(found.value + above)))
 
-    def _bounds(self, name: str) -> Bounds | None:
-        return None if self.stopping is None else self.stopping.bounds(name)
-
-    def _estimate(self, values: np.ndarray, bounds: Bounds | None) -> Estimate:
-        """The mean, with an interval that allows for stopping where there are bounds."""
-        estimate = mean_estimate(values)
-        if estimate.ci95 is None or bounds is None:
-            return estimate
-        frame = pd.DataFrame({0: values}, index=self.texts.index)
-        ordinary = np.array(estimate.ci95)[:, None]
-        low, high = widened(ordinary, frame, [bounds], self.stopping)[:, 0].tolist()
-        return replace(estimate, ci95=(low, high))
-
 
 def evidence_of(
     rows: Rows | pd.DataFrame,
@@ -208,4 +191,4 @@ def evidence_of(
         return at_site(draw, site).of(texts.index)
 
     mean, draws = beside(mean_of(held)) if held else None, tuple(map(beside, held))
-    return Evidence(texts, mean, draws, words, stopping_of(rows), shares_draws)
+    return Evidence(texts, mean, draws, words, shares_draws)

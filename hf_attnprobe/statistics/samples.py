@@ -46,3 +46,10 @@ def random_order(ids: Iterable[int], seed: int) -> list[int]:
         return hashlib.sha256(f"order {seed} of {example_id}".encode()).digest()
 
     return sorted(set(ids), key=place)
+
+
+def places_in(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
+    """Where the ids of a share are, by a hash of each."""
+    number, of = share
+    hashes = (hashlib.sha256(f"share of {k}".encode()).digest() for k in ids)
+    return [k for k, digest in enumerate(hashes) if int.from_bytes(digest[:8]) % of == number]

@@ -227,7 +227,7 @@ def check_name(folder: str | Path) -> Path:
     if URL.match(str(folder)):
         raise AttnProbeError(
             f"expected a folder of this machine for the output, got the URL {folder}; choose "
-            "another --output-dir (attnprobe plan and work take URLs)"
+            "another --output-dir"
         )
     return Path(folder)
 

@@ -1,12 +1,7 @@
-"""Options of a study, the parts of its file, and the jobs and tables they define.
+"""Options of a study, its steps, and the tables of their results."""
 
-A study is data: a step is a verb with options, so a file is checked by making the options before
-anything runs. What is done is known by its arguments and by what it was made of; other arguments
-are refused, not silently redone.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +64,6 @@ class StudyOptions(Options):
     )
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors for the trainings that name none"
-    )
-    trust_remote_code: bool = option(
-        False,
-        "allow steps that say trust_remote_code to run code that comes with a model",
-    )
-    allow_pickle: bool = option(
-        False, "allow steps that say allow_pickle to read weights that can hide code"
     )
 
     @property
@@ -146,88 +134,26 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step as the file has it; ``given`` is written ``with``."""
-
-    name: str
-    verb: str
-    given: dict[str, Any] = field(metadata={"written_as": "with"})
-    pairs: dict[str, Any] = field(default_factory=dict)
-    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
-    quick: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class StudyFile:
-    """A study file as written; :mod:`hf_attnprobe.studies.file` explains it."""
-
-    title: str
-    steps: tuple[Step, ...]
-    paper: str | None = None
-    grid: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    quick: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    datasets: dict[str, str | dict[str, Any]] = field(default_factory=dict)
-    tables: tuple[Table, ...] = ()
-
-
-@dataclass(frozen=True)
 class DataUsed:
-    """A data set used for training: texts and fingerprint of each split."""
+    """A data set used for training, with the number of texts of each split."""
 
     name: str
     sizes: dict[str, int]
-    fingerprints: dict[str, str]
-
-
-@dataclass(frozen=True)
-class FolderOf:
-    """A reference to an earlier job's folder, or to ``rest`` in it."""
-
-    job: str
-    rest: str = ""
-
-    def below(self, study: Path) -> str:
-        """Path within the study's folder."""
-        return str(study / self.job / self.rest)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A step at one cell of the grid; its ``folder`` is below the study's.
-
-    ``arguments`` hold a :class:`FolderOf` where the file names an earlier step.
-    """
+    """A step at one cell of a grid; its ``folder`` is below the study's."""
 
     step: str
     verb: str
     cell: Mapping[str, Scalar]
     arguments: dict[str, Any]
     folder: str
-    after: tuple[str, ...] = ()
 
     def is_at(self, cell: Mapping[str, Scalar]) -> bool:
         """Whether this is its step's job for a cell of the grid."""
         return all(cell[name] == value for name, value in self.cell.items())
-
-
-@dataclass(frozen=True)
-class Study:
-    """A study file that has been checked.
-
-    Args:
-        shortened: what ``quick`` replaced.
-        settings: what the file has for some data sets only.
-        epochs: of every training, where the options give a number.
-    """
-
-    name: str
-    title: str
-    paper: str | None
-    jobs: tuple[Job, ...]
-    tables: tuple[Table, ...]
-    shortened: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-    epochs: int | None = None
 
 
 def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
@@ -248,15 +174,6 @@ def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Jo
                 "split the table"
             )
     return rows
-
-
-def each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a function to an argument, or to each of its values."""
-    if isinstance(value, dict):
-        return {name: each(item, function) for name, item in value.items()}
-    if isinstance(value, list):
-        return [function(item) for item in value]
-    return function(value)
 
 
 def name_of(dataset: str) -> str:

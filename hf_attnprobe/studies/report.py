@@ -15,8 +15,9 @@ from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import read_summary
-from hf_attnprobe.studies.plan import DataUsed, Job, Study
+from hf_attnprobe.studies.plan import DataUsed, Job, name_of
 from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables, paper_tables
+from hf_attnprobe.studies.steps import Steps
 
 
 OVER_TEXTS = (
@@ -63,9 +64,8 @@ class StudyReport(Documented):
 
 
 def report_of(
-    plan: Study,
+    plan: Steps,
     folder: Path,
-    data: Mapping[str, DataUsed],
     seconds: Mapping[str, float],
     *,
     quick: bool,
@@ -75,12 +75,11 @@ def report_of(
     Args:
         plan: the study.
         folder: the folder that its steps left their results in.
-        data: the data sets that models were trained on.
         seconds: how long each step took, by its folder.
         quick: whether the settings were the shorter ones.
     """
     results = Results(plan, folder)
-    used = _without_repetition(data.values())
+    used = _used(results)
     made = [one for job in plan.jobs for one in _made(results, job, seconds[job.folder])]
     return StudyReport(
         study=plan.name,
@@ -93,10 +92,9 @@ def report_of(
     )
 
 
-def _notes(plan: Study, results: Results, used: Sequence[DataUsed], quick: bool) -> Iterator[str]:
+def _notes(plan: Steps, results: Results, used: Sequence[DataUsed], quick: bool) -> Iterator[str]:
     if quick:
-        shortened = "; ".join(plan.shortened) or "nothing is shorter"
-        yield f"Quick: not the study itself, but a short run of it ({shortened})."
+        yield "Quick: not the study itself, but a short run of it."
     at_chance = results.at_chance()
     if at_chance:
         yield (
@@ -104,21 +102,24 @@ def _notes(plan: Study, results: Results, used: Sequence[DataUsed], quick: bool)
             f"frequent class: {', '.join(at_chance)}. What their attention does may not hold "
             "of a model that has learned its task."
         )
-    if plan.settings:
-        yield f"Settings by data set: {'; '.join(plan.settings)}."
     if plan.paper is not None:
         differences = "; ".join(_differences(plan, used))
         yield f"What differs from {PUBLISHED.papers[plan.paper]}: {differences}."
     yield OVER_TEXTS
 
 
-def _without_repetition(data: Iterable[DataUsed]) -> tuple[DataUsed, ...]:
-    """Lists data sets of the same name and size once; the report does not show seeds."""
-    different = {(used.name, *used.sizes.items()): used for used in data}
-    return tuple(different.values())
+def _used(results: Results) -> tuple[DataUsed, ...]:
+    """Each data set that a model was trained on, by what its training recorded."""
+    found = {}
+    for job in results.plan.jobs:
+        sizes = results.record(job.folder).get("n_texts")
+        if sizes:
+            name = name_of(job.arguments["dataset"])
+            found[name, *sizes.items()] = DataUsed(name, sizes)
+    return tuple(found.values())
 
 
-def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
+def _differences(plan: Steps, used: Sequence[DataUsed]) -> Iterator[str]:
     """Lists how these numbers were made differently from the paper's."""
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_values_of(trainings, "word_vectors"))
@@ -128,12 +129,12 @@ def _differences(plan: Study, used: Sequence[DataUsed]) -> Iterator[str]:
         ("test_limit", "tests on {} texts only"),
     ):
         yield from map(said.format, _values_of(plan.jobs, limit)[:1])
-    if plan.epochs is not None:
-        yield f"trainings of at most {plan.epochs} epochs"
+    if plan.options.epochs is not None:
+        yield f"trainings of at most {plan.options.epochs} epochs"
     names = ", ".join(dict.fromkeys(data.name for data in used))
     yield f"the texts of {names} as they are here, with our tokenizer"
     yield "the epoch that validation texts prefer"
-    if plan.shortened:
+    if plan.quick:
         yield "shorter training"
     seeds = _values_of(plan.jobs, "seed")
     yield f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -32,7 +32,8 @@ from hf_attnprobe.statistics.summary import ATTENTION_BINS, PREDICTION, bin_name
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies.plan import Column, Job, Scalar, Study, Table, jobs_of_rows, name_of
+from hf_attnprobe.studies.plan import Column, Job, Scalar, Table, jobs_of_rows, name_of
+from hf_attnprobe.studies.steps import Steps
 
 
 Cell = str | int | float | Estimate | None
@@ -58,7 +59,7 @@ class ResultTable:
 class Results:
     """Reads the folders of a study whose steps have run, each once."""
 
-    def __init__(self, plan: Study, folder: Path) -> None:
+    def __init__(self, plan: Steps, folder: Path) -> None:
         self.plan = plan
         self.folder = folder
         self.rows = cache(self._rows)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, ReadTokens, Site
-from hf_attnprobe.calibration.constructs import (
+from calibration.constructs import (
     SEVERAL_CUES,
     WHOLE,
     Role,
@@ -319,7 +319,7 @@ def batch_of_passages(
 
 @dataclass(frozen=True)
 class Decoder:
-    """A kind of constructed language model; as :class:`~hf_attnprobe.calibration.constructs.Construct`."""
+    """A kind of constructed language model; as :class:`~calibration.constructs.Construct`."""
 
     says: str
     knobs: Knobs

@@ -505,7 +505,7 @@ def grafted(graft: Graft, *, seed: int) -> BertForSequenceClassification:
 
 # --- The kinds of constructed models, and which answer is true of each, and why ------------------
 # A truth belongs to a rule: attention may name what matters and still not be needed. It
-# follows from the formula of :mod:`hf_attnprobe.calibration.constructs`, never from a
+# follows from the formula of :mod:`calibration.constructs`, never from a
 # test, and where the formula does not decide a question there is none.
 
 WHOLE = "whole"

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Construct, Truth
-from hf_attnprobe.calibration.decoders import DECODERS, Decoder
-from hf_attnprobe.calibration.options import CalibrationOptions
-from hf_attnprobe.calibration.trained import TRAINED, Proof, Trained, truths_of
+from calibration.constructs import CONSTRUCTS, WHOLE, Construct, Truth
+from calibration.decoders import DECODERS, Decoder
+from calibration.options import CalibrationOptions
+from calibration.trained import TRAINED, Proof, Trained, truths_of
 from hf_attnprobe.plain_data import plain_fields, stored_fields
 from hf_attnprobe.reports.document import Cell as Entry
 from hf_attnprobe.reports.document import (

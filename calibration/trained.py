@@ -37,7 +37,7 @@ from hf_attnprobe.attention_model import (
     EditableInputs,
     Observation,
 )
-from hf_attnprobe.calibration.constructs import WHOLE, Drawn, Truth
+from calibration.constructs import WHOLE, Drawn, Truth
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.synthetic import rationale_examples
 from hf_attnprobe.data.tokenizer import build_tokenizer
@@ -113,7 +113,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Trained:
-    """A kind of trained model; as :class:`~hf_attnprobe.calibration.constructs.Construct`.
+    """A kind of trained model; as :class:`~calibration.constructs.Construct`.
 
     Attributes:
         says: what it is.

@@ -17,11 +17,11 @@ from hf_attnprobe.auditing.control import reassigned
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings_from
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE, Drawn
-from hf_attnprobe.calibration.decoders import DECODERS, DrawnDecoder
-from hf_attnprobe.calibration.options import CalibrationOptions
-from hf_attnprobe.calibration.report import Calibration, Kind, calibration_of, write
-from hf_attnprobe.calibration.trained import TRAINED, Proof, Trained, proof_of
+from calibration.constructs import CONSTRUCTS, WHOLE, Drawn
+from calibration.decoders import DECODERS, DrawnDecoder
+from calibration.options import CalibrationOptions
+from calibration.report import Calibration, Kind, calibration_of, write
+from calibration.trained import TRAINED, Proof, Trained, proof_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import InputErasure, Sources
 from hf_attnprobe.progress import quiet_libraries

@@ -5,11 +5,14 @@ import json
 import logging
 import random
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.data.sources import check_fields, hold_out
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -127,20 +130,6 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
-    """Indices of a share of every class; a seed always gives the same ones.
-
-    >>> sorted(hold_out(["a", "a", "b", "b"], 0.5, seed=0))
-    [1, 3]
-    """
-    places: dict[Any, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
-    draw = random.Random(seed)
-    held_out: set[int] = set()
-    for label in sorted(places):
-        held_out.update(draw.sample(places[label], round(share * len(places[label]))))
-    return held_out
 
 
 def cut(rows: list[Row], share: float, seed: int) -> dict[str, list[Row]]:
@@ -203,36 +192,6 @@ def read_table(path: Path, separator: str, *further: str) -> list[Row]:
     return rows
 
 
-def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -> None:
-    """Checks that every row of a table has as many fields as its header has names.
-
-    pandas takes what the first row has too many for an index, by which all columns are
-    another's, and fills up rows that have too few.
-
-    Raises:
-        AttnProbeError: a row has more or fewer, or a name is there twice.
-    """
-    before = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        # what is no UTF-8 is said by whoever reads the table
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = csv.reader(file, delimiter=separator, quoting=quoting)
-            rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
-            header = [name.strip() for name in next(rows, [])]
-            for number, row in enumerate(rows):
-                if len(row) != len(header):
-                    raise AttnProbeError(
-                        f"{path}, row {number} (line {lines.line_num}): expected "
-                        f"{len(header)} fields as in the header, got {len(row)}; give one "
-                        f"per column, texts that hold {separator!r} in double quotes"
-                    )
-    finally:
-        csv.field_size_limit(before)
-    named = list(filter(None, header))
-    if len(set(named)) < len(named):
-        raise AttnProbeError(
-            f"{path}: expected a header of different names, got {', '.join(header)}; rename one"
-        )
 
 
 # MultiNLI's test labels are secret; the splits are named as on the Hub.
@@ -813,3 +772,31 @@ def _chunks(path: Path, columns: tuple[str, ...]) -> "list[pd.DataFrame]":
     return pd.read_csv(
         path, usecols=list(columns), dtype=str, keep_default_na=False, chunksize=50_000
     )
+
+
+LAYOUTS = {
+    "babi": read_babi,
+    "cnn": read_cnn,
+    "eraser": read_eraser,
+    "mimic": read_mimic,
+    "nli": read_nli,
+    "tables": read_tables,
+}
+
+
+def convert(name: str, folder: str | Path, output_dir: str | Path) -> None:
+    """Writes a data set's splits, read from the files its authors publish, as a DatasetDict."""
+    import datasets
+
+    contents = LAYOUTS[RECIPES[name].layout](Path(folder), name)
+    if contents is None:
+        raise AttnProbeError(f"expected the files of {name} in {folder}, found others")
+    splits = {split: datasets.Dataset.from_list(rows) for split, rows in contents.splits.items()}
+    tables = datasets.DatasetDict(splits)
+    if contents.classes is not None:
+        tables = tables.cast_column("label", datasets.ClassLabel(names=list(contents.classes)))
+    tables.save_to_disk(output_dir)
+
+
+if __name__ == "__main__":
+    convert(*sys.argv[1:])
