@@ -453,6 +453,8 @@ class AttentionModelBase(AttentionModel):
         other_texts: texts by the id of those that they stand in for, in a control that reads
             other passages; None in the model itself.
         texts_at_once: the most texts of a batch; None: any number.
+        sharpness: factor on the logits that makes the model's temperature the standard one; an
+            audit finds it, see :meth:`Observation.standard`.
     """
 
     model: nn.Module
@@ -469,6 +471,7 @@ class AttentionModelBase(AttentionModel):
     reassignment: int | None = None
     other_texts: Mapping[int, Any] | None = None
     texts_at_once: int | None = None
+    sharpness: float = 1.0
 
     @property
     def is_drawn_by_text(self) -> bool:
@@ -729,6 +732,24 @@ class Observation:
         """The probability of what is explained, [..., batch, entries] -> [..., batch]."""
         total = predictions.entry_sum(probs, self.target(None))
         return total if self.explains is None else total * self._n_parts
+
+    def standard(self, probs: Tensor) -> Tensor:
+        """Returns what is predicted at the standard temperature, [..., batch, entries].
+
+        There the median lead of what is predicted is 3 nats (p = .95 of two classes), so that
+        no number depends on how sure a model was trained to be.
+        """
+        return self.model.prediction.sharpened(probs, self.model.sharpness)
+
+    def standard_losses(self, after: Tensor) -> Tensor:
+        """Returns how far the probability of what is explained falls at the standard temperature.
+
+        On the side that the text is on: for a class that is explained, or against it.
+
+        Shape: [copies, batch, entries] -> [copies, batch].
+        """
+        before = self.explained_probs(self.standard(self.probs))
+        return (before - self.explained_probs(self.standard(after))) * self.side[:, 0]
 
     @property
     def token_logits(self) -> Tensor | None:

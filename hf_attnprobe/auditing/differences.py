@@ -66,7 +66,7 @@ class ComparedQuestion:
         said = self.findings[number]
         if len(said) == 1:
             return str(said[0].answer)
-        return ", ".join(f"{f.group}: {f.answer}" for f in said)
+        return ""
 
     def changed(self, number: int) -> bool:
         """Whether an audit's answer differs from the first's, and the difference is told from
@@ -289,25 +289,6 @@ def cautions(
         yield "The audits drew their shuffles with other seeds, which adds noise."
 
 
-def cautions_of_measures(questions: Sequence[ComparedQuestion]) -> Iterator[str]:
-    """Names the questions where the number compared is not the number graded."""
-    compared = [q for q in questions if any(q.differences)]
-    ratios = [RULES[q.rule].name.lower() for q in compared if RULES[q.rule].is_ratio]
-    if ratios:
-        yield (
-            f"Of {' and '.join(ratios)} the paired difference of the models' own numbers is "
-            "given. What is graded is where they lie on the scale from the control to the best, "
-            "a ratio of means over texts that no single text has."
-        )
-    for q in compared:
-        is_graded_so = any(measure.beyond_control for measure in RULES[q.rule].compared)
-        if is_graded_so and not q.beyond_control:
-            yield (
-                f"{RULES[q.rule].name} is graded beyond a control. Here the models' own numbers "
-                "are compared, as not every audit came with its control's rows."
-            )
-
-
 def shared_texts(first: AuditResult, other: AuditResult) -> int:
     """Number of texts in both; 0 if the data differ."""
     ours, theirs = (r.provenance.get("data_fingerprint") for r in (first, other))
@@ -327,11 +308,11 @@ def texts_of(rows: Rows | pd.DataFrame, control: Control) -> Evidence:
         control: rows of the draws of its control, if any.
     """
     right = _right(predictions_of(rows).frame())
-    found = evidence_of(rows, control)
+    found = evidence_of(rows)
     if found is None:
         return Evidence(Texts.of_frame(right))
     texts = Texts.of_frame(pd.concat([right, found.texts.frame()], axis=1))
-    return Evidence(texts, found.control and found.control.of(texts.index))
+    return Evidence(texts)
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -366,22 +347,8 @@ class Numbers:
 
 
 def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
-    """A measure of every audit.
-
-    The controls are subtracted where every audit that has the number has one.
-    """
-    own = [measure.of(audit.texts.frame()) for audit in audits]
-    if not measure.beyond_control:
-        return Numbers(measure.words, own)
-    controls = [audit.control and measure.of(audit.control.frame()) for audit in audits]
-    asked = [c for c, number in zip(controls, own, strict=True) if number is not None]
-    if not asked or any(c is None for c in asked):
-        return Numbers(measure.words, own)
-    beyond = [
-        None if number is None or c is None else number - c
-        for number, c in zip(own, controls, strict=True)
-    ]
-    return Numbers(f"{measure.words}, minus the control's", beyond, beyond_control=True)
+    """A measure of every audit."""
+    return Numbers(measure.words, [measure.of(audit.texts) for audit in audits])
 
 
 # --- the questions ------------------------------------------------------------------

@@ -158,12 +158,13 @@ def lead(report: AuditResult) -> list[Block]:
 
 
 def _why(report: AuditResult) -> str:
-    """What the answer rests on: the count of answers by name, and other reasons."""
-    concluded = conclude(report.findings)
-    if not concluded.answers:
+    """What the answer rests on, in a sentence."""
+    if not any(f.is_about_attention for f in report.findings):
         return NOT_ASKED
-    why = f"{concluded.why[:1].upper()}{concluded.why[1:]}. " if concluded.why else ""
-    return f"{why}{concluded.counted(by_name=True)}."
+    concluded = conclude(report.findings)
+    rule = RULES["faithfulness"] if concluded.score is None else concluded.score.graded_by
+    reason = concluded.why or rule.in_short(concluded.answer)
+    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 
 
 def _left_out(provenance: Mapping) -> str:
@@ -177,28 +178,18 @@ def _left_out(provenance: Mapping) -> str:
 
 
 def glance(report: AuditResult) -> Table:
-    """A row per question: answer, number, and its yardsticks.
-
-    Where the texts of predicted classes have different answers, a row for each of these.
-    """
-    rows: list[list[Cell]] = []
-    for rule in dict.fromkeys(f.rule for f in report.findings):
-        found = [f for f in report.findings if f.rule == rule]
-        if any(f.group != ALL_TEXTS for f in found):
-            rows.append([RULES[rule].asks, None, None, None, None])
-        rows += [_glanced(f, report.words) for f in found]
+    """A row per question: answer, number, and its yardsticks."""
+    rows = [_glanced(f, report.words) for f in report.findings]
     head = ["question", "answer", "number [95%]", "beside it", "texts"]
     return Table(head, rows, sortable=False)
 
 
 def _glanced(found: Finding, words: Words) -> list[Cell]:
     rule = found.graded_by
-    asked = rule.asks if found.group == ALL_TEXTS else f"– predicted {found.group}"
+    asked = rule.asks
     if not found.n:  # there is nothing to compare
         return [asked, str(found.answer), None, found.open_because, found.n]
     beside = rule.beside(found.yardsticks)
-    if "the control" in rule.ends and "control" not in found.yardsticks:
-        beside.append("no control run")
     is_number = found.rule == "accuracy" and words.is_number
     before = f"{'R²' if is_number else rule.word}{' ≤' if found.is_upper_bound else ''}"
     number = Number(found.value, found.ci95, digits=2, before=before)
@@ -212,8 +203,6 @@ def _legend(report: AuditResult) -> list[str]:
         of_passages = report.words.kind == "answer"
         control = report.provenance["control"] if of_passages else report.words.control
         legend.append(f"control: {control}")
-    rules = dict.fromkeys(f.rule for f in report.findings)
-    legend += [report.words.fill(line) for rule in rules for line in RULES[rule].legend]
     return list(dict.fromkeys(legend))
 
 
@@ -485,7 +474,7 @@ def card(finding: Finding, words: Words, *said: str | None) -> Answered:
     """
     rule = finding.graded_by
     return Answered(
-        f"{rule.question}{finding.where}",
+        rule.question,
         str(finding.answer),
         finding.sentence,
         [
@@ -523,13 +512,8 @@ def number_line_of(finding: Finding) -> NumberLine | None:
 
 
 def on_scale(finding: Finding) -> dict[str, float]:
-    """Positions on the scale, by name.
-
-    Without a control the scale begins at chance.
-    """
+    """Positions on the scale, by name."""
     ends = dict(RULES[finding.rule].ends)
-    if "control" not in finding.yardsticks and "the control" in ends:
-        ends = {"chance": 0.0, **{k: v for k, v in ends.items() if k != "the control"}}
     bound = finding.yardsticks.get("upper_bound")
     return ends if bound is None else {**ends, "certainly at least": 1 - bound}
 
@@ -540,10 +524,6 @@ def _beside(finding: Finding) -> list[Said]:
         f"{known.get(name, name.replace('_', ' '))}: {markdown.number(value, digits=2)}"
         for name, value in finding.yardsticks.items()
     ]
-    if finding.other_draws is not None:
-        lines.append(
-            f"share of the control's single draws that change the answer: {finding.other_draws:.2f}"
-        )
     return lines
 
 
@@ -568,12 +548,7 @@ def questions(report: AuditResult) -> Section:
     parts: list[Block] = []
     rules = list(dict.fromkeys(f.rule for f in asked))
     for rule in rules:
-        by_class = class_sentence(report, rule)
-        parts += [
-            card(f, report.words, by_class if f.group == ALL_TEXTS else None)
-            for f in asked
-            if f.rule == rule
-        ]
+        parts += [card(f, report.words) for f in asked if f.rule == rule]
         parts += [c for c in charts if c.key in EVERY_QUESTION[rule].charts]
     shown = {key for rule in rules for key in EVERY_QUESTION[rule].charts}
     parts += [c for c in charts if c.key not in shown]
@@ -603,46 +578,6 @@ def published_as(report: AuditResult) -> Published | None:
 
 
 MOST = 6
-
-
-def class_sentence(report: AuditResult, rule: str) -> str | None:
-    """The means by predicted class; None where no two intervals are apart.
-
-    They are of the model alone, with nothing taken off for control or random tokens.
-    """
-    by_class = EVERY_QUESTION[rule].by_class
-    if by_class is None or not len(report.rows):
-        return None
-    name, said = by_class
-    found = _of_classes(report, name)
-    if not found:
-        return None
-    ends = [s.ci95 for s in found if s.ci95 is not None]
-    if max(low for low, _ in ends) <= min(high for _, high in ends):
-        return None
-    found = sorted(found, key=lambda s: -s.mean)[:MOST]
-    means = ", ".join(
-        f"{markdown.interval(s.mean, s.ci95, digits=2)} in the {s.n} predicted {s.group}"
-        for s in found
-    )
-    return f"Predicted classes differ: {said} {means} (the model alone)."
-
-
-def _of_classes(report: AuditResult, name: str) -> list[Statistic]:
-    """Of each predicted class with enough texts."""
-    site = site_of_model(report.rows)
-    classes = {str(c) for c in report.provenance.get("classes", [])}
-    found = [
-        s
-        for s in report.statistics
-        if s.statistic == name
-        and (s.layer, s.head) == site
-        and s.group in classes
-        and s.group != ALL_TEXTS
-        and s.n >= MIN_TEXTS
-        and s.ci95 is not None
-    ]
-    return found if len(found) > 1 else []
 
 
 # --- heads ------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from hf_attnprobe.statistics.wording import CLASSES, Words
 if TYPE_CHECKING:
     from hf_attnprobe.auditing.result import AuditResult
 
-MATTERS = RULES["head_effect"].yes
-AGREES = RULES["head_importance"].yes
-ELSEWHERE = RULES["head_uniqueness"].yes
-ON_THE_WAY = RULES["head_erasure"].yes
+MATTERS = RULES["effect"].yes
+AGREES = RULES["faithfulness"].partly
+ELSEWHERE = 1 - RULES["uniqueness"].partly
+ON_THE_WAY = RULES["faithfulness"].partly
 
 Place = tuple[int, int]
 """Layer and head, see :class:`~hf_attnprobe.attention_model.Site`."""

@@ -423,5 +423,3 @@ def _by_group(report: AuditResult, values: Sequence) -> list[tuple[str, Any]]:
 
 def _ours(report: AuditResult, name: str, group: str) -> Statistic | None:
     return find_statistic(report.statistics, name, group=group)
-
-

@@ -10,11 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.attention_model import ALL, AttentionModelBase, Batch, HeadOutputs
+from hf_attnprobe.attention_model import (
+    ALL,
+    AnswersFromPassage,
+    AttentionModelBase,
+    Batch,
+    HeadOutputs,
+)
 from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.given import read_scores, with_scores
@@ -140,10 +147,22 @@ def _reference_batches(
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
 ) -> list[Batch]:
-    """The texts whose head outputs replace those of an ablated head.
+    """The texts whose head outputs replace those of an ablated head."""
+    texts = _sampled(adapter, tokenizer, examples, N_REFERENCE)
+    n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
+    batches = portions(adapter, texts[: max(2, n_texts)])
+    return [collate(adapter, some, tokenizer.pad_token_id or 0) for some in batches]
 
-    They are sampled by id from the whole split, so neither a limit, the order of the
-    texts nor the number of processes changes them.
+
+def _sampled(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+    n_texts: int,
+) -> list[Text]:
+    """Some texts of the whole split, drawn by id.
+
+    So neither a limit, the order of the texts nor the number of processes changes them.
     """
     ids = column_of(examples, "example_id")
     seconds = second_texts(examples) or [""] * len(ids)
@@ -151,12 +170,9 @@ def _reference_batches(
     rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
     if has_images(examples):
         rows = list(range(len(ids)))
-    rows = sample(rows, [ids[row] for row in rows], N_REFERENCE)
+    rows = sample(rows, [ids[row] for row in rows], n_texts)
     rows = sorted(rows, key=ids.__getitem__)
-    texts = encode(tokenizer, examples.select(rows), adapter).texts
-    n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
-    batches = portions(adapter, texts[: max(2, n_texts)])
-    return [collate(adapter, some, tokenizer.pad_token_id or 0) for some in batches]
+    return encode(tokenizer, examples.select(rows), adapter).texts
 
 
 def reference_batch(
@@ -169,6 +185,34 @@ def reference_batch(
 
 
 # --- Head outputs of other texts, which replace those of an ablated head -------------------------
+
+
+N_SHARPNESS, TEXTS_AT_ONCE = 128, 16
+"""Texts by which the standard temperature is found, and of a batch of them."""
+
+
+def set_sharpness(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    examples: "datasets.Dataset",
+) -> None:
+    """Finds the model's standard temperature, see :meth:`Observation.standard`.
+
+    By a sample of the whole split as :func:`_sampled` draws it, so that shares of an audit and
+    audits of fewer texts have the same one. Of a language model that answers it is its own.
+    """
+    if not adapter.lacks(AnswersFromPassage):
+        return
+    texts = sorted(_sampled(adapter, tokenizer, examples, N_SHARPNESS), key=lambda t: t.n_tokens)
+    at_once = adapter.texts_at_once or TEXTS_AT_ONCE
+    probs = []
+    for start in range(0, len(texts), at_once):
+        batch = collate(adapter, texts[start : start + at_once], tokenizer.pad_token_id or 0)
+        said = adapter.native_probs(batch)  # which keeps no attention in memory
+        probs.append((adapter.observe(batch).probs if said is None else said).detach().cpu())
+    widest = max(p.shape[-1] for p in probs)
+    same_width = [torch.nn.functional.pad(p, (0, widest - p.shape[-1])) for p in probs]
+    adapter.sharpness = adapter.prediction.standard_sharpness(torch.cat(same_width))
 
 
 def set_reference(
@@ -252,6 +296,7 @@ def prepare_model(
         texts: those of them that are tested.
     """
     set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
+    set_sharpness(subject.adapter, subject.tokenizer, examples)
     control = finish_control(subject, examples, texts, options)
     if control == "none":
         subject = replace(subject, controls=())
@@ -332,6 +377,7 @@ def prepare_audit(
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
+        "sharpness": subject.adapter.sharpness,
         "unknown_tokens": unknown_share(tokenized.texts, subject.tokenizer),
         **_unit_of_number(subject.adapter.prediction, spread, options),
         **({"origin": dict(subject.origin)} if subject.origin else {}),

@@ -151,7 +151,6 @@ def found_in(
     provenance: Mapping[str, Any],
     *,
     seed: int,
-    shares_draws: bool = False,
     rules: Mapping[str, Rule] = RULES,
 ) -> dict[str, Any]:
     """Fields of a result from rows, wherever they are stored.
@@ -161,18 +160,16 @@ def found_in(
         control: of every draw of its control.
         provenance: of the report; says classes and what is predicted.
         seed: of the resamples.
-        shares_draws: whether one draw of the control is the same for all texts.
         rules: by which the questions are graded.
     """
     classes = provenance["classes"]
     words = words_of(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
     statistics = summarize(rows, classes, readings())
-    graded: dict[str, Any] = {"words": words, "shares_draws": shares_draws, "rules": rules}
     return {
         "rows": rows,
         "statistics": without_those_not_run(statistics, rows) if MARK in provenance else statistics,
         "comparisons": _compared(rows, JUDGED in provenance, seed),
-        "findings": findings(rows, control, classes, seed=seed, **graded),
+        "findings": findings(rows, classes, seed=seed, words=words, rules=rules),
         "contrasts": contrast(rows, control, classes),
         "contradictions": tuple(contradictions(rows, readings(), of_number=words.is_number)),
     }

@@ -19,22 +19,17 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.plain_data import from_plain, plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Rows, nothing
+from hf_attnprobe.statistics.scale import NOTHING
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.provenance import Provenance
 
 
-COUNTED = {
-    "for": Answer.YES,
-    "against": Answer.NO,
-    "partly": Answer.PARTLY,
-    "open": Answer.CANNOT_SAY,
-}
-"""The lists of questions in JSON, by what they say."""
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 """Of what :func:`to_json` gives: a key that goes or means another thing makes a new one."""
 
 
@@ -93,6 +88,12 @@ class AuditResult:
         """Whether attention explains the predictions."""
         return conclusion(self.findings)
 
+    @property
+    def score(self) -> Estimate:
+        """Faithfulness: 0 a random order of the tokens, 1 the best; n is 0 where not asked."""
+        score = conclude(self.findings).score
+        return NOTHING if score is None else score.estimate
+
 
 def to_json(report: AuditResult) -> dict:
     """Plain data, as ``audit --json`` prints it; NaN becomes None."""
@@ -104,6 +105,7 @@ def to_json(report: AuditResult) -> dict:
         "seed": report.seed,
         "predicts": report.predicts,
         "answer": str(report.answer),
+        "score": _score_to_json(report),
         "verdict": _verdict_to_json(report),
         "accuracy": _accuracy_to_json(report),
         "findings": plain(report.findings),
@@ -116,18 +118,25 @@ def to_json(report: AuditResult) -> dict:
     }
 
 
+def _score_to_json(report: AuditResult) -> dict | None:
+    """Faithfulness with its interval and its parts; None where it was not asked."""
+    score = conclude(report.findings).score
+    if score is None:
+        return None
+    parts = {f.rule: plain(f.estimate) for f in report.findings if f.role == "part"}
+    return {**plain(score.estimate), "parts": parts}
+
+
 def _verdict_to_json(report: AuditResult) -> dict:
-    """The answer, what it counts, and the answer and sentence of every finding."""
-    keys = ("rule", "group", "answer", "sentence")
+    """The answer, its reason, and the answer and sentence of every finding."""
+    keys = ("rule", "answer", "sentence")
     found = [{key: getattr(f, key) for key in keys} for f in report.findings]
     concluded = conclude(report.findings)
     return {
         "question": QUESTION,
         "answer": str(concluded.answer),
         "sentence": conclusion_sentence(report.findings),
-        "asked": len(concluded.answers),
-        "of": len(concluded.asked.questions),
-        **{name: concluded.saying(answer) for name, answer in COUNTED.items()},
+        "why": concluded.why,
         "findings": plain(found),
     }
 

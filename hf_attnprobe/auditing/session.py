@@ -192,7 +192,6 @@ def report_of(
         control,
         provenance,
         seed=sweep.seed,
-        shares_draws=any(not c.is_drawn_by_text for c in subject.controls),
         rules=with_thresholds(options.thresholds),
     )
     return Report(

@@ -18,10 +18,7 @@ from hf_attnprobe.statistics.questions import EVERY_QUESTION, said_as
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
 from hf_attnprobe.statistics.summary import (
-    ALL_TEXTS,
-    Control,
     Statistic,
-    groups_by_class,
     predictions_of,
 )
 from hf_attnprobe.statistics.verdicts import (
@@ -34,7 +31,6 @@ from hf_attnprobe.statistics.verdicts import (
     answered,
     conclude,
     finding,
-    names_of,
 )
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -44,37 +40,29 @@ QUESTION = "Does this attention explain the predictions?"
 
 def findings(
     rows: Rows | pd.DataFrame,
-    control: Control,
     label_names: Sequence[str],
     *,
     seed: int = 0,
     words: Words = CLASSES,
-    shares_draws: bool = False,
     rules: Mapping[str, Rule] = RULES,
 ) -> tuple[Finding, ...]:
     """The questions that the rows answer, in the order of the rules.
 
-    Where the texts of two predicted classes have different answers, there is one of
-    each class in place of one of all: their mean is true of neither.
-
     Args:
         rows: of the audit.
-        control: of every draw of the control, with the same tests.
         label_names: names of the classes.
         seed: of the resamples behind R².
         words: of the kind of prediction.
-        shares_draws: whether one draw of the control is the same for all texts.
         rules: by which the questions about attention are graded.
     """
-    evidence = evidence_of(rows, control, words=words, shares_draws=shares_draws)
+    evidence = evidence_of(rows, label_names, words=words)
     predictions = predictions_of(rows)
-    return findings_from(evidence, predictions, label_names, words=words, seed=seed, rules=rules)
+    return findings_from(evidence, predictions, words=words, seed=seed, rules=rules)
 
 
 def findings_from(
     evidence: Evidence | None,
     predictions: Texts,
-    label_names: Sequence[str],
     *,
     words: Words = CLASSES,
     seed: int = 0,
@@ -86,62 +74,27 @@ def findings_from(
         predictions: of :func:`~hf_attnprobe.statistics.summary.predictions_of`.
     """
     asked = ANSWERS if words.kind == "answer" else CLASSIFIERS
-    found = [accuracy(predictions, words, seed) if asked is CLASSIFIERS else passage(evidence)]
+    gate = accuracy(predictions, words, seed) if asked is CLASSIFIERS else passage(evidence)
     if evidence is None:
-        return tuple(found)
-    groups = groups_by_class(predictions.of(evidence.texts.index), label_names)
-    of_classes = {name: evidence.where(members) for name, members in groups.items()}
-    return (*found, *findings_about_attention(evidence, of_classes, rules, asked))
+        return (gate,)
+    return (gate, *findings_about_attention(evidence, rules, asked))
 
 
 def findings_about_attention(
-    evidence: Evidence,
-    of_classes: Mapping[str, Evidence],
-    rules: Mapping[str, Rule] = RULES,
-    asked: Asked = CLASSIFIERS,
+    evidence: Evidence, rules: Mapping[str, Rule] = RULES, asked: Asked = CLASSIFIERS
 ) -> Iterator[Finding]:
-    """Of each question one finding, or one of each predicted class where answers differ.
+    """A finding for each question that the evidence has the numbers of.
 
     Args:
         evidence: of all texts.
-        of_classes: of the texts of each class that is predicted, by its name.
         rules: by which they are graded.
         asked: the questions.
     """
     for key in asked.questions:
-        pooled = _answer(key, rules, evidence, ALL_TEXTS)
-        if pooled is None:
-            continue
-        by_class = [
-            found
-            for name, of_class in of_classes.items()
-            if (found := _answer(key, rules, of_class, name)) is not None
-        ]
-        if len({f.answer for f in by_class} - {Answer.CANNOT_SAY}) > 1:
-            yield from by_class
-        else:
-            yield replace(pooled, other_draws=_other_draws(pooled, rules, evidence))
-
-
-def _answer(key: str, rules: Mapping[str, Rule], evidence: Evidence, group: str) -> Finding | None:
-    """What the evidence says to a question; None where it has no such numbers."""
-    measured = EVERY_QUESTION[key].measured(evidence, rules[key])
-    return None if measured is None else answered(key, rules[key], group, measured)
-
-
-def _other_draws(pooled: Finding, rules: Mapping[str, Rule], evidence: Evidence) -> float | None:
-    """The share of single draws of the control with which the answer is another one.
-
-    None where no control is counted, or there is only one draw.
-    """
-    if len(evidence.draws) < 2 or "control" not in pooled.yardsticks:
-        return None
-    single = replace(evidence, shares_draws=False)
-    answers = [
-        _answer(pooled.rule, rules, single.of_draw(draw), ALL_TEXTS) for draw in evidence.draws
-    ]
-    differing = [f for f in answers if f is None or f.answer != pooled.answer]
-    return len(differing) / len(answers)
+        rule = rules[key]
+        measured = EVERY_QUESTION[key].measured(evidence, rule)
+        if measured is not None:
+            yield answered(key, rule, measured)
 
 
 def conclusion(found: Sequence[Finding]) -> Answer:
@@ -156,20 +109,18 @@ def conclusion(found: Sequence[Finding]) -> Answer:
 def conclusion_sentence(found: Sequence[Finding]) -> str | None:
     """The question and its answer, with what it rests on; None without evidence."""
     concluded = conclude(found)
-    if not concluded.answers:
+    if not any(f.is_about_attention for f in found):
         return None
+    reasons = [concluded.why, _score_said(concluded)]
+    because = "; ".join(filter(None, reasons))
     answer = str(concluded.answer).capitalize()
-    parts = [
-        f"{RULES[f.rule].name.lower()}{'' if f.group == ALL_TEXTS else f' of {f.group}'} {f.answer}"
-        for f in found
-        if f.is_about_attention
-    ]
-    return f"{QUESTION} {answer} ({grounds(concluded)}: {', '.join(parts)})."
+    return f"{QUESTION} {answer} ({because})."
 
 
-def grounds(concluded: Conclusion) -> str:
-    """What a verdict rests on: its reason, and how many questions say what."""
-    return "; ".join(filter(None, (concluded.why, concluded.counted())))
+def _score_said(concluded: Conclusion) -> str:
+    """The score in words, as in "faithfulness 0.86 [0.83, 0.88]"; empty without one."""
+    score = concluded.score
+    return "" if score is None else f"{score.name.lower()} {score.number}"
 
 
 def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
@@ -236,7 +187,7 @@ def no_accuracy(why: str = "the texts have no labels", rest: str = "") -> Findin
 def _accuracy(
     answer: Answer, said: str, number: Estimate, yardsticks: Mapping[str, float | None]
 ) -> Finding:
-    return finding("accuracy", RULES["accuracy"], ALL_TEXTS, answer, said, number, yardsticks)
+    return finding("accuracy", RULES["accuracy"], answer, said, number, yardsticks)
 
 
 def passage(evidence: Evidence | None) -> Finding:
@@ -245,7 +196,7 @@ def passage(evidence: Evidence | None) -> Finding:
     rule = RULES["passage"]
     if evidence is None or not gain.n:
         said = "What the answer gains by the passage was not measured (test sources)."
-        return finding("passage", rule, ALL_TEXTS, Answer.CANNOT_SAY, said, gain, {})
+        return finding("passage", rule, Answer.CANNOT_SAY, said, gain, {})
     greedy = evidence.mean("answer_is_greedy")
     answer = grade(gain, rule)
     how = _so(answer, gain, "it depends on the passage", "it does not")
@@ -253,7 +204,7 @@ def passage(evidence: Evidence | None) -> Finding:
         f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}. "
         f"Greedy decoding says the answer in {greedy.value:.0%} of texts."
     )
-    return finding("passage", rule, ALL_TEXTS, answer, said, gain, {"greedy": greedy.value})
+    return finding("passage", rule, answer, said, gain, {"greedy": greedy.value})
 
 
 def _numbers(found: NumberQuality, sides: Quality) -> Finding:
@@ -341,22 +292,17 @@ def _right(found: Quality, words: Words) -> str:
 # --- may it be shown, and what would change that? ----------------------------------------------
 
 
-WARN = "Only with a warning. Highlighting shows where the model looked, not why it decided"
 MAY = {
-    Answer.YES: "Yes, with a note. All questions that decide support it",
-    Answer.MOSTLY_YES: WARN,
-    Answer.PARTLY: WARN,
-    Answer.MOSTLY_NO: WARN,
+    Answer.YES: "Yes, with a note",
+    Answer.PARTLY: "Only with a warning",
     Answer.NO: "No",
     Answer.CANNOT_SAY: "Not yet: this audit cannot tell",
 }
-ONLY_BESIDE = "If it is shown, say beside it what these tests found for and against it."
 CAUTIONS = {
     Answer.YES: "The note: this holds on average over texts like these, for this one training "
     "of the model; a single text may differ.",
-    Answer.MOSTLY_YES: ONLY_BESIDE,
-    Answer.PARTLY: ONLY_BESIDE,
-    Answer.MOSTLY_NO: ONLY_BESIDE,
+    Answer.PARTLY: "The warning: the highlighted tokens are some of those that decide, and not "
+    "in every text.",
     Answer.NO: "Shown as a heat map it would say something about the prediction that "
     "these tests do not bear out.",
     Answer.CANNOT_SAY: "This does not mean that attention is wrong.",
@@ -369,16 +315,15 @@ def may_be_shown(findings: Sequence[Finding]) -> str:
     answer, why = concluded.answer, concluded.why
     if answer == Answer.CANNOT_SAY and not why:
         why = _why_not_known(findings)
-    return f"{MAY[answer]}{f', because {why}' if why and answer != Answer.YES else ''}. {CAUTIONS[answer]}"
+    return f"{MAY[answer]}{f', because {why}' if why else ''}. {CAUTIONS[answer]}"
 
 
 def _why_not_known(findings: Sequence[Finding]) -> str:
     """What stands in the way of an answer, where it is known."""
-    asked = [f for f in findings if f.is_about_attention]
-    if not asked:
+    score = conclude(findings).score
+    if score is None:
         return "no question about the attention as a whole was asked"
-    open_ones = [f for f in asked if f.answer == Answer.CANNOT_SAY]
-    return f"{names_of(dict.fromkeys(f.rule for f in open_ones))} had no clear answer"
+    return f"{score.name.lower()} ({score.number}) is too near to a threshold for so few texts"
 
 
 def what_is_shown(findings: Sequence[Finding]) -> dict[str, list[str]]:
@@ -394,7 +339,7 @@ def what_is_shown(findings: Sequence[Finding]) -> dict[str, list[str]]:
             Answer.PARTLY: ("Between", f"only in part: {rule.if_yes}"),
             Answer.CANNOT_SAY: ("Not known", f"whether {rule.if_yes}"),
         }[f.answer]
-        said.setdefault(heading, []).append(f"{words}{f.where} [{rule.name}]")
+        said.setdefault(heading, []).append(f"{words} [{rule.name}]")
     order = ("For it", "Between", "Against it", "Not known")
     return {heading: said[heading] for heading in order if heading in said}
 
@@ -420,17 +365,11 @@ def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: flo
 def change_sentences(found: Sequence[Finding]) -> list[str]:
     """One sentence for the verdict, one for what is settled, one for each open question."""
     concluded = conclude(found)
-    asked = [f for f in found if f.is_about_attention]
     sentences = []
-    if concluded.at_chance:
+    if concluded.is_closed:
         sentences.append(f"The verdict waits for {concluded.asked.waits_for}.")
-    elif concluded.is_nothing:
-        sentences.append(
-            "No further test would change the verdict: attention has no effect to explain."
-        )
-    elif concluded.missing and asked:
-        names = names_of(concluded.missing)
-        sentences.append(f"A verdict needs the questions that were not asked: {names}.")
+    elif concluded.why:
+        sentences.append(f"{concluded.why[0].upper()}{concluded.why[1:]}.")
     settled = [f for f in found if f.answer != Answer.CANNOT_SAY]
     if settled:
         sentences.append(_settled_sentence(settled))

@@ -252,11 +252,10 @@ def _graded(findings: tuple[Finding, ...]) -> Table:
     rows: list[list[Cell]] = []
     for f in findings:
         rule = RULES.get(f.rule)
-        group = "" if f.group == "all" else f" (texts predicted {shown(f.group)})"
         beside = ", ".join(f"{shown(k)} {v:z.2f}" for k, v in f.yardsticks.items() if v == v)
         question, measure = (rule.question, rule.measure) if rule else (f.rule, "")
         value = Number(f.value, f.ci95, digits=2)
-        rows.append([question + group, str(f.answer), measure, value, beside or None, f.n])
+        rows.append([question, str(f.answer), measure, value, beside or None, f.n])
     return Table(["question", "answer", "what is graded", "number [95%]", "beside", "texts"], rows)
 
 

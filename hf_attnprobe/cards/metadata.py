@@ -414,8 +414,7 @@ def _title(finding: Finding) -> str:
     """Which question a number is of."""
     rule = RULES.get(finding.rule)
     name = finding.rule if rule is None else rule.name
-    group = "" if finding.group == "all" else f", texts predicted {finding.group}"
-    return f"Attention: {name.lower()}{group}"
+    return f"Attention: {name.lower()}"
 
 
 # --- .eval_results ------------------------------------------------------------------
@@ -432,10 +431,9 @@ def entries(card: Card) -> list[EvalResultEntry]:
         for f in audit.findings:
             if hub_id is None or f.rule == "accuracy" or not math.isfinite(f.value):
                 continue
-            group = "" if f.group == "all" else f"/{shown(f.group)}"
             entry = EvalResultEntry(
                 dataset_id=hub_id,
-                task_id=f"{METRIC}/{f.rule}{group}",
+                task_id=f"{METRIC}/{f.rule}",
                 value=float(f.value),
                 source_url=audit.rows_url,
                 source_name="attnprobe audit" if audit.rows_url else None,

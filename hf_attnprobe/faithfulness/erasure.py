@@ -145,6 +145,9 @@ READINGS: TestReadings = {
         "in the order of {key}, nine tenths of the lead are gone when {mean:.2f} of the "
         "tokens are erased (of texts in which some order gets there; never counts as all)"
     ),
+    "lead_is_lost": share(
+        "in {mean:.0%} of texts some order of erasing weights takes nine tenths of the lead"
+    ),
     "product_margin_tau": (
         "attention × gradient and the exact margins order the tokens with rank "
         "correlation {mean:.2f}"
@@ -171,7 +174,7 @@ class ErasureResult:
     ``fraction_to_lose_lead`` is in (0, 1]: when nine tenths of the lead are gone, of
     several parts that of the first; NaN in texts in which no order gets there, empty for
     numbers. Its ``best`` is the smallest set, or where the read-out is not linear the
-    best order tried.
+    best order tried. ``lead_is_lost`` is 1 where some order gets there, else 0.
 
     ``way_to_best`` is (random − it) / (random − smallest set), at most 1, negative where
     it is worse than a random order; NaN where a random order needs the least.
@@ -200,6 +203,7 @@ class ErasureResult:
     no_set_flips: Tensor | None = None
     no_order_flips: Tensor | None = None
     fraction_to_lose_lead: dict[str, Tensor] = field(default_factory=dict)
+    lead_is_lost: Tensor | None = None
     regret: dict[str, Tensor] = field(default_factory=dict)
     way_to_best: dict[str, Tensor] = field(default_factory=dict)
     way_to_best_tried: dict[str, Tensor] = field(default_factory=dict)
@@ -275,9 +279,10 @@ def erasure(
         others["regret"] = {name: n - best for name, n in removals.items()}
     of_prediction = observation.explains is None or observation.probs.shape[-1] == 2
     if of_prediction and not observation.model.prediction.is_number:
-        others["fraction_to_lose_lead"] = _losing_lead(
-            observation, attention, order, lost, gathered
-        )
+        losing = _losing_lead(observation, attention, order, lost, gathered)
+        is_lost = (~losing["best"].isnan()).double()
+        others["fraction_to_lose_lead"] = losing
+        others["lead_is_lost"] = is_lost.masked_fill(n_tokens < 2, torch.nan)
     return ErasureResult(
         **others,
         fraction_to_flip={name: n / n_tokens for name, n in removals.items()},
@@ -343,7 +348,8 @@ def _raised(observation: Observation) -> Tensor:
     n_outcomes = prediction.n_outcomes or 1
     if prediction.n_parts is not None:
         n_outcomes = probs.shape[-1] // prediction.n_parts
-    rounding = torch.finfo(probs.dtype).eps  # see `log_odds`
+    # A probability next to 1 has no digits below this one (float64: log-odds of 36).
+    rounding = torch.finfo(probs.dtype).eps
     logs = probs.clamp_min(rounding).log().unflatten(-1, (-1, n_outcomes))
     return _raise(logs).exp().flatten(-2)
 

@@ -55,7 +55,6 @@ from hf_attnprobe.readings import TestReadings, share
 
 
 OF_SITE = ("attention", "product")
-OF_VERDICT = ("attention", "mean_attention", "random")
 FLAGS_AT_ONCE = 1 << 22
 """Copies × texts × positions of erased sets that are looked through together."""
 STEPS_AT_ONCE = 8  # of tokens to flip: then the orders that have flipped are left out
@@ -167,9 +166,6 @@ def input_erasure(
     by, content = options.by, observation.batch.content_mask
     own = rankings_at(observation, site)
     names_of_text = rankings_of_text(observation)
-    if options.comprehensiveness_only:
-        own = {name: ranks for name, ranks in own.items() if name in OF_VERDICT}
-        names_of_text = tuple(name for name in names_of_text if name in OF_VERDICT)
     of_site = torch.stack([removal_rank(ranks, content) for ranks in own.values()])
     of_text = torch.stack(
         [
@@ -190,9 +186,6 @@ def input_erasure(
         return dict(zip((*own, *names_of_text), values, strict=True))
 
     share = _erased_share(content)
-    if options.comprehensiveness_only:
-        (comprehensiveness,) = map(named, measure(_without_tops))
-        return InputErasureResult(comprehensiveness, {}, share)
     comprehensiveness, sufficiency = map(named, measure(_tops))
     on_request: dict[str, Any] = {}
     if options.tokens_to_flip:
@@ -225,16 +218,10 @@ def _erased_share(content: Tensor) -> Tensor:
     return (aopc.removal_counts(n_units) / n_units.clamp_min(1)).mean(0)
 
 
-def _without_tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
-    """Comprehensiveness, [1, rankings, batch]."""
-    top = _top(observation, turns)
-    drops = _drops(observation, by, top.flatten(0, 1))
-    return drops.unflatten(0, top.shape[:2]).mean(0, keepdim=True)
+def sets_of_tops(observation: Observation, turns: Tensor) -> Tensor:
+    """Marks the first tokens of each ranking at ERASER's steps.
 
-
-def _top(observation: Observation, turns: Tensor) -> Tensor:
-    """Marks the first tokens of each ranking at ERASER's steps, bool [steps, rankings, batch,
-    keys].
+    Shape: turns int [rankings, batch, keys] -> bool [steps, rankings, batch, keys].
     """
     content = observation.batch.content_mask
     counts = aopc.removal_counts(content.sum(-1))
@@ -246,7 +233,8 @@ def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
 
     Shape: [2, rankings, batch].
     """
-    top, content = _top(observation, turns), observation.batch.content_mask
+    content = observation.batch.content_mask
+    top = sets_of_tops(observation, turns)
     sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
     return _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
 

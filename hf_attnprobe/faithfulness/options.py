@@ -47,6 +47,28 @@ class Correlation(ExplainsClass):
 
 
 @dataclass(frozen=True)
+class Scale(ExplainsClass):
+    """Of which texts the best order is looked for, beside the rankings that are tried."""
+
+    exact_units: int = option(
+        8,
+        "most units of a text of which every set is left out (2^units passes), for the best "
+        "order and for what each unit is worth; 0: none",
+        at_least=0,
+        at_most=12,
+        metavar="UNITS",
+    )
+    greedy_units: int = option(
+        16,
+        "most units of a text of which the costliest is left out again and again (some "
+        "units² / 2 passes)",
+        at_least=0,
+        at_most=10_000,
+        metavar="UNITS",
+    )
+
+
+@dataclass(frozen=True)
 class Permutation(Options):
     """How many random shuffles."""
 
@@ -122,11 +144,6 @@ class InputErasure(ExplainsClass):
         at_least=0,
         at_most=10_000,
         metavar="WIDTH",
-    )
-    comprehensiveness_only: bool = option(
-        False,
-        "measure what a verdict reads and nothing else: comprehensiveness of attention "
-        "and of random tokens",
     )
     tokens_to_flip: bool = option(
         False,
@@ -264,6 +281,7 @@ class Knockout(Options):
 
 
 OPTIONS: dict[str, type[Options]] = {
+    "scale": Scale,
     "correlation": Correlation,
     "permutation": Permutation,
     "adversarial": Adversarial,

@@ -6,12 +6,9 @@ Question: if the attention weights of a text are shuffled over its tokens, does 
           output change?
 Measure:  the median, over 100 random shuffles, of the total variation distance between
           new and old output; the encoder's states stay as they are.
-In log-odds: a saturated output hardly shows in probability what moves its logit. So
-          beside it stands the change of the predicted class's log-odds, as a share of
-          their range: |l' − l| / max(|l|, |l'|, 4), at most 1. Log-odds of ±2 are where
-          probability is not saturated, so for an unsure output the share is the largest
-          total variation that such a change can make, and for a sure one the part of its
-          log-odds that is lost. Of one class per text only, or of a whole answer.
+Standard: the same at the standard temperature, where the median lead of what is predicted is
+          3 nats: a saturated output hardly shows in probability what moves its logit, an
+          unsure one shows little of anything.
 Exactly:  where the read-out is linear, the largest change any of the T! permutations
           can make, whether one of them flips the decision, and the mean and variance of
           the logit over all of them.
@@ -21,7 +18,6 @@ Reading:  0 the assignment of weights to tokens does not matter, 1 it decides
           everything.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +25,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AnswersFromPassage, Observation, Site
+from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.functional.attribution import logit_of
-from hf_attnprobe.functional.divergence import log_odds, share_of_log_odds, tvd
+from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
 from hf_attnprobe.readings import TestReadings, share
@@ -45,17 +40,13 @@ READINGS: TestReadings = {
         "{mean:.0%} of the attention is on tokens that are not explained, as [CLS]"
     ),
     "median_tvd": "shuffling attention moved the output by {mean:.2f} {unit}",
-    "median_share_of_log_odds": (
-        "shuffling attention moved the log-odds of what is predicted by {mean:.2f} of their range"
+    "standard_tvd": (
+        "shuffling attention moved the output by {mean:.2f} {unit} at the standard temperature"
     ),
-    "largest_drawn_change": (
-        "the worst of the drawn shuffles moves the output by {mean:.2f} {unit}, or its "
-        "log-odds by as much of their range"
+    "largest_standard_tvd": (
+        "the worst shuffle moves the output by {mean:.2f} {unit} at the standard temperature"
     ),
-    "largest_change": (
-        "the worst of all possible shuffles moves the output, or the share of its "
-        "log-odds, by {mean:.2f}"
-    ),
+    "flips_drawn": share("{mean:.0%} of the drawn shuffles flip {decision}"),
     "median_tvd_of": ("shuffling attention moved what is said of {key} by {mean:.2f} of 1"),
     "max_tvd": ("the worst of all possible shuffles moves the output by {mean:.2f} {unit}"),
     "flip_possible": share(
@@ -79,8 +70,10 @@ class PermutationResult:
     The exact ones are None where the read-out is not linear; ``max_tvd`` also for over
     two classes.
 
-    ``largest_drawn_change`` is of the shuffles that were drawn, ``largest_change`` of all
-    there are: the larger of the total variation and the share of the log-odds.
+    ``standard_tvd`` is the median over shuffles at the standard temperature,
+    ``largest_standard_tvd`` the most of all shuffles that there are for two classes and a
+    linear read-out, else of those that were drawn. ``flips_drawn`` is the share of the drawn
+    ones that flip the decision, NaN where nothing is decided.
 
     ``logit_mean`` and ``logit_variance`` are of the logit of class 1 against class 0,
     or of the predicted class's logit where there are more than two classes.
@@ -89,11 +82,11 @@ class PermutationResult:
     max_attention: Tensor
     special_attention: Tensor
     median_tvd: Tensor
-    largest_drawn_change: Tensor
-    median_share_of_log_odds: Tensor | None = None
+    standard_tvd: Tensor
+    largest_standard_tvd: Tensor
+    flips_drawn: Tensor
     median_tvd_of: Mapping[str, Tensor] | None = None
     max_tvd: Tensor | None = None
-    largest_change: Tensor | None = None
     flip_possible: Tensor | None = None
     logit_mean: Tensor | None = None
     logit_variance: Tensor | None = None
@@ -126,27 +119,18 @@ def permutation(
         of_parts = prediction.distance_by_part(after, observation.probs)
         by_part = dict(zip(prediction.parts, _median(of_parts).unbind(-1), strict=True))
     attention = observation.read(site)
-    largest, special = attention.amax(-1), _on_special(attention, observation)
-    most, share = changes.amax(0), None
-    odds = _log_odds(observation, torch.cat([observation.probs[None], after]))
-    if odds is not None:
-        shares = share_of_log_odds(odds[:1], odds[1:])
-        share = _median(shares)
-        most = torch.maximum(most, shares.amax(0))
-    return PermutationResult(largest, special, _median(changes), most, share, by_part, **exact)
-
-
-def _log_odds(observation: Observation, probs: Tensor) -> Tensor | None:
-    """Of the predicted class, or of the whole answer; None of other predictions.
-
-    Shape: [copies, batch, entries] -> [copies, batch].
-    """
-    if observation.model.prediction.kind == "classes":
-        return log_odds(probs, observation.target(None).expand(probs.shape[:-1]))
-    if observation.model.lacks(AnswersFromPassage):
-        return None
-    model = observation.model.require(AnswersFromPassage)
-    return logit_of(model.log_prob(observation, probs))
+    at_standard = tvd(observation.standard(after), observation.standard(observation.probs))
+    worst = exact.pop("largest_standard_tvd", at_standard.amax(0))
+    return PermutationResult(
+        max_attention=attention.amax(-1),
+        special_attention=_on_special(attention, observation),
+        median_tvd=_median(changes),
+        standard_tvd=_median(at_standard),
+        largest_standard_tvd=worst,
+        flips_drawn=observation.flips(after).double().mean(0),
+        median_tvd_of=by_part,
+        **exact,
+    )
 
 
 def _on_special(attention: Tensor, observation: Observation) -> Tensor:
@@ -223,11 +207,21 @@ def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[s
     mean, variance = permutation_moments(attention, logits, mask)
     exact = {"flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
     if n_classes == 2:
-        prob = observation.probs.amax(-1).double()
         extremes = torch.stack([lowest, highest]).sum(1)
-        exact["max_tvd"] = (extremes.sigmoid() - prob).abs().amax(0)
-        before = log_odds(observation.probs, predicted)
-        most = -math.log(torch.finfo(before.dtype).eps)  # see `log_odds`
-        shares = share_of_log_odds(before, extremes.clamp(-most, most)).amax(0)
-        exact["largest_change"] = torch.maximum(exact["max_tvd"], shares)
+        before = _lead(observation.probs.double(), predicted)
+        exact["max_tvd"] = _farthest(before, extremes)
+        sharpness = observation.model.sharpness
+        exact["largest_standard_tvd"] = _farthest(before * sharpness, extremes * sharpness)
     return exact
+
+
+def _lead(probs: Tensor, predicted: Tensor) -> Tensor:
+    """Returns the log-odds of the predicted one of two classes, [batch, 2] -> [batch]."""
+    logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+    own = logs.gather(-1, predicted[:, None])[:, 0]
+    return own - logs.gather(-1, 1 - predicted[:, None])[:, 0]
+
+
+def _farthest(before: Tensor, extremes: Tensor) -> Tensor:
+    """Returns the larger change of probability; log-odds [batch], [2, batch] -> [batch]."""
+    return (extremes.sigmoid() - before.sigmoid()).abs().amax(0)

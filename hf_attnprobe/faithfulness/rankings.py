@@ -80,12 +80,28 @@ def ranking(
     """
     content = observation.batch.content_mask
     if name not in (*OF_TEXT, *GIVEN):
-        values = _of_site(observation, site, name, rows)
-        if name in SIGNED:
-            values = values * observation.side
-        return tied(name, values, content)
+        return tied(name, importance(observation, site, name, seed=seed, rows=rows), content)
     key = f"ranking {name}", seed, observation.explains
     return observation.remember(key, lambda: tied(name, _of_text(observation, name, seed), content))
+
+
+def importance(
+    observation: Observation,
+    site: Site,
+    name: str,
+    *,
+    seed: int = 0,
+    rows: Rows = "read",
+) -> Tensor:
+    """Returns the values behind :func:`ranking`, [batch, keys]; of leave-one-out its ranks.
+
+    Comparable within a text only. Signed ones are positive for what speaks for the side that
+    the text is on.
+    """
+    if name in (*OF_TEXT, *GIVEN):
+        return _of_text(observation, name, seed)
+    values = _of_site(observation, site, name, rows)
+    return values * observation.side if name in SIGNED else values
 
 
 def is_possible(observation: Observation, site: Site, name: str) -> bool:

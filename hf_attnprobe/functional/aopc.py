@@ -101,7 +101,9 @@ def subsets(n_units: int) -> Tensor:
     return (numbers >> torch.arange(n_units)) % 2 == 1
 
 
-def chain_bounds(drops: Tensor, n_units: Tensor) -> tuple[Tensor, Tensor]:
+def chain_bounds(
+    drops: Tensor, n_units: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Least and largest AOPC over all n! orders of a text's units; exact.
 
     They are the shortest and the longest path from the empty to the full set. The best
@@ -112,19 +114,25 @@ def chain_bounds(drops: Tensor, n_units: Tensor) -> tuple[Tensor, Tensor]:
         drops: [2^units, batch], numbered as in :func:`subsets`.
         n_units: int [batch], at least 1; of a text with fewer units the first 2^n sets
             count.
+        weights: of the sets of 0, 1, … units along an order, [units + 1, batch]; by default
+            1 / n_units each.
 
     Returns:
         Least and largest, each [batch].
     """
+    if weights is None:
+        longest = len(drops).bit_length() - 1
+        weights = (1 / n_units.double()).expand(longest + 1, -1)
     lower = torch.zeros_like(drops)
     upper = torch.zeros_like(drops)
     for number in range(1, len(drops)):
         units = [bit for bit in range(number.bit_length()) if number >> bit & 1]
         one_less = [number ^ (1 << bit) for bit in units]
-        lower[number] = drops[number] + lower[one_less].amin(0)
-        upper[number] = drops[number] + upper[one_less].amax(0)
+        own = drops[number] * weights[len(units)]
+        lower[number] = own + lower[one_less].amin(0)
+        upper[number] = own + upper[one_less].amax(0)
     full = (2**n_units - 1)[None]
-    return lower.gather(0, full)[0] / n_units, upper.gather(0, full)[0] / n_units
+    return lower.gather(0, full)[0], upper.gather(0, full)[0]
 
 
 def area_along(drops: Tensor, turns: Tensor, n_units: Tensor) -> Tensor:

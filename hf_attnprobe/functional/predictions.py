@@ -22,6 +22,14 @@ from torch import Tensor
 from hf_attnprobe.functional.divergence import small_side, tvd
 
 
+STANDARD_LEAD = 3.0
+"""Nats by which what is predicted leads at the standard temperature: p = .95 of two classes."""
+
+
+def _log(probs: Tensor) -> Tensor:
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The meaning of the entries of a prediction vector [..., parts · outcomes].
@@ -78,6 +86,56 @@ class Prediction:
             return parts * present[..., None, None].clamp_min(1)
         parts = probs.unflatten(-1, (self.n_parts, -1))
         return parts if self.has_one_part else parts * self.n_parts
+
+    def leads(self, probs: Tensor) -> Tensor:
+        """Returns how far what is decided lies before the next outcome, mean over parts.
+
+        Shape: [batch, entries] -> [batch], in nats of log-odds.
+        """
+        grouped = self.grouped(probs).double()
+        present = grouped.sum(-1) > 0
+        likeliest, next_one = grouped.topk(2, dim=-1).values.unbind(-1)
+        lead = _log(likeliest) - _log(next_one)
+        return (lead * present).sum(-1) / present.sum(-1)
+
+    def standard_sharpness(self, probs: Tensor) -> float:
+        """Returns the factor on all logits with which the median lead is the standard one.
+
+        Of a number the factor with which its standard deviation is 1; 1 where all texts are
+        alike, or nothing leads.
+
+        Args:
+            probs: of a sample of texts, [texts, entries].
+
+        >>> certain = torch.tensor([[1.0, 9.0], [3.0, 1.0]]).log().softmax(-1)
+        >>> round(Prediction("classes", "").standard_sharpness(certain), 3)  # 3 / mean log odds
+        1.821
+        """
+        if self.is_number:
+            spread = probs[:, 0].double().std(correction=0)
+            return float(1 / spread) if spread > 0 else 1.0
+        median = float(self.leads(probs).quantile(0.5))
+        return STANDARD_LEAD / median if median > 0 else 1.0
+
+    def sharpened(self, probs: Tensor, sharpness: float) -> Tensor:
+        """Returns what is predicted where all logits are multiplied by ``sharpness``.
+
+        softmax(sharpness · log p) of every part, as logits are log p up to a constant; a
+        number is multiplied itself.
+
+        Shape: [..., entries] -> the same, float64.
+        """
+        if self.is_number:
+            return probs.double() * sharpness
+        grouped = self.grouped(probs).double()
+        present = grouped.sum(-1, keepdim=True) > 0
+        logs = _log(grouped)
+        if self.kind in ("choice", "span"):  # what a text does not have stays without probability
+            logs = logs.masked_fill(grouped == 0, -torch.inf)
+        logs = logs.masked_fill(~present, 0)
+        sharp = (sharpness * logs).softmax(-1) * present
+        n_present = present.sum(-2, keepdim=True).clamp_min(1)
+        return (sharp / n_present).flatten(-2)
 
     def decision(self, probs: Tensor) -> Tensor:
         """The most probable outcome of every part, int [..., parts]."""

@@ -323,7 +323,6 @@ def _finding(
 ) -> Finding:
     return Finding(
         rule,
-        "all",
         answer,
         sentence,
         estimate.value,

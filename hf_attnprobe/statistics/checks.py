@@ -78,12 +78,13 @@ WITHIN_ONE = {
         "max_attention",
         "special_attention",
         "median_tvd",
-        "median_share_of_log_odds",
+        "standard_tvd",
+        "largest_standard_tvd",
         "max_tvd",
     ),
 }
 """From 0 to 1 too, besides what its reading declares a share."""
-CHANGES = ("median_tvd", "max_tvd")
+CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
 INFINITY = float("inf")
 RANGES = (
     *(Range(test, name, 0.0, 1.0, SHARE) for test, names in WITHIN_ONE.items() for name in names),

@@ -348,8 +348,7 @@ def function_estimate(
 ) -> Estimate:
     """A function of several means over the same texts, with its interval.
 
-    Of Tukey's pseudo-values n·f − (n − 1)·f(without the text) as of any values: their
-    mean is f without its bias to first order (Miller 1974, "The jackknife").
+    That of the mean of :func:`pseudo_values`, as of any values.
 
     Args:
         columns: each [texts]; texts with a NaN in any of them are left out.
@@ -358,24 +357,43 @@ def function_estimate(
     Returns:
         n is 0 where no text has all columns, or the number is undefined.
     """
+    value, pseudo = pseudo_values(columns, of_means)
+    n = len(pseudo)
+    if not n or np.isnan(value):
+        return Estimate(value, None, 0)
+    if not np.isfinite(pseudo).all():
+        return Estimate(value, None, n)
+    low, high = mean_interval(pseudo[:, None])[:, 0].tolist()
+    return Estimate(value, (min(low, value), max(high, value)), n)
+
+
+def pseudo_values(
+    columns: Sequence[np.ndarray], of_means: Callable[[np.ndarray], np.ndarray]
+) -> tuple[float, np.ndarray]:
+    """Returns a function of means, and what each text adds to it.
+
+    Tukey's pseudo-values n·f − (n − 1)·f(without the text): their mean is f without its bias
+    to first order (Miller 1974, "The jackknife").
+
+    Args:
+        columns, of_means: as in :func:`function_estimate`.
+
+    Returns:
+        The value, NaN where it is undefined, and [texts that have all columns].
+    """
     n, total = 0, np.zeros(len(columns))
     for some in _with_all(columns):
         n, total = n + len(some), total + some.sum(0)
     if not n:
-        return Estimate(float("nan"), None, 0)
+        return float("nan"), np.empty(0)
     mean = total / n
     value = float(of_means(mean))
-    if np.isnan(value):
-        return Estimate(value, None, 0)
     pseudo, done = np.full(n, np.nan), 0
     for some in _with_all(columns) if n > 1 else ():
         without = of_means((n * mean - some) / (n - 1))
         pseudo[done : done + len(some)] = n * value - (n - 1) * without
         done += len(some)
-    if not np.isfinite(pseudo).all():
-        return Estimate(value, None, n)
-    low, high = mean_interval(pseudo[:, None])[:, 0].tolist()
-    return Estimate(value, (min(low, value), max(high, value)), n)
+    return value, pseudo
 
 
 def _with_all(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:

@@ -5,13 +5,15 @@ of every threshold gives an answer; one that crosses a threshold, or stems from 
 than ``MIN_TEXTS`` texts, cannot say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_TEXTS = 30
@@ -19,12 +21,10 @@ MIN_TEXTS = 30
 
 
 class Answer(StrEnum):
-    """The possible answers to a question. Only the verdict can be "mostly yes" or "mostly no"."""
+    """The possible answers to a question."""
 
     YES = "yes"
-    MOSTLY_YES = "mostly yes"
     PARTLY = "partly"
-    MOSTLY_NO = "mostly no"
     NO = "no"
     CANNOT_SAY = "cannot say"
 
@@ -43,36 +43,36 @@ GRADES = (Answer.NO, Answer.PARTLY, Answer.YES)
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per text as a sum of statistics.
+    """A number per text, for paired differences between audits.
 
     Attributes:
         words: what the number is.
-        terms: factors by statistic.
-        constant: what is added.
-        beyond_control: whether the control's is subtracted, where all audits have one.
-        larger_than: a statistic whose mean is smaller, else this is not what is graded.
+        values: of every text, [texts]; None where a statistic is missing. Its mean is the
+            number of all texts.
     """
 
     words: str
-    terms: Mapping[str, float]
-    constant: float = 0.0
-    beyond_control: bool = False
-    larger_than: str = ""
+    values: Callable[[Texts], np.ndarray | None]
 
-    def of(self, texts: pd.DataFrame) -> pd.Series | None:
-        """The number of every text; None where a statistic is missing.
+    def of(self, texts: Texts) -> pd.Series | None:
+        """The number of every text by its id; None where a statistic is missing."""
+        values = self.values(texts)
+        return None if values is None else pd.Series(values, index=texts.index)
 
-        Args:
-            texts: a text per row, a statistic per column.
-        """
-        if not set(self.terms) <= set(texts):
-            return None
-        if self.larger_than in texts:
-            own = texts[[*self.terms]].mean().sum()
-            if own <= texts[self.larger_than].mean():
-                return None
-        parts = [factor * texts[name] for name, factor in self.terms.items()]
-        return sum(parts[1:], parts[0]) + self.constant
+
+def of_statistic(words: str, name: str, change: Callable = lambda values: values) -> Measure:
+    """Returns the measure that is one statistic.
+
+    Args:
+        words: what it is.
+        name: of the statistic.
+        change: of its values, [texts] -> [texts].
+    """
+
+    def values(texts: Texts) -> np.ndarray | None:
+        return change(texts.values(name)) if name in texts else None
+
+    return Measure(words, values)
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,8 @@ class Rule:
         word: before the graded number in that line.
         labels: by name of a yardstick, a word for it where there is little room; the
             most telling first, others are left out there.
-        legend: what the words of that line mean; with the places of ``Words`` too.
         compared: the number behind it text by text, for differences between audits; of
             several the first that most audits have.
-        is_ratio: whether what is graded is a ratio of means, which no single text has.
     """
 
     name: str
@@ -119,9 +117,7 @@ class Rule:
     asks: str = ""
     word: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    legend: Sequence[str] = ()
     compared: Sequence[Measure] = ()
-    is_ratio: bool = False
 
     @property
     def thresholds(self) -> dict[str, float]:

@@ -4,10 +4,14 @@ A question is one record: what is asked, the measure and its thresholds, their s
 every word that is said of it, and the function that measures it. To add one, write it
 here; verdict, sentences, number lines, comparisons of audits and ``docs/verdicts.md``
 follow.
+
+Faithfulness decides, by its thresholds; its parts stand beneath it on the same scale, see
+``scale.py``. Without an effect there is nothing to explain. Uniqueness stands beside.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +19,21 @@ import numpy as np
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence
-from hf_attnprobe.statistics.grades import Answer, Measure, Rule, grade
+from hf_attnprobe.statistics.grades import Answer, Measure, Rule, grade, of_statistic
+from hf_attnprobe.statistics.rows import Texts
+from hf_attnprobe.statistics.scale import (
+    ERASURE,
+    IMPORTANCE,
+    MASS,
+    MIN_CLASS,
+    PARTS_OF_ANSWERS,
+    REMOVAL,
+    SOURCE,
+    Part,
+    contributions,
+    part_of,
+)
+from hf_attnprobe.statistics.scale import faithfulness as place
 from hf_attnprobe.statistics.wording import Words
 
 
@@ -33,10 +51,6 @@ class Measured:
             known.
         at_least: the lower of two numbers, where what is graded lies between this one
             and ``graded``.
-        lacks_control: whether no control was run that would be taken off; the number
-            can then only say no, since a control makes no number larger.
-        caution: why a large number may not be taken for more than no; empty where
-            nothing is against it.
         open_because: what keeps the answer open where more texts would not help.
         is_upper_bound: whether the number is only known not to be larger.
         is_nothing: whether what was done surely has no effect at all.
@@ -46,8 +60,6 @@ class Measured:
     said: str
     yardsticks: Mapping[str, float]
     at_least: Estimate | None = None
-    lacks_control: bool = False
-    caution: str = ""
     open_because: str = ""
     is_upper_bound: bool = False
     is_nothing: bool = False
@@ -60,20 +72,18 @@ class Question(Rule):
     Attributes:
         measured: what the evidence says, given the rule with its thresholds; None where
             the evidence has no such numbers.
-        part: in the verdict: whether attention has an effect, whether its order names
-            what matters, or what is only said beside these.
+        role: in the verdict: the score that decides, a part of it, an effect without which
+            there is nothing to explain, or what is only said beside these.
         beside_yes: what stands beside a verdict of yes where this question says no.
         test: the faithfulness test that is read.
         charts: keys of the charts that show it.
-        by_class: a statistic, and words for its means by predicted class.
     """
 
     measured: Callable[[Evidence, Rule], Measured | None]
-    part: Literal["effect", "ranking", "beside"]
+    role: Literal["score", "part", "effect", "beside"]
     beside_yes: str = ""
     test: str
     charts: tuple[str, ...] = ()
-    by_class: tuple[str, str] | None = None
 
 
 QUESTIONS: dict[str, Question] = {}
@@ -113,21 +123,16 @@ def question(
 
 
 BY_CALIBRATION = (
-    "the first threshold is the least multiple of .05 that at most 1 in 20 models of any "
-    "kind exceed of which the truth is no (constructed models, 500 texts)"
+    "thresholds by calibration: what is reached where attention points at what decides in half "
+    "of the texts, and in four fifths (docs/calibration.md)"
 )
-"""The constructed models are those of ``docs/calibration.md``; a yes of two grades begins
-half, which none of these models exceeds."""
-SCORE = "score: from the control, 0, to the best, 1"
-RAW = "raw: not compared with the control"
-AS_PEAKED = 0.8
-"""Of the model's mean largest weight: from there on a control is as peaked."""
 NOTHING_KNOWN = Estimate(0.0, (0.0, 0.0), 10**9)
 """The least that a share can be, with no text to doubt it."""
-LEAD = tuple(f"fraction_to_lose_lead@{ranking}" for ranking in ("attention", "random", "best"))
-LEAD_GONE = "nine tenths of the lead are gone"
-FLIPS = ("fraction_to_flip@attention", "fraction_to_flip@random", "minimal_fraction")
-OF_ATTENTION = ("attention", "mean_attention")
+ENDS = {"random order": 0.0, "best order": 1.0}
+PARTLY, YES = 0.4, 0.7
+"""Of faithfulness and its parts; see :data:`BY_CALIBRATION`."""
+LEAST_EFFECT = 0.1
+"""Of the output at the standard temperature: what shuffles must move."""
 
 
 def said_as(estimate: Estimate) -> str:
@@ -135,179 +140,343 @@ def said_as(estimate: Estimate) -> str:
     return markdown.interval(estimate.value, estimate.ci95, digits=2)
 
 
+# --- faithfulness and its parts ----------------------------------------------------------------
+
+
+RANKED_BESIDE = {
+    "product": "attention × gradient",
+    "input_gradient": "gradient × input",
+    "leave_one_out": "leaving out itself",
+    "rollout": "attention rolled out",
+    "last_layer": "attention of the last layer",
+    "given": "the scores that were given",
+}
+"""Rankings whose faithfulness on the same texts stands beside attention's."""
+
+
+@question(
+    "Faithfulness",
+    "Does attention show what the predictions rest on?",
+    "mean of importance, erasure, removal and mass, those that were asked, two at least; each "
+    "is 0 for a random order of the tokens and 1 for the best one",
+    partly=PARTLY,
+    yes=YES,
+    source=BY_CALIBRATION,
+    done="Four questions ask the same of the same texts in four ways. Each is on a scale from a "
+    "random order of the tokens, 0, to the best possible order, 1. Faithfulness is their mean.",
+    scale="place between a random order and the best one",
+    if_yes="the tokens with most attention are those that the model decides by",
+    if_no="the tokens with most attention are hardly more often those that the model decides by "
+    "than random ones",
+    ends=ENDS,
+    yardsticks=RANKED_BESIDE,
+    asks="Does it show what decides?",
+    labels=RANKED_BESIDE,
+    role="score",
+    among=(QUESTIONS, OF_ANSWERS),
+    test="scale",
+    compared=(
+        Measure("faithfulness", contributions),
+        Measure("faithfulness", partial(contributions, parts=PARTS_OF_ANSWERS)),
+    ),
+)
+def faithfulness(evidence: Evidence, rule: Rule) -> Measured | None:
+    """The mean of the parts, of all texts but those whose class is said by default."""
+    own = evidence.explained
+    found = place(own.texts, parts=own.parts)
+    if not found.score.n:
+        return None
+    others = {name: place(own.texts, name, own.parts).score.value for name in RANKED_BESIDE}
+    parts = ", ".join(f"{name} {part.value:.2f}" for name, part in found.parts.items())
+    said = (
+        f"On the scale from a random order of the tokens, 0, to the best one, 1, attention "
+        f"stands at {said_as(found.score)} ({rule.graded}): {parts}."
+    )
+    return Measured(found.score, f"{said}{_defaults(evidence)}{_classes(own)}", others)
+
+
+def _defaults(evidence: Evidence) -> str:
+    """Names the classes that are said by default, with their share of the texts."""
+    if not evidence.by_default:
+        return ""
+    names = ", ".join(evidence.by_default)
+    share = 1 - len(evidence.explained.texts) / len(evidence.texts)
+    return (
+        f" {names} is said by default: in these texts ({share:.0%}) there is nothing to "
+        "highlight, and the number is of the others."
+    )
+
+
+def _classes(evidence: Evidence) -> str:
+    """Says faithfulness by predicted class, where two intervals are apart; else nothing."""
+    texts = {name: evidence.of_class(name).texts for name in evidence.classes}
+    found = {name: place(of, parts=evidence.parts).score for name, of in texts.items()}
+    known = {name: score for name, score in found.items() if score.ci95 and score.n >= MIN_CLASS}
+    ends = [score.ci95 for score in known.values() if score.ci95]
+    if not ends or max(low for low, _ in ends) <= min(high for _, high in ends):
+        return ""
+    said = ", ".join(f"{said_as(score)} in texts predicted {n}" for n, score in known.items())
+    return f" Predicted classes differ: {said}."
+
+
+def _contributions_to(part: Part) -> Measure:
+    """Returns what each text adds to a part, for paired differences between audits."""
+    return Measure(part.key, lambda texts: contributions(texts, parts=[part], at_least=1))
+
+
+def _of_part(part: Part, **words: Any) -> dict[str, Any]:
+    """Returns what the questions about parts of faithfulness share."""
+    shared = {
+        "partly": PARTLY,
+        "yes": YES,
+        "scale": "place between a random order and the best one",
+        "ends": ENDS,
+        "role": "part",
+        "compared": (_contributions_to(part),),
+    }
+    return shared | words
+
+
 @question(
     "Importance",
     "Do tokens with more attention matter more when they are left out?",
-    "Gini correlation of attention with leave-one-out importance, on the scale from the "
-    "control's to 1: (own − control) / (1 − control), of the means over texts",
-    partly=0.35,
-    yes=0.5,
-    source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & "
-    "Yitzhaki 1987) and corrected for chance as Cohen's κ is; " + BY_CALIBRATION,
-    done="Each token is left out in turn, and how far {said} then falls says how "
-    "much the token matters (leave-one-out). The Gini correlation says how well "
-    "attention puts the tokens that matter first: 1 is the best order, 0 chance. "
-    "Sharp attention agrees with leave-one-out wherever it lies, so the same weights are "
-    "given to random other tokens of the text (the control); the scale begins at what "
-    "these reach.",
-    scale="score between the same weights at random tokens and the best order",
-    if_yes="the tokens with most attention are those that matter when left out",
-    if_no="the same weights at random other tokens would name what matters about as well",
-    ends={"the control": 0.0, "the best order": 1.0},
-    yardsticks={
-        "agreement": "Gini correlation of attention with leave-one-out",
-        "control": "Gini correlation of the control's attention",
-        "precision": "precision of the tokens that hold half of the importance",
-        "tau": "Kendall's τ of attention with leave-one-out, all pairs alike",
-        "gradient": "Kendall's τ of gradients with leave-one-out",
-    },
-    asks="Do weights name what matters?",
-    word="score",
-    labels={"agreement": "raw", "control": "control", "tau": "τ"},
-    part="ranking",
-    test="correlation",
-    charts=("tau_leave_one_out", "tau_gradient"),
-    by_class=(
-        "attention_leave_one_out_agreement",
-        "the Gini correlation with leave-one-out is",
-    ),
-    legend=(SCORE, RAW),
-    is_ratio=True,
-    compared=(
-        Measure(
-            "Gini correlation of attention with leave-one-out",
-            {"attention_leave_one_out_agreement": 1},
-        ),
+    "Gini correlation of attention with what leaving each token out costs at the standard "
+    "temperature, mean over texts",
+    **_of_part(
+        IMPORTANCE,
+        source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & Yitzhaki "
+        "1987); " + BY_CALIBRATION,
+        done="Each token is left out in turn, and how far {said} then moves says how much the "
+        "token matters. The score says how well attention puts the tokens that matter first.",
+        if_yes="tokens with more attention matter more when they are left out",
+        if_no="tokens with more attention hardly matter more when they are left out",
+        yardsticks={
+            "precision": "precision of the tokens that hold half of the importance",
+            "tau": "Kendall's τ of attention with leave-one-out, all pairs alike",
+            "gradient": "Kendall's τ of gradients with leave-one-out",
+        },
+        asks="left out",
+        labels={"tau": "τ"},
+        test="scale",
+        charts=("tau_leave_one_out", "tau_gradient"),
     ),
 )
 def importance(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Scores attention against leave-one-out on the scale from the control to the best order."""
-    name = "attention_leave_one_out_agreement"
-    own = evidence.mean(name)
-    if not own.n:
+    """How well attention puts the tokens first that cost most when left out."""
+    own = evidence.explained
+    score, tau = part_of(own.texts, IMPORTANCE), own.mean("attention_leave_one_out_tau")
+    if not score.n:
         return None
-    tau = evidence.mean("attention_leave_one_out_tau")
     yardsticks = {
-        "agreement": own.value,
+        "precision": own.mean("attention_leave_one_out_precision").value,
         "tau": tau.value,
-        "precision": evidence.mean("attention_leave_one_out_precision").value,
-        "gradient": evidence.mean("gradient_leave_one_out_tau").value,
+        "gradient": own.mean("gradient_leave_one_out_tau").value,
     }
     said = (
-        "Attention orders the tokens as leaving them out does with a Gini correlation of "
-        f"{said_as(own)} (1 is the best order, 0 chance; with all pairs of tokens alike, "
-        f"Kendall's τ is {said_as(tau)})."
+        f"Attention puts first what matters most when left out with a score of {said_as(score)} "
+        "(1 is the best order, 0 a random one)."
     )
-    control = evidence.control_mean(name)
-    if not control.n:
-        return Measured(own, said, yardsticks, lacks_control=True)
-    yardsticks["control"] = control.value
-    way = evidence.share_beyond_control([name], lambda agreement: agreement)
-    if not way.n:  # the control's order is the best: there is no way to go
-        return None
-    said += (
-        f" The control reaches {said_as(control)}. On the scale from the control to the "
-        f"best order, attention scores {said_as(way)} ({rule.graded})."
-    )
-    caution = _less_peaked(evidence)
-    if caution:
-        said += f" {caution}"
-    return Measured(way, said, yardsticks, caution=caution)
-
-
-def _less_peaked(evidence: Evidence) -> str:
-    """A caution where the control attends less sharply; empty where it does not.
-
-    Peaked attention agrees with leave-one-out by itself: randomised classifiers without
-    context reach a τ of .75 with attention as sharp as a trained one's. Reassigned
-    attention is as sharp by construction.
-    """
-    own = evidence.mean("max_attention")
-    control = evidence.control_mean("max_attention")
-    if not control.n or control.value >= AS_PEAKED * own.value:
-        return ""
-    return (
-        f"The control attends less sharply (mean largest weight {control.value:.2f} "
-        f"against {own.value:.2f}), which by itself lowers its agreement."
-    )
+    return Measured(score, said, yardsticks)
 
 
 @question(
-    "Assignment",
+    "Erasure",
+    "Does the decision rest on the largest weights?",
+    "(random − attention) / (random − smallest set) of the mean shares of weights erased until "
+    "nine tenths of the decision's lead are gone, times the share of texts in which some order "
+    "gets there",
+    **_of_part(
+        ERASURE,
+        source="Serrano & Smith 2019, Section 5; nine tenths of the lead in place of the flip, "
+        "which the noise behind the deciding tokens makes; " + BY_CALIBRATION,
+        done="Attention weights are set to 0 one after the other, the largest first, until nine "
+        "tenths of the decision's lead are gone. The same is done with random orders and with "
+        "the smallest set that does it. A text in which no order gets there counts as 0.",
+        if_yes="the largest weights are what the decision rests on",
+        if_no="the decision hardly rests more on the largest weights than on random ones",
+        yardsticks={
+            "attention": "share of tokens erased in attention's order",
+            "random": "share of tokens erased in a random order",
+            "smallest": "share of tokens in the smallest set",
+            "reached": "share of texts in which some order takes nine tenths of the lead",
+            "flip way": "attention's score until the decision flips (Serrano & Smith)",
+        },
+        asks="zeroed",
+        labels={"attention": "erased", "random": "random"},
+        test="erasure",
+        charts=("js_against_attention", "fraction_to_flip"),
+    ),
+)
+def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
+    """How much fewer weights attention's order erases than a random one."""
+    own = evidence.explained
+    score = part_of(own.texts, ERASURE)
+    if not score.n:
+        return None
+    random, attention, best = map(own.mean, ERASURE.names("attention"))
+    reached = own.mean("lead_is_lost")
+    yardsticks = {
+        "attention": attention.value,
+        "random": random.value,
+        "smallest": best.value,
+        "reached": reached.value,
+        "flip way": own.of_means(FLIPS, _saved).value,
+    }
+    said = (
+        f"Until nine tenths of the lead are gone, attention's order erases {attention.value:.2f} "
+        f"of the tokens, a random order {random.value:.2f}, the smallest set known "
+        f"{best.value:.2f}. On the scale from a random order to the smallest set attention "
+        f"scores {said_as(score)}."
+    )
+    if reached.value < 1:
+        said += (
+            f" In {1 - reached.value:.0%} of texts no order of weights takes the lead; they count "
+            "as 0."
+        )
+    return Measured(score, said, yardsticks)
+
+
+FLIPS = ("fraction_to_flip@random", "fraction_to_flip@attention", "minimal_fraction")
+
+
+def _saved(random: np.ndarray, attention: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """Returns the share of the tokens beyond the smallest set that attention's order saves."""
+    room = random - best
+    return (random - attention) / np.where(room > 0, room, np.nan)
+
+
+@question(
+    "Removal",
+    "Does the prediction fall without the tokens with most attention?",
+    "(attention − random) / (best − random) of the mean losses without the first 1, 5, 10, 20 "
+    "and 50% of an order, at the standard temperature",
+    **_of_part(
+        REMOVAL,
+        source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + BY_CALIBRATION,
+        done="The tokens with most attention are taken out of the text itself. The loss is "
+        "compared with that of as many random tokens, and with the largest that any order "
+        "known reaches.",
+        if_yes="without the most attended tokens the prediction falls as far as it can",
+        if_no="without the most attended tokens the prediction falls hardly farther than "
+        "without random ones",
+        yardsticks={
+            "attention": "loss without the tokens with most attention",
+            "random": "loss without random tokens",
+            "best": "loss without the tokens that the best order known puts first",
+        },
+        asks="removed",
+        labels={"attention": "loses", "random": "random", "best": "best"},
+        test="scale",
+        charts=("comprehensiveness", "sufficiency"),
+    ),
+)
+def removal(evidence: Evidence, rule: Rule) -> Measured | None:
+    """How much more is lost without the most attended tokens than without random ones."""
+    own = evidence.explained
+    score = part_of(own.texts, REMOVAL)
+    if not score.n:
+        return None
+    random, attention, best = map(own.mean, REMOVAL.names("attention"))
+    said = (
+        f"Without the tokens with most attention the prediction loses {attention.value:.2f} "
+        f"{own.words.amount} at the standard temperature, without as many random ones "
+        f"{random.value:.2f}, without the best known {best.value:.2f}. On the scale from random "
+        f"to best attention scores {said_as(score)}."
+    )
+    yardsticks = {"attention": attention.value, "random": random.value, "best": best.value}
+    return Measured(score, said, yardsticks)
+
+
+@question(
+    "Mass",
+    "Does attention lie on tokens that matter, in proportion?",
+    "(overlap − chance) / (1 − chance) of the mean overlaps of the weights with what leaving "
+    "each token out costs",
+    **_of_part(
+        MASS,
+        source="overlap is 1 − total variation; Shapley values in short texts; " + BY_CALIBRATION,
+        done="What each token costs when it is left out, as shares of the sum, is what a map of "
+        "the text should show. The overlap of attention with it is compared with that of the "
+        "same weights at other tokens.",
+        if_yes="attention lies on the tokens that matter",
+        if_no="attention lies on tokens that matter hardly more than the same weights at random "
+        "tokens would",
+        yardsticks={
+            "overlap": "share of attention on tokens that matter, in proportion",
+            "chance": "the same of these weights at random tokens",
+        },
+        asks="on what matters",
+        labels={"overlap": "overlap", "chance": "random"},
+        test="scale",
+    ),
+)
+def mass(evidence: Evidence, rule: Rule) -> Measured | None:
+    """How much of the attention lies on tokens that matter, beyond the same weights elsewhere."""
+    own = evidence.explained
+    score = part_of(own.texts, MASS)
+    if not score.n:
+        return None
+    overlap, chance = map(own.mean, MASS.names("attention"))
+    said = (
+        f"{overlap.value:.0%} of the attention lies on tokens in proportion to what they cost "
+        f"when left out; the same weights at random tokens would reach {chance.value:.0%}. On the "
+        f"scale from there to 100% attention scores {said_as(score)}."
+    )
+    return Measured(score, said, {"overlap": overlap.value, "chance": chance.value})
+
+
+# --- effect and uniqueness -----------------------------------------------------------------------
+
+
+@question(
+    "Effect",
     "Does it matter which token got which weight?",
-    "median change of the output over shuffles of the weights, the larger of total "
-    "variation (0 to 1; of numbers in standard deviations of the labels) and share "
-    "of the log-odds' range",
-    partly=0.1,
-    yes=0.1,
-    source="Jain & Wallace 2019, Section 4.2.1; " + BY_CALIBRATION,
-    done="The weights of a text are shuffled among its tokens again and again. If it "
-    "matters which token has which weight, the output moves ({measured}). The log-odds "
-    "are measured too, since the probability of a model that is very sure hardly moves.",
+    "median change of the output over shuffles of the weights, at the standard temperature "
+    "(total variation, 0 to 1; of numbers in standard deviations of the predictions)",
+    partly=LEAST_EFFECT,
+    yes=LEAST_EFFECT,
+    source="Jain & Wallace 2019, Section 4.2.1; what no constructed model exceeds in which "
+    "attention decides nothing (docs/calibration.md)",
+    done="The weights of a text are shuffled among its tokens again and again. If it matters "
+    "which token has which weight, the output moves. What has no effect explains nothing, "
+    "however well it ranks the tokens.",
     scale="how far the median shuffle moves the output",
     if_yes="the output depends on which token has which weight",
     if_no="giving the same weights to other tokens hardly changes the output",
     ends={"nothing moves": 0.0},
     yardsticks={
-        "total variation": "the median shuffle moves the output by",
-        "log-odds": "and the log-odds by this share of their range",
-        "worst shuffle": "the worst of the shuffles moves one of the two by",
+        "worst": "the worst shuffle moves the output by",
+        "flips": "share of shuffles that flip the decision",
+        "published": "the median change of the output as it is (Jain & Wallace)",
     },
-    asks="Do shuffled weights matter?",
-    word="moves",
-    labels={
-        "total variation": "output",
-        "log-odds": "log-odds",
-        "worst shuffle": "worst",
-    },
-    part="effect",
+    asks="shuffled",
+    labels={"worst": "worst", "flips": "flips"},
+    role="effect",
+    among=(QUESTIONS, OF_ANSWERS),
     test="permutation",
     charts=("permutation_by_max_attention",),
-    by_class=("median_tvd", "shuffling moves the output by"),
-    legend=("moves: {moves}",),
-    compared=(
-        Measure(
-            "change of the log-odds under shuffled attention, as a share of their range",
-            {"median_share_of_log_odds": 1},
-            larger_than="median_tvd",
-        ),
-        Measure("change of the output under shuffled attention", {"median_tvd": 1}),
-    ),
+    compared=(of_statistic("change of the output under shuffled attention", "standard_tvd"),),
 )
-def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
-    """The effect of shuffling, in probability or log-odds, whichever is larger."""
-    moved = evidence.mean("median_tvd")
+def effect(evidence: Evidence, rule: Rule) -> Measured | None:
+    """How far the median shuffle moves the output at the standard temperature."""
+    moved, worst = evidence.mean("standard_tvd"), evidence.mean("largest_standard_tvd")
     if not moved.n:
         return None
-    share = evidence.mean("median_share_of_log_odds")
-    in_log_odds = bool(share.n) and share.value > moved.value
-    graded = share if in_log_odds else moved
-    worst = evidence.mean("largest_change")
-    if not worst.n:
-        worst = evidence.mean("largest_drawn_change")
+    flips = evidence.mean("flips_drawn")
+    yardsticks = {
+        "worst": worst.value,
+        "flips": flips.value,
+        "published": evidence.mean("median_tvd").value,
+    }
     said = (
-        "Shuffling attention (the median of the shuffles) moves the output by "
-        f"{said_as(moved)} {evidence.words.unit}"
+        f"Shuffling the weights (the median of the shuffles) moves what the model says by "
+        f"{said_as(moved)} at the standard temperature, the worst shuffle by {said_as(worst)} "
+        f"({rule.graded})."
     )
-    if share.n:
-        said += f", and its log-odds by {said_as(share)} of their range"
-    if worst.n:
-        moves = "moves one of the two" if share.n else "moves it"
-        said += f"; the worst shuffle {moves} by {said_as(worst)}"
-    which = ""
-    if share.n:
-        which = f"; the {'log-odds are' if in_log_odds else 'total variation is'} graded"
-    nothing = worst.n and grade(worst, rule) == grade(graded, rule) == Answer.NO
-    return Measured(
-        graded,
-        f"{said} ({rule.graded}{which}).",
-        {
-            "total variation": moved.value,
-            "log-odds": share.value,
-            "worst shuffle": worst.value,
-        },
-        is_nothing=bool(nothing),
-    )
+    if flips.n:
+        said += f" {flips.value:.0%} of the shuffles flip {evidence.words.decision}."
+    nothing = grade(worst, rule) == grade(moved, rule) == Answer.NO
+    return Measured(moved, said, yardsticks, is_nothing=nothing)
 
 
 @question(
@@ -333,21 +502,20 @@ def assignment(evidence: Evidence, rule: Rule) -> Measured | None:
         "largest_jsd": "JSD of the farthest attention of all",
         "epsilon_max_jsd": "JSD of the farthest that keeps the output",
         "upper_bound": "share of the largest distance that none can exceed",
-        "control": "share of the largest distance in the control",
     },
-    asks="Are these the only weights?",
+    asks="the only weights",
     word="pinned",
     labels={"epsilon_max_jsd": "others at JSD", "largest_jsd": "of at most"},
-    part="beside",
+    role="beside",
     among=(QUESTIONS, OF_ANSWERS),
-    beside_yes="other attention would do as well",
+    beside_yes="the output alone does not fix the weights: very different ones would give nearly the same",
     test="adversarial",
     charts=("adversarial_distance", "adversarial_by_max_attention"),
     compared=(
-        Measure(
+        of_statistic(
             "1 − the distance of the farthest attention found within ε, as a share of the largest",
-            {"share_of_largest@0.01": -1},
-            constant=1,
+            "share_of_largest@0.01",
+            lambda share: 1 - share,
         ),
     ),
 )
@@ -373,9 +541,6 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
         f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
         f"{_room(rule)} The share also depends on {_room_depends(evidence.words)}."
     )
-    control = evidence.control_mean("share_of_largest@0.01")
-    if control.n:
-        said += f" In the control it has {said_as(control)}."
     unbounded = not exact and not upper.n and pinned_at_most.value >= rule.partly
     return Measured(
         pinned_at_most,
@@ -384,7 +549,6 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
             "largest_jsd": largest.value,
             "epsilon_max_jsd": moved.value,
             "upper_bound": upper.value,
-            "control": control.value,
         },
         at_least=pinned_at_least,
         open_because="how far other attention can go is only known from below" if unbounded else "",
@@ -414,183 +578,10 @@ def _room_depends(words: Words) -> str:
     return "how saturated the output is"
 
 
-@question(
-    "Erasure",
-    "Does the decision rest on the largest weights?",
-    "1 − (tokens erased in attention's order beyond the smallest set) / (those of a "
-    "random order), until nine tenths of the decision's lead are gone, on the scale from "
-    "the control's to 1; of the means over texts in which some order gets there",
-    partly=0.35,
-    yes=0.5,
-    source="Serrano & Smith 2019, Section 5; nine tenths of the lead in place of the "
-    "flip, which the noise behind the deciding tokens makes; " + BY_CALIBRATION,
-    done="Attention weights are set to 0 one after the other, the largest first, "
-    "until nine tenths of the decision's lead are gone. The same is done with the "
-    "smallest set that does it, with random orders, and with the same weights at "
-    "other tokens (the control).",
-    scale="score between the same weights at random tokens and the smallest set",
-    if_yes="the largest weights are what the decision rests on",
-    if_no="the decision rests on the largest weights no more than it would if they "
-    "were at other tokens",
-    ends={"the control": 0.0, "the smallest set": 1.0},
-    yardsticks={
-        "attention": "share of tokens erased in attention's order",
-        "smallest": "share of tokens in the smallest set",
-        "random": "share of tokens erased in a random order",
-        "way": "attention's score between a random order and the smallest set",
-        "control": "the control's score on that scale",
-        "flip way": "attention's score until the decision flips (Serrano & Smith)",
-    },
-    asks="Do the top weights decide?",
-    word="score",
-    labels={"way": "raw", "control": "control", "attention": "erased"},
-    part="ranking",
-    test="erasure",
-    charts=("js_against_attention", "fraction_to_flip"),
-    by_class=(
-        "fraction_to_lose_lead@attention",
-        "the share of tokens erased in attention's order is",
-    ),
-    legend=(SCORE, RAW),
-    is_ratio=True,
-    compared=tuple(
-        Measure(
-            f"share of tokens that attention's order erases less than a random one, until {until}",
-            {f"{family}@random": 1, f"{family}@attention": -1},
-        )
-        for family, until in (
-            ("fraction_to_lose_lead", LEAD_GONE),
-            ("fraction_to_flip", "the decision flips"),
-        )
-    ),
-)
-def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Scores attention's order of erasure on the scale from the control to the smallest set."""
-    names, until = LEAD, LEAD_GONE
-    if not evidence.mean(LEAD[0]).n:
-        names, until = FLIPS, f"{evidence.words.decision} flips"
-    own = evidence.share_of_means(names, _way, control=False)
-    if not own.n:
-        return None
-    attention, random, best = map(evidence.mean, names)
-    yardsticks = {
-        "attention": attention.value,
-        "random": random.value,
-        "smallest": best.value,
-        "way": own.value,
-        "flip way": evidence.share_of_means(FLIPS, _way, control=False).value,
-    }
-    said = (
-        f"Until {until}, attention's order erases {attention.value:.2f} of the tokens, a "
-        f"random order {random.value:.2f}, the smallest set known {best.value:.2f} (means "
-        f"over {own.n} texts in which some order gets there). On the scale from a random "
-        f"order to the smallest set, attention scores {said_as(own)}."
-    )
-    after = (
-        " The attention left is divided by its sum, and the model never saw such attention in "
-        "training."
-    )
-    control = evidence.share_of_means(names, _way, control=True)
-    if not control.n:
-        return Measured(own, said + after, yardsticks, lacks_control=True)
-    yardsticks["control"] = control.value
-    way = evidence.share_beyond_control(names, _way)
-    if not way.n:
-        return None
-    said += (
-        f" The control scores {said_as(control)}. On the scale from the control to the "
-        f"smallest set, attention scores {said_as(way)} ({rule.graded})."
-    )
-    return Measured(way, said + after, yardsticks)
-
-
-def _way(attention: np.ndarray, random: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """Normalises the number of erased tokens: 0 for a random order, 1 for the best."""
-    room = random - best
-    return 1 - (attention - best) / np.where(room > 0, room, np.nan)
-
-
-@question(
-    "Removal",
-    "Does the prediction fall without the tokens with most attention?",
-    "comprehensiveness of attention's ranking minus a random one's, minus the same "
-    "of the control, per text",
-    partly=0.1,
-    yes=0.1,
-    source="DeYoung et al. 2020; " + BY_CALIBRATION,
-    done="The tokens with most attention are taken out of the text itself. The loss is "
-    "compared with that of as many random tokens, and with that of the same weights at "
-    "other tokens (the control).",
-    scale="loss beyond that of random tokens, minus the control's",
-    if_yes="the prediction loses more without the tokens with most attention than "
-    "without random ones",
-    if_no="the prediction loses no more without the tokens with most attention than "
-    "it does without others",
-    ends={"the control": 0.0},
-    yardsticks={
-        "attention": "loss without the tokens with most attention",
-        "random": "loss without random tokens",
-        "beyond random": "the difference of the two",
-        "control": "the control's difference",
-    },
-    asks="Do the top tokens decide?",
-    word="loses",
-    labels={"attention": "raw", "random": "random", "control": "control's"},
-    part="ranking",
-    test="input_erasure",
-    charts=("comprehensiveness", "sufficiency"),
-    by_class=(
-        "comprehensiveness@attention",
-        "without the tokens with most attention the loss is",
-    ),
-    legend=(RAW,),
-    compared=tuple(
-        Measure(
-            "loss without the tokens with most attention, minus loss without random ones",
-            {f"comprehensiveness@{ranking}": 1, "comprehensiveness@random": -1},
-            beyond_control=True,
-        )
-        for ranking in OF_ATTENTION
-    ),
-)
-def removal(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Comprehensiveness of attention minus that of random tokens, minus the control's."""
-    names = [f"comprehensiveness@{ranking}" for ranking in OF_ATTENTION]
-    known = [name for name in names if evidence.mean(name).n]
-    chance = "comprehensiveness@random"
-    if not known or not evidence.mean(chance).n:
-        return None
-    beyond = evidence.beyond(known[0], chance)
-    attention, random = evidence.mean(known[0]), evidence.mean(chance)
-    yardsticks = {
-        "attention": attention.value,
-        "random": random.value,
-        "beyond random": beyond.value,
-    }
-    words = evidence.words
-    said = (
-        f"Without the tokens with most attention {words.said} loses {said_as(attention)} "
-        f"{words.amount}{words.aside}, without as many random ones "
-        f"{said_as(random)}. The difference is {said_as(beyond)}."
-    )
-    after = " Texts with tokens erased are unlike those of the training."
-    control = evidence.control_beyond(known[0], chance)
-    if not control.n:
-        return Measured(beyond, said + after, yardsticks, lacks_control=True)
-    yardsticks["control"] = control.value
-    less = evidence.less_control(known[0], chance)
-    said += (
-        f" The control's difference is {said_as(control)}; attention's minus the control's is "
-        f"{said_as(less)} ({rule.graded})."
-    )
-    return Measured(less, said + after, yardsticks)
-
-
 # --- of language models that answer from a passage -----------------------------------------------
 
 
 UNITS = "Units are those of the passage, such as its sentences; all else is held. "
-FOUND = tuple(f"source_found@{ranking}" for ranking in ("attention", "length", "chance"))
 
 
 @question(
@@ -599,8 +590,8 @@ FOUND = tuple(f"source_found@{ranking}" for ranking in ("attention", "length", "
     "share of texts in which the unit with most attention is the one whose deletion costs the "
     "answer most (precision@1), on the scale from the larger of chance and the longest unit's "
     "to 1; of the means over texts",
-    partly=0.05,
-    yes=0.5,
+    partly=PARTLY,
+    yes=YES,
     source="leave-one-out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT (Liu et "
     "al. 2024); " + BY_CALIBRATION,
     done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then loses "
@@ -620,138 +611,25 @@ FOUND = tuple(f"source_found@{ranking}" for ranking in ("attention", "length", "
     asks="Does it find the source?",
     word="score",
     labels={"found": "found", "length": "length", "chance": "chance"},
-    part="ranking",
+    role="part",
     among=(OF_ANSWERS,),
     test="sources",
-    is_ratio=True,
-    compared=(
-        Measure(
-            "whether attention finds the source, minus whether the longest unit is it",
-            {FOUND[0]: 1, FOUND[1]: -1},
-        ),
-    ),
+    compared=(of_statistic("whether attention finds the source", "source_found@attention"),),
 )
 def source(evidence: Evidence, rule: Rule) -> Measured | None:
     """Precision@1 on the scale from what length or chance reach to 1."""
-    attention, length, chance = map(evidence.mean, FOUND)
-    if not attention.n:
+    attention, length, chance = map(evidence.mean, SOURCE.names("attention"))
+    score = part_of(evidence.texts, SOURCE)
+    if not score.n:
         return None
-    way = evidence.of_means(FOUND, _beyond_length)
     said = (
         f"The unit with most attention is the one whose deletion costs the answer most in "
         f"{said_as(attention)} of {attention.n} texts, the longest unit in {said_as(length)}, a "
         f"unit drawn at random in {chance.value:.2f}. On the scale from the larger of these two to "
-        f"1, attention scores {said_as(way)} ({rule.graded})."
+        f"1, attention scores {said_as(score)}."
     )
     yardsticks = {"found": attention.value, "length": length.value, "chance": chance.value}
-    return Measured(way, said, yardsticks)
-
-
-def _beyond_length(found: np.ndarray, length: np.ndarray, chance: np.ndarray) -> np.ndarray:
-    """(found − base) / (1 − base), the base what length or chance reach."""
-    base = np.maximum(length, chance)
-    return (found - base) / np.where(base < 1, 1 - base, np.nan)
-
-
-@question(
-    "Order",
-    "Do units with more attention cost the answer more when they are deleted?",
-    "Gini correlation of attention with what the answer loses without each unit, on the scale from "
-    "the control's, at least 0, to 1: (own − control) / (1 − control), of the means over texts of "
-    "more than 4 units",
-    partly=0.05,
-    yes=0.5,
-    source="as importance of a classifier, in nats and against another passage; " + BY_CALIBRATION,
-    done=UNITS
-    + "Each unit is deleted in turn, and what the answer's log-probability then loses is "
-    "compared with attention by a Gini correlation: 1 is the best order, 0 chance. The control is "
-    "the same question and answer over another text's passage: what agrees there too does not come "
-    "from what the passage says.",
-    scale="score between the same question over another passage and the best order",
-    if_yes="attention orders the units as they cost the answer",
-    if_no="attention orders the units no better than it does where the passage has no answer",
-    ends={"the control": 0.0, "the best order": 1.0},
-    yardsticks={
-        "agreement": "Gini correlation of attention with deletion",
-        "control": "the same over another text's passage",
-        "tau": "Kendall's τ of attention with deletion, all pairs alike",
-        "shapley": "Gini correlation of attention with Shapley values",
-        "length": "Gini correlation of the units' lengths with deletion",
-    },
-    asks="Does it order the sources?",
-    word="score",
-    labels={"agreement": "raw", "control": "control", "tau": "τ"},
-    part="ranking",
-    among=(OF_ANSWERS,),
-    test="sources",
-    legend=(SCORE, RAW),
-    is_ratio=True,
-    compared=(
-        Measure("Gini correlation of attention with deletion", {"source_agreement@attention": 1}),
-    ),
-)
-def order(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Scores attention against deletion on the scale from the foreign passage to the best order."""
-    name = "source_agreement@attention"
-    own, tau = evidence.mean(name), evidence.mean("source_tau@attention")
-    if not own.n:
-        return None
-    yardsticks = {
-        "agreement": own.value,
-        "tau": tau.value,
-        "shapley": evidence.mean("shapley_agreement@attention").value,
-        "length": evidence.mean("source_agreement@length").value,
-    }
-    said = (
-        "Attention orders the units as deleting them does with a Gini correlation of "
-        f"{said_as(own)} (1 is the best order, 0 chance; Kendall's τ is {said_as(tau)})."
-    )
-    control = evidence.control_mean(name)
-    if not control.n:
-        return Measured(own, said, yardsticks, lacks_control=True)
-    yardsticks["control"] = control.value
-    way = evidence.share_beyond_control([name], lambda agreement: agreement, at_least=0.0)
-    if not way.n:
-        return None
-    said += (
-        f" Over another text's passage it is {said_as(control)}. On the scale from there, or from "
-        f"0 where that is less, to the best order, attention scores {said_as(way)} ({rule.graded})."
-    )
-    return Measured(way, said, yardsticks)
-
-
-@question(
-    "Exchange",
-    "Does it matter which unit got which weight?",
-    "median change of the output over shuffles of the weights among the units, the larger of total "
-    "variation (0 to 1, a lower bound) and share of the answer's log-odds' range",
-    partly=0.15,
-    yes=0.15,
-    source="Jain & Wallace 2019, Section 4.2.1; " + BY_CALIBRATION,
-    done=UNITS + "The weights that the rows behind the passage give its units are shuffled among "
-    "them again and again. If it matters which unit has which weight, the answer moves "
-    "({measured}). Its log-odds are measured too, since a probability next to 1 hardly moves.",
-    scale="how far the median shuffle moves the answer",
-    if_yes="the answer depends on which unit has which weight",
-    if_no="giving the same weights to other units hardly changes the answer",
-    ends={"nothing moves": 0.0},
-    yardsticks={
-        "total variation": "the median shuffle moves the output by",
-        "log-odds": "and the answer's log-odds by this share of their range",
-        "worst shuffle": "the worst of the shuffles moves one of the two by",
-    },
-    asks="Do shuffled weights matter?",
-    word="moves",
-    labels={"total variation": "output", "log-odds": "log-odds", "worst shuffle": "worst"},
-    part="effect",
-    among=(OF_ANSWERS,),
-    test="permutation",
-    legend=("moves: {moves}",),
-    compared=QUESTIONS["assignment"].compared,
-)
-def exchange(evidence: Evidence, rule: Rule) -> Measured | None:
-    """As assignment, of the units of a passage."""
-    return assignment(evidence, rule)
+    return Measured(score, said, yardsticks)
 
 
 @question(
@@ -779,10 +657,10 @@ def exchange(evidence: Evidence, rule: Rule) -> Measured | None:
     asks="Does it act by being looked at?",
     word="share",
     labels={"knockout": "nats", "units": "units"},
-    part="effect",
+    role="effect",
     among=(OF_ANSWERS,),
     test="knockout",
-    compared=(Measure("mediated share", {"mediated_share": 1}),),
+    compared=(of_statistic("mediated share", "mediated_share"),),
 )
 def mediated(evidence: Evidence, rule: Rule) -> Measured | None:
     """The mediated share of the units that matter."""

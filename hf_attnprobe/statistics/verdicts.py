@@ -3,7 +3,6 @@
 The rules about attention are in ``questions.py``. The documentation prints the table.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +11,10 @@ from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import (
-    GRADES,
     Answer,
-    Measure,
     Rule,
     grade_between,
+    of_statistic,
     possible_answers,
 )
 from hf_attnprobe.statistics.questions import (
@@ -26,7 +24,6 @@ from hf_attnprobe.statistics.questions import (
     Measured,
     Question,
 )
-from hf_attnprobe.statistics.summary import ALL_TEXTS
 
 
 ELSEWHERE = Rule(
@@ -76,8 +73,8 @@ RULES: dict[str, Rule] = {
             "mean_absolute_error_of_mean": "of always the mean",
         },
         compared=(
-            Measure("share of a text's labels that are right", {"right": 1}),
-            Measure("error of the predicted number (less is better)", {"error": 1}),
+            of_statistic("share of a text's labels that are right", "right"),
+            of_statistic("error of the predicted number (less is better)", "error"),
         ),
     ),
     "passage": Rule(
@@ -97,42 +94,9 @@ RULES: dict[str, Rule] = {
         asks="Does the passage matter?",
         word="nats",
         labels={"greedy": "greedy"},
-        compared=(Measure("nats that the answer gains by the passage", {"contextual_gain": 1}),),
+        compared=(of_statistic("nats that the answer gains by the passage", "contextual_gain"),),
     ),
     **EVERY_QUESTION,
-    "head_effect": Rule(
-        "One head: effect",
-        "Does the output move when this head alone is edited?",
-        "change of the output (total variation, or a number's unit), or what is lost "
-        "beyond random tokens, with simultaneous intervals over all heads",
-        partly=0.05,
-        yes=0.05,
-        source="half of what all attention must move; our choice",
-    ),
-    "head_importance": Rule(
-        "One head: importance",
-        "Does this head rank the tokens as leaving them out does?",
-        "τ-b of its attention with leave-one-out",
-        partly=0.3,
-        yes=0.3,
-        source="Jain & Wallace 2019, Section 4.1; a medium correlation (Cohen 1988)",
-    ),
-    "head_uniqueness": Rule(
-        "One head: elsewhere",
-        "Can this head look elsewhere with the same output?",
-        "the distance of the farthest attention found within ε = .01 as a share of the largest",
-        partly=0.58,
-        yes=0.58,
-        source="as for all attention: .40 of ln 2 (Wiegreffe & Pinter 2019, Table 4)",
-    ),
-    "head_erasure": Rule(
-        "One head: erasure",
-        "Does this head rank the tokens by what the decision rests on?",
-        "its attention's score between a random order and the best order tried",
-        partly=0.25,
-        yes=0.25,
-        source="as for all attention; our choice",
-    ),
     "need": Rule(
         "Need",
         "Is attention needed for the score?",
@@ -211,7 +175,6 @@ class Finding:
 
     Attributes:
         rule: key of the rule.
-        group: "all" texts, or the predicted class whose texts it is about.
         answer: yes, partly, no or cannot say.
         sentence: the answer in words, with number, interval and yardsticks.
         value: the number that was graded.
@@ -219,14 +182,12 @@ class Finding:
         n: texts.
         yardsticks: the numbers it is to be seen beside, by name.
         is_upper_bound: whether the number is only known not to be larger.
-        partly, yes: the thresholds it was graded by; None of a rule's own.
-        is_nothing: of assignment, whether even the worst shuffle surely does nothing.
+        is_nothing: of an effect, whether even the worst shuffle surely does nothing.
         open_because: what keeps a "cannot say" open where more texts would not help.
-        other_draws: share of single draws of the control that change the answer.
+        partly, yes: the thresholds it was graded by; None of a rule's own.
     """
 
     rule: str
-    group: str
     answer: Answer
     sentence: str
     value: float
@@ -236,7 +197,6 @@ class Finding:
     is_upper_bound: bool = False
     is_nothing: bool = False
     open_because: str = ""
-    other_draws: float | None = None
     partly: float | None = None
     yes: float | None = None
 
@@ -249,19 +209,25 @@ class Finding:
         return replace(rule, partly=self.partly, yes=self.yes)
 
     @property
-    def where(self) -> str:
-        """Names the group of texts in brackets; empty for all texts."""
-        return "" if self.group == ALL_TEXTS else f" (texts predicted {self.group})"
+    def name(self) -> str:
+        """The rule's name."""
+        return RULES[self.rule].name
 
     @property
-    def name(self) -> str:
-        """The rule's name with its group of texts."""
-        return f"{RULES[self.rule].name}{self.where}"
+    def role(self) -> str:
+        """What it is in the verdict; a gate where it is not about attention."""
+        asked = EVERY_QUESTION.get(self.rule)
+        return "gate" if asked is None else asked.role
 
     @property
     def is_about_attention(self) -> bool:
-        """Whether it counts for the verdict; accuracy says only whether there is one."""
+        """Whether it is about attention; accuracy says only whether there is a verdict."""
         return self.rule in EVERY_QUESTION
+
+    @property
+    def estimate(self) -> Estimate:
+        """The number that was graded."""
+        return Estimate(self.value, self.ci95, self.n)
 
     @property
     def number(self) -> str:
@@ -274,14 +240,16 @@ class Finding:
 def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
     """The rules, some with thresholds of a user's own.
 
+    Thresholds of faithfulness are those of its parts too, unless these have their own.
+
     Args:
-        given: such as "importance=.2,.4" (partly and yes from), or "removal=.1".
+        given: such as "faithfulness=.4,.7" (partly and yes from), or "effect=.1".
 
     Raises:
         AttnProbeError: an unknown question, or no such numbers.
     """
     rules = dict(RULES)
-    for text in given:
+    for text in sorted(given, key=lambda text: not text.startswith("faithfulness=")):
         name, _, numbers = text.partition("=")
         try:
             values = [float(number) for number in numbers.split(",")]
@@ -291,10 +259,14 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
         in_order = values == sorted(values) and all(map(math.isfinite, values))
         if rule is None or len(values) not in _n_thresholds(rule) or not in_order:
             raise AttnProbeError(
-                "expected thresholds such as importance=.2,.4 (partly and yes from) or "
-                f"removal=.1, of {', '.join(EVERY_QUESTION)}, got {text!r}; change --thresholds"
+                "expected thresholds such as faithfulness=.4,.7 (partly and yes from) or "
+                f"effect=.1, of {', '.join(EVERY_QUESTION)}, got {text!r}; change --thresholds"
             )
-        rules[name] = replace(rule, partly=values[0], yes=values[-1])
+        same = [name]
+        if rule.role == "score":
+            same += [key for key, asked in EVERY_QUESTION.items() if asked.role == "part"]
+        for key in same:
+            rules[key] = replace(rules[key], partly=values[0], yes=values[-1])
     return rules
 
 
@@ -303,47 +275,30 @@ def _n_thresholds(rule: Rule) -> tuple[int, ...]:
     return (1,) if rule.partly == rule.yes else (1, 2)
 
 
-NO_CONTROL = "no control was run"
-ONE_DRAW = "one draw of such a control says nothing of the next one"
-
-
-def answered(key: str, rule: Rule, group: str, measured: Measured) -> Finding:
+def answered(key: str, rule: Rule, measured: Measured) -> Finding:
     """Grades what a question measured and words the finding.
 
     Args:
         key: of the rule.
         rule: by which it is graded, perhaps with thresholds of a user's own.
-        group: "all" texts, or the predicted class whose texts it is about.
         measured: by the rule's question.
     """
-    number, said = measured.graded, measured.said
+    number = measured.graded
     lowest = number if measured.at_least is None else measured.at_least
     answer = grade_between(lowest, number, rule)
     possible = possible_answers(lowest, number, rule)
-    open_because = measured.open_because if answer == Answer.CANNOT_SAY else ""
-    if number.n and number.ci95 is None:
-        open_because = ONE_DRAW
-    if measured.caution and answer != Answer.NO:
-        answer, open_because = Answer.CANNOT_SAY, measured.caution
-        possible = ()
-    if measured.lacks_control:
-        possible, open_because = (), NO_CONTROL
-        said += " No control was run, which may reach as much."
-        if answer != Answer.NO:
-            answer = Answer.CANNOT_SAY
-    found = finding(key, rule, group, answer, said, number, measured.yardsticks, possible)
+    found = finding(key, rule, answer, measured.said, number, measured.yardsticks, possible)
     return replace(
         found,
         is_upper_bound=measured.is_upper_bound,
         is_nothing=measured.is_nothing,
-        open_because=open_because,
+        open_because=measured.open_because if answer == Answer.CANNOT_SAY else "",
     )
 
 
 def finding(
     key: str,
     rule: Rule,
-    group: str,
     answer: Answer,
     said: str,
     number: Estimate,
@@ -356,15 +311,13 @@ def finding(
         said: what was measured, in sentences.
         possible: the answers that are open.
     """
-    where = "" if group == ALL_TEXTS else f" (texts predicted {group})"
     is_open = answer == Answer.CANNOT_SAY and len(possible) > 1
     between = f" ({' or '.join(possible)})" if is_open else ""
     has_own_thresholds = rule != RULES[key]
     return Finding(
         rule=key,
-        group=group,
         answer=answer,
-        sentence=f"{rule.name}{where}: {answer}{between}. {said}",
+        sentence=f"{rule.name}: {answer}{between}. {said}",
         value=number.value,
         ci95=number.ci95,
         n=number.n or 0,
@@ -372,6 +325,9 @@ def finding(
         partly=rule.partly if has_own_thresholds else None,
         yes=rule.yes if has_own_thresholds else None,
     )
+
+
+# --- the verdict ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -390,24 +346,9 @@ class Asked:
     closed: tuple[str, str]
     waits_for: str
 
-    def of(self, *parts: str) -> tuple[str, ...]:
-        """The keys of the questions of some parts."""
-        return tuple(key for key, q in self.questions.items() if q.part in parts)
-
-    @property
-    def effects(self) -> tuple[str, ...]:
-        """Whether attention has an effect."""
-        return self.of("effect")
-
-    @property
-    def rankings(self) -> tuple[str, ...]:
-        """Whether its order names what matters."""
-        return self.of("ranking")
-
-    @property
-    def decisive(self) -> tuple[str, ...]:
-        """The questions that a verdict needs."""
-        return (*self.effects, *self.rankings)
+    def of(self, role: str) -> list[str]:
+        """The keys of the questions with a role."""
+        return [key for key, asked in self.questions.items() if asked.role == role]
 
 
 CLASSIFIERS = Asked(
@@ -428,8 +369,6 @@ ANSWERS = Asked(
     ),
     "answers that are shown to depend on the passage",
 )
-RANKINGS = CLASSIFIERS.rankings
-DECISIVE = CLASSIFIERS.decisive
 
 
 def asked_by(rules: Iterable[str]) -> Asked:
@@ -439,15 +378,15 @@ def asked_by(rules: Iterable[str]) -> Asked:
     return ANSWERS if about & only_of_answers else CLASSIFIERS
 
 
-def _listed(keys: Iterable[str], last: str = "and") -> str:
-    """Names of rules in their order, as in "importance, erasure and removal"."""
-    *names, end = (RULES[key].name.lower() for key in EVERY_QUESTION if key in set(keys))
-    return f"{', '.join(names)} {last} {end}" if names else end
+def names_of(rules: Iterable[str]) -> str:
+    """The names of rules in a sentence, as in "erasure, removal"."""
+    return ", ".join(RULES[rule].name.lower() for rule in rules)
 
 
-def combinations_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
-    """The verdict by what the questions say, the first that fits; with the reason."""
+def steps_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
+    """How a verdict is reached, the first that fits: what is so, the answer, and why."""
     closed, why_closed = asked.closed
+    score = "faithfulness"
     return (
         (closed, Answer.CANNOT_SAY, why_closed),
         (
@@ -456,176 +395,73 @@ def combinations_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
             "what has no effect explains nothing, however well it ranks the tokens",
         ),
         (
-            f"{_listed(asked.rankings)} all say no",
+            f"{' or '.join(names_of([key]) for key in asked.of('effect'))} says no",
             Answer.NO,
-            "the weights name what matters no better than at random tokens",
+            "it may rank the tokens well, but it is not what decides",
         ),
+        (f"{score} says no", Answer.NO, "its order is hardly better than a random one"),
         (
-            f"{_listed(asked.decisive, 'or')} was not asked",
+            f"{score} or an effect was not asked, or an effect is open",
             Answer.CANNOT_SAY,
-            "a verdict needs them all",
+            "a verdict needs both",
         ),
-        (
-            f"{_listed(asked.decisive)} all say yes",
-            Answer.YES,
-            "the weights name what matters, and the output depends on them; uniqueness says "
-            "whether other attention would do as well, which does not make this one false",
-        ),
-        (
-            f"{_listed(asked.effects, 'or')} says no",
-            Answer.MOSTLY_NO,
-            "agreement of weights that hardly matter is not what makes the prediction",
-        ),
-        (
-            "more than half of the questions asked say yes, or no",
-            "mostly yes, or mostly no",
-            "they are counted, uniqueness too",
-        ),
-        ("anything else", Answer.PARTLY, "the questions disagree"),
+        ("else", f"as {score} says: yes, partly or cannot say", "its interval and thresholds"),
     )
-
-
-COUNTED = {
-    Answer.YES: "yes",
-    Answer.PARTLY: "partly",
-    Answer.NO: "no",
-    Answer.CANNOT_SAY: "undecided",
-}
-
-
-def names_of(rules: Iterable[str]) -> str:
-    """The names of rules in a sentence, as in "erasure, removal"."""
-    return ", ".join(RULES[rule].name.lower() for rule in rules)
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The verdict with the answers that it counts.
+    """The verdict and what it rests on.
 
     Attributes:
         answer: to whether attention explains the predictions.
-        answers: of the questions that were asked, by rule; one whose texts of two
-            predicted classes have different answers says "partly".
-        at_chance: whether the gate does not say yes.
-        is_nothing: whether attention surely has no effect.
+        why: the reason, where it is not the score alone; else empty.
+        score: faithfulness; None where it was not asked.
         asked: of what kind of model it is.
     """
 
     answer: Answer
-    answers: Mapping[str, Answer]
-    at_chance: bool = False
-    is_nothing: bool = False
+    why: str = ""
+    score: Finding | None = None
     asked: Asked = CLASSIFIERS
 
     @property
-    def missing(self) -> list[str]:
-        """The decisive questions that were not asked."""
-        return [rule for rule in self.asked.decisive if rule not in self.answers]
-
-    @property
-    def why(self) -> str:
-        """The reason for the verdict, where counting answers does not give it; else empty."""
-        if self.at_chance:
-            return self.asked.closed[0]
-        if self.is_nothing:
-            return "attention has no effect on the output"
-        if self.missing and self.answer == Answer.CANNOT_SAY:
-            return f"a verdict also needs {names_of(self.missing)}"
-        beside = (
-            EVERY_QUESTION[rule].beside_yes
-            for rule, said in self.answers.items()
-            if self.answer == Answer.YES and said in (Answer.NO, Answer.PARTLY)
-        )
-        return "; ".join(filter(None, beside))
-
-    def counted(self, *, by_name: bool = False) -> str:
-        """Counts the questions asked, by answer.
-
-        "5 of 5 questions asked: 1 yes, 3 no, 1 undecided"; by name "1 yes (removal), …".
-        """
-        said = []
-        for answer, word in COUNTED.items():
-            rules = self.saying(answer)
-            names = f" ({names_of(rules)})" if by_name else ""
-            said += [f"{len(rules)} {word}{names}"] if rules else []
-        n = len(self.asked.questions)
-        return f"{len(self.answers)} of {n} questions asked: {', '.join(said)}"
-
-    def saying(self, answer: Answer) -> list[str]:
-        """The questions with an answer, in their order."""
-        return [rule for rule, said in self.answers.items() if said == answer]
+    def is_closed(self) -> bool:
+        """Whether the gate ends it."""
+        return self.why == self.asked.closed[0]
 
 
 def conclude(findings: Sequence[Finding]) -> Conclusion:
-    """The verdict from the findings, by :func:`combinations_of`.
-
-    Where a question is open the verdict is what it would be with any answer to it; where
-    that differs, "cannot say", or the "mostly" that is sure.
-    """
+    """The verdict from the findings, by :func:`steps_of`."""
     asked = asked_by(f.rule for f in findings)
-    gate = [f for f in findings if f.rule == asked.gate and f.n]
-    at_chance = any(f.answer != Answer.YES for f in gate)
-    found = {rule: [f for f in findings if f.rule == rule] for rule in asked.questions}
-    answers = {rule: _joint(f.answer for f in fs) for rule, fs in found.items() if fs}
-    is_nothing = any(fs and all(f.is_nothing for f in fs) for fs in found.values())
-    if at_chance or not answers:
-        answer = Answer.CANNOT_SAY
-    elif is_nothing:
-        answer = Answer.NO
-    else:
-        answer = overall(answers, asked)
-    return Conclusion(answer, answers, at_chance, is_nothing, asked)
+    by_rule = {f.rule: f for f in findings}
+    score = next((f for f in findings if f.role == "score"), None)
+    effects = [f for f in findings if f.role == "effect"]
+    answer, why = _decided(asked, by_rule.get(asked.gate), effects, score)
+    return Conclusion(answer, why, score, asked)
 
 
-def _joint(answers: Iterable[Answer]) -> Answer:
-    """Joins the answers of predicted classes: the one decided answer, else "partly"."""
-    said = set(answers) - {Answer.CANNOT_SAY}
-    return said.pop() if len(said) == 1 else Answer.PARTLY if said else Answer.CANNOT_SAY
-
-
-def overall(answers: Mapping[str, Answer], asked: Asked = CLASSIFIERS) -> Answer:
-    """One answer from those of the questions, by rule.
-
-    >>> yes, no, unknown = Answer.YES, Answer.NO, Answer.CANNOT_SAY
-    >>> decisive = dict(importance=yes, assignment=yes, erasure=yes, removal=yes)
-    >>> overall(decisive | {"uniqueness": no}).value
-    'yes'
-    >>> overall(decisive | {"removal": unknown}).value
-    'mostly yes'
-    >>> overall({"assignment": yes}).value
-    'cannot say'
-    """
-    open_ones = [rule for rule, a in answers.items() if a == Answer.CANNOT_SAY]
-    possible = {
-        _decided({**answers, **dict(zip(open_ones, chosen, strict=True))}, asked)
-        for chosen in itertools.product(GRADES, repeat=len(open_ones))
-    }
-    if len(possible) == 1:
-        return possible.pop()
-    for all_of, surely in (
-        ({Answer.YES, Answer.MOSTLY_YES}, Answer.MOSTLY_YES),
-        ({Answer.NO, Answer.MOSTLY_NO}, Answer.MOSTLY_NO),
-    ):
-        if possible <= all_of:
-            return surely
-    return Answer.CANNOT_SAY
-
-
-def _decided(answers: Mapping[str, Answer], asked: Asked) -> Answer:
-    """The verdict where no question that was asked is open."""
-    if all(answers.get(rule) == Answer.NO for rule in asked.rankings):
-        return Answer.NO
-    if any(rule not in answers for rule in asked.decisive):
-        return Answer.CANNOT_SAY
-    if all(answers[rule] == Answer.YES for rule in asked.decisive):
-        return Answer.YES
-    if Answer.NO in (answers[rule] for rule in asked.effects):
-        return Answer.MOSTLY_NO
-    said = list(answers.values())
-    for answer, mostly in (
-        (Answer.YES, Answer.MOSTLY_YES),
-        (Answer.NO, Answer.MOSTLY_NO),
-    ):
-        if said.count(answer) > len(said) / 2:
-            return mostly
-    return Answer.PARTLY
+def _decided(
+    asked: Asked, gate: Finding | None, effects: Sequence[Finding], score: Finding | None
+) -> tuple[Answer, str]:
+    """The answer, and the reason where it is not the score alone."""
+    if gate is not None and gate.n and gate.answer != Answer.YES:
+        return Answer.CANNOT_SAY, asked.closed[0]
+    if any(f.is_nothing for f in effects):
+        return Answer.NO, "even the worst shuffle of attention surely does nothing to the output"
+    without = [f.rule for f in effects if f.answer == Answer.NO]
+    if without:
+        return Answer.NO, RULES[without[0]].if_no
+    if score is not None and score.answer == Answer.NO:
+        return Answer.NO, ""
+    missing = [
+        key
+        for key in (*asked.of("score"), *asked.of("effect"))
+        if key not in {f.rule for f in (*effects, score) if f is not None}
+    ]
+    if score is None or missing:
+        return Answer.CANNOT_SAY, f"a verdict also needs {names_of(missing)}"
+    undecided = [f.rule for f in effects if f.answer == Answer.CANNOT_SAY]
+    if undecided:
+        return Answer.CANNOT_SAY, f"{names_of(undecided)} had no clear answer"
+    return score.answer, ""

@@ -58,6 +58,7 @@ class Provenance(TypedDict, total=False):
     attention: str | None
     text_columns: str | None
     dtype: str
+    sharpness: float
     segment: str | None
     unit_of_number: str
     skipped_empty: int

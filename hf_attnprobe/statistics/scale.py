@@ -1,0 +1,269 @@
+"""Faithfulness on one scale: 0 is a random order of the tokens, 1 the best one. Pure.
+
+Every part is asked within the model, on the same texts, and is a function of means over texts:
+
+importance  the mean Gini correlation of the ranking with leaving out;
+erasure     (random − own) / (random − best) of the mean fractions of weights erased until nine
+            tenths of the lead are gone, times the share of texts in which some order gets
+            there: a text in which none does is 0 of the way;
+removal     (own − random) / (best − random) of the mean losses without a ranking's first tokens;
+mass        (own − chance) / (1 − chance) of the mean overlaps with what matters.
+
+Faithfulness is the mean of the parts that were asked, two at least. All parts are smooth
+functions of means, so one jackknife of the texts gives it an interval (Miller 1974). Below 0
+is worse than random.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hf_attnprobe.statistics.estimates import (
+    Estimate,
+    function_estimate,
+    mean_estimate,
+    pseudo_values,
+)
+from hf_attnprobe.statistics.rows import Texts
+
+
+MIN_PARTS = 2
+NOTHING = Estimate(float("nan"), None, 0)
+ROOM = 1e-9
+"""Between a random order and the best one; with less there is no scale."""
+
+OfMeans = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of faithfulness.
+
+    Attributes:
+        key: its name.
+        columns: the statistics it is made of, with a place for the ranking.
+        of_means: from the means of these over the texts that have all, [..., columns], to the
+            place on the scale, [...].
+        reached: a statistic by whose mean the place is multiplied: 1 in texts in which some
+            order has an effect, else 0; empty where there is none.
+    """
+
+    key: str
+    columns: Sequence[str]
+    of_means: OfMeans
+    reached: str = ""
+
+    def names(self, ranking: str) -> list[str]:
+        """Returns the statistics of a ranking."""
+        return [column.format(ranking) for column in self.columns]
+
+
+def _way(start: np.ndarray, own: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Returns where a number lies between a start, 0, and an end, 1; NaN without a way."""
+    room = np.abs(end - start)
+    return (own - start) / np.where(room > ROOM, end - start, np.nan)
+
+
+def _importance(means: np.ndarray) -> np.ndarray:
+    return means[..., 0]
+
+
+def _erasure(means: np.ndarray) -> np.ndarray:
+    random, own, best = np.moveaxis(means, -1, 0)
+    return _way(random, own, best)
+
+
+def _removal(means: np.ndarray) -> np.ndarray:
+    random, own, best = np.moveaxis(means, -1, 0)
+    return _way(random, own, best)
+
+
+def _mass(means: np.ndarray) -> np.ndarray:
+    own, by_chance = np.moveaxis(means, -1, 0)
+    return _way(by_chance, own, np.ones_like(own))
+
+
+LOSING_LEAD = "fraction_to_lose_lead@"
+IMPORTANCE = Part("importance", ("importance@{}",), _importance)
+ERASURE = Part(
+    "erasure",
+    (f"{LOSING_LEAD}random", f"{LOSING_LEAD}{{}}", f"{LOSING_LEAD}best"),
+    _erasure,
+    reached="lead_is_lost",
+)
+REMOVAL = Part("removal", ("removal@random", "removal@{}", "removal@best"), _removal)
+MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _mass)
+PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
+"""Of classifiers, in the order in which they are reported."""
+
+
+def _source(means: np.ndarray) -> np.ndarray:
+    found, longest, chance = np.moveaxis(means, -1, 0)
+    return _way(np.maximum(longest, chance), found, np.ones_like(found))
+
+
+ORDER = Part("order", ("source_agreement@{}",), _importance)
+SOURCE = Part("source", ("source_found@{}", "source_found@length", "source_found@chance"), _source)
+PARTS_OF_ANSWERS = (ORDER, SOURCE)
+"""Of language models that answer from a passage."""
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """A ranking's place between a random order and the best one.
+
+    Attributes:
+        score: the mean of the parts; n is 0 with fewer than two of them.
+        parts: each by its key, those that were asked.
+    """
+
+    score: Estimate
+    parts: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The values of a part by text, ready for means over all texts.
+
+    ``values`` [texts, columns] are 0 where ``is_there`` [texts] says that the text does not
+    count; ``reached`` [texts] is 1 where there is no such statistic, and counts in the texts
+    of ``is_asked`` [texts].
+    """
+
+    part: Part
+    values: np.ndarray
+    is_there: np.ndarray
+    reached: np.ndarray
+    is_asked: np.ndarray
+
+    @property
+    def stacked(self) -> np.ndarray:
+        """Returns the columns whose means :meth:`place` takes, [texts, columns + 3]."""
+        flags = np.stack([self.is_there, self.reached, self.is_asked], axis=1)
+        return np.concatenate([flags, self.values], axis=1)
+
+    def place(self, means: np.ndarray) -> np.ndarray:
+        """Returns the place on the scale from the means of :attr:`stacked`, [..., columns + 3]."""
+        n_there, n_reached, n_asked = np.moveaxis(means[..., :3], -1, 0)
+        of_there = means[..., 3:] / np.where(n_there > 0, n_there, np.nan)[..., None]
+        share = n_reached / np.where(n_asked > 0, n_asked, np.nan)
+        return np.where(n_reached > 0, self.part.of_means(of_there) * share, 0.0)
+
+
+def _columns_of(part: Part, texts: Texts, ranking: str) -> _Columns | None:
+    """Returns the columns of a part; None where no text has it."""
+    values = np.stack([texts.values(name) for name in part.names(ranking)], axis=1)
+    is_there = ~np.isnan(values).any(1)
+    reached = texts.values(part.reached) if part.reached else is_there.astype(float)
+    is_asked = ~np.isnan(reached) if part.reached else is_there
+    is_measured = is_there.any() or (bool(part.reached) and is_asked.any())
+    if not is_measured or not set(part.names(ranking)) <= set(texts.names):
+        return None
+    kept = np.where(is_there[:, None], values, 0.0)
+    return _Columns(part, kept, is_there, np.where(is_asked, reached, 0.0), is_asked)
+
+
+def faithfulness(
+    texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS
+) -> Faithfulness:
+    """Returns faithfulness of a ranking, with its parts.
+
+    Args:
+        texts: what was measured at one site.
+        ranking: a key of the statistics, such as "attention" or "input_gradient".
+        parts: of the kind of model.
+    """
+    asked = _asked(texts, ranking, parts)
+    by_part = {columns.part.key: _estimate([columns]) for columns in asked}
+    enough = len(asked) >= MIN_PARTS
+    return Faithfulness(_estimate(asked) if enough else NOTHING, by_part)
+
+
+def part_of(texts: Texts, part: Part, ranking: str = "attention") -> Estimate:
+    """Returns a ranking's place by one part; n is 0 where it was not asked, or has no scale."""
+    columns = _asked(texts, ranking, [part])
+    return _estimate(columns) if columns else NOTHING
+
+
+def contributions(
+    texts: Texts,
+    ranking: str = "attention",
+    parts: Sequence[Part] = PARTS,
+    *,
+    at_least: int = MIN_PARTS,
+) -> np.ndarray | None:
+    """Returns what each text adds to faithfulness, [texts], for paired differences.
+
+    Jackknife pseudo-values; None where fewer than ``at_least`` parts were asked.
+    """
+    asked = _asked(texts, ranking, parts)
+    if len(asked) < at_least:
+        return None
+    return pseudo_values(*_mean_of_places(asked))[1]
+
+
+def _asked(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_Columns]:
+    """Returns the parts that the texts have, and that have a scale."""
+    found = [_columns_of(part, texts, ranking) for part in parts]
+    return [c for c in found if c is not None and np.isfinite(_estimate([c]).value)]
+
+
+def _estimate(asked: Sequence[_Columns]) -> Estimate:
+    """Returns the mean of some parts' places with its interval, at most 1."""
+    columns, of_means = _mean_of_places(asked)
+    found = function_estimate(columns, of_means)
+    n = int(np.any([c.is_asked for c in asked], axis=0).sum())
+    if found.ci95 is None:
+        return Estimate(found.value, None, n)
+    low, high = found.ci95
+    return Estimate(found.value, (low, min(high, 1.0)), n)
+
+
+def _mean_of_places(asked: Sequence[_Columns]) -> tuple[list[np.ndarray], OfMeans]:
+    """Returns the columns of some parts, and the mean of their places as a function of means."""
+    stacked = [columns.stacked for columns in asked]
+    ends = np.cumsum([columns.shape[1] for columns in stacked])[:-1]
+
+    def of_means(means: np.ndarray) -> np.ndarray:
+        split = np.split(means, ends, axis=-1)
+        places = [c.place(own) for c, own in zip(asked, split, strict=True)]
+        return np.mean(places, axis=0)
+
+    return list(np.concatenate(stacked, axis=1).T), of_means
+
+
+# --- a class that is said by default ------------------------------------------------------------
+
+NOTHING_TO_SHOW = 0.1
+"""Of probability at the standard temperature: a class in whose texts the token that matters
+most surely costs less has nothing to highlight."""
+LARGEST_LOSS = "largest_loss"
+
+
+def said_by_default(
+    texts: Texts, classes: Mapping[str, np.ndarray], parts: Sequence[Part] = PARTS
+) -> list[str]:
+    """Returns the classes that are said unless something speaks for another one.
+
+    In their texts no token matters, and faithfulness surely is below that of the others (or
+    is not defined, for want of anything that matters).
+
+    Args:
+        texts: what was measured at one site.
+        classes: the texts of each predicted class by its name, bool [texts].
+    """
+    found = []
+    for name, members in classes.items():
+        lost = mean_estimate(texts.where(members).values(LARGEST_LOSS))
+        is_nothing = lost.ci95 is not None and lost.ci95[1] < NOTHING_TO_SHOW
+        if is_nothing and members.sum() >= MIN_CLASS and not members.all():
+            own = faithfulness(texts.where(members), parts=parts).score
+            others = faithfulness(texts.where(~members), parts=parts).score
+            if others.ci95 is not None and (own.ci95 is None or own.ci95[1] < others.ci95[0]):
+                found.append(name)
+    return found if len(found) < len(classes) else []
+
+
+MIN_CLASS = 10
+"""Texts of a class of which this may be said."""
