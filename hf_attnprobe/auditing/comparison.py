@@ -13,8 +13,6 @@ from hf_attnprobe.auditing.differences import (
     ComparedQuestion,
     ComparedStatistic,
     Setting,
-    cautions,
-    cautions_of_measures,
     differing_settings,
     questions_of,
     shared_texts,
@@ -209,7 +207,6 @@ def compare(
         questions=questions,
         statistics=statistics_of(reports, n_shared, seed),
         settings=differing_settings(reports),
-        cautions=(*cautions(reports, names, n_shared), *cautions_of_measures(questions)),
         seed=seed,
         reports=tuple(reports),
     )

@@ -69,7 +69,7 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.known_truth import row_of
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model
+from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by, conclude
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.storage.asked import is_repeatable, repeating

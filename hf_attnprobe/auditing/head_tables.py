@@ -1,11 +1,10 @@
 """Tables of the effects of single heads and groups. Pure: statistics and rows in."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import ALL, SET
 from hf_attnprobe.auditing.heads import (
     EVERYWHERE,
@@ -18,14 +17,11 @@ from hf_attnprobe.auditing.heads import (
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.head_roles import ROLES
-from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
-from hf_attnprobe.faithfulness.rankings import OF_TEXT
-from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.reports.document import Block, Cell, Figures, Number, Section, Table
+from hf_attnprobe.reports.document import Block, Cell, Number, Section, Table
 from hf_attnprobe.statistics.differences import Contrast
 from hf_attnprobe.statistics.estimates import share_interval
-from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of, position
+from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 

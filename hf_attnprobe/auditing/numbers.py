@@ -1,9 +1,7 @@
 """Tables of an audit's numbers: rankings, comparisons, all statistics, published values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from hf_attnprobe.auditing.head_tables import (
     controls_of,
@@ -20,16 +18,10 @@ from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Note, Number, Section, Table
 from hf_attnprobe.statistics.differences import Comparison, Contrast
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Statistic,
-    attention_bin,
-    bin_names,
     find_statistic,
-    js_by_gap,
-    position,
-    quantiles,
     sentence,
 )
 

@@ -85,7 +85,6 @@ def joined_report(folders: Sequence[str | Path]) -> Report:
             draws,
             provenance,
             seed=first.seed,
-            shares_draws=asked.get("control", "auto") not in ("auto", "reassigned"),
             rules=with_thresholds(asked.get("thresholds", ())),
         ),
     )

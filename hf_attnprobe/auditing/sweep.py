@@ -23,7 +23,7 @@ from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of, sites_by_test
 from hf_attnprobe.distributed import process_state
-from hf_attnprobe.faithfulness.options import InputErasure, Sources
+from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
     crossed_prune_curve,
@@ -306,9 +306,6 @@ def is_whole(control: AttentionModelBase, draw: int) -> bool:
 def read_by_verdict(options: Mapping[str, Options]) -> dict[str, Options]:
     """The same options of the tests, without what no verdict reads."""
     brief = dict(options)
-    erased = brief.get("input_erasure")
-    if isinstance(erased, InputErasure):
-        brief["input_erasure"] = replace(erased, comprehensiveness_only=True)
     deleted = brief.get("sources")
     if isinstance(deleted, Sources):
         brief["sources"] = replace(deleted, exact_units=0, masks=0)

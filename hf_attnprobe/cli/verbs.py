@@ -34,7 +34,6 @@ from hf_attnprobe.demonstration import (
     rationale_line,
     rationale_sentences,
 )
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
 from hf_attnprobe.options import check_path, from_flat
 from hf_attnprobe.progress import say

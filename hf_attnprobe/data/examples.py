@@ -43,9 +43,16 @@ from hf_attnprobe.data.labels import (
     right_choices,
     word_label_column,
 )
-from hf_attnprobe.data.sources import hold_out
 from hf_attnprobe.data.recipes import RECIPES, Card, Recipe
-from hf_attnprobe.data.sources import LARGEST_ID, has_splits, is_file, named, open_splits, recipe_of
+from hf_attnprobe.data.sources import (
+    LARGEST_ID,
+    has_splits,
+    hold_out,
+    is_file,
+    named,
+    open_splits,
+    recipe_of,
+)
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least
 from hf_attnprobe.progress import quiet_datasets

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
@@ -20,7 +20,6 @@ from hf_attnprobe.reports import texts
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
-    Cell,
     Code,
     Document,
     Facts,

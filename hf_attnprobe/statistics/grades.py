@@ -60,7 +60,9 @@ class Measure:
         return None if values is None else pd.Series(values, index=texts.index)
 
 
-def of_statistic(words: str, name: str, change: Callable = lambda values: values) -> Measure:
+def of_statistic(
+    words: str, name: str, change: Callable[[np.ndarray], np.ndarray] = lambda values: values
+) -> Measure:
     """Returns the measure that is one statistic.
 
     Args:

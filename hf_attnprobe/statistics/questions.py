@@ -20,7 +20,6 @@ from hf_attnprobe import markdown
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure, Rule, grade, of_statistic
-from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scale import (
     ERASURE,
     IMPORTANCE,
@@ -211,7 +210,7 @@ def _classes(evidence: Evidence) -> str:
     """Says faithfulness by predicted class, where two intervals are apart; else nothing."""
     texts = {name: evidence.of_class(name).texts for name in evidence.classes}
     found = {name: place(of, parts=evidence.parts).score for name, of in texts.items()}
-    known = {name: score for name, score in found.items() if score.ci95 and score.n >= MIN_CLASS}
+    known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_CLASS}
     ends = [score.ci95 for score in known.values() if score.ci95]
     if not ends or max(low for low, _ in ends) <= min(high for _, high in ends):
         return ""
