@@ -207,6 +207,7 @@ def compare(
         questions=questions,
         statistics=statistics_of(reports, n_shared, seed),
         settings=differing_settings(reports),
+        cautions=tuple(cautions(reports, names, n_shared)),
         seed=seed,
         reports=tuple(reports),
     )
