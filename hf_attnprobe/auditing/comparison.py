@@ -13,6 +13,7 @@ from hf_attnprobe.auditing.differences import (
     ComparedQuestion,
     ComparedStatistic,
     Setting,
+    cautions,
     differing_settings,
     questions_of,
     shared_texts,
