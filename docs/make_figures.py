@@ -110,7 +110,7 @@ def audit_of_heads(folder: Path) -> object:
         folder / "bert/trained",
         data["test"],
         ["permutation", "uniform_attention", "head_ablation"],
-        options=AuditOptions(control="none"),
+        options=AuditOptions(),
     )
 
 

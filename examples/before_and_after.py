@@ -26,7 +26,7 @@ def main() -> None:
                 model,
                 Data(data["test"], test_limit=50),
                 TESTS,
-                options=AuditOptions(single_heads=False, prune=False, control="none"),
+                options=AuditOptions(single_heads=False, prune=False),
                 tokenizer=tokenizer,
                 output_dir=folder / "audit",
                 progress=False,

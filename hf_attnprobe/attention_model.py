@@ -343,19 +343,6 @@ class BlockOutputs(Protocol):
         """
 
 
-@runtime_checkable
-class Reassignable(Protocol):
-    """The same model with its attention weights at other tokens: an audit's control."""
-
-    def reassigned(self, seed: int) -> "AttentionModelBase":
-        """This model, every text's weights given to other content tokens of it.
-
-        Each text has a draw of its own, by (seed, example id). Attention is as peaked as
-        before, and the states that it reads are the same. Where units are left out or
-        erased, each token that stays keeps the weight it was given, divided by the sum.
-        """
-
-
 KNOCKOUTS = ("none", "renormalised", "sink")
 """Where the weights go that a knockout takes away: nowhere, to all that the row still looks
 at in proportion, or to the sink."""
@@ -449,9 +436,6 @@ class AttentionModelBase(AttentionModel):
         reference: see :class:`HeadOutputs`.
         head_sets: sets of heads that are edited together, besides layers and all heads.
         shared_heads: sets of heads that share keys and values.
-        reassignment: seed of the draw, see :class:`Reassignable`; None in the model itself.
-        other_texts: texts by the id of those that they stand in for, in a control that reads
-            other passages; None in the model itself.
         texts_at_once: the most texts of a batch; None: any number.
         sharpness: factor on the logits that makes the model's temperature the standard one; an
             audit finds it, see :meth:`Observation.standard`.
@@ -468,15 +452,8 @@ class AttentionModelBase(AttentionModel):
     reference: Reference | None = None
     head_sets: Sequence[Sequence[Site]] = ()
     shared_heads: Sequence[Sequence[Site]] = ()
-    reassignment: int | None = None
-    other_texts: Mapping[int, Any] | None = None
     texts_at_once: int | None = None
     sharpness: float = 1.0
-
-    @property
-    def is_drawn_by_text(self) -> bool:
-        """Whether it is a control that draws for each text anew."""
-        return self.reassignment is not None or self.other_texts is not None
 
     @property
     def prediction(self) -> Prediction:

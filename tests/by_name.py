@@ -26,7 +26,7 @@ def audit_by_name(
     ``n_permutations`` is of the test ``permutation``, where it is run. No control is audited
     unless one is asked for: it takes several times as long as the model.
     """
-    values = {"control": "none"} | values
+    values = values
     tests = ["default"] if tests is None else tests
     if n_permutations is not None and ("default" in tests or "permutation" in tests):
         tests = [*tests, Permutation(n_permutations)]

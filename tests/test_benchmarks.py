@@ -35,7 +35,7 @@ def given(checkpoint, reviews_folder, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmarks")
     model = zoo.bert(tokenizer, layers=2, heads=2)
     bert = zoo.saved(folder / "bert", model, tokenizer)
-    options = AuditOptions(control="none", groups=False)
+    options = AuditOptions(groups=False)
     audit(
         bert,
         str(reviews_folder),

@@ -310,7 +310,7 @@ def test_numbers_are_those_of_the_models_and_audits(compared, checkpoints, revie
             for t, y in zip(texts, labels, strict=True)
         ]
         assert row.found["accuracy"].value == pytest.approx(sum(right) / 40)
-        options = AuditOptions(control="none", shown_texts=0)
+        options = AuditOptions(shown_texts=0)
         report = audit(folder, reviews_folder, tests, options=options, progress=False)
         means = {s.statistic: s.mean for s in report.statistics if s.group == "all"}
         for name in names.split():

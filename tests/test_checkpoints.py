@@ -272,7 +272,7 @@ def test_an_adapter_says_what_the_model_says():
 def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_checkpoint):
     """One weight that the adapter reads and the model does not is enough, for both kinds of adapter."""
     options = {"tests": ["permutation"]}
-    options["options"] = AuditOptions(control="none")
+    options["options"] = AuditOptions()
     for folder in (bert_folder, make_checkpoint()):
         adapter, tokenizer = wrap(load_model(folder)), load_tokenizer(folder)
         with torch.no_grad():

@@ -61,7 +61,7 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
 ):
     folder = tmp_path / "audit"
     asked = ["audit", "--model", checkpoint, "--dataset", reviews_folder]
-    asked += ["--tests", "permutation", "--control", "none"]
+    asked += ["--tests", "permutation"]
     asked += ["--shown-texts", 0, "--set", "permutation.n_permutations=5"]
     done = cli(*asked, "--estimate", "--test-limit", 30)
     assert done.code == 0 and "nothing was written" in done.out and "on 30 texts" in done.out

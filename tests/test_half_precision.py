@@ -11,7 +11,7 @@ from hf_attnprobe.inference.batching import collate
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_an_attention_classifier_is_audited_in_any_format(dtype, checkpoint, reviews_folder):
-    options = AuditOptions(dtype=dtype, shown_texts=3, control="none")
+    options = AuditOptions(dtype=dtype, shown_texts=3)
     tests = ["adversarial", "permutation"]  # the shown adversary is of float64
     report = audit(checkpoint, reviews_folder, tests, options=options, progress=False)
     found = report.provenance.get("rounding")

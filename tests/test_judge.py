@@ -25,7 +25,7 @@ from hf_attnprobe.inference.encoding import tokenize
 
 
 pieces = test_plausibility.pieces
-ALONE = AuditOptions(control="none")
+ALONE = AuditOptions()
 DECOY = Knobs(roles=(Role(share=0.1), Role(share=0.6, worth=0.0, side="any")))
 """Attention lies on a word that says nothing; what decides gets a tenth."""
 
@@ -240,7 +240,7 @@ def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path
     file = tmp_path / "scores.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     words = ["judge", "--model", checkpoint, "--dataset", reviews_folder, "--scores", file]
-    flags = ["--test-limit", "5", "--tests", "erasure", "--control", "none", "--json"]
+    flags = ["--test-limit", "5", "--tests", "erasure", "--json"]
     done = cli(*words, *flags)
     assert done.code == 0, done.err
     said = json.loads(done.out)

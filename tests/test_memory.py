@@ -35,7 +35,7 @@ def counted(adapter, batch, *rest):
 sweep.run_batch = counted
 def run():
     sizes.clear()
-    options = AuditOptions(control="none", shown_texts=0, memory_budget="1000GB")
+    options = AuditOptions(shown_texts=0, memory_budget="1000GB")
     report = audit(model, data, [Permutation(n_permutations=n)], options=options, progress=False)
     values = report.to_pandas().sort_values(["statistic", "example_id"]).value.tolist()
     return values, list(sizes)
@@ -72,7 +72,7 @@ ROOM = 100  # padded tokens that a made-up device holds
 def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
     checkpoint, reviews_folder, monkeypatch
 ):
-    options = AuditOptions(control="none", shown_texts=0, batch_size=20)
+    options = AuditOptions(shown_texts=0, batch_size=20)
     tests = [Permutation(n_permutations=3)]
     expected = rows_of(audit(checkpoint, reviews_folder, tests, options=options, progress=False))
     failed_after, done, run_batch = [], set(), sweeps.run_batch

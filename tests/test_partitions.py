@@ -304,7 +304,7 @@ def test_rows_are_those_of_an_audit(job, checkpoint, reviews_folder):
         checkpoint,
         str(reviews_folder),
         TESTS,
-        options=AuditOptions(control="none"),
+        options=AuditOptions(),
         progress=False,
     )
     work(job)

@@ -35,7 +35,7 @@ def rows(reviews):
 @pytest.fixture(scope="module")
 def run(make_checkpoint):
     def audited(data, folder=None, tests=TESTS, kind=(), **options):
-        options = AuditOptions(**{"shown_texts": SHOWN, "control": "none"} | options)
+        options = AuditOptions(**{"shown_texts": SHOWN} | options)
         given = {"options": options, "output_dir": folder, "progress": False}
         return audit(make_checkpoint(*kind), data, tests, **given)
 

@@ -186,7 +186,7 @@ TESTS = ["uniform_attention", "head_ablation", Permutation(n_permutations=3)]
 
 def run(model, folder=None, **options):
     pair, data = model
-    options = AuditOptions(**{"shown_texts": 0, "prune": False, "control": "none"} | options)
+    options = AuditOptions(**{"shown_texts": 0, "prune": False} | options)
     given = {"options": options, "output_dir": folder, "progress": False}
     return audit(pair, Data(data, test_limit=60), TESTS, **given)
 
@@ -405,7 +405,7 @@ def on_disk(model, tmp_path_factory):
     data.select_columns(["text", "label"]).to_json(folder / "test.jsonl")
     command = ["audit", "--model", folder / "bert", "--dataset", folder / "test.jsonl"]
     command += ["--test-limit", "60", "--tests", "uniform_attention", "head_ablation"]
-    return [*command, "--shown-texts", "0", "--no-prune", "--control", "none"]
+    return [*command, "--shown-texts", "0", "--no-prune"]
 
 
 def stopped_rows(folder):

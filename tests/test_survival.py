@@ -69,7 +69,7 @@ def test_every_version_has_a_change():
 def survived(checkpoint, reviews_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("survival") / "out"
     versions = ["int8", "pruned", checkpoint]
-    options = AuditOptions(control="none", prune=False)
+    options = AuditOptions(prune=False)
     given = {"options": options, "output_dir": folder, "progress": False}
     return survive(checkpoint, versions, reviews_folder, TESTS, **given), folder
 
@@ -92,13 +92,13 @@ def test_a_version_is_audited_as_that_model_is(survived, checkpoint, reviews_fol
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     before = copy.deepcopy(model.state_dict())
     given = {"tokenizer": tokenizer, "progress": False}
-    options = AuditOptions(control="none", prune=False, weights="int8")
+    options = AuditOptions(prune=False, weights="int8")
     by_option = audit(model, reviews_folder, TESTS, options=options, **given)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     change_weights(model, "int8")
     by_hand = audit(
-        model, reviews_folder, TESTS, options=AuditOptions(control="none", prune=False), **given
+        model, reviews_folder, TESTS, options=AuditOptions(prune=False), **given
     )
     for report in (by_option, comparison.reports[1]):
         assert report.statistics == by_hand.statistics
@@ -147,7 +147,7 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
             parameter.zero_()
     even = zoo.saved(tmp_path / "even", model, tokenizer)
     command = ("survive", "--model", checkpoint, "--dataset", reviews_folder, "--no-prune")
-    command += ("--control", "none", "--tests", "permutation", "--output-dir", tmp_path / "out")
+    command += ("--tests", "permutation", "--output-dir", tmp_path / "out")
     done = cli(*command, "--versions", even, "--fail-on-change")
     assert done.code == 3
     assert "changed: even: assignment is no, of the model" in done.err

@@ -132,7 +132,7 @@ def test_a_sample_audited_by_the_callback_is_the_one_that_audit_draws(
     make_trainer, reviews, tokenizer
 ):
     trainer = make_trainer()
-    options = AuditOptions(layers=[1], heads=[0], control="none", prune=False)
+    options = AuditOptions(layers=[1], heads=[0], prune=False)
     callback = AttentionFaithfulnessCallback(
         Data(reviews["test"], test_limit=5),
         "permutation",

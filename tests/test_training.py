@@ -132,7 +132,7 @@ def test_an_audit_says_where_the_model_knows_the_texts(data, tmp_path):
     train(small, tmp_path / "m")
 
     def notes(split):
-        options = AuditOptions(control="none", shown_texts=0)
+        options = AuditOptions(shown_texts=0)
         found = audit(tmp_path / "m", small[split], "correlation", options=options, progress=False)
         return [note for note in found.notes if note.startswith("Texts: these are the texts that")]
 

@@ -555,7 +555,7 @@ def test_the_control_is_the_same_tests_on_the_shuffled_weights(tokenizer, tmp_pa
     batch = reference_batch(wrap(model), tokenizer, texts)
     assert sharpen_like(other, wrap(model), batch)
     other.given.load_state_dict(other.model.state_dict())  # an audit compares the two
-    alone = audit(other, texts, ["permutation"], options=AuditOptions(control="none"), **run)
+    alone = audit(other, texts, ["permutation"], options=AuditOptions(), **run)
     assert alone.contrasts == () and "control" not in alone.provenance
     held = read_rows(tmp_path / "a" / "control" / "draw-0" / "rows")
     key = ["test", "statistic", "example_id"]

@@ -22,7 +22,7 @@ def bert():
 
 
 def audited(model, texts, **options):
-    options = {"tests": ["permutation"], "n_permutations": 2, "control": "none"} | options
+    options = {"tests": ["permutation"], "n_permutations": 2} | options
     return audit_by_name(model, texts, tokenizer=pair_tokenizer(), **options)
 
 

@@ -22,8 +22,8 @@ from hf_attnprobe.progress import Bar, in_words
 
 
 Place = Literal["first", "head", "group"]
-Kind = tuple[str, str, Place]
-"""A run such as "audit" or "control", a test, and the place: such steps cost alike, by size."""
+Kind = tuple[str, Place]
+"""A test and the place: such steps cost alike, by size."""
 REMEMBERED = 256
 """Steps of a kind that are fitted: the last ones, since a machine may be busier than before."""
 FOR_THE_REPORT = 0.1
@@ -38,7 +38,6 @@ class Step:
     """One test at one head on one batch.
 
     Attributes:
-        run: the name of the run, such as "audit" or "control".
         test: its name.
         place: "first" for the batch's first with this test, which pays for what all
             share; of the others a head, or a group of heads.
@@ -46,7 +45,6 @@ class Step:
         n_tokens: of its longest text.
     """
 
-    run: str
     test: str
     place: Place
     n_texts: int
@@ -54,8 +52,8 @@ class Step:
 
     @property
     def kind(self) -> Kind:
-        """Run, test and place."""
-        return self.run, self.test, self.place
+        """Test and place."""
+        return self.test, self.place
 
     @property
     def features(self) -> np.ndarray:
@@ -65,7 +63,7 @@ class Step:
 
 
 def steps_of(
-    work: Iterable[tuple[Mapping[str, Sequence[Site]], Sequence[Text]]], run: str = "audit"
+    work: Iterable[tuple[Mapping[str, Sequence[Site]], Sequence[Text]]],
 ) -> list[Step]:
     """Steps of batches, in the order in which they run.
 
@@ -73,7 +71,7 @@ def steps_of(
         work: of each batch the tests, each with its heads, and the texts.
     """
     return [
-        Step(run, test, _place(k, site), len(texts), max(text.n_tokens for text in texts))
+        Step(test, _place(k, site), len(texts), max(text.n_tokens for text in texts))
         for where, texts in work
         for test, sites in where.items()
         for k, site in enumerate(sites)
@@ -147,7 +145,7 @@ class Clock:
 
     def knows(self, test: str) -> bool:
         """Whether some step of a test was measured."""
-        return any(kind[1] == test for kind in self._measured)
+        return any(known == test for known, _ in self._measured)
 
     def expects(self, steps: Iterable[Step]) -> float:
         """Predicted seconds of these steps."""
@@ -162,10 +160,10 @@ class Clock:
 
         Of a kind that was not measured those of the same test's other steps, else of all.
         """
-        run, test, place = kind
-        known = [k for k in self._measured if k[1] == test]
+        test, place = kind
+        known = [k for k in self._measured if k[0] == test]
         if known:
-            nearest = max(known, key=lambda k: (k[0] == run, k[2] == place))
+            nearest = max(known, key=lambda k: k[1] == place)
             points = [*self._measured[nearest]]
         else:
             points = [point for of_kind in self._measured.values() for point in of_kind]
@@ -188,7 +186,6 @@ class Clock:
     def begin(self, steps: Sequence[Step]) -> None:
         """Starts a batch; one that did not come to its end is still to come."""
         self._batch, self._ticked = deque(steps), []
-        self.bar.name = steps[0].run
         self._last = self.now()
 
     def tick(self) -> None:

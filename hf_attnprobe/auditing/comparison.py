@@ -48,10 +48,9 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
-from hf_attnprobe.statistics.summary import Control, site_of_model
+from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.asked import repeating
-from hf_attnprobe.storage.rows import read_draws
 
 
 SCHEMA_VERSION = 1
@@ -162,22 +161,15 @@ def told_statistics(
 
 
 def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComparison:
-    """Compares audits' folders with the first, with controls.
+    """Compares audits' folders with the first.
 
     Raises:
         AttnProbeError: a folder without an audit, and what :func:`compare` raises.
     """
-    reports = [read_audit(folder) for folder in folders]
-    controls = [read_draws(Path(folder)) for folder in folders]
-    return compare(reports, controls=controls, seed=seed)
+    return compare([read_audit(folder) for folder in folders], seed=seed)
 
 
-def compare(
-    reports: Sequence[Report],
-    *,
-    controls: Sequence[Control] | None = None,
-    seed: int = 0,
-) -> AuditComparison:
+def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
     """Compares several audits with the first.
 
     Texts with the same id of the same data are pairs. Only tests with the same options
@@ -185,19 +177,15 @@ def compare(
 
     Args:
         reports: at least two, with their rows.
-        controls: rows of the draws of each audit's control. With all of them removal is compared
-            beyond the controls, as it is graded.
         seed: of the resamples.
 
     Raises:
         AttnProbeError: fewer than two reports, or reports without rows.
     """
     _check(reports)
-    if controls is None:
-        controls = [None] * len(reports)
     names = short_names(reports)
     n_shared = tuple(shared_texts(reports[0], report) for report in reports[1:])
-    questions = questions_of(reports, controls, n_shared, names, seed)
+    questions = questions_of(reports, n_shared, names, seed)
     return AuditComparison(
         names=names,
         models=tuple(r.model for r in reports),
@@ -234,11 +222,6 @@ LEAD = (
     "Does attention explain the predictions, and does the answer differ between these "
     "audits? Each was tested by itself; differences are of what was measured in both."
 )
-WHAT_A_CONTROL_IS = (
-    "A control is the same model with its attention weights at other tokens, or where "
-    "that was asked for with other model weights. What it reaches too says nothing "
-    "about where this attention lies."
-)
 
 
 def data_of(comparison: AuditComparison) -> dict[str, Any]:
@@ -263,7 +246,7 @@ def _document_of(comparison: AuditComparison) -> Document:
         Section("Heads", list(maps_of_all(comparison)), id="heads"),
         Section("Charts of all", list(charts_of_all(comparison)), id="charts"),
     ]
-    lead: list[Block] = [LEAD, _audits(comparison), Note(WHAT_A_CONTROL_IS), _overview(comparison)]
+    lead: list[Block] = [LEAD, _audits(comparison), _overview(comparison)]
     numbers = _statistics(comparison)
     return Document(
         f"{', '.join(others)} beside {first}",
@@ -342,13 +325,10 @@ def _overview(comparison: AuditComparison) -> Table:
         answers = [q.answer(k) or None for k in range(len(names))]
         rows.append([q.question, *answers, *map(_moved, q.differences)])
     head = ["question", *names, *(f"{name} against {names[0]}" for name in names[1:])]
-    less = [RULES[q.rule].name.lower() for q in comparison.questions if q.beyond_control]
     caption = (
         "The answers side by side, of each class where classes differ; “higher” and “lower” are "
         "said of the number that is named below"
     )
-    if less:
-        caption += f", less the control's for {' and '.join(less)}"
     return Table(head, rows, caption, sortable=False)
 
 

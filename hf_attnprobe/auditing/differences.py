@@ -17,11 +17,11 @@ from hf_attnprobe import markdown
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.statistics.differences import Difference, Sides, changes
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.evidence import Evidence, evidence_of
+from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
-from hf_attnprobe.statistics.summary import Control, predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import predictions_of, site_of_model
 from hf_attnprobe.statistics.verdicts import RULES, Finding, asked_by
 from hf_attnprobe.storage.provenance import in_words
 
@@ -42,7 +42,6 @@ class ComparedQuestion:
         findings: of every audit: none where it was not asked, several where predicted
             classes have different answers.
         measure: the number whose differences are taken, in words; empty without any.
-        beyond_control: whether the control's number is taken off it.
         means: of that number over each audit's own texts; None without it.
         differences: of every audit behind the first to the first; None without both.
         sentences: what each of these differences says.
@@ -51,7 +50,6 @@ class ComparedQuestion:
     rule: str
     findings: tuple[tuple[Finding, ...], ...]
     measure: str
-    beyond_control: bool
     means: tuple[Estimate | None, ...]
     differences: tuple[Difference | None, ...]
     sentences: tuple[str, ...]
@@ -300,19 +298,13 @@ def shared_texts(first: AuditResult, other: AuditResult) -> int:
 # --- the number behind each question --------------------------------------------------
 
 
-def texts_of(rows: Rows | pd.DataFrame, control: Control) -> Evidence:
-    """What the rows of an audit say of its predictions and of its attention as a whole.
-
-    Args:
-        rows: of the audit.
-        control: rows of the draws of its control, if any.
-    """
+def texts_of(rows: Rows | pd.DataFrame) -> Texts:
+    """What the rows of an audit say of its predictions and of its attention as a whole."""
     right = _right(predictions_of(rows).frame())
     found = evidence_of(rows)
     if found is None:
-        return Evidence(Texts.of_frame(right))
-    texts = Texts.of_frame(pd.concat([right, found.texts.frame()], axis=1))
-    return Evidence(texts)
+        return Texts.of_frame(right)
+    return Texts.of_frame(pd.concat([right, found.texts.frame()], axis=1))
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -333,12 +325,10 @@ class Numbers:
     Attributes:
         words: what it is.
         by_text: of every audit; None of one without it.
-        beyond_control: whether the control's is taken off.
     """
 
     words: str
     by_text: list[pd.Series | None]
-    beyond_control: bool = False
 
     @property
     def n_known(self) -> int:
@@ -346,9 +336,9 @@ class Numbers:
         return sum(number is not None for number in self.by_text)
 
 
-def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
+def numbers_of(measure: Measure, audits: Sequence[Texts]) -> Numbers:
     """A measure of every audit."""
-    return Numbers(measure.words, [measure.of(audit.texts) for audit in audits])
+    return Numbers(measure.words, [measure.of(texts) for texts in audits])
 
 
 # --- the questions ------------------------------------------------------------------
@@ -356,7 +346,6 @@ def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
 
 def questions_of(
     reports: Sequence[AuditResult],
-    controls: Sequence[Control],
     n_shared: Sequence[int],
     names: Sequence[str],
     seed: int,
@@ -365,12 +354,11 @@ def questions_of(
 
     Args:
         reports: with their rows.
-        controls: rows of each audit's control, if any.
         n_shared: texts that each audit behind the first shares with it.
         names: of the audits.
         seed: of the resamples.
     """
-    audits = [texts_of(r.rows, c) for r, c in zip(reports, controls, strict=True)]
+    audits = [texts_of(report.rows) for report in reports]
     chosen = _chosen(reports, audits)
     sides = []
     for number, n in enumerate(n_shared, 1):
@@ -390,7 +378,6 @@ def questions_of(
             rule=rule,
             findings=tuple(tuple(f for f in r.findings if f.rule == rule) for r in reports),
             measure=numbers.words,
-            beyond_control=numbers.beyond_control,
             means=tuple(
                 None if v is None else mean_estimate(v.to_numpy()) for v in numbers.by_text
             ),
@@ -402,7 +389,7 @@ def questions_of(
     return tuple(questions)
 
 
-def _chosen(reports: Sequence[AuditResult], audits: Sequence[Evidence]) -> dict[str, Numbers]:
+def _chosen(reports: Sequence[AuditResult], audits: Sequence[Texts]) -> dict[str, Numbers]:
     """For each rule, the measure that most audits have (at least two); ties go to the first."""
     chosen: dict[str, Numbers] = {}
     for rule, record in RULES.items():

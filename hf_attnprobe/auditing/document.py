@@ -113,14 +113,14 @@ def document_of(report: AuditResult) -> Document:
 def page_data(report: AuditResult) -> dict[str, Any]:
     """The report for machines, short enough for a page.
 
-    Of many statistics those of all texts and the model's attention as a whole, without
-    contrasts; ``left_out`` names the lists of which ``report.json`` has more.
+    Of many statistics those of all texts and the model's attention as a whole; ``left_out``
+    names the lists of which ``report.json`` has more.
     """
     data, several = to_json(report), has_several(report.statistics)
     if len(report.statistics) <= MOST_EMBEDDED:
         return data
     own = [s for s in data["statistics"] if _is_about_all(s, several)]
-    cut = {"statistics": own[:MOST_EMBEDDED], "contrasts": [], "comparisons": []}
+    cut = {"statistics": own[:MOST_EMBEDDED], "comparisons": []}
     return {**data, **cut, "left_out": list(cut)}
 
 
@@ -153,7 +153,6 @@ def lead(report: AuditResult) -> list[Block]:
         glance(report),
         _by_place(report),
         list(report.notes),
-        Note("; ".join(_legend(report))),
     ]
 
 
@@ -194,16 +193,6 @@ def _glanced(found: Finding, words: Words) -> list[Cell]:
     before = f"{'R²' if is_number else rule.word}{' ≤' if found.is_upper_bound else ''}"
     number = Number(found.value, found.ci95, digits=2, before=before)
     return [asked, str(found.answer), number, ", ".join(beside) or None, found.n]
-
-
-def _legend(report: AuditResult) -> list[str]:
-    """Explains the words of the table."""
-    legend = []
-    if "control" in report.provenance:
-        of_passages = report.words.kind == "answer"
-        control = report.provenance["control"] if of_passages else report.words.control
-        legend.append(f"control: {control}")
-    return list(dict.fromkeys(legend))
 
 
 EDITS = {
@@ -365,7 +354,6 @@ def facts(report: AuditResult) -> Facts:
         "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ") or None,
         "classes": classes_note(report),
         "accuracy": _quality(report.findings),
-        "compared with": _compared_with(report),
         "attention tested": _tested(report),
         "which heads matter": which_heads(report),
         "this verdict elsewhere": _calibrated(report),
@@ -392,13 +380,6 @@ def _quality(findings: Sequence[Finding]) -> str | None:
                 f"has {majority:.2f}"
             )
     return None
-
-
-def _compared_with(report: AuditResult) -> str:
-    control = report.provenance.get("control", "none")
-    if control == "none":
-        return "chance and gradients only; no control was run"
-    return f"a control: this model with {control}"
 
 
 def _tested(report: AuditResult) -> str:
@@ -452,16 +433,9 @@ def for_users(report: AuditResult) -> Section:
 
 
 def standing(report: AuditResult) -> Section:
-    """Is the model any good, and what is its attention compared with?"""
-    control = report.provenance.get("control", "none")
-    said = f"Control: the same tests on this model with {control}."
-    if control == "none":
-        said = (
-            f"Control: none was run, so what {report.words.control} would reach "
-            "is not known. Run the audit with --control auto for one."
-        )
+    """Is the model any good?"""
     accuracy = [card(f, report.words) for f in report.findings if not f.is_about_attention]
-    return Section("What the answer stands on", [*accuracy, said], id="stands-on")
+    return Section("What the answer stands on", accuracy, id="stands-on")
 
 
 def card(finding: Finding, words: Words, *said: str | None) -> Answered:
@@ -520,11 +494,10 @@ def on_scale(finding: Finding) -> dict[str, float]:
 
 def _beside(finding: Finding) -> list[Said]:
     known = RULES[finding.rule].yardsticks
-    lines: list[Said] = [
+    return [
         f"{known.get(name, name.replace('_', ' '))}: {markdown.number(value, digits=2)}"
         for name, value in finding.yardsticks.items()
     ]
-    return lines
 
 
 def _rule(finding: Finding) -> list[str]:
@@ -645,11 +618,6 @@ def not_tested(report: AuditResult) -> Section:
         if name not in ran and name not in left_out and test.default != "answers"
     ]
     not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
-    if report.provenance.get("control", "none") == "none":
-        not_run.append(
-            f"no control was run, so it is not known what {report.words.control} "
-            "reach; --control auto runs one"
-        )
     n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))
     if n_tested < n_all:
         untested = f"{n_all - n_tested} of {n_all} heads were not tested one by one"
@@ -695,7 +663,7 @@ OF_PYTHON = (
 INSTALLED = "hf_attnprobe is installed from a clone of it by "
 ROWS = (
     " there. The numbers lie beside report.html in the audit's folder: a row for each text "
-    "and statistic in rows/ (the control's in control/rows/), the means in summary.json."
+    "and statistic in rows/, the means in summary.json."
 )
 
 

@@ -5,7 +5,6 @@ formula knew all three. Two heads and a group of each test run on a few texts of
 the report is made once of their rows.
 """
 
-import contextlib
 import tempfile
 import time
 from collections import Counter
@@ -29,7 +28,6 @@ from hf_attnprobe.auditing.sweep import (
     PRUNE_POINTS,
     Sweep,
     Work,
-    claimed_control,
     first_round,
     memory_of,
 )
@@ -59,7 +57,7 @@ class Seconds:
 
     Attributes:
         preparation: to load, encode and check; it was taken already by the estimate.
-        tests: of the model, and of its control where there is one.
+        tests: of the model.
         report: intervals, shown texts, page.
     """
 
@@ -82,13 +80,12 @@ class AuditEstimate:
         n_left: of these, how many had tests left to run before the first round.
         n_tests: tests.
         n_heads: heads, and groups of heads, at which a test runs.
-        with_control: whether the tests run on a control too.
         n_runs: one test at one head, or group of heads, on one text is a run.
         memory: bytes that the process holds at most.
         batch_memory: bytes of these that are a batch's.
         disk: bytes that the output folder grows by.
         seconds: by the wall clock, on this machine as busy as it is now.
-        seconds_of_tests: by test, of the model and its control.
+        seconds_of_tests: by test.
         seconds_without_heads: of all, if no head is tested by itself; None: none is.
         measured_texts: what the first round ran.
         kept: the folder that has its rows; None: none.
@@ -98,7 +95,6 @@ class AuditEstimate:
     n_left: int
     n_tests: int
     n_heads: int
-    with_control: bool
     n_runs: int
     memory: int
     batch_memory: int
@@ -117,7 +113,7 @@ class AuditEstimate:
 
     def to_text(self) -> str:
         """Some lines for a terminal."""
-        seconds, control = self.seconds, " and its control" if self.with_control else ""
+        seconds = self.seconds
         left = "" if self.n_left == self.n_texts else f", {self.n_left:,} of them left"
         kept = "nothing was written"
         if self.kept is not None:
@@ -129,8 +125,8 @@ class AuditEstimate:
                 f"estimate of {self.n_tests} tests at {self.n_heads:,} heads and groups "
                 f"on {self.n_texts:,} texts{left}",
                 f"time     {in_words(seconds.total)}: {seconds.preparation:.0f} s to "
-                f"prepare, {seconds.tests:,.0f} s for the tests on the "
-                f"model{control}, {seconds.report:.0f} s for the report",
+                f"prepare, {seconds.tests:,.0f} s for the tests, {seconds.report:.0f} s for the "
+                "report",
                 f"work     {self.n_runs:,} runs: one test at one head, or group of heads, on one "
                 "text",
                 f"memory   up to {in_bytes(self.memory)}, "
@@ -200,67 +196,57 @@ def estimate_audit(
     """
     measures = Clock(now=clock)
     job = prepare_audit(model, dataset, tests, options, tokenizer)
-    controls = job.subject.controls
     with begun(job, output_dir, measures) as (sweep, _):
         prepared = measures.passed
-        turns = work_of(sweep, job.choice, options, controls)
-        for one, work in turns:
-            if one is not sweep and one.options == sweep.options:
-                continue  # a draw that runs all that the model runs costs as much
-            _measure(one, work, job.control)
-        steps = [step for one, work in turns for step in steps_of(work, one.name)]
-        tested = {(t, s) for _, work in turns for todo, _ in work for t in todo for s in todo[t]}
+        work = work_of(sweep, job.choice, options)
+        _measure(sweep, work)
+        steps = steps_of(work)
+        tested = {(test, site) for todo, _ in work for test in todo for site in todo[test]}
         of_tests = {
             name: measures.expects(s for s in steps if s.test == name) for name in sweep.options
         }
         report, disk, n_measured = _report(
             job, sweep, steps, options, is_page=output_dir is not None
         )
-        own = [todo for todo, _ in turns[0][1][:1]]
-        size = memory_of(sweep, own[0] if own else {PREDICTION: [NO_SITE]})
-        longest = [(len(some), max(t.n_tokens for t in some)) for _, w in turns for _, some in w]
+        first = work[0][0] if work else {PREDICTION: [NO_SITE]}
+        size = memory_of(sweep, first)
+        longest = [(len(some), max(text.n_tokens for text in some)) for _, some in work]
         batch = max((n * size(n_tokens) for n, n_tokens in longest), default=0)
         seconds = Seconds(prepared, measures.expects(steps), report)
         return AuditEstimate(
             n_texts=len(sweep.texts),
-            n_left=len({text.example_id for _, work in turns for _, some in work for text in some}),
+            n_left=len({text.example_id for _, some in work for text in some}),
             n_tests=len(sweep.options),
             n_heads=len({site for test, site in tested if test != PREDICTION}),
-            with_control=len(turns) > 1,
             n_runs=sum(step.n_texts for step in steps if step.test != PREDICTION),
             memory=resident_bytes() + batch,
             batch_memory=batch,
             disk=disk,
             seconds=seconds,
             seconds_of_tests=of_tests,
-            seconds_without_heads=_without_heads(job, turns, seconds),
+            seconds_without_heads=_without_heads(job, sweep, work, seconds),
             measured_texts=n_measured,
             kept=None if output_dir is None else str(output_dir),
         )
 
 
-def _measure(sweep: Sweep, work: Sequence[Work], kind: str) -> None:
+def _measure(sweep: Sweep, work: Sequence[Work]) -> None:
     """Runs the first round: every test at a few sites, on samples of several sizes.
 
     A few texts of middle length and one alone, larger batches while they are quick, and the
     longest texts.
-
-    Args:
-        kind: of control, in words.
     """
-    is_control = sweep.name != "audit"
-    clock, left = sweep.clock, [*work]
-    with claimed_control(sweep, kind) if is_control else contextlib.nullcontext():
+    left = [*work]
+    taken = _sample(sweep, left, FIRST_ROUND)
+    if taken < SECONDS:  # the first one also loads and compiles kernels
+        sweep.clock.forget()
         taken = _sample(sweep, left, FIRST_ROUND)
-        if taken < SECONDS:  # the first one also loads and compiles kernels
-            clock.forget()
-            taken = _sample(sweep, left, FIRST_ROUND)
-        _sample(sweep, left, 1)
-        n = FIRST_ROUND
-        while taken * GROWTH < SECONDS and n < sweep.batch_size:
-            n *= GROWTH
-            taken = _sample(sweep, left, n)
-        _sample(sweep, left, min(n, FIRST_ROUND) if taken < SECONDS else 1, job=0)
+    _sample(sweep, left, 1)
+    n = FIRST_ROUND
+    while taken * GROWTH < SECONDS and n < sweep.batch_size:
+        n *= GROWTH
+        taken = _sample(sweep, left, n)
+    _sample(sweep, left, min(n, FIRST_ROUND) if taken < SECONDS else 1, job=0)
 
 
 def _sample(sweep: Sweep, left: list[Work], n_texts: int, job: int | None = None) -> float:
@@ -272,16 +258,15 @@ def _sample(sweep: Sweep, left: list[Work], n_texts: int, job: int | None = None
 
 
 def _without_heads(
-    job: PreparedAudit, turns: Sequence[tuple[Sweep, list[Work]]], seconds: Seconds
+    job: PreparedAudit, sweep: Sweep, work: Sequence[Work], seconds: Seconds
 ) -> float | None:
     """Seconds of the same audit without single heads; None if it has none, or no groups."""
     if not (job.options.single_heads and job.choice.groups):
         return None
     total = seconds.preparation + seconds.report
-    for sweep, work in turns:
-        for todo, texts in work:
-            groups = {test: [s for s in todo[test] if s.is_group] for test in todo}
-            total += sweep.clock.expects(steps_of([(groups, texts)], sweep.name))
+    for todo, texts in work:
+        groups = {test: [s for s in todo[test] if s.is_group] for test in todo}
+        total += sweep.clock.expects(steps_of([(groups, texts)]))
     return total
 
 
@@ -311,8 +296,7 @@ def _report(
         summarize(rows, sweep.adapter.label_names, readings())
         statistics = clock.passed - begun
         provenance = provenance_of(job.identity, tried, {}, job.besides)
-        others = [rows] if job.subject.controls else []
-        report = report_of(job, tried, rows, provenance, others, replace(options, prune=False))
+        report = report_of(job, tried, rows, provenance, replace(options, prune=False))
         if is_page:  # else nobody asks for a page, whose charts take their time
             write_report(report, folder)
         seconds = clock.passed - begun - statistics

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.head_tables import controls_of, few_parts, has_line, place_name
+from hf_attnprobe.auditing.head_tables import few_parts, has_line, place_name
 from hf_attnprobe.auditing.heads import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
@@ -49,30 +49,13 @@ def summary_frame(report: AuditResult, statistics: Collection[str] | None = None
 
     Returns:
         Columns test, statistic, layer, head, group, mean, ci_low, ci_high, median, std,
-        n, undefined. Where a control was run also its mean (control), and the paired
-        difference to it with its 95% interval (difference, difference_low,
-        difference_high).
+        n, undefined.
     """
-    controls = controls_of(report)
-    table = []
-    for s in report.statistics:
-        row = s.row()
-        beside = controls.get((*s.column, s.group))
-        if beside is not None:
-            row |= {
-                "control": beside.control_mean,
-                "difference": beside.value,
-                "difference_low": beside.ci95[0],
-                "difference_high": beside.ci95[1],
-            }
-        if statistics is None or s.statistic in statistics:
-            table.append(row)
-    columns = [*COLUMNS, *OF_TEXTS, *(OF_CONTROL if controls else [])]
-    return pd.DataFrame(table, columns=columns)
+    wanted = (s for s in report.statistics if statistics is None or s.statistic in statistics)
+    return pd.DataFrame([s.row() for s in wanted], columns=[*COLUMNS, *OF_TEXTS])
 
 
 OF_TEXTS = ["group", "mean", "ci_low", "ci_high", "median", "std", "n", "undefined"]
-OF_CONTROL = ["control", "difference", "difference_low", "difference_high"]
 
 
 # --- The numbers of an audit as a LaTeX table, ready for a paper ---------------------------------
@@ -80,8 +63,6 @@ OF_CONTROL = ["control", "difference", "difference_low", "difference_high"]
 
 def to_latex(report: AuditResult, statistics: Collection[str] | None = None) -> str:
     """A table with booktabs' rules: mean, 95% interval and n over all texts.
-
-    With a control its mean and the paired difference to it stand beside.
 
     Args:
         report: the audit.
@@ -91,36 +72,18 @@ def to_latex(report: AuditResult, statistics: Collection[str] | None = None) -> 
     Raises:
         AttnProbeError: a name that the audit does not have.
     """
-    several, controls = has_several(report.statistics), controls_of(report)
+    several = has_several(report.statistics)
     sets = report.provenance.get("head_sets") or []
-    head = [
-        "statistic",
-        "where",
-        "mean",
-        "95% interval",
-        "n",
-        "control",
-        "difference, 95% interval",
-    ]
+    head = ["statistic", "where", "mean", "95% interval", "n"]
     rows: list[list[Cell]] = []
     for s in _chosen(report, statistics):
         where = place_name((s.layer, s.head), sets)
-        beside = controls.get((*s.column, s.group))
-        row: list[Cell] = [
-            s.statistic,
-            where,
-            Number(s.mean),
-            Figures(markdown.bounds(s.ci95)),
-            s.n,
-        ]
-        rows.append([*row, Number(beside.control_mean) if beside else None, beside])
-    kept = [k for k in range(len(head)) if (k != 1 or several) and (k < 5 or controls)]
+        rows.append([s.statistic, where, Number(s.mean), Figures(markdown.bounds(s.ci95)), s.n])
+    kept = [k for k in range(len(head)) if k != 1 or several]
     caption = (
         f"{report.model} on {report.dataset}: means over {report.n} texts with 95% "
         "intervals over texts."
     )
-    if "control" in report.provenance:
-        caption += f" Control: {report.provenance['control']}."
     table = Table([head[k] for k in kept], [[row[k] for k in kept] for row in rows], caption)
     return latex.to_latex(table)
 

@@ -19,7 +19,6 @@ from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.head_roles import ROLES
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.reports.document import Block, Cell, Number, Section, Table
-from hf_attnprobe.statistics.differences import Contrast
 from hf_attnprobe.statistics.estimates import share_interval
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of
 from hf_attnprobe.statistics.wording import CLASSES, Words
@@ -275,8 +274,3 @@ def has_line(statistic: str) -> bool:
     name = statistic.partition("@")[0]
     shown = (None, "attention", *EPSILONS)
     return not name.endswith("_p_value") and key_of(statistic) in shown
-
-
-def controls_of(report: AuditResult) -> dict[tuple, Contrast]:
-    """What the control says, by column and group of what it is said of."""
-    return {(*c.column, c.group): c for c in report.contrasts if c.n}

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_attnprobe.auditing.head_tables import (
-    controls_of,
     few_parts,
     has_line,
     is_of_ranking,
@@ -16,7 +15,7 @@ from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Note, Number, Section, Table
-from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
@@ -268,7 +267,7 @@ MOST_ROWS = 150
 
 
 def numbers_section(report: AuditResult) -> Section:
-    """Every statistic with the control's, comparisons, and published numbers."""
+    """Every statistic, comparisons, and published numbers."""
     shown, left = shown_statistics(report)
     tests_shown = dict.fromkeys(s.test for s in report.statistics)
     several = has_several(report.statistics)
@@ -294,10 +293,8 @@ def numbers_section(report: AuditResult) -> Section:
 
 
 def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
-    control = controls_of(report)
     head = ["statistic", "texts predicted", "mean [95% interval]", "median", "std", "texts"]
     head += ["undefined"] if any(s.undefined for s in shown) else []
-    head += ["control's mean", "difference to it [95% interval]"] if control else []
     several, sets = has_several(report.statistics), report.provenance.get("head_sets") or []
     rows = []
     for s in shown:
@@ -305,16 +302,8 @@ def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
         row: list[Cell] = [f"{s.statistic}{where}", s.group, Number(s.mean, s.ci95)]
         row += [s.median, s.std, s.n]
         row += [s.undefined] if "undefined" in head else []
-        if control:
-            beside = control.get((*s.column, s.group))
-            row += [None, None] if beside is None else _beside(beside)
         rows.append(row)
     return Table(head, rows, "statistics over texts")
-
-
-def _beside(beside: Contrast) -> list[Cell]:
-    """The control's mean, and the paired difference from it."""
-    return [beside.control_mean, beside]
 
 
 def shown_statistics(report: AuditResult) -> tuple[list[Statistic], str]:

@@ -10,9 +10,7 @@ from hf_attnprobe.faithfulness.options import GROUP, OPTIONS
 from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
-Control = Literal["auto", "reassigned", "randomised", "untrained", "foreign", "conflict", "none"]
-
-Weights = Literal["bfloat16", "float16", "int8", "int4", "pruned"]
+Weights = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
 
 Task = Literal[
     "text-classification",
@@ -68,32 +66,11 @@ class AuditOptions(Options):
     prune: bool = option(
         True, "measure how accuracy falls as more and more heads are zero-ablated", daily=False
     )
-    control: Control = option(
-        "auto",
-        "yardstick on which the same tests run: attention at other tokens, weights randomised, "
-        "the model untrained; of language models another passage (foreign) or another answer "
-        "in it (conflict)",
-    )
-    control_draws: int | None = option(
-        None,
-        "draws of the control (default: 5 for a model with one head, else 1)",
-        at_least=1,
-        at_most=1_000,
-        metavar="N",
-        daily=False,
-    )
     thresholds: Sequence[str] = option(
         (),
         "thresholds of your own, such as importance=.2,.4 (partly and yes from) or "
         "removal=.1; answers and sentences follow them",
         metavar="QUESTION=FROM",
-        daily=False,
-    )
-    control_layers: int | None = option(
-        None,
-        "take the training only from so many of the last layers and from what is above "
-        "them (default: from the whole model)",
-        at_least=0,
         daily=False,
     )
     level: Literal["word", "token"] | None = option(
@@ -157,8 +134,9 @@ class AuditOptions(Options):
     )
     weights: Weights | None = option(
         None,
-        "round the model's weights first, or prune the smaller half of each matrix; what is "
-        "computed with them stays as exact (default: as they are saved)",
+        "audit a twin: weights rounded, the smaller half of each matrix pruned, or what was "
+        "learned taken away by shuffling (randomised) or a new start (untrained) (default: as "
+        "they are saved)",
         daily=False,
     )
     batch_size: int = option(64, "largest number of texts per batch", at_least=1)

@@ -22,7 +22,6 @@ from hf_attnprobe.attention_model import (
     Batch,
     HeadOutputs,
 )
-from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.given import read_scores, with_scores
 from hf_attnprobe.auditing.limits import spiked_rows
@@ -243,18 +242,16 @@ def encoded(subject: Subject, examples: "datasets.Dataset", options: AuditOption
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A model whose tests, places and control are chosen, whatever texts are to come.
+    """A model whose tests and places are chosen, whatever texts are to come.
 
     Attributes:
         options: of the audit.
         choice: which tests run, and where.
-        control: what the control is, in words.
     """
 
     subject: Subject
     options: AuditOptions
     choice: Choice
-    control: str
 
     def sweep(self, texts: Sequence[Text], folder: Path, clock: Clock) -> Sweep:
         """The work on some texts, whose rows go to a folder."""
@@ -280,27 +277,6 @@ class PreparedModel:
             tokenizer=self.subject.tokenizer,
             rationales=self.choice.rationales,
         )
-
-
-def prepare_model(
-    subject: Subject,
-    choice: Choice,
-    examples: "datasets.Dataset",
-    texts: Sequence[Text],
-    options: AuditOptions,
-) -> PreparedModel:
-    """Makes what tests need beside the text that they look at: control, and other texts' heads.
-
-    Args:
-        examples: the texts, or the sample of them that stands in for ablated heads.
-        texts: those of them that are tested.
-    """
-    set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
-    set_sharpness(subject.adapter, subject.tokenizer, examples)
-    control = finish_control(subject, examples, texts, options)
-    if control == "none":
-        subject = replace(subject, controls=())
-    return PreparedModel(subject, options, choice, control)
 
 
 @dataclass(frozen=True)
@@ -373,7 +349,8 @@ def prepare_audit(
         tokenized = _scored(tokenized, scores, subject, examples)
         given = {t.example_id: t.scores for t in tokenized.texts}
         identity["scores_fingerprint"] = _hash(given)
-    made = prepare_model(subject, choice, examples, tokenized.texts, options)
+    set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
+    set_sharpness(subject.adapter, subject.tokenizer, examples)
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
@@ -387,7 +364,9 @@ def prepare_audit(
         **({} if share is None else {"share": share}),
     }
     return PreparedAudit(
-        **vars(made),
+        subject=subject,
+        options=options,
+        choice=choice,
         examples=examples,
         data=data,
         identity=identity,
@@ -532,26 +511,6 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
         if values and (built_in or options != test.options()):
             recorded[name] = values
     return recorded
-
-
-def finish_control(
-    subject: Subject,
-    examples: "datasets.Dataset",
-    texts: Sequence[Text],
-    options: AuditOptions,
-) -> str:
-    """Gives the control its texts, or makes its attention as peaked as the model's.
-
-    Returns:
-        What the control is, in words; "none" where there is none.
-    """
-    if not subject.controls:
-        return "none"
-    if subject.controls[0].other_texts is not None:
-        assert not isinstance(subject.tokenizer, ImageReader)  # of a model that generates text
-        return controls.give_texts(subject.controls, texts, subject.tokenizer, options)
-    batch = reference_batch(subject.adapter, subject.tokenizer, examples)
-    return controls.finish(subject.controls, subject.adapter, batch, options)
 
 
 def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":

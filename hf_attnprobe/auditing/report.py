@@ -1,7 +1,7 @@
 """The public class ``Report``: what an audit found, and how it is shown."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.differences import Comparison, compare_rankings, contrast
+from hf_attnprobe.statistics.differences import Comparison, compare_rankings
 from hf_attnprobe.statistics.estimates import MANY_TEXTS
 from hf_attnprobe.statistics.grades import Rule
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
@@ -115,7 +115,7 @@ class Report(AuditResult, Documented):
         return wide_frame(self.rows)
 
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
-        """A statistic per row: mean, interval, n, and the control beside it.
+        """A statistic per row: mean, interval and n.
 
         See :func:`hf_attnprobe.auditing.frames.summary_frame`.
         """
@@ -147,7 +147,6 @@ def notes_on_size(n_texts: int) -> list[str]:
 
 def found_in(
     rows: Rows,
-    control: Sequence[Rows],
     provenance: Mapping[str, Any],
     *,
     seed: int,
@@ -157,7 +156,6 @@ def found_in(
 
     Args:
         rows: of the audit.
-        control: of every draw of its control.
         provenance: of the report; says classes and what is predicted.
         seed: of the resamples.
         rules: by which the questions are graded.
@@ -170,7 +168,6 @@ def found_in(
         "statistics": without_those_not_run(statistics, rows) if MARK in provenance else statistics,
         "comparisons": _compared(rows, JUDGED in provenance, seed),
         "findings": findings(rows, classes, seed=seed, words=words, rules=rules),
-        "contrasts": contrast(rows, control, classes),
         "contradictions": tuple(contradictions(rows, readings(), of_number=words.is_number)),
     }
 

@@ -18,7 +18,7 @@ from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.plain_data import from_plain, plain, stored_fields
-from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Rows, nothing
@@ -48,7 +48,6 @@ class AuditResult:
         prune: accuracy by the number of heads zero-ablated together.
         comparisons: paired tests of rankings.
         findings: every question with its answer.
-        contrasts: every statistic beside the control's, where one was run.
         contradictions: what the mathematics forbids and the rows say; none without a
             mistake in the program.
         notes: sentences that belong beside the findings.
@@ -66,7 +65,6 @@ class AuditResult:
     prune: PruneCurve | None = None
     comparisons: tuple[Comparison, ...] = ()
     findings: tuple[Finding, ...] = ()
-    contrasts: tuple[Contrast, ...] = ()
     contradictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     example_ids: tuple[int, ...] = field(default=(), repr=False)
@@ -110,7 +108,6 @@ def to_json(report: AuditResult) -> dict:
         "accuracy": _accuracy_to_json(report),
         "findings": plain(report.findings),
         "statistics": plain(report.statistics),
-        "contrasts": plain(report.contrasts),
         "contradictions": list(report.contradictions),
         "notes": list(report.notes),
         "comparisons": plain(report.comparisons),

@@ -6,7 +6,6 @@ layer or head is looked at. ``torch.compile`` is not used: it won 1 to 23% of pl
 processor and costs 16 to 40 s (``benchmarks/README.md``).
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from accelerate.utils import broadcast_object_list
 
-from hf_attnprobe.attention_model import ALL, SET, AttentionModelBase, Site
+from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import Choice, crossed, sites_by_test
@@ -24,12 +23,7 @@ from hf_attnprobe.auditing.sweep import (
     Sweep,
     Where,
     Work,
-    beside,
-    claimed_control,
     few_sites,
-    is_whole,
-    of_verdict,
-    read_by_verdict,
     run_missing,
     work_left,
 )
@@ -84,14 +78,12 @@ class RowsSoFar:
         folder: of the rows.
         texts: in the random order.
         run_missing: does the work.
-        name: of the run, for the clock.
         done: ids of texts with rows, by test, layer and head.
     """
 
     folder: Path
     texts: Sequence[Text]
     run_missing: Run
-    name: str = "audit"
     done: dict[Place, set[int]] = field(init=False)
     _seen: set[Path] = field(default_factory=set, init=False)
     _parts: Parts = field(default_factory=Parts, init=False)
@@ -153,7 +145,7 @@ def rows_so_far(sweep: Sweep, *, tell: bool = False) -> RowsSoFar:
         run_missing(replace(sweep, texts=texts), where, done, tell=tell)
 
     texts = [by_id[k] for k in order]
-    return RowsSoFar(sweep.folder, texts, work, sweep.name)
+    return RowsSoFar(sweep.folder, texts, work)
 
 
 # --- rounds, and the rules that end them ------------------------------------------------
@@ -212,15 +204,13 @@ class Timetable:
     """Runs stages within the time of a clock.
 
     Attributes:
-        so_far: of the model.
-        controls: the rows of each draw of a control, and what runs on it, on the same texts.
+        so_far: the rows on disk.
         batch_size: largest number of texts in a portion.
     """
 
     so_far: RowsSoFar
     clock: Clock
     batch_size: int
-    controls: Sequence[tuple[RowsSoFar, Where]] = ()
 
     def run(self, stages: Iterable[Stage]) -> None:
         """The stages one after the other, as far as the time goes.
@@ -250,28 +240,16 @@ class Timetable:
             for test in self._cheap_first(stage.where, n_texts):
                 self._bring(test, stage.where[test], n_texts, end)
 
-    def _runs(self, test: str, sites: Sequence[Site]) -> list[tuple[RowsSoFar, Where]]:
-        """Who runs a test where: the model, and a control where a verdict reads it there."""
-        found: list[tuple[RowsSoFar, Where]] = [(self.so_far, {test: sites})]
-        for so_far, where in self.controls:
-            both = [site for site in where.get(test, ()) if site in sites]
-            found += [(so_far, {test: both})] if both else []
-        return found
-
     def _lacking(self, test: str, sites: Sequence[Site], n: int) -> list[Text]:
         """Of the first n texts those on which the test is left to run."""
-        runs = self._runs(test, sites)
-        first = self.so_far.texts[:n]
-        return [text for text in first if any(rows.lacks(where, text) for rows, where in runs)]
+        where = {test: sites}
+        return [text for text in self.so_far.texts[:n] if self.so_far.lacks(where, text)]
 
     def _expects(self, test: str, sites: Sequence[Site], texts: Sequence[Text]) -> float:
         """Seconds of a test on some texts."""
         texts, n = by_length(texts), self.batch_size
         batches = [texts[start : start + n] for start in range(0, len(texts), n)]
-        return sum(
-            self.clock.expects(steps_of([(where, batch) for batch in batches], so_far.name))
-            for so_far, where in self._runs(test, sites)
-        )
+        return self.clock.expects(steps_of([({test: sites}, batch) for batch in batches]))
 
     def _fits(self, test: str, sites: Sequence[Site], texts: Sequence[Text], end: float) -> bool:
         """Whether there is time for a test on some texts."""
@@ -301,7 +279,7 @@ class Timetable:
                 self.clock.left > end and (is_quick or not start)
             ):
                 return
-            self._run(texts, [(self.so_far, {test: few})])
+            self._run(texts, {test: few})
             start += n
 
     def _bring(self, test: str, sites: Sequence[Site], n_texts: int, end: float) -> None:
@@ -313,12 +291,11 @@ class Timetable:
             n = self.so_far.agreed(min(int(room / one), self.batch_size))
             if n < 1 and not self._fits(test, sites, texts[:1], end):
                 return
-            self._run(texts[: max(n, 1)], self._runs(test, sites))
+            self._run(texts[: max(n, 1)], {test: sites})
 
-    def _run(self, texts: Sequence[Text], runs: Sequence[tuple[RowsSoFar, Where]]) -> None:
-        for so_far, where in runs:
-            so_far.run(texts, where)
-            so_far.look()
+    def _run(self, texts: Sequence[Text], where: Where) -> None:
+        self.so_far.run(texts, where)
+        self.so_far.look()
 
 
 def stages(
@@ -373,63 +350,39 @@ def by_promise(estimates: Rows, heads: Sequence[Site]) -> list[Site]:
 # --- the work ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What was done, and what a report says of it.
-
-    Attributes:
-        parts: the heads that were tested, by texts, as a control repeats them.
-        groups: groups of heads that were tested.
-        facts: plain data for the report's provenance.
-    """
-
-    parts: Sequence[Part]
-    groups: Sequence[Site]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
 def run_tests(
-    sweep: Sweep,
-    choice: Choice,
-    options: AuditOptions,
-    limit: float | None,
-    controls: Sequence[AttentionModelBase],
-    kind: str,
-) -> Outcome:
+    sweep: Sweep, choice: Choice, options: AuditOptions, limit: float | None
+) -> dict[str, Any]:
     """Runs the tests of an audit within its time.
 
     With ``screen`` only at the heads with the largest estimates: they are chosen for one half of
     the texts by the estimates on the other half. Groups of heads are tested whatever it says.
 
-    Args:
-        controls: draws that run beside the model where time is short; else they come later.
-        kind: of control, in words.
+    Returns:
+        What a limit left undone, plain data for the report's provenance; nothing without one.
     """
     names, groups = [*sweep.options], [*choice.groups]
     heads = choice.sites if options.single_heads else []
-    so_far, clock = rows_so_far(sweep, tell=limit is None), sweep.clock
+    so_far = rows_so_far(sweep, tell=limit is None)
     everything = sites_by_test(names, sweep.adapter, heads, groups)
-    was_seen = (sweep.folder.parent / SUMMARY).is_file()
+    if limit is not None:
+        was_seen = (sweep.folder.parent / SUMMARY).is_file()
+        timetable = Timetable(so_far, sweep.clock, sweep.batch_size)
+        timetable.run(stages(sweep, so_far, heads, groups))
+        _check_begun(so_far, limit)
+        so_far.look()
+        return work_facts(
+            so_far, limit, everything, sweep.options, seed=sweep.seed, was_seen=was_seen
+        )
     parts: Sequence[Part] = [(so_far.texts, heads)]
     if options.screen is not None:
         so_far.run(so_far.texts, sites_by_test(["screen"], sweep.adapter, heads))
         estimates = rows_in(sweep.folder, "screen")
         parts = crossed(sweep.texts, estimates, heads, options.screen)
         names.remove("screen")
-    if limit is not None:
-        with _beside_in_haste(sweep, controls, kind, groups) as others:
-            timetable = Timetable(so_far, clock, sweep.batch_size, others)
-            timetable.run(stages(sweep, so_far, heads, groups))
-        _check_begun(so_far, limit)
-        so_far.look()
-        where = sites_by_test(names, sweep.adapter, heads, groups)
-        facts = work_facts(
-            so_far, limit, everything, sweep.options, seed=sweep.seed, was_seen=was_seen
-        )
-        return Outcome([(so_far.tested(where), heads)], groups, facts)
     for texts, sites in parts:
         so_far.run(texts, sites_by_test(names, sweep.adapter, sites, groups))
-    return Outcome(parts, groups)
+    return {}
 
 
 def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
@@ -480,95 +433,17 @@ def work_facts(
     }
 
 
-# --- the controls -------------------------------------------------------------------------
-
-
-Turn = tuple[Sweep, list[tuple[Sequence[Text], Where]]]
-"""A draw of the control, and the tests that run on some of its texts."""
-
-
-def turns_of(
-    sweep: Sweep,
-    controls: Sequence[AttentionModelBase],
-    parts: Sequence[Part],
-    groups: Sequence[Site],
-) -> list[Turn]:
-    """What every draw of the control runs: all that the audit ran, or what a verdict reads."""
-    names = [name for name in sweep.options if name != "screen"]
-    every = [text for texts, _ in parts for text in texts]
-    turns: list[Turn] = []
-    for draw, control in enumerate(controls):
-        other = beside(sweep, control, draw)
-        if is_whole(control, draw):
-            turns.append(
-                (other, [(some, sites_by_test(names, control, at, groups)) for some, at in parts])
-            )
-        elif every and (where := of_verdict(other.adapter, other.options, groups)):
-            turns.append((other, [(every, where)]))
-    return turns
-
-
-def repeat_on_control(
-    sweep: Sweep, controls: Sequence[AttentionModelBase], outcome: Outcome, kind: str
-) -> None:
-    """Runs every draw of the control.
-
-    Args:
-        sweep: of the audit.
-        controls: the draws.
-        kind: of control, in words.
-    """
-    turns = turns_of(sweep, controls, outcome.parts, outcome.groups)
-    for k, (other, work) in enumerate(turns):
-        later = [step for turn in turns[k + 1 :] for step in steps_of(_left_of(turn), turn[0].name)]
-        other = replace(other, later=later)
-        with claimed_control(other, kind):
-            so_far = rows_so_far(other)
-            for texts, where in work:
-                so_far.run(texts, where)
-
-
-def _left_of(turn: Turn) -> list[Work]:
-    """The batches that a turn has left."""
-    sweep, work = turn
-    return [batch for texts, where in work for batch in work_left(sweep, texts, where)]
-
-
-def work_of(
-    sweep: Sweep, choice: Choice, options: AuditOptions, controls: Sequence[AttentionModelBase]
-) -> list[tuple[Sweep, list[Work]]]:
-    """All batches that are left of a full audit: of the model, then of each draw of its control."""
-    return [(turn[0], _left_of(turn)) for turn in full_audit(sweep, choice, options, controls)]
-
-
-def full_audit(
-    sweep: Sweep, choice: Choice, options: AuditOptions, controls: Sequence[AttentionModelBase]
-) -> list[Turn]:
-    """What an audit without a limit runs: of the model, then of each draw of its control.
+def work_of(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Work]:
+    """All batches that are left of an audit without a limit.
 
     With a screen nobody knows the heads yet that it puts first; others stand for them.
     """
     heads = choice.sites if options.single_heads else []
     names = [*sweep.options]
-    own: list[tuple[Sequence[Text], Where]] = []
+    left: list[Work] = []
     if options.screen is not None:
-        own = [(sweep.texts, sites_by_test(["screen"], sweep.adapter, heads))]
+        left = work_left(sweep, sweep.texts, sites_by_test(["screen"], sweep.adapter, heads))
         names.remove("screen")
         heads = heads[:: max(len(heads) // options.screen, 1)][: options.screen]
-    own.append((sweep.texts, sites_by_test(names, sweep.adapter, heads, choice.groups)))
-    return [(sweep, own), *turns_of(sweep, controls, [(sweep.texts, heads)], choice.groups)]
-
-
-@contextlib.contextmanager
-def _beside_in_haste(
-    sweep: Sweep, controls: Sequence[AttentionModelBase], kind: str, groups: Sequence[Site]
-) -> Iterator[list[tuple[RowsSoFar, Where]]]:
-    """The rows of each draw of the control, and what a verdict reads of it."""
-    with contextlib.ExitStack() as claims:
-        found = []
-        for draw, control in enumerate(controls):
-            other = beside(sweep, control, draw)
-            other = replace(other, options=read_by_verdict(other.options))
-            claims.enter_context(claimed_control(other, kind))
-            found.append((rows_so_far(other), of_verdict(other.adapter, other.options, groups)))
-        yield found
+    where = sites_by_test(names, sweep.adapter, heads, choice.groups)
+    return [*left, *work_left(sweep, sweep.texts, where)]

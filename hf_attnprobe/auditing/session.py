@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, AttentionModelBase, Site
-from hf_attnprobe.auditing.clock import Clock, steps_of
-from hf_attnprobe.auditing.control import with_draws
+from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.limits import notes_on_limits
@@ -29,7 +28,7 @@ from hf_attnprobe.auditing.recomputed import (
 )
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
 from hf_attnprobe.auditing.result import extras_to_json, to_json
-from hf_attnprobe.auditing.rounds import repeat_on_control, run_tests, work_of
+from hf_attnprobe.auditing.rounds import run_tests
 from hf_attnprobe.auditing.shares import folder_of, share_of
 from hf_attnprobe.auditing.stopping import (
     limit_of,
@@ -57,7 +56,7 @@ from hf_attnprobe.storage.folders import (
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY, versions
-from hf_attnprobe.storage.rows import read_draws, rows_in
+from hf_attnprobe.storage.rows import rows_in
 
 
 logger = logging.getLogger(__name__)
@@ -88,34 +87,21 @@ def run_audit(
     options = replace(options, single_heads=job.options.single_heads)
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
-        folder, controls = sweep.folder.parent, subject.controls
-        if clock.shown and controls and limit is None:
-            turns = work_of(sweep, choice, options, controls)[1:]
-            sweep = replace(
-                sweep, later=[step for turn in turns for step in steps_of(turn[1], turn[0].name)]
-            )
-        outcome = run_tests(sweep, choice, options, limit, controls, job.control)
+        facts = run_tests(sweep, choice, options, limit)
         check_kept(sweep, N_AFTER, NOT_ALONE)
-        others: list[Rows] = []
-        if controls:
-            if limit is None:
-                repeat_on_control(sweep, controls, outcome, job.control)
-            draws = (audited_rows(sweep, draw) for draw in read_draws(folder))
-            others = [draw for draw in draws if len(draw)]
-            besides = {**besides, "control": with_draws(job.control, len(controls))}
-        if outcome.facts:
-            besides = {**besides, MARK: outcome.facts}
+        if facts:
+            besides = {**besides, MARK: facts}
         first_token = getattr(subject.tokenizer, "cls_token", None)
         which = _attention_meant(sweep, choice.groups, first_token)
         besides = {**besides, **({"attention": which} if which else {})}
         provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
         is_short = limit is not None or share is not None
         shown = without_extras(options) if is_short else options
-        rows = rows_of(sweep, outcome.facts or None)
-        report = report_of(job, sweep, rows, provenance, others, shown)
+        rows = rows_of(sweep, facts or None)
+        report = report_of(job, sweep, rows, provenance, shown)
         if output_dir is not None and state.is_main_process:
             clock.tests_end("writing the page")
-            write_report(report, folder)
+            write_report(report, sweep.folder.parent)
         state.wait_for_everyone()
     return report
 
@@ -164,14 +150,9 @@ def rows_of(sweep: Sweep, facts: Mapping[str, Any] | None = None) -> Rows:
         facts: of an audit that may have stopped; see :func:`rows_that_count`.
     """
     ids = [text.example_id for text in sweep.texts]
-    return audited_rows(sweep, rows_that_count(rows_in(sweep.folder), facts, ids))
-
-
-def audited_rows(sweep: Sweep, rows: Rows) -> Rows:
-    """Those of this run's texts and tests."""
     tests = {*sweep.options, PREDICTION}
-    own = rows.select(lambda test, *_: test in tests)
-    return own.of_texts([text.example_id for text in sweep.texts])
+    counted = rows_that_count(rows_in(sweep.folder), facts, ids)
+    return counted.select(lambda test, *_: test in tests).of_texts(ids)
 
 
 def report_of(
@@ -179,7 +160,6 @@ def report_of(
     sweep: Sweep,
     rows: Rows,
     provenance: dict[str, Any],
-    control: Sequence[Rows],
     options: AuditOptions,
 ) -> Report:
     """The report of this run's texts and tests, by their rows."""
@@ -189,7 +169,6 @@ def report_of(
     sweep.clock.tests_end("summing up")
     found = found_in(
         rows,
-        control,
         provenance,
         seed=sweep.seed,
         rules=with_thresholds(options.thresholds),

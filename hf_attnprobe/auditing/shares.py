@@ -19,7 +19,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.storage.folders import differing
-from hf_attnprobe.storage.rows import draw_folder, parts_in, read_part, rows_of_parts
+from hf_attnprobe.storage.rows import parts_in, read_part, rows_of_parts
 
 
 SUMMED = ("truncated", "skipped_empty")
@@ -64,14 +64,7 @@ def joined_report(folders: Sequence[str | Path]) -> Report:
     first = shares[0]
     provenance = _joined(shares)
     wanted = {*provenance["tests"], PREDICTION}
-    n_draws = len(list((places[0] / "control").glob("draw-*")))
-    rows, *draws = (
-        _rows([folder(place) for place in places], wanted)
-        for folder in (
-            lambda place: place / "rows",
-            *(lambda place, n=n: draw_folder(place, n) for n in range(n_draws)),
-        )
-    )
+    rows = _rows([place / "rows" for place in places], wanted)
     asked = provenance["asked_for"]
     return Report(
         model=first.model,
@@ -82,7 +75,6 @@ def joined_report(folders: Sequence[str | Path]) -> Report:
         notes=(*_progress(shares), *notes_on_size(len(rows))),
         **found_in(
             rows,
-            draws,
             provenance,
             seed=first.seed,
             rules=with_thresholds(asked.get("thresholds", ())),

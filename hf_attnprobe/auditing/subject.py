@@ -1,4 +1,4 @@
-"""What is audited: a model behind the protocol, its tokenizer, and its control.
+"""What is audited: a model behind the protocol, and its tokenizer.
 
 Attention classifiers are audited in float64. Leave-one-out ranks differences of 1e-8 where a
 prediction is saturated; in float32 such ranks belong to the matrix kernels, and τ then changes
@@ -27,7 +27,6 @@ from hf_attnprobe.adapters.pretrained import unwrapped
 from hf_attnprobe.adapters.transformer.layout import embeddings_of
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
 from hf_attnprobe.attention_model import AttentionModelBase
-from hf_attnprobe.auditing import control as controls
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import (
     GENERATION,
@@ -70,7 +69,6 @@ SLOW_ON_A_CPU = (torch.bfloat16, torch.float16)
 class Subject:
     """The model that is audited, by name and behind the protocol, and its tokenizer.
 
-    ``controls`` are the draws of its control; none where there is no control.
     ``origin`` is what a report records of where the model is from. ``has_unit`` is False
     of a model that predicts a number where nothing says what its changes are counted in.
     ``exact`` makes the same model in float32 where it is asked for in half precision.
@@ -79,7 +77,6 @@ class Subject:
     name: str
     adapter: AttentionModelBase
     tokenizer: PreTrainedTokenizerBase | ImageReader
-    controls: tuple[AttentionModelBase, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
     has_unit: bool = True
     exact: Callable[[], AttentionModelBase] | None = None
@@ -122,12 +119,10 @@ def make_subject(
         _check_adapter_options(options)
         loaded = _loaded(model.model, tokenizer, options)
         _check_tokenizer_of(loaded, model)
-        copied = partial(_copy_without_training, model, options)
-        return _subject(loaded, model, _controls(model, options, copied))
+        return Subject(loaded.name, model, loaded.tokenizer, loaded.origin)
     loaded = _loaded(model, tokenizer, options)
     if options.weights is not None:
-        loaded = _with_weights(loaded, options.weights, is_users=loaded.model is model)
-    inner = unwrapped(loaded.model)
+        loaded = _with_weights(loaded, options, is_users=loaded.model is model)
     arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
@@ -142,14 +137,12 @@ def make_subject(
     _check_tokenizer_of(loaded, adapter)
     _say_what_is_slow(loaded.model, options, device)
 
-    def again(seed: int) -> AttentionModelBase:
-        return wrapped(_without_training(inner, options, seed))
-
-    made = _subject(loaded, adapter, _controls(adapter, options, again))
     has_unit = not adapter.prediction.is_number or bool(options.scale or spread)
     in_float32 = partial(wrapped, loaded.model, dtype=torch.float32)
     exact = in_float32 if options.dtype in HALF else None
-    return replace(made, has_unit=has_unit, exact=exact)
+    return Subject(
+        loaded.name, adapter, loaded.tokenizer, loaded.origin, has_unit=has_unit, exact=exact
+    )
 
 
 def check_unit(subject: Subject) -> None:
@@ -163,14 +156,6 @@ def check_unit(subject: Subject) -> None:
             "deviation is the unit of its changes; name their column with "
             "--label-column, or give the unit with --scale"
         )
-
-
-def _subject(
-    loaded: Loaded,
-    adapter: AttentionModelBase,
-    controls: tuple[AttentionModelBase, ...],
-) -> Subject:
-    return Subject(loaded.name, adapter, loaded.tokenizer, controls, loaded.origin)
 
 
 def _unpacked(model: Any, tokenizer: Tokenizer | None) -> tuple[Any, Tokenizer | None]:
@@ -221,11 +206,11 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
     return Loaded(origin or type(model).__name__, model, reads, {})
 
 
-def _with_weights(loaded: Loaded, weights: str, is_users: bool) -> Loaded:
-    """The same with its weights rounded or pruned; a model of the user's is copied before."""
+def _with_weights(loaded: Loaded, options: AuditOptions, is_users: bool) -> Loaded:
+    """The same with its weights changed; a model of the user's is copied before."""
     changed = copy.deepcopy(loaded.model) if is_users else loaded.model
-    change_weights(changed, weights)
-    return replace(loaded, model=changed, origin={**loaded.origin, "weights": weights})
+    change_weights(unwrapped(changed), options.weights, options.seed)
+    return replace(loaded, model=changed, origin={**loaded.origin, "weights": options.weights})
 
 
 def _origin(name: str, options: AuditOptions) -> Origin:
@@ -398,47 +383,3 @@ def _check_adapter_options(options: AuditOptions) -> None:
             raise AttnProbeError(
                 f"expected no {name} with an adapter, which has its own, got {given}; leave it out"
             )
-
-
-def _controls(
-    adapter: AttentionModelBase,
-    options: AuditOptions,
-    make: Callable[[int], AttentionModelBase],
-) -> tuple[AttentionModelBase, ...]:
-    """The draws of the control, none where there is no control.
-
-    Args:
-        make: a model without what it has learned, from a seed.
-
-    Raises:
-        AttnProbeError: one was asked for, and the model cannot have it.
-    """
-    kind = controls.kind_of(options.control, adapter)
-    if kind == "none":
-        return ()
-    if kind == "reassigned":
-        return controls.reassigned(adapter, options)
-    if kind in controls.OF_PASSAGES:
-        return controls.over_other_passages(adapter, options)
-    try:
-        draws = range(controls.n_draws(options, adapter))
-        return tuple(make(options.seed + draw) for draw in draws)
-    except (TypeError, RuntimeError) as error:  # what copying raises
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise AttnProbeError(
-            f"cannot copy the model for a control: {reason}; leave --control out"
-        ) from error
-
-
-def _without_training(model: nn.Module, options: AuditOptions, seed: int) -> nn.Module:
-    return controls.control_of(model, options.control, n_layers=options.control_layers, seed=seed)
-
-
-def _copy_without_training(
-    adapter: AttentionModelBase, options: AuditOptions, seed: int
-) -> AttentionModelBase:
-    """Of an adapter that is given as an object."""
-    other = copy.deepcopy(adapter)
-    weights = _without_training(adapter.model, options, seed).state_dict()
-    other.model.load_state_dict(weights)
-    return other

@@ -1,6 +1,5 @@
 """The work of an audit: every test at every head on every text, resumable."""
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,6 @@ import pyarrow as pa
 import torch
 
 from hf_attnprobe.attention_model import (
-    ALL,
     AttentionModelBase,
     Batch,
     Decisions,
@@ -18,12 +16,11 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.auditing.clock import Clock, Step, steps_of
+from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
-from hf_attnprobe.auditing.selection import half_of, sites_by_test
+from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.distributed import process_state
-from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
     crossed_prune_curve,
@@ -35,15 +32,12 @@ from hf_attnprobe.inference.batching import collate, in_batches, text_in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
-from hf_attnprobe.storage.folders import claim
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     Done,
     append_rows,
-    draw_folder,
     finished_ids,
     joined,
-    owner,
     rows_in,
     statistics_of,
     to_rows,
@@ -68,8 +62,6 @@ class Sweep:
     budget: bytes that a batch may take.
     folder: where the rows go.
     clock: measures the work that is done, and shows it.
-    name: of the run, as the bar says it.
-    later: what other runs do after this one, for the bar.
     measured: bytes of a text by itself, by tests and tokens.
     """
 
@@ -82,13 +74,11 @@ class Sweep:
     batch_size: int
     folder: Path
     clock: Clock
-    name: str = "audit"
-    later: Sequence[Step] = ()
     measured: dict[object, int] = field(default_factory=dict)
 
     def rows_of(self, todo: Where, texts: Sequence[Text]) -> pa.Table:
         """Runs tests on a batch of texts; its rows."""
-        self.clock.begin(steps_of([(todo, texts)], self.name))
+        self.clock.begin(steps_of([(todo, texts)]))
         batch = collate(self.adapter, texts, self.pad_token_id)
         return run_batch(self.adapter, batch, todo, self.options, self.seed, self.clock.tick)
 
@@ -106,13 +96,12 @@ def run_missing(sweep: Sweep, where: Where, done: Done, *, tell: bool = False) -
     state = process_state()
     state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = work[state.process_index :: state.num_processes]
-    sweep.clock.plan([*steps_of(share, sweep.name), *sweep.later])
+    sweep.clock.plan(steps_of(share))
     tell = tell and sweep.clock.is_new and sweep.clock.shown
     if tell and sum(len(texts) for _, texts in share) > 2 * FIRST_ROUND:
         share = first_round(sweep, share, FIRST_ROUND)
         what = f"{len(sweep.options)} tests on {len(sweep.texts)} texts"
-        left = [*steps_of(share, sweep.name), *sweep.later]
-        sweep.clock.say_how_long(left, f"{what} (measured on {FIRST_ROUND})")
+        sweep.clock.say_how_long(steps_of(share), f"{what} (measured on {FIRST_ROUND})")
     room = Room()
     for todo, texts in share:
         run_and_keep(sweep, todo, texts, room)
@@ -277,77 +266,6 @@ def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -
 
 Part = tuple[Sequence[Text], Sequence[Site]]
 """Some of the texts, with the heads that are tested on them."""
-
-
-def beside(sweep: Sweep, control: AttentionModelBase, draw: int) -> Sweep:
-    """The same sweep of a draw of the control, its rows in a folder of their own.
-
-    A draw that is not whole measures only what a verdict reads of each test.
-    """
-    control.head_sets = sweep.adapter.head_sets
-    return replace(
-        sweep,
-        adapter=control,
-        folder=draw_folder(sweep.folder.parent, draw),
-        options=sweep.options if is_whole(control, draw) else read_by_verdict(sweep.options),
-        name="control",
-    )
-
-
-def is_whole(control: AttentionModelBase, draw: int) -> bool:
-    """Whether a draw of the control runs all that the audit runs.
-
-    The first one of a model with other weights does: what it says of every head stands
-    beside the model's numbers.
-    """
-    return draw == 0 and not control.is_drawn_by_text
-
-
-def read_by_verdict(options: Mapping[str, Options]) -> dict[str, Options]:
-    """The same options of the tests, without what no verdict reads."""
-    brief = dict(options)
-    deleted = brief.get("sources")
-    if isinstance(deleted, Sources):
-        brief["sources"] = replace(deleted, exact_units=0, masks=0)
-    return brief
-
-
-CONTROLLED = ("correlation", "erasure", "input_erasure", "sources")
-"""The tests whose numbers a verdict reads beside those of a control."""
-
-
-def of_verdict(
-    adapter: AttentionModelBase, options: Mapping[str, Options], groups: Sequence[Site]
-) -> Where:
-    """The tests and the place that a verdict reads of a control; none without a place.
-
-    All attention, or the only head.
-    """
-    names = [name for name in options if name in CONTROLLED]
-    whole = [g for g in groups if g.layer == g.head == ALL]
-    heads = adapter.sites()
-    single = heads if len(heads) == 1 else []
-    if not (whole or single):
-        return {}
-    where = sites_by_test(names, adapter, single, whole)
-    return {test: sites for test, sites in where.items() if sites}
-
-
-def claimed_control(sweep: Sweep, kind: str) -> contextlib.AbstractContextManager[None]:
-    """Marks the folder of a control's draw as this run's.
-
-    Args:
-        sweep: of :func:`beside`.
-        kind: of control, in words.
-    """
-    seed, folder = sweep.adapter.reassignment, sweep.folder.parent
-    identity = {
-        "model_fingerprint": sweep.adapter.fingerprint(),
-        "kind": kind,
-        "audit": owner(folder.parent),
-        **({} if seed is None else {"reassignment": seed}),
-    }
-    return claim(folder, identity, process_state(), kind="control")
 
 
 def _has_many_sites(where: Where) -> bool:

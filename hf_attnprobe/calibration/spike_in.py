@@ -242,7 +242,7 @@ def spike_in(
             unused token, or no head that could be written.
     """
     begun = time.process_time()
-    audit = AuditOptions(seed=options.seed, control="none", groups=False)
+    audit = AuditOptions(seed=options.seed, groups=False)
     job = prepare_audit(model, dataset, ["head_ablation"], audit, tokenizer)
     adapter, reads, own = job.subject.adapter, job.subject.tokenizer, job.tokenized.texts
     if adapter.prediction.kind not in ("classes", "answer") or isinstance(reads, ImageReader):

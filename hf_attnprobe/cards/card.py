@@ -260,13 +260,8 @@ def _graded(findings: tuple[Finding, ...]) -> Table:
 
 
 def _besides(audit: AuditedOn) -> Iterator[Words]:
-    """Control, what was left out, how to repeat it, and where the rows are."""
+    """What was left out, how to repeat it, and where the rows are."""
     known = audit.provenance
-    control = known.get("control", "none")
-    if control != "none":
-        yield f"Control: the same tests on this model with {control}"
-    else:
-        yield "No control was run: what the same weights at other tokens reach is not known"
     left_out = known.get("left_out") or {}
     if isinstance(left_out, Mapping):
         for name, reason in left_out.items():
@@ -294,8 +289,7 @@ class PublishedRows:
         split: of these data.
         n: texts.
         conclusion: the question with its graded answer; None without evidence.
-        files: of the folder, by the split's name in the data set: ``model`` and, where
-            one was run, ``control``.
+        files: of the folder, by the split's name in the data set.
         beside: names of the other files in the folder.
     """
 

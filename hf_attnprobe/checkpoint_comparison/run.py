@@ -109,7 +109,7 @@ def _compared(
             model,
             data,
             audited,
-            options=AuditOptions(seed=seed, control="none"),
+            options=AuditOptions(seed=seed),
             output_dir=own / "audit",
             progress=progress,
         )

@@ -106,7 +106,7 @@ def random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.G
 def drawn_order(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
     """A permutation of n places by :func:`random_generator`; not to be written to.
 
-    Kept, since every head and every draw of a control has the same one of a text.
+    Kept, since every head has the same one of a text.
     """
     order = random_generator(seed, example_id, stream).permutation(n)
     order.flags.writeable = False
@@ -185,31 +185,6 @@ def random_permutations(
     permutations = torch.empty_like(keys)
     permutations.scatter_(-1, position.expand(keys.shape), keys)
     return permutations.to(visible.device)
-
-
-def reassign(
-    attention: Tensor, movable: Tensor, *, seed: int, example_ids: Sequence[int]
-) -> Tensor:
-    """Gives the weights of every text to other, random tokens of it.
-
-    One order of the tokens is drawn per text. In every row the movable tokens take one
-    another's weights by that order, so a row keeps its weights and its sum. Rows that
-    see the same tokens are shuffled alike, a causal row among what it sees.
-
-    Args:
-        attention: [batch, heads, queries, keys].
-        movable: bool [batch, queries or 1, keys], the tokens whose weights move.
-        seed, example_ids: decide the orders; padding changes nothing.
-    """
-    tokens = movable.any(1, keepdim=True)
-    drawn = random_permutations(tokens, 1, seed=seed, example_ids=example_ids)[0]
-    n_keys = attention.shape[-1]
-    place = torch.arange(n_keys, device=attention.device)
-    behind = place + n_keys  # what does not move keeps its place in both orders
-    taker = torch.where(movable, place, behind).argsort(-1)
-    giver = torch.where(movable, drawn, behind).argsort(-1)
-    weights = attention.gather(-1, giver[:, None].expand_as(attention))
-    return torch.zeros_like(weights).scatter_(-1, taker[:, None].expand_as(attention), weights)
 
 
 def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.ndarray:

@@ -46,8 +46,7 @@ class TextExplainer:
     @cached_property
     def _explainer(self) -> Explainer:
         device = next(self.model.parameters()).device
-        options = AuditOptions(control="none")
-        subject = make_subject((self.model, self.tokenizer), None, options, device)
+        subject = make_subject((self.model, self.tokenizer), None, AuditOptions(), device)
         if isinstance(subject.tokenizer, ImageReader):
             raise AttnProbeError(
                 "expected a model of texts, this one takes images; audit it instead"

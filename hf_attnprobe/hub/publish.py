@@ -41,9 +41,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.hub.options import CardOptions
 from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.statistics.rows import mean_of
 from hf_attnprobe.storage.asked import OBJECT, repeating
-from hf_attnprobe.storage.rows import read_draws
 
 
 ROWS = "{repository}-attention-audit"
@@ -53,8 +51,8 @@ OF_TRAININGS = ("optimizer", "scheduler", "rng_state", "trainer_state", "trainin
 TEXTS = "texts.json"
 BESIDE = ("summary.json", TEXTS, "report.html", "report.md")
 """Files of an audit that are published with its rows, as far as they have no texts."""
-SPLITS = ("model", "control")
-"""Folders of rows below an audit's, by the name of their split."""
+SPLIT = "model"
+"""Of the rows in their data set."""
 Kind = Literal["model", "dataset"]
 AGAIN = "nothing here is lost: run the same command again"
 
@@ -443,7 +441,7 @@ def rows_files(
                 split=audit.report.dataset.split,
                 n=audit.report.n,
                 conclusion=conclusion_sentence(audit.report.findings),
-                files={s: f"{s}.parquet" for s in SPLITS if f"{s}.parquet" in own},
+                files={SPLIT: f"{SPLIT}.parquet"} if f"{SPLIT}.parquet" in own else {},
                 beside=tuple(name for name in BESIDE if name in own),
             )
         )
@@ -467,11 +465,8 @@ def _configs(audits: Sequence[ReadAudit]) -> list[str]:
 
 def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, bytes]:
     """Rows as Parquet, and reports in the form that anyone may see."""
-    files = {}
-    for split in SPLITS:
-        rows = audit.report.to_pandas() if split == "model" else _control(audit)
-        if len(rows):
-            files[f"{split}.parquet"] = _parquet(rows)
+    rows = audit.report.to_pandas()
+    files = {f"{SPLIT}.parquet": _parquet(rows)} if len(rows) else {}
     names = audit.public_names(model)
     for name, text in _reports(audit, with_texts=with_texts).items():
         files[name] = anonymous(text, names).encode()
@@ -488,15 +483,6 @@ def _reports(audit: ReadAudit, *, with_texts: bool) -> dict[str, str]:
     silent = replace(audit.report, examples=())
     forms = {"report.html": silent.to_html, "report.md": silent.to_markdown}
     return found | {name: form() for name, form in forms.items() if name in there}
-
-
-def _control(audit: ReadAudit) -> pd.DataFrame:
-    """The control's rows for the audited texts, averaged over its draws.
-
-    All splits of a data set have the same columns, so no draw can be numbered.
-    """
-    rows, ids = mean_of(read_draws(audit.folder)), audit.report.example_ids
-    return (rows.of_texts(ids) if ids else rows).long()
 
 
 def _parquet(rows: pd.DataFrame) -> bytes:

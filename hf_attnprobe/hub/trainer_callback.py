@@ -59,8 +59,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
     Args:
         dataset: as :func:`~hf_attnprobe.audit` takes it.
         tests: names of tests, or their options.
-        options: of the audit. None audits without a control, and a model with several
-            heads without single ones.
+        options: of the audit. None audits a model with several heads without single ones.
         every: an audit at each so manieth evaluation, beginning with the first.
         limit: texts, drawn by a hash of their ids, the same at each audit; a
             :class:`~hf_attnprobe.Data` with a ``test_limit`` has its own.
@@ -208,9 +207,9 @@ def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
 
 
 def _options_for(model: nn.Module) -> AuditOptions:
-    """Cheap options: no control, and of several heads only all of them at once."""
+    """Cheap options: of several heads only all of them at once."""
     single = len(wrap(model).sites()) == 1
-    return AuditOptions(control="none", prune=False, single_heads=single)
+    return AuditOptions(prune=False, single_heads=single)
 
 
 @contextlib.contextmanager

@@ -89,11 +89,8 @@ def collate(
 ) -> Batch:
     """Pads texts to the longest one, plus ``n_more`` tokens.
 
-    Padding is on the left if the model reads its decision at the last token. A control that
-    reads other texts gets those.
+    Padding is on the left if the model reads its decision at the last token.
     """
-    others = getattr(adapter, "other_texts", None) or {}
-    texts = [others.get(text.example_id, text) for text in texts]
     n_keys = max(text.n_tokens for text in texts) + n_more
     pad_values = PAD_VALUES | {"input_ids": pad_token_id}
 

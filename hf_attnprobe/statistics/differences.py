@@ -1,4 +1,4 @@
-"""Differences of means, paired by text: from a control, another model, another ranking.
+"""Differences of means, paired by text: from another model, another ranking.
 
 Every text is a pair where both sides are of the same texts; on other texts each side has
 an interval of its own. Pure: data frames in, differences out.
@@ -17,7 +17,6 @@ from hf_attnprobe.statistics.estimates import (
     MANY_TEXTS,
     ONE_COLUMN,
     Estimate,
-    KeyedEstimate,
     Moments,
     critical_value,
     difference_interval,
@@ -29,8 +28,8 @@ from hf_attnprobe.statistics.estimates import (
     share_difference_interval,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.rows import AT_ONCE, Rows, Texts, mean_of
-from hf_attnprobe.statistics.summary import Control, draws_of, groups_of_texts, position
+from hf_attnprobe.statistics.rows import AT_ONCE, Rows, Texts
+from hf_attnprobe.statistics.summary import position
 
 
 @dataclass(frozen=True)
@@ -130,69 +129,6 @@ def _by_column(
         Difference(value, ci95=ci95, n=size, first=a, other=b, paired=is_paired, simultaneous=wide)
         for value, ci95, size, a, b, wide in columns
     ]
-
-
-# --- a model beside its control ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contrast(KeyedEstimate):
-    """One statistic of two audits, over the texts in which both have a value.
-
-    Attributes:
-        test, statistic, layer, head: see :class:`~hf_attnprobe.statistics.estimates.Key`.
-        group: ``all`` texts, or the class that the first model predicts for them.
-        mean: of the first model.
-        control_mean: of the other one.
-        difference: mean over texts of the first one's value minus the other's.
-        ci95: 95% interval of the difference, of a difference of two shares that of
-            Bonet & Price (2012).
-        n: texts in which both have a value; with none, all numbers are NaN.
-    """
-
-    value: float = field(metadata={"written_as": "difference"})
-    mean: float
-    control_mean: float
-
-
-def contrast(
-    rows: Rows | pd.DataFrame,
-    other: Control,
-    label_names: Sequence[str],
-) -> tuple[Contrast, ...]:
-    """Paired differences of every statistic that both sets of rows have.
-
-    Args:
-        rows: of the model, as :func:`~hf_attnprobe.storage.rows.read_rows` gives them; the groups are
-            those of its predictions.
-        other: of the other model, paired by ``example_id``; a text that only one of
-            the two has is left out.
-        label_names: names of the classes.
-
-    Returns:
-        In the order of test, statistic, layer and head, each for ``all`` texts and then
-        for the predicted classes, except classes that are never predicted.
-    """
-    rows, control = Rows.of(rows), mean_of(draws_of(other)).of_tests()
-    model = rows.of_tests().of_texts(control.ids)
-    control = control.of_texts(model.ids)
-    columns = sorted({*model.columns} & {*control.columns})
-    groups = groups_of_texts(rows, model.index, label_names)
-    contrasts: list[Contrast] = []
-    for some, own in model.in_parts(columns):
-        theirs = control.matrix(some)
-        by_group = []
-        for group, among in groups.items():
-            found = paired(theirs[among], own[among])
-            by_group.append([_contrast(c, group, d) for c, d in zip(some, found, strict=True)])
-        contrasts += [c for of_column in zip(*by_group, strict=True) for c in of_column]
-    return tuple(contrasts)
-
-
-def _contrast(column: tuple, group: str, found: Difference) -> Contrast:
-    test, statistic, layer, head = column
-    key = test, statistic, int(layer), int(head), group
-    return Contrast(*key, **vars(found.bare), mean=found.other, control_mean=found.first)
 
 
 # --- two models -------------------------------------------------------------------------------

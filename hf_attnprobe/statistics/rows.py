@@ -192,45 +192,6 @@ def _in_memory(rows: pd.DataFrame) -> Rows:
     )
 
 
-def mean_of(draws: Sequence[Rows]) -> Rows:
-    """The mean over the draws of a control, of each value over those that have it."""
-    if not draws:
-        return nothing()
-    ids = draws[0].ids
-    if not all(np.array_equal(ids, draw.ids) for draw in draws):
-        ids = np.unique(np.concatenate([draw.ids for draw in draws]))
-    places = [_places(draw.ids, ids) for draw in draws]
-    known = [frozenset(draw.columns) for draw in draws]
-    columns = tuple(sorted(frozenset().union(*known)))
-
-    def with_column(column: Column) -> Iterator[tuple[Rows, np.ndarray | slice]]:
-        for draw, own, its_columns in zip(draws, places, known, strict=True):
-            if column in its_columns:
-                yield draw, own
-
-    def read(column: Column) -> np.ndarray:
-        total, n_known = np.zeros(len(ids)), np.zeros(len(ids), dtype=np.int16)
-        for draw, own in with_column(column):
-            values = draw.read(column)
-            total[own] += np.where(np.isnan(values), 0.0, values)
-            n_known[own] += ~np.isnan(values)
-        with np.errstate(invalid="ignore"):
-            return np.divide(total, n_known, out=total)  # NaN where no draw has a value
-
-    def is_there(column: Column) -> np.ndarray:
-        found = np.zeros(len(ids), dtype=bool)
-        for draw, own in with_column(column):
-            found[own] |= draw.is_there(column)
-        return found
-
-    return Rows(ids, columns, read, is_there)
-
-
-def _places(ids: np.ndarray, among: np.ndarray) -> np.ndarray | slice:
-    """Where ids are among others that have them all; all of them need no list of places."""
-    return slice(None) if len(ids) == len(among) else np.searchsorted(among, ids)
-
-
 @dataclass(frozen=True, eq=False)
 class Texts:
     """The values of texts at one site, a statistic read when it is asked for.

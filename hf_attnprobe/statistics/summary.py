@@ -6,7 +6,7 @@ Pure: a data frame in, statistics and plain words out.
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -210,28 +210,6 @@ def find_statistic(
         if number.n and (number.statistic, number.group, number.layer, number.head) == wanted:
             return number
     return None
-
-
-# --- draws of a control -----------------------------------------------------------------------
-
-
-DRAW = "draw"
-"""The column of a control's rows that numbers its draws, where there are several."""
-
-
-Control: TypeAlias = "Sequence[Rows] | pd.DataFrame | None"
-"""The rows of every draw of a control; or their long form."""
-
-
-def draws_of(control: Control) -> list[Rows]:
-    """The rows of each draw of a control; none without one."""
-    if control is None:
-        return []
-    if not isinstance(control, pd.DataFrame):
-        return [*control]
-    if DRAW not in control:
-        return [Rows.of(control)]
-    return [Rows.of(rows) for _, rows in control.groupby(DRAW)]
 
 
 # --- rows of one site -------------------------------------------------------------------------

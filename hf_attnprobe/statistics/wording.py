@@ -11,7 +11,6 @@ from typing import Any
 
 
 OF_PROBABILITY = "of probability"
-OVER_OTHER_PASSAGES = "the same questions over other texts' passages"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class Words:
         aside: what that is a mean of, or where it points.
         lost: a title for how much of it is lost.
         likely: what the top probability is of.
-        control: what is compared with, where nothing else is asked for.
     """
 
     kind: str = "classes"
@@ -50,7 +48,6 @@ class Words:
     aside: str = ""
     lost: str = "probability lost"
     likely: str = "top probability"
-    control: str = "the same weights at other tokens"
 
     def fill(self, text: str, **more: Any) -> str:
         """A text with its places filled."""
@@ -127,7 +124,6 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
         moves=Words.moves if is_answer else "the output, 0 to 1",
         aside=aside,
         likely=f"top probability{aside}",
-        control=OVER_OTHER_PASSAGES if is_answer else Words.control,
     )
 
 

@@ -82,7 +82,7 @@ LOCK = ".attnprobe.lock"
 ENDING = ".attnprobe"
 """Of files that are being written: ``.NAME.PROCESS.attnprobe``."""
 OURS = (
-    r"(audit|control|retraining|training|study|demo|comparison|deception|summary|texts)"
+    r"(audit|retraining|training|study|demo|comparison|deception|summary|texts)"
     r"\.json|report\.(md|html)|comparison\.md"
 )
 LEFT = {

@@ -54,7 +54,6 @@ class Provenance(TypedDict, total=False):
     asked_for: dict[str, Any]
     architecture: dict[str, Any]
     versions: dict[str, str]
-    control: str | None
     attention: str | None
     text_columns: str | None
     dtype: str

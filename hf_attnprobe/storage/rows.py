@@ -328,14 +328,9 @@ def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> Non
 
 
 def owner(folder: Path) -> str | None:
-    """SHA-256 of the mark of the audit, or control, that a folder of rows is in.
-
-    None where there is no mark.
-    """
-    for mark in (folder.parent / f"{kind}.json" for kind in ("audit", "control")):
-        if mark.is_file():
-            return hashlib.sha256(mark.read_bytes()).hexdigest()
-    return None
+    """SHA-256 of the mark of the audit that a folder of rows is in; None where there is no mark."""
+    mark = folder.parent / "audit.json"
+    return hashlib.sha256(mark.read_bytes()).hexdigest() if mark.is_file() else None
 
 
 def read_part(
@@ -510,17 +505,16 @@ class Parts:
 
     def __init__(self) -> None:
         self._texts: list[np.ndarray] = []
-        self._pieces: dict[tuple[int | None, str, str], list[_Piece]] = {}
+        self._pieces: dict[tuple[str, str], list[_Piece]] = {}
         self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
 
-    def add(self, table: pa.Table, test: str | None = None, *, draw: int | None = None) -> None:
+    def add(self, table: pa.Table, test: str | None = None) -> None:
         """Lays down the values of a part, or of one test in it.
 
         Args:
             table: of :func:`to_rows`, or several :func:`joined`.
             test: whose values alone are wanted.
-            draw: of the control; None for the model itself.
         """
         self._file.seek(0, os.SEEK_END)
         for block in _blocks(table, test):
@@ -529,31 +523,15 @@ class Parts:
             for name, (values, is_there) in block.columns.items():
                 sites = {site: k for k, site in enumerate(block.sites) if is_there[:, k].any()}
                 piece = _Piece(len(self._texts) - 1, self._file.tell(), sites)
-                self._pieces.setdefault((draw, block.test, name), []).append(piece)
+                self._pieces.setdefault((block.test, name), []).append(piece)
                 for k in range(len(block.sites)):
                     self._file.write(values[:, k].tobytes())
                     self._file.write(is_there[:, k].tobytes())
 
     def rows(self) -> Rows:
         """Those of the parts so far; of a value that several have that of the first counts."""
-        return self._rows(*self._places(), None)
-
-    def finished(self, n_draws: int = 0) -> list[Rows]:
-        """The rows of the model and of the draws of its control; no part is added any more."""
         ids, places = self._places()
-        self._texts.clear()
-        return [self._rows(ids, places, draw) for draw in (None, *range(n_draws))]
-
-    def _places(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The ids of all texts, and where those of each list are among them."""
-        ids = np.sort(np.concatenate([np.empty(0, np.int64), *self._texts]))
-        is_again = ids[1:] == ids[:-1]
-        if is_again.any():
-            ids = np.delete(ids, np.flatnonzero(is_again))
-        return ids, [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
-
-    def _rows(self, ids: np.ndarray, places: Sequence[np.ndarray], draw: int | None) -> Rows:
-        pieces = {key[1:]: (*own,) for key, own in self._pieces.items() if key[0] == draw}
+        pieces = {key: (*own,) for key, own in self._pieces.items()}
         columns = {
             (*key, *site) for key, own in pieces.items() for piece in own for site in piece.sites
         }
@@ -575,6 +553,20 @@ class Parts:
             is_there=lambda wanted: column(wanted)[1],
         )
 
+    def finished(self) -> Rows:
+        """The rows, where no part is added any more."""
+        found = self.rows()
+        self._texts.clear()
+        return found
+
+    def _places(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The ids of all texts, and where those of each list are among them."""
+        ids = np.sort(np.concatenate([np.empty(0, np.int64), *self._texts]))
+        is_again = ids[1:] == ids[:-1]
+        if is_again.any():
+            ids = np.delete(ids, np.flatnonzero(is_again))
+        return ids, [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
+
     def _read(self, piece: _Piece, site: int, n_texts: int) -> tuple[np.ndarray, np.ndarray]:
         """The values of a site, and which of them are there."""
         self._file.seek(piece.offset + 9 * site * n_texts)
@@ -590,7 +582,7 @@ def rows_of_parts(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
     parts = Parts()
     for table in tables:
         parts.add(table, test)
-    return parts.finished()[0]
+    return parts.finished()
 
 
 def rows_in(folder: str | Path, test: str | None = None) -> Rows:
@@ -606,7 +598,7 @@ def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
     """All rows of a folder, long: a value per row, each once, by test, statistic, text and site.
 
     Args:
-        folder: ``rows`` in the folder of an audit, a draw of its control, or a retraining.
+        folder: ``rows`` in the folder of an audit or a retraining.
         test: whose rows alone are read; None: those of all.
 
     Returns:
@@ -618,16 +610,3 @@ def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
             folder.
     """
     return rows_in(folder, test).long()
-
-
-def draw_folder(audit: Path, draw: int) -> Path:
-    """Where an audit keeps the rows of a draw of its control."""
-    return audit / "control" / f"draw-{draw}" / "rows"
-
-
-def read_draws(audit: Path) -> list[Rows]:
-    """The rows of each draw of an audit's control; none without one."""
-    draws = sorted(
-        int(folder.name.partition("-")[2]) for folder in (audit / "control").glob("draw-[0-9]*")
-    )
-    return [rows_in(draw_folder(audit, n)) for n in draws]

@@ -23,7 +23,7 @@ def jain_wallace(s: Steps) -> None:
         data = cell["dataset"]
         own = {"epochs": 3} if s.quick else OF_AUTHORS.get(data, {})
         base = s.add("train", "base", cell, **cell, **own)
-        audited = {"model": base, "dataset": data, "control": "none", **short}
+        audited = {"model": base, "dataset": data, **short}
         tests = {"correlation": {"tops": [1, 3, 5]}, "permutation": {}, "adversarial": {}}
         s.add("audit", "audit", cell, **audited, tests=tests)
         s.add("audit", "search", cell, **audited, tests={"adversarial": {"method": "search"}})
@@ -60,7 +60,7 @@ def serrano_smith(s: Steps) -> None:
         base = s.add("train", "base", cell, **cell, procedure="serrano-smith", **short)
         few = {"test_limit": 500} if s.quick else {}
         data = cell["dataset"]
-        s.add("audit", "audit", cell, model=base, dataset=data, tests=tests, control="none", **few)
+        s.add("audit", "audit", cell, model=base, dataset=data, tests=tests, **few)
     s.table(
         "One weight erased",
         audit={
@@ -78,7 +78,7 @@ def room(s: Steps) -> None:
     sizes = [8, 64] if s.quick else [8, 32, 128]
     data = ["sst"] if s.quick else ["sst", "imdb"]
     trained = {"train_limit": 1500, "epochs": 2} if s.quick else {"train_limit": 4000, "epochs": 5}
-    exact = {"tests": {"adversarial": {"method": "exact"}}, "control": "none"}
+    exact = {"tests": {"adversarial": {"method": "exact"}}}
     n_tested = 500 if s.quick else 2000
     for cell in s.grid(dataset=data, encoder_size=sizes):
         base = s.add("train", "base", cell, **cell, encoder="bilstm", **trained)

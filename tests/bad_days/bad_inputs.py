@@ -46,7 +46,7 @@ SECONDS = 60
 """No command on a handful of texts takes longer."""
 TEXTS = ["the film was dull .", "a wonderful plot", "never again , a film"]
 LABELS = {0: "negative", 1: "positive"}
-QUICK = ["--tests", "permutation", "--set", "permutation.n_permutations=2", "--control", "none"]
+QUICK = ["--tests", "permutation", "--set", "permutation.n_permutations=2"]
 QUICK += ["--shown-texts", "0"]
 
 
@@ -161,7 +161,7 @@ def _run(case: Case, model: Path, folder: Path) -> tuple[Any, str | None]:
 
 
 def _in_memory(case: Case, model: Path) -> int:
-    options = auditing.AuditOptions(control="none", shown_texts=0)
+    options = auditing.AuditOptions(shown_texts=0)
     tests = [Permutation(n_permutations=2)]
     try:
         auditing.audit(model, case.rows, tests, options=options, progress=False)

@@ -60,7 +60,7 @@ def commands(few, base, tmp_path_factory):
     file = tmp_path_factory.mktemp("study") / "small.yaml"
     file.write_text(STUDY.format(data=few))
     data = ("--dataset", few)
-    tests = (*data, "--tests", "conicity", "--test-limit", 4, "--control", "none")
+    tests = (*data, "--tests", "conicity", "--test-limit", 4)
     given = {
         "train": ("train", *data, *TINY),
         "audit": ("audit", "--model", base, *tests),

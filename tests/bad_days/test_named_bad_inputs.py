@@ -365,7 +365,7 @@ def test_the_length_of_a_tokenizer_may_be_no_number(longest, models):
 def test_an_attention_classifier_in_another_format(dtype, checkpoint):
     """Exact adversaries come in float64: "expected scalar type Double but found Float"."""
     rows = [{"text": t, "label": k} for k, t in enumerate(TEXTS)]
-    options = AuditOptions(dtype=dtype, control="none", shown_texts=1)
+    options = AuditOptions(dtype=dtype, shown_texts=1)
     report = audit(checkpoint, rows, "adversarial", options=options, progress=False)
     jsd = report.to_pandas()[report.to_pandas().statistic == "epsilon_max_jsd@0.01"]
     assert len(jsd) == 2 and jsd.value.between(0, 0.7).all()
@@ -375,7 +375,7 @@ def test_texts_are_shown_with_the_search_that_the_rows_are_of(checkpoint, tmp_pa
     """The exact adversary was shown beside rows of the search."""
     rows = [{"text": t, "label": k} for k, t in enumerate(TEXTS)]
     tests = [Adversarial(method="search", n_steps=5, n_starts=1)]
-    options = AuditOptions(control="none")
+    options = AuditOptions()
     audit(checkpoint, rows, tests, options=options, output_dir=tmp_path, progress=False)
     found = read_audit(tmp_path)
     assert (

@@ -38,7 +38,7 @@ def made(kind: str) -> tuple:
 def fitted(kind: str) -> tuple:
     """Model, spike, and batches without and with the token."""
     model, words, data, site = made(kind)
-    options = AuditOptions(control="none", groups=False)
+    options = AuditOptions(groups=False)
     job = prepare_audit(model, data, ["head_ablation"], options, words)
     adapter, texts = job.subject.adapter, job.tokenized.texts
     token = spikes.unused_token(texts, len(words), words.all_special_ids, 0)
@@ -126,7 +126,7 @@ def test_reading_is_1_on_the_token_and_least_on_the_others():
 
 def test_a_planted_text_is_the_text_but_for_the_token():
     job = prepare_audit(
-        *made("llama")[:3][::2], ["sources"], AuditOptions(control="none"), made("llama")[1]
+        *made("llama")[:3][::2], ["sources"], AuditOptions(), made("llama")[1]
     )
     for text in job.tokenized.texts:
         new = spikes.planted(text, 399, 5)
@@ -155,7 +155,7 @@ def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
 
 def test_texts_that_use_every_token_are_refused():
     text = prepare_audit(
-        *made("bert")[:3][::2], ["permutation"], AuditOptions(control="none"), tokenizer()
+        *made("bert")[:3][::2], ["permutation"], AuditOptions(), tokenizer()
     ).tokenized.texts[0]
     known = max(text.inputs["input_ids"]) + 1
     special = [k for k in range(known) if k not in text.inputs["input_ids"]]
@@ -265,7 +265,7 @@ def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
     """At its own number of texts, by the numbers of the spike-in where that is the same."""
     found, folder = found
     model, words, rows, _ = made("bert")
-    options = AuditOptions(limits=str(folder), control="none", groups=False, heads=[1])
+    options = AuditOptions(limits=str(folder), groups=False, heads=[1])
     report = audit(model, rows, ["head_ablation"], options=options, tokenizer=words)
     (note,) = [note for note in report.notes if note.startswith("Limits of detection")]
     assert "head 0.1" in note and "24 texts" in note and note in report.to_markdown()
@@ -276,6 +276,6 @@ def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
 def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path):
     model, words, rows, _ = made("classifier")
     for folder, says in ((found[1], "with other weights"), (tmp_path, "holds none")):
-        options = AuditOptions(limits=str(folder), control="none")
+        options = AuditOptions(limits=str(folder))
         with pytest.raises(AttnProbeError, match=says):
             audit(model, rows, ["permutation"], options=options, tokenizer=words)

@@ -339,7 +339,7 @@ def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_pa
     run = cli(
         *("audit", "--model", folder, "--dataset", reviews_folder, "--test-limit", 6),
         *("--tests", "correlation", "erasure", "input_erasure", "single_token"),
-        *("--target", name, "--control", "none", "--set"),
+        *("--target", name, "--set"),
         *("input_erasure.tokens_to_flip=true", "erasure.bottom_up=true"),
         *("--output-dir", tmp_path / "out"),
     )

@@ -25,7 +25,6 @@ from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.explanations import gauss_legendre
-from hf_attnprobe.functional.intervention import normalise, reassign
 
 
 TOKENS_PER_PASS = 4096  # of shortened texts
@@ -68,25 +67,6 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     def sites(self) -> list[Site]:
         return [Site(self.layer)]
 
-    def reassigned(self, seed: int) -> "SingleHeadAdapter":
-        other = copy.copy(self)
-        other.reassignment = seed
-        return other
-
-    def _attention(self, weights: Tensor, batch: Batch) -> Tensor:
-        """Attention as the tests read it: weights [batch, keys] -> [batch, 1, 1, keys]."""
-        attention = weights[:, None, None, :]
-        if self.reassignment is None:
-            return attention
-        movable = batch.content_mask[:, None]
-        return reassign(attention, movable, seed=self.reassignment, example_ids=batch.example_ids)
-
-    def _given(self, observation: Observation) -> Tensor | None:
-        """Weights [batch, keys] that tokens keep when others are erased; None: recomputed."""
-        if self.reassignment is None:
-            return None
-        return observation.attention[self.layer][:, 0, 0]
-
     def _encode(
         self, input_ids: Tensor, attention_mask: Tensor
     ) -> tuple[Tensor, Tensor, list[Trace], Tensor]:
@@ -115,8 +95,6 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         return values[:, site.query or 0]
 
     def native_probs(self, batch: Batch) -> Tensor | None:
-        if self.reassignment is not None:
-            return None  # no model runs with it by itself
         inputs = batch.own or batch.inputs
         given = {n: v.to(batch.mask.device) for n, v in inputs.items() if n != "units"}
         return self.native_output(given).logits.softmax(-1)
@@ -211,7 +189,7 @@ class ClassifierAdapter(SingleHeadAdapter):
             factor, embeddings, traces, states = self._encode(**batch.inputs)
             token_logits = self.model.decode(states)
         weights = self.base.attend(states.detach(), batch.mask)
-        attention = self._attention(weights, batch)
+        attention = weights[:, None, None, :]
         state = ClassifierState(factor, embeddings, traces, states, token_logits)
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
@@ -288,7 +266,6 @@ class ClassifierAdapter(SingleHeadAdapter):
             observation.state,
             mask,
             batch.content_mask,
-            self._given(observation),
         )
         logits = outputs + head.bias
         if logits.shape[-1] > 1:
@@ -301,14 +278,10 @@ class ClassifierAdapter(SingleHeadAdapter):
     ) -> Tensor:
         """See the protocol; a text without tokens is classified by the bias."""
         bias = self.readout_bias().softmax(-1)
-        inputs, given = dict(observation.batch.inputs), self._given(observation)
-        if given is not None:
-            inputs["given"] = given
         return erased_probs(
             observation,
             erased,
             self._run,
-            inputs=inputs,
             by=by,
             mask_id=self.mask_id,
             empty=bias.expand_as(observation.probs),
@@ -317,10 +290,5 @@ class ClassifierAdapter(SingleHeadAdapter):
         )
 
     def _run(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities [n, classes] of texts, with the given attention if any."""
-        if "given" not in texts:
-            return self.model(**texts).logits.softmax(-1)
-        ids, mask = texts["input_ids"], texts["attention_mask"]
-        states = self.base.encode(self.base.embeddings(ids), mask)
-        weights = normalise(texts["given"] * self.base.content_mask(mask, ids))
-        return self._probs(weights[None, :, None, None], self.model.decode(states))[0]
+        """Probabilities [n, classes] of texts."""
+        return self.model(**texts).logits.softmax(-1)

@@ -23,8 +23,6 @@ from hf_attnprobe.attention_classifier.sentences_attention_classifier import (
     find_sentences,
 )
 from hf_attnprobe.attention_model import Batch, Observation
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.intervention import normalise
 
 
 SENTENCES_PER_PASS = 1 << 15  # with padding
@@ -74,7 +72,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         vectors, words = self.base.read_words(embeddings, sentences)
         states, attention = self.base.read_sentences(vectors, sentences)
-        attentions = sentences.spread(words)[:, None], self._attention(attention, batch)
+        attentions = sentences.spread(words)[:, None], attention[:, None, None, :]
         token_logits = self.model.decode(states)
         state = HierarchicalState(sentences.stack(vectors), states, token_logits)
         probs = self._probs(attentions[1][None], token_logits)[0]
@@ -115,9 +113,8 @@ class HierarchicalAdapter(ClassifierAdapter):
             embeddings * factor[..., None], sentences, hold_attention=hold_attention
         )
         states, attention = self.base.read_sentences(vectors, sentences)
-        given = self._given(observation)
         if hold_attention:
-            attention = attention.detach() if given is None else given
+            attention = attention.detach()
         return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
@@ -161,11 +158,6 @@ class HierarchicalAdapter(ClassifierAdapter):
             left = (batch.content_mask & ~erased).flatten(0, 1)
             probs = self._probs_of(observation, text, left)
             return probs.unflatten(0, (n_copies, n_texts))
-        if self.reassignment is not None:
-            raise AttnProbeError(
-                "expected sentences to be deleted where their attention is reassigned, "
-                f"got {by!r}; use --set input_erasure.by=deletion, or --control none"
-            )
         units = batch.inputs["units"]
         is_word = units >= 0
         sentence = units.clamp_min(0).expand(len(erased), -1, -1)
@@ -184,15 +176,11 @@ class HierarchicalAdapter(ClassifierAdapter):
         mask = left.gather(-1, order)
         reader = self.base.sentences
         n_at_once = max(1, SENTENCES_PER_PASS // left.shape[1])
-        given = self._given(observation)
         parts = []
         for rows in torch.arange(len(text), device=text.device).split(n_at_once):
             vectors = observation.state.vectors[text[rows, None], order[rows]]
             states = reader.encode(vectors, mask[rows])
             weights = reader.attend(states, mask[rows])
-            if given is not None:
-                of_rows = given[text[rows, None], order[rows]]
-                weights = normalise(of_rows * mask[rows])
             attention = weights[None, :, None, None]
             parts.append(self._probs(attention, self.model.decode(states))[0])
         return torch.cat(parts)

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hf_attnprobe.adapters.classifier.recurrent import GRUTrace, Trace, align, trace_gru
-from hf_attnprobe.functional.intervention import normalise
 
 
 ROWS_AT_ONCE = 512
@@ -101,7 +100,6 @@ def leave_one_out_outputs(
     state: ClassifierState,
     attention_mask: Tensor,
     content: Tensor,
-    given: Tensor | None = None,
 ) -> Tensor:
     """Read-out, without bias, of the text without each token; 0 where that token is the only
     one.
@@ -112,8 +110,6 @@ def leave_one_out_outputs(
         readout: of the encoder's states.
         state: of the whole text; no graph is recorded.
         attention_mask, content: [batch, keys].
-        given: weights [batch, keys] that the tokens keep, divided by their sum; None:
-            what the shorter text's attention gives them.
 
     Returns:
         [batch, deleted, outputs].
@@ -122,11 +118,8 @@ def leave_one_out_outputs(
     n_keys = content.shape[1]
     deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
     kept = content[:, None, :] & ~deleted
-    if given is not None:
-        weights = normalise(given[:, None] * kept)
-    else:
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(~kept, lowest).softmax(-1) * kept
+    lowest = torch.finfo(scores.dtype).min
+    weights = scores.masked_fill(~kept, lowest).softmax(-1) * kept
     return (weights.unsqueeze(-1) * outputs).sum(2)
 
 

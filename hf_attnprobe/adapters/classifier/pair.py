@@ -24,7 +24,6 @@ from hf_attnprobe.attention_classifier.pairs_attention_classifier import (
 from hf_attnprobe.attention_model import Batch, Observation
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.intervention import normalise
 
 
 class Inner(NamedTuple):
@@ -97,7 +96,7 @@ class PairAdapter(SingleHeadAdapter):
             candidates = torch.ones(shape, dtype=torch.bool, device=ids.device)
         state = PairState(factor, states, query, candidates)
         weights = self.base.attend(states.detach(), batch.mask, query)
-        attention = self._attention(weights, batch)
+        attention = weights[:, None, None, :]
         observation = Observation(self, batch, query, (attention,), state)
         probs = self.replay(observation, {self.layer: attention[None]})[0]
         return replace(observation, probs=probs)
@@ -193,9 +192,6 @@ class PairAdapter(SingleHeadAdapter):
             "query": state.query[:, None],
             "candidates": state.candidates[:, None],
         }
-        given = self._given(observation)
-        if given is not None:
-            inputs["given"] = given
         first = replace(observation, batch=replace(batch, inputs=inputs))
         nothing = torch.zeros_like(observation.attention[0])[None]
         return erased_probs(
@@ -215,9 +211,6 @@ class PairAdapter(SingleHeadAdapter):
         query, candidates = texts["query"][:, 0], texts["candidates"][:, 0]
         states = self.base.encode(self.base.embeddings(ids), mask)
         content = self.base.content_mask(mask, ids)
-        if "given" in texts:
-            weights = normalise(texts["given"] * content)
-        else:
-            weights = self.base.attend(states, content, query)
+        weights = self.base.attend(states, content, query)
         attention = weights[None, :, None, None]
         return self._probs(attention, self._inner(states, query), candidates)[0]

@@ -6,7 +6,6 @@ it does is in the files beside it. What the heads of a family let one read is ex
 """
 
 import contextlib
-import copy
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -51,7 +50,6 @@ from hf_attnprobe.adapters.transformer.taps import (
     masking,
     replacing,
     unpacked,
-    untouched,
     visible_keys,
 )
 from hf_attnprobe.adapters.transformer.task_heads import OURS, head_of
@@ -65,14 +63,12 @@ from hf_attnprobe.attention_model import (
     HeadValues,
     Observation,
     OutputProjections,
-    Reassignable,
     Reference,
     Site,
     Stack,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.intervention import normalise, reassign
 from hf_attnprobe.functional.predictions import Prediction
 
 
@@ -139,8 +135,6 @@ def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tens
 
 DELETION_TOKENS_ON_CPU = 1024
 """Whole passes over a core's cache: smaller ones are faster, of 512 to 4,096 tokens."""
-GIVEN = "given "
-"""How the names begin of attention that shorter texts keep."""
 
 MENDS = {
     "padding token": "set model.config.pad_token_id, as for its training",
@@ -235,8 +229,6 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return sites
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
-        if capability is Reassignable and {x.kind for x in self.layers} != {"layer"}:
-            return "expected one stack of layers, whose attention can be reassigned"
         if capability is EditableInputs and self.layout.n_keys is not None:
             return "expected texts, got images, from which no token can be removed"
         if capability is HeadValues:
@@ -255,12 +247,6 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     def _joins_stacks(self, layer: int) -> bool:
         return self.layers[layer].kind in ("decoder", "cross")
-
-    def reassigned(self, seed: int) -> "TransformerAdapter":
-        self.require(Reassignable)
-        other = copy.copy(self)
-        other.reassignment = seed
-        return other
 
     @cached_property
     def _heads(self) -> Heads:
@@ -306,38 +292,11 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     # Forward passes
 
     def observe(self, batch: Batch) -> Observation:
-        if self.reassignment is None:
-            return self._observed(batch, untouched)
-        own = self._observed(batch, untouched)
-        return self._observed(batch, replacing(self._reassigned(own)))
-
-    def _reassigned(self, observation: Observation) -> dict[int, Tensor]:
-        """Attention of every layer with its weights moved to other content tokens."""
-        batch = observation.batch
-        content = batch.content_mask.gather(-1, batch.inputs["units"])
-        return {
-            layer: reassign(
-                attention,
-                self.visible(observation, layer) & content[:, None],
-                seed=self.reassignment or 0,
-                example_ids=batch.example_ids,
-            )
-            for layer, attention in enumerate(observation.attention)
-        }
-
-    def _imposed(self, observation: Observation) -> dict[int, Tensor]:
-        """Attention imposed on every pass, by layer; empty unless weights are reassigned."""
-        if self.reassignment is None:
-            return {}
-        return dict(enumerate(observation.attention))
-
-    def _observed(self, batch: Batch, edit: Edit) -> Observation:
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
         def capture(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
-            weights = edit(layer, weights, scores).to(weights.dtype)
             precise = torch.promote_types(weights.dtype, torch.float32)
             attention.append(unpacked(weights, n_heads).to(precise))
             visible.append(visible_keys(unpacked(scores, n_heads)[:, 0]))
@@ -356,8 +315,6 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return Observation(self, batch, probs, tuple(attention), state)
 
     def native_probs(self, batch: Batch) -> Tensor | None:
-        if self.reassignment is not None:
-            return None  # no model runs with it by itself
         inputs = dict(batch.inputs)
         own = {n: v.to(batch.mask.device) for n, v in batch.own.items()}
         if own:
@@ -381,12 +338,7 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
                 raise AttnProbeError(
                     f"expected attention {expected} for layer {layer}, got {list(edited.shape)}"
                 )
-        n_copies = len(next(iter(attention.values())))
-        held = {
-            layer: own.expand(n_copies, *own.shape)
-            for layer, own in self._imposed(observation).items()
-        }
-        return replay_logits(self, observation, {**held, **attention}, replacing)
+        return replay_logits(self, observation, attention, replacing)
 
     def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
         masked = partial(masking, n_heads=self.n_heads)
@@ -485,9 +437,8 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return small_side(probs, target).sum()
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
-        inputs, held = observation.batch.inputs, self._imposed(observation)
-        edit = replacing(held) if held else detached
-        explained = partial(self._explained, inputs, edit, target)
+        inputs = observation.batch.inputs
+        explained = partial(self._explained, inputs, detached, target)
         n_keys = observation.batch.mask.shape[1]
         slopes = gradient_times_input(self.layout.embeddings, explained, n_keys)
         return sum_pieces(slopes, inputs["units"])
@@ -517,12 +468,10 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """See the protocol; one backward pass."""
         seen: list[Tensor] = []
-        edit = replacing(self._imposed(observation))
 
         def mark(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            weights = edit(layer, weights, scores).to(weights.dtype)
             seen.append(weights.requires_grad_())
-            return seen[-1]
+            return weights
 
         with torch.enable_grad():
             explained = self._explained(observation.batch.inputs, mark, target)
@@ -549,34 +498,17 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         return probs
 
     def _of_whole(self, observation: Observation) -> dict[str, Tensor]:
-        """The model's inputs, with the whole text's prediction and attention where they are
-        needed.
-        """
+        """The model's inputs, with the whole text's prediction where it is needed."""
         inputs = dict(observation.batch.inputs)
         if "reads" in inputs:
             inputs["whole"] = observation.probs[:, None]
-        for layer, attention in self._imposed(observation).items():
-            inputs[f"{GIVEN}{layer}"] = attention
-            n_keys = attention.shape[-1]
-            places = torch.arange(n_keys, device=attention.device)
-            inputs[f"{GIVEN}places"] = places.expand(len(attention), -1)
         return inputs
 
     def _probs_of(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities of texts, with the attention that :meth:`_of_whole` gives, if any."""
-        own = {name: v for name, v in texts.items() if not name.startswith(GIVEN)}
-        edit = None
-        if len(own) < len(texts):
-            places, kept = texts[f"{GIVEN}places"], own["attention_mask"].bool()
-            edit = replacing(
-                {
-                    layer: _of_places(texts[f"{GIVEN}{layer}"], places, kept)
-                    for layer in range(len(self.layers))
-                }
-            )
-        with in_one_line(own):
-            scores = self.logits(own, edit)
-        return self.head.probabilities(scores, own)
+        """Probabilities of texts; see :meth:`_of_whole`."""
+        with in_one_line(texts):
+            scores = self.logits(texts)
+        return self.head.probabilities(scores, texts)
 
     @property
     def _passes(self) -> dict[str, Any]:
@@ -627,19 +559,6 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             return _comparable(self.replay_logits(observation, attention))
 
         self_check(observation, native, replayed, names, dtype)
-
-
-def _of_places(attention: Tensor, places: Tensor, kept: Tensor) -> Tensor:
-    """Attention among the given tokens of each text; every row is divided by its sum.
-
-    Shape: attention [n, heads, keys, keys], places and kept [n, shorter] ->
-    [n, heads, shorter, shorter].
-    """
-    n_heads, shorter = attention.shape[1], places.shape[1]
-    rows = places[:, None, :, None].expand(-1, n_heads, -1, attention.shape[-1])
-    columns = places[:, None, None].expand(-1, n_heads, shorter, -1)
-    among = attention.gather(2, rows).gather(3, columns)
-    return normalise(among * kept[:, None, None])
 
 
 def _comparable(scores: Tensor) -> Tensor:
