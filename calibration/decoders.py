@@ -11,7 +11,7 @@ the question alone says for the answer.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -226,17 +226,15 @@ class ConstructedDecoder(AttentionModelBase):
 
 @dataclass(frozen=True)
 class DrawnDecoder:
-    """One model of a kind, its passages, and the same questions over others' passages.
+    """One model of a kind, and its passages.
 
     Attributes:
         adapter: the model behind the protocol.
         batch: all texts.
-        foreign: the same ids and answers; no unit of the passages answers the question.
     """
 
     adapter: ConstructedDecoder
     batch: Batch
-    foreign: Batch
 
 
 def draw_decoder(name: str, knobs: Knobs, *, seed: int, n_texts: int) -> DrawnDecoder:
@@ -250,28 +248,18 @@ def draw_decoder(name: str, knobs: Knobs, *, seed: int, n_texts: int) -> DrawnDe
     """
     adapter, key = ConstructedDecoder(knobs), crc32(name.encode())
     texts = np.random.default_rng([seed, key, 0])
-    others = np.random.default_rng([seed, key, 1])
     labels, own = [], []
     for _ in range(n_texts):
         labels.append(int(texts.integers(knobs.n_answers)))
         own.append(_passage(knobs, texts, labels[-1]))
-    away = replace(knobs, roles=tuple(role for role in knobs.roles if role.side != "label"))
-    share = knobs.filler_share
-    foreign = [_passage(away, others, label, share) for label in labels]
-    return DrawnDecoder(
-        adapter,
-        batch_of_passages(adapter, own, labels),
-        batch_of_passages(adapter, foreign, labels),
-    )
+    return DrawnDecoder(adapter, batch_of_passages(adapter, own, labels))
 
 
 Passage = dict[str, np.ndarray]
 """Scores and lengths [units], values [units, answers]."""
 
 
-def _passage(
-    knobs: Knobs, draws: np.random.Generator, label: int, filler_share: float | None = None
-) -> Passage:
+def _passage(knobs: Knobs, draws: np.random.Generator, label: int) -> Passage:
     """A passage whose roles of side "label" speak for the answer."""
     low, high = knobs.n_units
     n_units = int(draws.integers(low, high + 1))
@@ -290,7 +278,7 @@ def _passage(
             values[place] = 0
             values[place, answer] = role.worth
             if role.share:
-                scores[place] += np.log(role.share / (filler_share or knobs.filler_share))
+                scores[place] += np.log(role.share / knobs.filler_share)
     return {"scores": scores, "values": values, "lengths": lengths}
 
 

@@ -201,7 +201,6 @@ def _rule_row(models: pd.DataFrame, cells: Sequence[Cell], rule: str, n: int) ->
         undecided_no=told[False, "undecided"],
         undecided_yes=told[True, "undecided"],
         auroc=auroc(own.value[holds].to_numpy(), own.value[fails].to_numpy()),
-        changed=_rounded(own.changed.mean()),
     )
 
 
@@ -252,8 +251,7 @@ SAID = (
     "or partly where the truth is no, a false no a no or mostly no where it is yes; anything "
     "else that is not right is undecided. Behind each count stands the exact 95% interval of its "
     "share. AUROC is how often the graded number of a model whose truth is yes is above that of "
-    "one whose truth is no; the last column is the share of answers that another draw of the "
-    "control changes. Questions whose answer the formula does not give are left empty."
+    "one whose truth is no. Questions whose answer the formula does not give are left empty."
 )
 
 
@@ -364,7 +362,6 @@ def _named(pairs: Sequence[tuple[float | None, float | None]]) -> Entry:
 def by_rule(found: Calibration) -> Table:
     """Errors of each question by number of texts."""
     head = ["question", "texts", "false yes", "false no", "undecided", "AUROC"]
-    head += ["changed by another control"]
     rows: list[list[Entry]] = [
         [
             _name(row.rule),
@@ -373,7 +370,6 @@ def by_rule(found: Calibration) -> Table:
             Figures(share(row.false_no, row.yes)),
             Figures(share(row.undecided_no + row.undecided_yes, row.no + row.yes)),
             None if row.auroc is None else Number(row.auroc, digits=2),
-            None if row.changed is None else Number(row.changed, digits=2),
         ]
         for row in found.rules
     ]

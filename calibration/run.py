@@ -13,9 +13,7 @@ import pandas as pd
 import torch
 
 from hf_attnprobe.attention_model import AttentionModelBase, Batch
-from hf_attnprobe.auditing.control import reassigned
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.sweep import CONTROLLED, read_by_verdict, run_batch
+from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings_from
 from calibration.constructs import CONSTRUCTS, WHOLE, Drawn
 from calibration.decoders import DECODERS, DrawnDecoder
@@ -23,11 +21,11 @@ from calibration.options import CalibrationOptions
 from calibration.report import Calibration, Kind, calibration_of, write
 from calibration.trained import TRAINED, Proof, Trained, proof_of
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.options import InputErasure, Sources
+from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.summary import DRAW, PREDICTION, predictions_of
+from hf_attnprobe.statistics.summary import PREDICTION, predictions_of
 from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts
@@ -40,7 +38,7 @@ TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure"
 MOST_SEARCHED = 12
 """Heads: of more, the search for another attention would take hours, and decides no verdict."""
 TESTS_OF_ANSWERS = ("sources", "knockout", "permutation")
-OPTIONS = read_by_verdict({"input_erasure": InputErasure(), "sources": Sources()})
+OPTIONS = {"sources": Sources(exact_units=0, masks=0)}
 """Of these tests: what no verdict reads is left out."""
 
 
@@ -120,9 +118,9 @@ def _answers(
     drawn: Drawn | DrawnDecoder, sizes: Sequence[int], seed: int
 ) -> Iterator[dict[str, Any]]:
     """Answers for a model, a row per question and number of texts."""
-    rows, control = rows_of(drawn, seed=seed)
+    rows = rows_of(drawn, seed=seed)
     words = words_of(asdict(drawn.adapter.prediction))
-    evidence, predictions = evidence_of(rows, control, words=words), predictions_of(rows)
+    evidence, predictions = evidence_of(rows, words=words), predictions_of(rows)
     assert evidence is not None  # every drawn model has one attention
     for n in sizes:
         found = findings_from(
@@ -135,16 +133,9 @@ def _answers(
         for rule in dict.fromkeys(f.rule for f in found):
             of_rule = [f for f in found if f.rule == rule]
             answer, value = _one(of_rule)
-            changed = of_rule[0].other_draws
-            yield {
-                "n": n,
-                "rule": rule,
-                "answer": answer,
-                "value": value,
-                "changed": float("nan") if changed is None else changed,
-            }
-        whole = {"n": n, "rule": WHOLE, "answer": str(conclusion(found))}
-        yield whole | {"value": float("nan"), "changed": float("nan")}
+            yield {"n": n, "rule": rule, "answer": answer, "value": value}
+        answer = str(conclusion(found))
+        yield {"n": n, "rule": WHOLE, "answer": answer, "value": float("nan")}
 
 
 def _one(found: Sequence[Finding]) -> tuple[str, float]:
@@ -155,8 +146,8 @@ def _one(found: Sequence[Finding]) -> tuple[str, float]:
     return str(answer), sum(f.value * f.n for f in found) / n if n else float("nan")
 
 
-def rows_of(drawn: Drawn | DrawnDecoder, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows of an audit of a drawn model, and of all draws of its control.
+def rows_of(drawn: Drawn | DrawnDecoder, *, seed: int) -> pd.DataFrame:
+    """Rows of an audit of a drawn model.
 
     Those of :func:`hf_attnprobe.audit` with the tests of this module, without its page,
     its folder and its shown texts, in a third of the time.
@@ -166,19 +157,8 @@ def rows_of(drawn: Drawn | DrawnDecoder, *, seed: int) -> tuple[pd.DataFrame, pd
         seed: of the audit.
     """
     if isinstance(drawn, DrawnDecoder):
-        own = _tested(drawn.adapter, drawn.batch, TESTS_OF_ANSWERS, seed)
-        foreign = _tested(drawn.adapter, drawn.foreign, ["sources"], seed)
-        return own, foreign.assign(**{DRAW: 0})
-    adapter, batch = drawn.adapter, batch_of(drawn)
-    own = _tested(adapter, batch, TESTS, seed)
-    draws = reassigned(adapter, AuditOptions(seed=seed))
-    control = [
-        _tested(draw, batch, [name for name in TESTS if name in CONTROLLED], seed).assign(
-            **{DRAW: number}
-        )
-        for number, draw in enumerate(draws)
-    ]
-    return own, pd.concat(control, ignore_index=True)
+        return _tested(drawn.adapter, drawn.batch, TESTS_OF_ANSWERS, seed)
+    return _tested(drawn.adapter, batch_of(drawn), TESTS, seed)
 
 
 def batch_of(drawn: Drawn) -> Batch:

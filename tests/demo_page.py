@@ -44,7 +44,7 @@ def charts() -> list[Chart]:
             series=(Series("negative", edges, flat), Series("positive", edges, bell)),
             references=(
                 Reference("chance", 0.0, "x"),
-                Reference("control", 0.08, "x"),
+                Reference("random", 0.08, "x"),
             ),
             bin_width=0.1,
             **common,
@@ -218,7 +218,7 @@ def demo_document(large: bool = False) -> Document:
             "Does it matter which words get the attention?",
             "yes",
             "Shuffling it moves the output by 0.22 of 1.",
-            [NumberLine(Number(0.22, (0.2, 0.24)), {"matters": 0.1}, {"control": 0.02}, (0, 1))],
+            [NumberLine(Number(0.22, (0.2, 0.24)), {"matters": 0.1}, {"random": 0.02}, (0, 1))],
         ),
         Answered(
             "Could other attention have said the same?",

@@ -12,7 +12,6 @@ from hf_attnprobe import AuditOptions, audit
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DATA = "--dataset {data} --limit 4 --repeats 1"
 TINY = {
-    "control_cost": f"--model {{classifier}} {DATA}",
     "erasure": f"--model {{classifier}} {DATA}",
     "every_set": "--model {bert} --dataset {data} --limit 2 --units 9",
     "first_audit": f"--model {{classifier}} {DATA}",

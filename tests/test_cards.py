@@ -84,7 +84,7 @@ def finding(**changes):
         "value": 0.22,
         "ci95": (0.2, 0.24),
         "n": 40,
-        "yardsticks": {"control": 0.24},
+        "yardsticks": {"random": 0.24},
     }
     return Finding(**(values | changes))
 
@@ -244,7 +244,7 @@ def test_a_card_says_what_a_reader_asks_and_no_folder_of_a_machine():
         "trust_remote_code=True",
         "attnprobe audit --model bilstm --dataset sst",
         "0.22 [0.20, 0.24]",
-        "control 0.24",
+        "random 0.24",
         "Intended use",
         "arXiv:1902.10186",
     ):

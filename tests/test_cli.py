@@ -46,7 +46,6 @@ WHOLE = [
     "accuracy",
     "findings",
     "statistics",
-    "contrasts",
     "contradictions",
     "notes",
     "comparisons",
@@ -111,7 +110,7 @@ def test_json_is_as_documented(printed, checkpoint, reviews_folder):
 
 def test_the_folder_holds_what_was_printed(printed):
     found, folder = printed
-    expected = "audit.json control rows summary.json report.md report.html texts.json"
+    expected = "audit.json rows summary.json report.md report.html texts.json"
     assert {f.name for f in folder.iterdir()} == set(expected.split())
     summary = strict((folder / "summary.json").read_text())
     assert {key: summary[key] for key in found} == found
@@ -274,7 +273,7 @@ def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
     found = strict(run.out)
     assert (found["model"], found["n"]) == ("acme/bilstm", 5)
     said = {line.split(":")[0] for line in re.split("[\r\n]", run.err) if line.strip()}
-    assert said <= {"audit", "control"} | {x for x in run.err.splitlines() if "about" in x}
+    assert said <= {"audit"} | {x for x in run.err.splitlines() if "about" in x}
 
 
 def test_interrupted_by_hand(cli, monkeypatch, command, tmp_path):

@@ -51,9 +51,6 @@ def test_the_time_of_an_audit_on_the_clock_of_the_processor(checkpoint, reviews_
     audit(checkpoint, reviews_folder, tests, options=OPTIONS, progress=False)
     taken = time.process_time() - begun
     assert taken / 1.5 < told.seconds.total < 1.5 * taken
-    assert told.with_control
-    alone = estimate_audit(checkpoint, reviews_folder, tests[:1], options=OPTIONS)
-    assert not alone.with_control  # shuffles are compared with nothing
 
 
 def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
@@ -90,7 +87,7 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
 def test_where_it_takes_long_shorter_ways_are_named():
     def told(seconds, without_heads=700.0):
         return AuditEstimate(
-            50, 50, 3, 79, True, 11_850, 10**9, 10**8, 10**6, Seconds(10.0, seconds, 20.0),
+            50, 50, 3, 79, 11_850, 10**9, 10**8, 10**6, Seconds(10.0, seconds, 20.0),
             {"erasure": 0.8 * seconds, "permutation": 0.2 * seconds}, without_heads, 21, None,
         )  # fmt: skip
 
@@ -106,15 +103,15 @@ def test_where_it_takes_long_shorter_ways_are_named():
 def test_what_was_measured_is_told_of_other_sizes():
     clock = Clock()
     for n, k in ((4, 10), (16, 10), (16, 30), (2, 50), (1, 7), (8, 25)):
-        clock.add(Step("audit", "a", "first", n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
-    steps = [Step("audit", "a", "first", 64, 20)] * 3
+        clock.add(Step("a", "first", n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
+    steps = [Step("a", "first", 64, 20)] * 3
     assert clock.expects(steps) == pytest.approx(3 * (3 + 0.2 * 1280 + 0.01 * 25600))
     other = Clock()
     assert other.expects(steps) == 0
-    other.add(Step("audit", "a", "first", 4, 10), 8.0)  # of one size in proportion to it
-    assert other.expects([Step("control", "a", "head", 2, 10)]) == pytest.approx(4.0)
-    other.add(Step("control", "a", "first", 4, 10), 1.0)  # of its own run there is better
-    assert other.expects([Step("control", "a", "head", 4, 10)]) == pytest.approx(1.0)
+    other.add(Step("a", "first", 4, 10), 8.0)  # of one size in proportion to it
+    assert other.expects([Step("a", "head", 2, 10)]) == pytest.approx(4.0)
+    other.add(Step("a", "head", 4, 10), 1.0)  # of its own place there is better
+    assert other.expects([Step("a", "head", 4, 10)]) == pytest.approx(1.0)
 
 
 @pytest.mark.slow

@@ -126,20 +126,20 @@ def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, std
 # --- the estimate of an audit -------------------------------------------------------
 
 
-def steps(*costs, run="audit"):
-    return [Step(run, test, place, 4, 10) for test, place in costs]
+def steps(*costs):
+    return [Step(test, place, 4, 10) for test, place in costs]
 
 
 def test_what_is_left_weighs_what_it_costs(clock):
     batch = steps(("cheap", "first"), ("dear", "first"), *[("dear", "head")] * 3)
-    control = steps(("cheap", "first"), run="control")
+    other = steps(("cheap", "first"))
     told = Clock(now=clock)
-    told.plan([*batch, *batch, *control])
+    told.plan([*batch, *batch, *other])
     told.begin(batch)
     for seconds in (1.0, 9.0, 5.0, 5.0, 5.0):
         clock.now += seconds
         told.tick()
-    assert told.to_come() == pytest.approx(25 + 1)  # one more batch, and the control's
+    assert told.to_come() == pytest.approx(25 + 1)  # one more batch, and the other step
     told.begin(batch)
     clock.now += 1
     told.tick()

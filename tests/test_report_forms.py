@@ -11,12 +11,11 @@ from hf_attnprobe.auditing.result import to_json
 from hf_attnprobe.auditing.verdict import ALL_TEXTS
 from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.rows import read_draws
 
 
 @pytest.fixture(scope="module")
 def audited(checkpoint, reviews, tmp_path_factory):
-    """An audit of 40 texts with its control, and its folder."""
+    """An audit of 40 texts, and its folder."""
     folder = tmp_path_factory.mktemp("forms") / "audit"
     tests = ["correlation", "permutation", "adversarial"]
     report = audit(checkpoint, reviews["test"], tests, output_dir=folder, progress=False)
@@ -83,13 +82,6 @@ def test_frames_are_the_rows(audited):
     summary = report.summary_frame()
     row = summary[(summary.statistic == tau.statistic.iloc[0]) & (summary.group == "all")]
     assert row["mean"].item() == pytest.approx(by_hand.mean())
-    draws = [draw.long() for draw in read_draws(folder)]
-    assert len(draws) == 5
-    others = pd.concat(draws)
-    others = others[others.statistic == tau.statistic.iloc[0]]
-    of_texts = others.groupby("example_id").value.mean()  # over the draws
-    assert row.control.item() == pytest.approx(of_texts.mean())
-    assert row.difference.item() == pytest.approx((by_hand - of_texts).mean())
     report.to_csv(folder / "summary.csv")
     assert pd.read_csv(folder / "summary.csv").shape == summary.shape
 

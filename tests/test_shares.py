@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 from hf_attnprobe import retraining
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.readings import Reading, is_declared_share, share
-from hf_attnprobe.statistics.differences import contrast
+from hf_attnprobe.statistics.differences import paired
 from hf_attnprobe.statistics.estimates import mean_estimate, paired_share_interval, share_interval
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scores import quality
@@ -58,19 +58,11 @@ def test_other_statistics_have_the_interval_of_means():
 # --- two shares of the same texts ---------------------------------------------------
 
 
-def long_rows(values):
-    return rows_of_texts({("erasure", "top_flips"): values})
-
-
 def test_pairs_that_all_agree_still_leave_a_doubt():
     """The difference of two shares was [0.000, 0.000] and [1.000, 1.000]."""
-    classes = long_rows(np.zeros(249)).assign(
-        test="prediction", statistic="predicted_class", layer=-1, head=-1
-    )
-    none, all_ = (long_rows(np.full(249, value)) for value in (0.0, 1.0))
-    for first, second, middle in ((none, none, 0), (all_, none, 1), (all_, all_, 0)):
-        both = [pd.concat([classes, rows]) for rows in (first, second)]
-        found = find_statistic(contrast(*both, ["a"]), "top_flips")
+    none, all_ = (np.full((249, 1), value) for value in (0.0, 1.0))
+    for first, other, middle in ((none, none, 0), (none, all_, 1), (all_, all_, 0)):
+        (found,) = paired(first, other)
         low, high = found.ci95
         assert found.value == middle
         assert low < middle <= high and 0.005 < high - low < 0.03

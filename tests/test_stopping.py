@@ -261,8 +261,8 @@ class Worker:
                 self.clock.tick()
                 self.ran.append((test, site, len(new)))
 
-    def rows_of(self, folder, n_texts, name="audit"):
-        return RowsSoFar(folder, texts_of(n_texts), Stopping(n_texts, 0), self, name)
+    def rows_of(self, folder, n_texts):
+        return RowsSoFar(folder, texts_of(n_texts), self)
 
 
 ALL = [Site(-1, -1)]
@@ -299,17 +299,6 @@ def test_a_test_that_comes_to_no_answer_waits_for_those_that_do(tmp_path):
     assert len(known.ids("cheap", ALL[0])) == 40
     # One to tell what it costs; more only when nothing else is left.
     assert first_dear < last_cheap < min(others)
-
-
-def test_a_control_runs_on_the_same_texts_and_what_it_costs_counts(tmp_path):
-    worker = Worker({"cheap": 1.0, "dear": 2.0}, 360.0)  # 60 texts of both: 120 + 120 s
-    own = worker.rows_of(tmp_path / "own", 400)
-    control = worker.rows_of(tmp_path / "control", 400, "control")
-    timetable = Timetable(own, worker.clock, 16, controls=[(control, {"cheap": ALL})])
-    timetable.run([Stage({"dear": ALL, "cheap": ALL}, first=60)])
-    ids = own.ids("cheap", ALL[0])
-    assert len(ids) == len(own.ids("dear", ALL[0])) == 60
-    assert control.ids("cheap", ALL[0]) == ids and not control.ids("dear", ALL[0])
 
 
 def test_when_time_is_up_nothing_more_begins(tmp_path):

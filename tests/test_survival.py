@@ -14,7 +14,14 @@ import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, changed_answers, survive
 from hf_attnprobe.auditing.comparison import told_statistics
 from hf_attnprobe.auditing.options import Weights
-from hf_attnprobe.checkpoints.weights import CHANGES, GROUP, change_weights, pruned, rounded
+from hf_attnprobe.checkpoints.weights import (
+    CHANGES,
+    GROUP,
+    TWINS,
+    change_weights,
+    pruned,
+    rounded,
+)
 from tiny_models import tiny_model
 
 
@@ -62,7 +69,7 @@ def test_experts_are_refused():
 
 
 def test_every_version_has_a_change():
-    assert set(CHANGES) == set(get_args(Weights))
+    assert {*CHANGES, *TWINS} == set(get_args(Weights))
 
 
 @pytest.fixture(scope="module")

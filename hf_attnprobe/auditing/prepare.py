@@ -174,15 +174,6 @@ def _sampled(
     return encode(tokenizer, examples.select(rows), adapter).texts
 
 
-def reference_batch(
-    adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
-    examples: "datasets.Dataset",
-) -> Batch:
-    """The texts of :func:`_reference_batches` that make the first batch."""
-    return _reference_batches(adapter, tokenizer, examples)[0]
-
-
 # --- Head outputs of other texts, which replace those of an ablated head -------------------------
 
 

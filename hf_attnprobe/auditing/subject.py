@@ -122,7 +122,8 @@ def make_subject(
         return Subject(loaded.name, model, loaded.tokenizer, loaded.origin)
     loaded = _loaded(model, tokenizer, options)
     if options.weights is not None:
-        loaded = _with_weights(loaded, options, is_users=loaded.model is model)
+        is_users = loaded.model is model
+        loaded = _with_weights(loaded, options.weights, options.seed, is_users=is_users)
     arguments = {
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
@@ -206,11 +207,11 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
     return Loaded(origin or type(model).__name__, model, reads, {})
 
 
-def _with_weights(loaded: Loaded, options: AuditOptions, is_users: bool) -> Loaded:
+def _with_weights(loaded: Loaded, weights: str, seed: int, *, is_users: bool) -> Loaded:
     """The same with its weights changed; a model of the user's is copied before."""
     changed = copy.deepcopy(loaded.model) if is_users else loaded.model
-    change_weights(unwrapped(changed), options.weights, options.seed)
-    return replace(loaded, model=changed, origin={**loaded.origin, "weights": options.weights})
+    change_weights(unwrapped(changed), weights, seed)
+    return replace(loaded, model=changed, origin={**loaded.origin, "weights": weights})
 
 
 def _origin(name: str, options: AuditOptions) -> Origin:

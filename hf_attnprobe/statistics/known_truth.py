@@ -29,8 +29,6 @@ class RuleRow:
         undecided_no, undecided_yes: models that neither yes nor no is said of.
         auroc: how often the graded number of a model with the truth yes is above that
             of one with no; .5 is chance; None where there is no number or one truth only.
-        changed: the share of answers that another draw of the control changes, of all
-            kinds; None where none was drawn.
     """
 
     rule: str
@@ -42,7 +40,6 @@ class RuleRow:
     undecided_no: int
     undecided_yes: int
     auroc: float | None
-    changed: float | None = None
 
     @property
     def sentence(self) -> str:

@@ -209,7 +209,7 @@ def test_a_model_of_the_remote_classes_is_audited_like_ours(
     stranger = get_class_from_dynamic_module(name, folder).from_pretrained(folder)
     assert not isinstance(stranger, AttentionClassifierForSequenceClassification)
     data = [{"text": f"{text} {other}"} for text, other in zip(texts[:4], texts[4:], strict=False)]
-    options = AuditOptions(control="auto" if folder == hierarchical[2] else "none", shown_texts=1)
+    options = AuditOptions(shown_texts=1)
     found, expected = (
         audit(model, data, tokenizer=tokenizer, options=options, progress=False).to_pandas()
         for model in (stranger, folder)

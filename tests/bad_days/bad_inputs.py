@@ -763,7 +763,6 @@ steps:
       model: MODELS/bilstm
       dataset: HERE/data.jsonl
       tests: {permutation: {n_permutations: 2}}
-      control: none
       seed: $seed
 tables:
   - title: Does it matter?
