@@ -120,13 +120,13 @@ def _answers(
     """Answers for a model, a row per question and number of texts."""
     rows = rows_of(drawn, seed=seed)
     words = words_of(asdict(drawn.adapter.prediction))
-    evidence, predictions = evidence_of(rows, words=words), predictions_of(rows)
+    names = drawn.adapter.label_names
+    evidence, predictions = evidence_of(rows, names, words=words), predictions_of(rows)
     assert evidence is not None  # every drawn model has one attention
     for n in sizes:
         found = findings_from(
             evidence.where(evidence.texts.index < n),
             predictions.where(predictions.index < n),
-            drawn.adapter.label_names,
             words=words,
             seed=seed,
         )
