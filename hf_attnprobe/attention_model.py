@@ -129,6 +129,19 @@ class Reference:
         return cls(ids, torch.cat([part.lengths for part in parts]), tuple(layers))
 
 
+@dataclass(frozen=True, eq=False)
+class Donors:
+    """What attention reads most in a fixed sample of texts, to be read in place of another's.
+
+    Attributes:
+        decisions: what each text is predicted to be, int [texts, parts].
+        states: by site, by layer of it [texts, heads, width].
+    """
+
+    decisions: Tensor
+    states: Mapping[Site, Mapping[int, Tensor]]
+
+
 Change = Callable[[int, Tensor], Tensor]
 """(layer, attention of some heads [batch, heads, queries, keys]) -> copies of it."""
 
@@ -312,6 +325,36 @@ class HeadOutputs(Protocol):
 
 
 @runtime_checkable
+class ExchangeableStates(HeadValues, Protocol):
+    """Heads that can read another state at a key, with their weights as they are.
+
+    ``donors`` holds the states of other texts; None until they are given.
+    """
+
+    donors: Donors | None
+
+    def replay_exchanged(
+        self,
+        observation: "Observation",
+        site: Site,
+        units: Tensor,
+        states: Mapping[int, Tensor],
+    ) -> Tensor:
+        """Probabilities with what a site's heads read at one unit of every text replaced.
+
+        The weights of the site's layers are held.
+
+        Args:
+            units: int [copies, batch].
+            states: by layer of the site [batch, heads of the site, width], in place of
+                ``head_values`` at every position of the unit.
+
+        Returns:
+            [copies, batch, classes].
+        """
+
+
+@runtime_checkable
 class MaskedReplay(Protocol):
     """Attention of several layers scaled at once, as pruning several heads needs it."""
 
@@ -434,6 +477,7 @@ class AttentionModelBase(AttentionModel):
         segment: "text" where only the first text of a pair is attended to; None: any.
         mask_id: the token that stands in for an erased one; None where there is none.
         reference: see :class:`HeadOutputs`.
+        donors: see :class:`ExchangeableStates`.
         head_sets: sets of heads that are edited together, besides layers and all heads.
         shared_heads: sets of heads that share keys and values.
         texts_at_once: the most texts of a batch; None: any number.
@@ -450,6 +494,7 @@ class AttentionModelBase(AttentionModel):
     segment: str | None = None
     mask_id: int | None = None
     reference: Reference | None = None
+    donors: Donors | None = None
     head_sets: Sequence[Sequence[Site]] = ()
     shared_heads: Sequence[Sequence[Site]] = ()
     texts_at_once: int | None = None
@@ -473,6 +518,11 @@ class AttentionModelBase(AttentionModel):
             return (
                 f"expected a model that decides, this one predicts "
                 f"{self.prediction.name}; give a threshold with --threshold"
+            )
+        if capability is ExchangeableStates and not self.prediction.class_names:
+            return (
+                "expected a decision for one of the same classes in every text, this model "
+                f"predicts {self.prediction.name}"
             )
         if isinstance(self, capability):
             return None

@@ -47,12 +47,13 @@ from hf_attnprobe.data.columns import column_of, has_images
 from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.interchange import donors_of
 from hf_attnprobe.faithfulness.registry import asked_tests, tests
 from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware import one_line_without_memory, suited_threads
 from hf_attnprobe.inference.answers import answered
-from hf_attnprobe.inference.batching import collate, parse_bytes, portions
+from hf_attnprobe.inference.batching import by_length, collate, collated, parse_bytes, portions
 from hf_attnprobe.inference.choices import encode, unknown_share
 from hf_attnprobe.inference.encoding import Text, Tokenized, has_rationales, second_texts
 from hf_attnprobe.inference.images import ImageReader
@@ -177,8 +178,9 @@ def _sampled(
 # --- Head outputs of other texts, which replace those of an ablated head -------------------------
 
 
-N_SHARPNESS, TEXTS_AT_ONCE = 128, 16
-"""Texts by which the standard temperature is found, and of a batch of them."""
+N_SHARPNESS, N_DONORS, TEXTS_AT_ONCE = 128, 64, 16
+"""Texts by which the standard temperature is found, whose most attended states are exchanged
+for those of others, and of a batch of either."""
 
 
 def set_sharpness(
@@ -216,6 +218,24 @@ def set_reference(
     if is_used and adapter.lacks(HeadOutputs) is None:
         batches = _reference_batches(adapter, tokenizer, examples)
         adapter.require(HeadOutputs).set_reference(*batches)
+
+
+def set_donors(subject: Subject, examples: "datasets.Dataset", choice: Choice, seed: int) -> None:
+    """Keeps the most attended states of a sample of texts, where a chosen test needs them."""
+    adapter, tokenizer = subject.adapter, subject.tokenizer
+    if not any(tests()[name].uses_donors for name in choice.tests):
+        return
+    texts = by_length(_sampled(adapter, tokenizer, examples, N_DONORS))
+    n_at_once = adapter.texts_at_once or TEXTS_AT_ONCE
+    batches = collated(adapter, texts, tokenizer.pad_token_id or 0, n_at_once)
+    adapter.donors = donors_of(adapter, batches, [*choice.sites, *choice.groups], seed)
+    decisions = adapter.donors.decisions
+    if (decisions == decisions[0]).all():
+        logger.warning(
+            "interchange has no numbers: all %d texts of its sample are predicted alike, so that "
+            "no state of a text predicted otherwise can be exchanged",
+            len(texts),
+        )
 
 
 # --- Everything that an audit needs is loaded, encoded and chosen --------------------------------
@@ -342,6 +362,7 @@ def prepare_audit(
         identity["scores_fingerprint"] = _hash(given)
     set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
     set_sharpness(subject.adapter, subject.tokenizer, examples)
+    set_donors(subject, examples, choice, options.seed)
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,

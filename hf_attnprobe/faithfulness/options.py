@@ -160,6 +160,19 @@ class InputErasure(ExplainsClass):
 
 
 @dataclass(frozen=True)
+class Interchange(Options):
+    """At how many other places a state is exchanged."""
+
+    n_others: int = option(
+        8,
+        "places without most attention at which a state is exchanged too (all of them where the "
+        "read-out is linear)",
+        at_least=1,
+        at_most=100_000,
+    )
+
+
+@dataclass(frozen=True)
 class Explanations(ExplainsClass):
     """Which class gradients and leave-one-out explain, and for how many texts flow is computed."""
 
@@ -287,6 +300,7 @@ OPTIONS: dict[str, type[Options]] = {
     "adversarial": Adversarial,
     "erasure": Erasure,
     "input_erasure": InputErasure,
+    "interchange": Interchange,
     "uniform_attention": NoOptions,
     "head_ablation": NoOptions,
     "explanations": Explanations,

@@ -73,6 +73,7 @@ class FaithfulnessTest:
         groups: whether it can look at groups of heads, such as a layer, all attention
             or a set, see :attr:`~hf_attnprobe.attention_model.Site.is_group`.
         uses_reference: whether it uses the head outputs of a sample of other texts.
+        uses_donors: whether it uses the most attended states of such a sample.
         check: raises AttnProbeError where these options cannot be used with model and
             data.
         in_haste: options in place of the default ones where an audit has little time;
@@ -91,6 +92,7 @@ class FaithfulnessTest:
     sites: Callable[[Sequence[Site]], Sequence[Site]] = list
     groups: bool = False
     uses_reference: bool = False
+    uses_donors: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
     in_haste: Options | None = None
 

@@ -108,6 +108,26 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         """The encoder's states; attention averages them directly."""
         return (observation.state.states.detach()[:, None],)
 
+    def replay_exchanged(
+        self,
+        observation: Observation,
+        site: Site,
+        units: Tensor,
+        states: Mapping[int, Tensor],
+    ) -> Tensor:
+        """See the protocol: a unit's weight goes to the new state, as if it was one more key."""
+        weights = observation.attention[self.layer].expand(len(units), -1, -1, -1, -1)
+        place = units[:, :, None, None, None]
+        moved = torch.cat([weights.scatter(-1, place, 0), weights.gather(-1, place)], -1)
+        return self._probs_beside(observation, moved, states[self.layer])
+
+    @abstractmethod
+    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
+        """Probabilities [copies, batch, classes] with one more state behind those of the text.
+
+        Shape: attention [copies, batch, 1, 1, keys + 1], state [batch, 1, hidden].
+        """
+
     def output_projections(self) -> tuple[Tensor, ...]:
         weight, width = self.base.embeddings.weight, self.model.config.hidden_size
         return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
@@ -214,6 +234,10 @@ class ClassifierAdapter(SingleHeadAdapter):
         return (weights @ values + bias).softmax(-1).transpose(0, 1)
 
     # Capabilities
+
+    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
+        beside = self.model.decode(state)
+        return self._probs(attention, torch.cat([self.token_logits(observation), beside], 1))
 
     def token_logits(self, observation: Observation) -> Tensor:
         return observation.state.token_logits.detach()

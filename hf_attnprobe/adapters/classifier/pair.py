@@ -136,6 +136,11 @@ class PairAdapter(SingleHeadAdapter):
 
     # Capabilities
 
+    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
+        inner, query = self._inner_of(observation), observation.state.query
+        tokens = torch.cat([inner.tokens, self._inner(state, query).tokens], 1)
+        return self._probs(attention, Inner(inner.held, tokens), observation.state.candidates)
+
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         state = observation.state
         with torch.enable_grad():

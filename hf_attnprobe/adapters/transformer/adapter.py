@@ -39,6 +39,7 @@ from hf_attnprobe.adapters.transformer.replay import (
     TappedTransformer,
     block_output,
     check_short_replays,
+    replay_exchanged,
     replay_logits,
     replay_outputs,
     self_check,
@@ -59,6 +60,7 @@ from hf_attnprobe.attention_model import (
     Batch,
     BlockOutputs,
     EditableInputs,
+    ExchangeableStates,
     HeadOutputs,
     HeadValues,
     Observation,
@@ -237,6 +239,8 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             return self._heads.no_projections
         if capability is HeadOutputs:
             return self._heads.no_outputs
+        if capability is ExchangeableStates and self._heads.no_outputs is not None:
+            return self._heads.no_outputs
         if capability is BlockOutputs and not self.layout.blocks:
             name = type(self.model).__name__
             return f"expected layers in a list, found none in {name}; leave the test out"
@@ -354,6 +358,16 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         self.check_site(site)
         self.require(HeadOutputs, site)
         return replay_outputs(self, observation, site, outputs)
+
+    def replay_exchanged(
+        self,
+        observation: Observation,
+        site: Site,
+        units: Tensor,
+        states: Mapping[int, Tensor],
+    ) -> Tensor:
+        self.require(ExchangeableStates, site)
+        return replay_exchanged(self, observation, site, units, states)
 
     def layers_below(self, layer: int) -> list[int]:
         self.require(Stack, Site(layer))

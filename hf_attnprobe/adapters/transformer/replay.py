@@ -36,7 +36,9 @@ from hf_attnprobe.adapters.transformer.resume import (
 from hf_attnprobe.adapters.transformer.short_replay import ShortReplay, Sublayer, find_sublayers
 from hf_attnprobe.adapters.transformer.taps import (
     Edit,
+    ExchangeTap,
     OutputTap,
+    ReadInstead,
     masking,
     replacing,
     replacing_output,
@@ -371,6 +373,36 @@ def replay_outputs(
         return transformer.logits(inputs, None, lower, OutputTap(edit))
 
     logits = resume(transformer, observation, {site.layer: outputs}, run)
+    return transformer.head.probabilities(logits, observation.batch.inputs)
+
+
+def replay_exchanged(
+    transformer: TappedTransformer,
+    observation: Observation,
+    site: Site,
+    units: Tensor,
+    states: Edits,
+) -> Tensor:
+    """Probabilities, see :class:`~hf_attnprobe.attention_model.ExchangeableStates`."""
+    model, mask = observation.model, observation.batch.mask
+    at_unit = torch.nn.functional.one_hot(units, mask.shape[1]).bool()
+    places, instead, own = {}, {}, {}
+    for layer, heads in model.members(site).items():
+        own[layer] = observation.attention[layer]
+        places[layer] = model.positions(observation, layer, at_unit)
+        instead[layer] = ReadInstead.by(heads, site.query, states[layer], own[layer])
+
+    def run(inputs: Inputs, lower: tuple[Any, ...], places: Edits) -> Tensor:
+        n_copies = len(places[min(places)]) // len(mask)  # in one batch; 1 where vectorised
+        held = {layer: weights.repeat(n_copies, 1, 1, 1) for layer, weights in own.items()}
+        tap = ExchangeTap(places, instead, transformer.n_heads)
+        return transformer.logits(inputs, replacing(held), lower, tap)
+
+    def some(copies: slice) -> Tensor:
+        part = {layer: where[copies] for layer, where in places.items()}
+        return resume(transformer, observation, part, run)
+
+    logits = in_parts(some, len(units), transformer.tokens_per_pass // mask.numel())
     return transformer.head.probabilities(logits, observation.batch.inputs)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -494,6 +494,69 @@ class OutputTap:
         if weight is not None and weight.dim() == 2 and len(weight) % n_heads == 0:
             self.projections[self._layer] = weight.unflatten(0, (n_heads, -1))
         self._output = []
+
+
+class ReadInstead(NamedTuple):
+    """Values that heads of a layer read in place of their own.
+
+    Attributes:
+        values: [batch, heads, width].
+        reads: which heads and rows read them, bool [heads, queries, 1].
+    """
+
+    values: Tensor
+    reads: Tensor
+
+    @classmethod
+    def by(cls, heads: Sequence[int], query: int | None, states: Tensor, like: Tensor) -> Self:
+        """For some heads, at all queries or one.
+
+        Args:
+            states: [batch, these heads, width].
+            like: attention of the layer, [batch, heads, queries, keys].
+        """
+        values = states.new_zeros(len(states), like.shape[1], states.shape[-1])
+        values[:, heads] = states
+        reads = torch.zeros_like(like[0, ..., :1], dtype=torch.bool)
+        reads[heads, slice(None) if query is None else query] = True
+        return cls(values, reads)
+
+
+class ExchangeTap(OutputTap):
+    """Lets heads read other values at some keys, with the weights that they have.
+
+    Args:
+        places: of the keys, by layer bool [copies · batch, keys]; other layers are left alone.
+        instead: what is read there, by layer.
+        n_heads: of every layer.
+    """
+
+    def __init__(
+        self,
+        places: Mapping[int, Tensor],
+        instead: Mapping[int, ReadInstead],
+        n_heads: Sequence[int],
+    ) -> None:
+        super().__init__(self._exchanged)
+        self._places, self._instead, self._n_heads = places, instead, n_heads
+
+    def start(self, layer: int, weights: Tensor, *others: Tensor) -> None:
+        super().start(layer, weights, *others)
+        self._given = weights
+
+    def _exchanged(self, layer: int, output: Tensor, values: Tensor) -> Tensor:
+        if layer not in self._places:
+            return output
+        n_heads, places, (new, reads) = (
+            self._n_heads[layer],
+            self._places[layer],
+            self._instead[layer],
+        )
+        own = values.repeat_interleave(n_heads // values.shape[1], dim=1)
+        weights = unpacked(self._given, n_heads).to(own.dtype) * places[:, None, None] * reads
+        of_copies = new.repeat(len(places) // len(new), 1, 1)[:, :, None].to(own.dtype)
+        change = weights.sum(-1, keepdim=True) * of_copies - weights @ own
+        return output + change.reshape(output.shape)
 
 
 def _position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:

@@ -1,0 +1,476 @@
+"""Interchange against full passes with hooks on the modules, one text at a time, and models whose truth is known."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.bert import modeling_bert
+
+import pairs
+import zoo
+from by_name import audit_by_name
+from hf_attnprobe import audit, build_tokenizer
+from hf_attnprobe.adapters import wrap
+from hf_attnprobe.attention_model import ALL, SET, ExchangeableStates, Site
+from hf_attnprobe.auditing.selection import parse_head_sets
+from hf_attnprobe.faithfulness.interchange import DONOR_STREAM, donors_of, interchange
+from hf_attnprobe.faithfulness.options import Interchange
+
+
+SEED = 3
+EVERYWHERE = Site(ALL, ALL)
+
+
+def result_of(adapter, batches, sites, batch=None):
+    """Interchange at each site, with the donors of some batches; of one of them or of another batch."""
+    adapter.donors = donors_of(adapter, batches, sites, SEED)
+    observation = adapter.observe(batch or batches[0])
+    return [interchange(observation, site, Interchange(n_others=99), seed=SEED) for site in sites]
+
+
+def donor_by_hand(decisions, row, example_id):
+    """The text that is drawn among those decided otherwise."""
+    others = [k for k, other in enumerate(decisions) if other != decisions[row]]
+    draw = np.random.default_rng(np.random.SeedSequence([SEED, example_id, DONOR_STREAM]))
+    return others[draw.integers(len(others))]
+
+
+def check(found, run, by_row):
+    """That the result is what whole passes say.
+
+    Args:
+        run: (row, place, donor row) -> probabilities before and after an exchange by hand.
+        by_row: of every text: its id, its places, the one with most attention.
+    """
+    before = [run(row, None, None) for row in range(len(by_row))]
+    decisions = [int(probs.argmax()) for probs in before]
+    assert len(set(decisions)) > 1
+    for row, (example_id, places, top) in enumerate(by_row):
+        donor = donor_by_hand(decisions, row, example_id)
+        after = {place: run(row, place, donor) for place in places}
+        moved = {p: (after[p] - before[row]).abs().sum() / 2 for p in places}
+        follows = {p: float(after[p].argmax() == decisions[donor]) for p in places}
+        others = [place for place in places if place != top]
+        assert float(found.follows["attention"][row]) == follows[top]
+        assert float(found.moved["attention"][row]) == pytest.approx(float(moved[top]), abs=1e-9)
+        if not others:
+            assert found.follows["other"][row].isnan() and found.moved["other"][row].isnan()
+            continue
+        expected = np.mean([float(moved[p]) for p in others])
+        assert float(found.moved["other"][row]) == pytest.approx(expected, abs=1e-9)
+        expected = np.mean([follows[p] for p in others])
+        assert float(found.follows["other"][row]) == pytest.approx(expected)
+
+
+class Hooked:
+    """A model whose states are exchanged by hooks on its encoder, and whose attention is held by one.
+
+    Args:
+        encoder, attention: modules whose outputs are the states, and the scores of the attention.
+        run: (row) -> probabilities of one text.
+    """
+
+    def __init__(self, encoder, attention, run):
+        self.encoder, self.attention, self.run = encoder, attention, run
+        self.seen = {}
+
+    def __call__(self, row, place, donor, donor_place=None):
+        if place is None:
+            return self.run(row)
+        states, _ = self.of(donor)
+        new = states[0, donor_place]
+        _, held = self.of(row)
+
+        def exchange(module, args, output):
+            output = output.clone()
+            output[0, place] = new
+            return output
+
+        handles = [
+            self.encoder.register_forward_hook(exchange),
+            self.attention.register_forward_hook(lambda *_: held),
+        ]
+        probs = self.run(row)
+        for handle in handles:
+            handle.remove()
+        return probs
+
+    def of(self, row):
+        """States and scores of a text, as the modules give them last."""
+        seen = {}
+        handles = [
+            module.register_forward_hook(
+                lambda _, args, output, name=name: seen.update({name: output.clone()}) or None
+            )
+            for name, module in (("states", self.encoder), ("scores", self.attention))
+        ]
+        self.run(row)
+        for handle in handles:
+            handle.remove()
+        return seen["states"], seen["scores"]
+
+
+KINDS = [
+    ("none", "additive", 2),
+    ("mlp", "dot_product", 3),
+    ("cnn", "additive", 2),
+    ("bilstm", "additive", 4),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_classifier_reads_the_other_state_with_the_weights_it_has(kind):
+    encoder, attention, n_labels = kind
+    fields = {"encoder": encoder, "attention": attention, "num_labels": n_labels}
+    model = zoo.classifier(60, read_out=8, query=5, kernel_sizes=(3, 5), **fields)
+    texts = zoo.five_texts()
+    texts = [[2, *row[1:-1], 3] for row in texts]
+    adapter = wrap(model)
+    ids = (3, 1, 4, 15, 9)
+    batch = adapter.prepare(zoo.encoded(texts), ids)
+    (found,) = result_of(adapter, [batch], [Site()])
+    base, model = model.double().attention_classifier, model
+
+    @torch.no_grad()
+    def run(row):
+        return model(input_ids=torch.tensor([texts[row]])).logits.softmax(-1)[0]
+
+    hooked = Hooked(base.encoder, base.attention, run)
+    weights = adapter.observe(batch).read(Site())
+    tops = weights.argmax(-1).tolist()
+    rows = [
+        (i, range(1, len(text) - 1), top) for i, text, top in zip(ids, texts, tops, strict=True)
+    ]
+    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), rows)
+    assert {"gradient", "product", "leave_one_out", "input_gradient"} < found.follows.keys()
+    assert found.follows.keys() == found.moved.keys()
+
+
+@pytest.mark.parametrize("kind", [("bilstm", "additive"), ("cnn", "dot_product")], ids=str)
+def test_a_model_of_pairs_reads_the_other_state_beside_its_own_question(kind):
+    several = [*pairs.PAIRS, ([7, 10, 12, 5], [9, 9]), ([14, 8], [10])]
+    model = pairs.make(*kind)
+    with torch.no_grad():  # texts are predicted otherwise than others
+        model.classifier.output.bias -= model(**pairs.batch_of(several)).logits.mean(0)
+    adapter = wrap(model)
+    ids = tuple(range(10, 10 + len(several)))
+    batch = adapter.prepare(pairs.batch_of(several), ids)
+    (found,) = result_of(adapter, [batch], [Site()])
+
+    @torch.no_grad()
+    def run(row):
+        return model(**pairs.batch_of(several[row : row + 1])).logits.softmax(-1)[0]
+
+    base = model.attention_classifier
+    hooked = Hooked(base.encoder, base.attention, run)
+    tops = adapter.observe(batch).read(Site()).argmax(-1).tolist()
+    rows = [
+        (i, range(1, len(first) + 1), top)
+        for i, (first, _), top in zip(ids, several, tops, strict=True)
+    ]
+    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), rows)
+
+
+def test_a_hierarchical_model_reads_another_sentence():
+    sep, texts = 4, [[[5, 6, 7, 7], [8], [9, 5, 10]], [[5, 6]], [[7, 9, 8], [6, 6]], [[11], [10]]]
+    fields = {"encoder": "bigru", "hierarchical": True, "sep_token_id": sep}
+    model = zoo.classifier(read_out=9, query=5, num_labels=3, **fields)
+    rows = [[2, *(i for sentence in text for i in [*sentence, sep]), 3] for text in texts]
+    adapter, ids = wrap(model), (2, 7, 1, 8)
+    batch = adapter.prepare(zoo.encoded(rows, special=(2, 3, sep)), ids)
+    (found,) = result_of(adapter, [batch], [Site(1)])
+    reader = model.double().attention_classifier.sentences
+
+    @torch.no_grad()
+    def run(row):
+        return model(input_ids=torch.tensor([rows[row]])).logits.softmax(-1)[0]
+
+    hooked = Hooked(reader.encoder, reader.attention, run)
+    tops = adapter.observe(batch).read(Site(1)).argmax(-1).tolist()
+    of_rows = [(i, range(len(t)), top) for i, t, top in zip(ids, texts, tops, strict=True)]
+    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), of_rows)
+
+
+# --- heads of Transformers -----------------------------------------------------------------------
+
+IDS = (3, 1, 4, 15, 9, 8)
+WIDTH = 8
+
+
+def make_bert(implementation="eager", n_labels=3):
+    model = zoo.bert(
+        layers=3, heads=4, width=32, num_labels=n_labels, attn_implementation=implementation
+    ).double()
+    with torch.no_grad():  # texts are predicted otherwise than others
+        model.classifier.weight *= 8
+        logits = [model(input_ids=torch.tensor([text])).logits[0] for text in bert_texts()]
+        model.classifier.bias -= torch.stack(logits).mean(0)
+    return model
+
+
+def bert_texts():
+    return [*zoo.five_texts(), [1, 40, 41, 17, 2]]
+
+
+def in_words(inputs):
+    """The same texts, the second and third token of each one word."""
+    words = torch.arange(inputs["input_ids"].shape[1]).expand_as(inputs["input_ids"]).clone()
+    words[:, 3:] -= 1
+    return {**inputs, "word_ids": words.masked_fill(inputs["special_tokens_mask"].bool(), -1)}
+
+
+class ByHand:
+    """A BERT whose attention is written out, so that values can be replaced and weights held."""
+
+    def __init__(self, model, monkeypatch):
+        self.model, self.weights, self.values, self.edit = model, {}, {}, None
+        self.layers = [layer.attention.self for layer in model.bert.encoder.layer]
+        self.plain = modeling_bert.eager_attention_forward
+        monkeypatch.setattr(modeling_bert, "eager_attention_forward", self.attend)
+
+    def attend(self, module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
+        if module not in self.layers:
+            return self.plain(module, query, key, value, mask, scaling, dropout, **kwargs)
+        layer = self.layers.index(module)
+        scores = query @ key.transpose(2, 3) * query.shape[-1] ** -0.5
+        weights = scores.softmax(-1)
+        if self.edit is None:
+            self.weights[layer], self.values[layer] = weights, value
+            return (weights @ value).transpose(1, 2), weights
+        heads, rows, places, new = self.edit.get(layer, ((), slice(None), (), None))
+        if layer in self.edit:
+            weights = self.held[layer]
+        output = weights @ value
+        for number, head in enumerate(heads):
+            changed = value[:, head].clone()
+            changed[:, places] = new[number]
+            output[:, head, rows] = (weights[:, head] @ changed)[:, rows]
+        return output.transpose(1, 2), weights
+
+    @torch.no_grad()
+    def run(self, text, edit=None):
+        self.edit = edit
+        probs = self.model(input_ids=torch.tensor([text])).logits.softmax(-1)[0]
+        if edit is None:
+            self.held = dict(self.weights)
+        return probs
+
+
+SITES = [Site(0, 1), Site(1, 2, 0), Site(2, 3), Site(1, ALL), Site(SET, 0), EVERYWHERE]
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["tokens", "words"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_heads_read_the_other_values_with_the_weights_they_have(implementation, words, monkeypatch):
+    texts = bert_texts()
+    adapter = wrap(make_bert(implementation))
+    adapter.head_sets = parse_head_sets(adapter, ["0.3+2.0+2.1"])
+    inputs = zoo.encoded(texts, special=(1, 2))
+    batch = adapter.prepare(in_words(inputs) if words else inputs, IDS)
+    results = result_of(adapter, [batch], SITES)
+    observation = adapter.observe(batch)
+    hand = ByHand(make_bert(), monkeypatch)
+    for site, found in zip(SITES, results, strict=True):
+        check_site(observation, site, found, hand, texts, words)
+
+
+def check_site(observation, site, found, hand, texts, words):
+    """That interchange at a site is what passes of the attention that is written out say."""
+    members = observation.model.members(site)
+    rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
+
+    def pieces(row, place):
+        return [2, 3] if words and place == 2 and len(texts[row]) > 4 else [place]
+
+    tops, places = [], []
+    for row, text in enumerate(texts):
+        of_text = [p for p in range(1, len(text) - 1) if p != 3 or pieces(row, 2) == [2]]
+        maps = [observation.attention[n][row, heads, 0] for n, heads in members.items()]
+        mean = torch.cat(maps).mean(0)  # from [CLS]
+        tops.append(max(of_text, key=lambda p, m=mean, r=row: float(m[pieces(r, p)].sum())))
+        places.append(of_text)
+
+    def run(row, place, donor):
+        if place is None:
+            return hand.run(texts[row])
+        hand.run(texts[donor])
+        given, at = dict(hand.values), pieces(donor, tops[donor])
+        hand.run(texts[row])
+        edit = {}
+        for layer, heads in members.items():
+            new = [given[layer][0, head, at].mean(0) for head in heads]
+            edit[layer] = heads, rows, pieces(row, place), new
+        return hand.run(texts[row], edit)
+
+    check(found, run, [*zip(IDS, places, tops, strict=True)])
+    assert found.moved["attention"].max() > 0.01
+
+
+def test_a_model_that_cannot_be_vectorised_gives_the_same():
+    adapter = wrap(make_bert())
+    batch = adapter.prepare(zoo.encoded(bert_texts(), special=(1, 2)), IDS)
+    sites = [Site(0, 1), Site(1, ALL), EVERYWHERE]
+    expected = result_of(adapter, [batch], sites)
+    adapter.__dict__["vectorises"] = False
+    for found, whole in zip(result_of(adapter, [batch], sites), expected, strict=True):
+        for key, values in whole.moved.items():
+            torch.testing.assert_close(found.moved[key], values, atol=1e-10, rtol=0, equal_nan=True)
+
+
+# --- models whose truth is known -----------------------------------------------------------------
+
+N_WORDS, LENGTHS, GAIN = 40, (8, 14), 6.0
+
+
+def constructed(scores, values, gain=GAIN):
+    """An attention classifier whose words have these scores, and say these logits.
+
+    Args:
+        scores: [words].
+        values: [words, classes].
+    """
+    n_words, n_classes = values.shape
+    model = zoo.classifier(
+        n_words + 5,
+        encoder="none",
+        attention="dot_product",
+        embedding_size=1 + n_classes,
+        num_labels=n_classes,
+    )
+    table = torch.zeros(n_words + 5, 1 + n_classes)
+    table[5:] = torch.cat([scores[:, None], values], 1)
+    base = model.attention_classifier
+    with torch.no_grad():
+        base.embeddings.weight.copy_(table)
+        base.attention.query.weight.zero_()
+        base.attention.query.weight[0, 0] = (1 + n_classes) ** 0.5
+        read_out = torch.cat([torch.zeros(n_classes, 1), gain * torch.eye(n_classes)], 1)
+        difference = read_out[1:] - read_out[:1]
+        model.classifier.weight.copy_(read_out if n_classes > 2 else difference)
+        model.classifier.bias.zero_()
+    return model
+
+
+def drawn(kind, n_classes=2, n_texts=200, times=1.0):
+    """Interchange of texts of a kind.
+
+    Of the words a third are fillers, a third have the score that makes .85 of the attention of a text, and a
+    third are keys. In every text one is lit and one is a key.
+    """
+    draws, role = np.random.default_rng(5), torch.arange(N_WORDS) * 3 // N_WORDS
+    says = torch.nn.functional.one_hot(torch.arange(N_WORDS) % n_classes, n_classes).double()
+    noise = 0.03 * torch.from_numpy(draws.normal(size=says.shape))
+    sharp = (role == 1) * np.log(0.85 / 0.15 * (sum(LENGTHS) / 2 - 1))
+    scores, speakers, gain = {
+        "pointer": (sharp, role == 1, GAIN / 0.85),
+        "retrieval": (sharp, role >= 0, GAIN / 0.85),
+        "decoy": (sharp, role == 2, GAIN / 0.015),
+        "even": (0 * sharp, role >= 0, GAIN),
+        "uniform": (0 * sharp, role == 2, GAIN * 10),
+    }[kind]
+    values = torch.where(speakers[:, None], says, noise)
+    if kind == "decoy":
+        values[role == 1] = 0.1 * noise[role == 1]
+    words = [torch.nonzero(role == k)[:, 0].numpy() for k in range(3)]
+    rows = []
+    for _ in range(n_texts):
+        fillers = draws.choice(words[0], draws.integers(*LENGTHS) - 2)
+        text = [*fillers, draws.choice(words[1]), draws.choice(words[2])]
+        rows.append([2, *(5 + draws.permutation(text)).tolist(), 3])
+    adapter = wrap(constructed(scores, values, gain * times))
+    batch = adapter.prepare(zoo.encoded(rows), tuple(range(n_texts)))
+    (found,) = result_of(adapter, [batch], [Site()])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_classes"), [("pointer", 2), ("pointer", 4), ("retrieval", 2), ("retrieval", 5)]
+)
+def test_the_decision_of_a_pointer_follows_the_state_it_points_at(kind, n_classes):
+    found = drawn(kind, n_classes)
+    assert found.follows["attention"].mean() == 1 and found.follows["other"].mean() == 0
+    assert found.moved["attention"].mean() > 0.9 and found.moved["other"].mean() < 0.1
+
+
+@pytest.mark.parametrize("kind", ["decoy", "uniform"])
+def test_attention_beside_what_decides_moves_no_decision(kind):
+    found = drawn(kind)
+    assert found.follows["attention"].mean() <= 0.15
+    assert found.follows["gradient"].mean() > 0.5  # it names the key
+
+
+def test_where_all_words_speak_alike_attention_is_as_any_other_place():
+    found = drawn("even")
+    difference = found.follows["attention"] - found.follows["other"]
+    assert difference.mean().abs() <= 0.05
+
+
+@pytest.mark.parametrize("kind", ["pointer", "retrieval", "decoy", "even"])
+@pytest.mark.parametrize("times", [0.1, 10])
+def test_the_size_of_the_logits_changes_no_decision(kind, times):
+    found, expected = drawn(kind, times=times), drawn(kind)
+    for key in ("attention", "other"):
+        assert torch.equal(found.follows[key], expected.follows[key])
+
+
+# --- audits --------------------------------------------------------------------------------------
+
+
+def reviews(n=40):
+    words = [a + b for a in "bdfgk" for b in ("am", "em", "im", "om")]
+    draws = np.random.default_rng(2)
+    texts = [" ".join(draws.choice(words, draws.integers(1, 9))) for _ in range(n)]
+    return [{"text": text, "label": k % 2} for k, text in enumerate(texts)], words
+
+
+def test_an_audit_keeps_the_states_of_other_texts_once():
+    rows, words = reviews()
+    tokenizer = build_tokenizer([" ".join(words)] * 9)
+    model = zoo.bert(tokenizer, layers=2, spread=0.8).double()
+    with torch.no_grad():
+        model.classifier.weight *= 8
+        ids = [tokenizer(row["text"], return_tensors="pt")["input_ids"] for row in rows]
+        logits = torch.stack([model(input_ids=text).logits[0] for text in ids])
+        model.classifier.bias -= logits.mean(0)
+    run = {"tests": [Interchange(n_others=3)], "tokenizer": tokenizer}
+    whole = audit_by_name(model, rows, **run).to_pandas()
+    found = whole[whole.test == "interchange"]
+    places = {(layer, head) for layer in range(2) for head in (0, 1, ALL)} | {(ALL, ALL)}
+    assert set(zip(found.layer, found["head"], strict=True)) == places
+    names = {name.partition("@")[2] for name in found.statistic}
+    assert {"attention", "other", "leave_one_out", "rollout"} < names
+    assert set(found[found.statistic == "follows@attention"].value.dropna()) == {0, 1}
+    # what is drawn, and from which texts, is the same for some of the texts in other batches
+    part = audit_by_name(model, rows, test_limit=13, batch_size=2, **run).to_pandas()
+    key = ["test", "statistic", "layer", "head", "example_id"]
+    both = part[part.test == "interchange"].merge(found, on=key, validate="1:1")
+    assert len(both) == (part.test == "interchange").sum() > 0
+    np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-9)
+
+
+def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
+    rows, words = reviews(9)
+    tokenizer = build_tokenizer([" ".join(words)] * 9)
+    model = zoo.classifier(tokenizer)
+    with torch.no_grad():
+        model.classifier.bias.fill_(99)
+    with caplog.at_level(logging.WARNING, logger="hf_attnprobe"):
+        report = audit(model, rows, ["interchange"], tokenizer=tokenizer, progress=False)
+    found = report.to_pandas().query("test == 'interchange'")
+    assert found.value.isna().all() and len(found)
+    (said,) = [r.getMessage() for r in caplog.records if "interchange" in r.getMessage()]
+    assert "all 9 texts of its sample are predicted alike" in said
+
+
+def test_it_needs_a_decision_for_one_of_the_same_classes():
+    for kind in ("labels", "tags", "span", "number"):
+        model = wrap(zoo.bert(**zoo.HEADS[kind]))
+        assert "one of the same classes" in model.lacks(ExchangeableStates)
+    assert not wrap(zoo.bert()).lacks(ExchangeableStates)
+
+
+def test_without_other_texts_there_are_no_numbers():
+    _, observation = zoo.seen(zoo.classifier(), [[2, 5, 6, 3], [2, 7, 3, 0]])
+    found = interchange(observation, Site())
+    assert found.follows == found.moved == {}
