@@ -24,7 +24,7 @@ from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import read_rows, rows_of_parts
 
 
-TESTS = ("correlation", "permutation", "adversarial", "interchange")
+TESTS = ("correlation", "permutation", "adversarial")
 KEY = ["test", "statistic", "example_id", "layer", "head"]
 KINDS = [(e, a, 2) for e in ("bilstm", "cnn", "mlp") for a in ("additive", "dot_product")] + [
     ("bilstm", "additive", 4)
