@@ -83,8 +83,6 @@ class Batch:
             in texts without a rationale; or None.
         segments: int [batch, keys], 0 in the text, 1 in the second text, -1 elsewhere;
             None where texts are single.
-        tags: by tag of the data, bool [batch, keys], the units in words so tagged; or
-            None.
         own: all that the tokenizer gives for a model; empty where it is not known.
         scores: float64 [batch, keys], scores of the units that somebody gave, which are then
             a ranking among others; or None.
@@ -97,7 +95,6 @@ class Batch:
     labels: Tensor | None = None
     rationale: Tensor | None = None
     segments: Tensor | None = None
-    tags: Mapping[str, Tensor] | None = None
     own: Mapping[str, Tensor] = field(default_factory=dict)
     scores: Tensor | None = None
 

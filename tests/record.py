@@ -36,7 +36,6 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.data.labels import tag_words
 from hf_attnprobe.demonstration import DemoOptions, demo
 from hf_attnprobe.faithfulness.options import Adversarial, InputErasure, Permutation
 from hf_attnprobe.faithfulness.registry import tests
@@ -73,14 +72,9 @@ def record_demo(folder: Path) -> None:
     demo(folder / "demo", options=options, progress=False)
 
 
-def by_length(words: list[str]) -> list[str]:
-    """Tags for the test that needs some."""
-    return ["LONG" if len(word) > 4 else "SHORT" for word in words]
-
-
 def record_bert(folder: Path) -> None:
     """Every test at every head of a BERT with random weights, with human rationales."""
-    data = tag_words(rationale_dataset(60, seed=0)["test"], by_length)
+    data = rationale_dataset(60, seed=0)["test"]
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
     torch.manual_seed(0)

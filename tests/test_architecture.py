@@ -11,12 +11,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from hf_attnprobe.calibration.run import calibrate
+from hf_attnprobe.partitions import planning, work
 
 import hf_attnprobe
 from hf_attnprobe import audit, cli, judge, run_partition
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.calibration.run import calibrate
 from hf_attnprobe.calibration.spike_in import spike_in
 from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.checkpoint_comparison import survival
@@ -31,7 +32,6 @@ from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.hub import publish as publishing
 from hf_attnprobe.hub.options import PublishingOptions
 from hf_attnprobe.options import names_of
-from hf_attnprobe.partitions import planning, work
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
 from hf_attnprobe.studies.plan import StudyOptions

@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pytest
+from hf_attnprobe.partitions.report import job_report, rows_of_job
 
 from hf_attnprobe import (
     AttnProbeError,
@@ -14,7 +15,6 @@ from hf_attnprobe import (
     run_partition,
 )
 from hf_attnprobe.auditing.result import to_json
-from hf_attnprobe.partitions.report import job_report, rows_of_job
 from hf_attnprobe.statistics.rows import KEY
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hf_attnprobe.calibration.constructs import Graft, Knobs, Role, draw, with_graft
 
 import speakers
 import zoo
@@ -19,7 +20,6 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.given import GivenScores, read_scores, with_scores
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.report import read_audit
-from hf_attnprobe.calibration.constructs import Graft, Knobs, Role, draw, with_graft
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 

@@ -14,6 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hf_attnprobe.partitions import plan as texts_module
+from hf_attnprobe.partitions import store as leases_module
+from hf_attnprobe.partitions import work as run_module
+from hf_attnprobe.partitions import work as workers_module
+from hf_attnprobe.partitions.plan import partition_of, read_part, read_plan, records
+from hf_attnprobe.partitions.store import Leases, Store
+from hf_attnprobe.partitions.work import DEATHS, TOGETHER, Trial, Trust, lives_through, load_auditor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,13 +36,6 @@ from hf_attnprobe import (
     work,
 )
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.partitions import plan as texts_module
-from hf_attnprobe.partitions import store as leases_module
-from hf_attnprobe.partitions import work as run_module
-from hf_attnprobe.partitions import work as workers_module
-from hf_attnprobe.partitions.plan import partition_of, read_part, read_plan, records
-from hf_attnprobe.partitions.store import Leases, Store
-from hf_attnprobe.partitions.work import DEATHS, TOGETHER, Trial, Trust, lives_through, load_auditor
 from hf_attnprobe.storage.rows import read_part as read_table
 from hf_attnprobe.storage.rows import rows_of_parts
 

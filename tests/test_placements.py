@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-
-from hf_attnprobe import AttnProbeError, plan_audit, run_partition
-from hf_attnprobe.data.synthetic import rationale_dataset
 from hf_attnprobe.partitions.engines import AuditStep, PartitionAuditor, run_on_ray, tasks_of
 from hf_attnprobe.partitions.plan import read_plan
 from hf_attnprobe.partitions.store import Store
+
+from hf_attnprobe import AttnProbeError, plan_audit, run_partition
+from hf_attnprobe.data.synthetic import rationale_dataset
 
 
 def needs(package: str):

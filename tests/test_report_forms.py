@@ -8,8 +8,8 @@ import pytest
 
 from hf_attnprobe import AttnProbeError, Report, audit
 from hf_attnprobe.auditing.result import to_json
-from hf_attnprobe.statistics.summary import ALL_TEXTS
 from hf_attnprobe.reports.text import WIDTH
+from hf_attnprobe.statistics.summary import ALL_TEXTS
 from hf_attnprobe.statistics.verdicts import RULES
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from hf_attnprobe.studies.file import read_study, ready_studies
 from safetensors.torch import load_file
 
 import zoo
@@ -31,7 +32,6 @@ from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import results
-from hf_attnprobe.studies.file import read_study, ready_studies
 from hf_attnprobe.studies.plan import FolderOf, Job, StudyOptions, load_as, name_of
 from hf_attnprobe.studies.report import (
     OVER_TEXTS,

@@ -104,9 +104,7 @@ def test_a_version_is_audited_as_that_model_is(survived, checkpoint, reviews_fol
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     change_weights(model, "int8")
-    by_hand = audit(
-        model, reviews_folder, TESTS, options=AuditOptions(prune=False), **given
-    )
+    by_hand = audit(model, reviews_folder, TESTS, options=AuditOptions(prune=False), **given)
     for report in (by_option, comparison.reports[1]):
         assert report.statistics == by_hand.statistics
     assert by_option.provenance["origin"]["weights"] == "int8"

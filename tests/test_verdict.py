@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
+from hf_attnprobe.auditing.control import control_of, sharpen_like
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from hf_attnprobe import (
     read_audit,
     wrap,
 )
-from hf_attnprobe.auditing.control import control_of, sharpen_like
 from hf_attnprobe.auditing.prepare import reference_batch
 from hf_attnprobe.auditing.verdict import conclusion, conclusion_sentence, findings
 from hf_attnprobe.demonstration import DemoOptions

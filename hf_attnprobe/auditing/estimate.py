@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import MaskedReplay
 from hf_attnprobe.auditing.clock import Clock, Step, steps_of
-from hf_attnprobe.auditing.distance import FEWEST_HELD_OUT
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.rounds import work_of
@@ -281,7 +280,7 @@ def _report(
     """Seconds of the report, bytes of rows and report, and texts of which rows are there.
 
     The report is made of the rows so far. Of more rows the statistics take longer in
-    proportion; heads taken away together, and the distance of erased texts, take forward passes.
+    proportion; heads taken away together take forward passes.
     """
     clock, held = sweep.clock, rows_of(sweep)
     known = set(held.ids.tolist())
@@ -320,8 +319,7 @@ def _n_passes(sweep: Sweep, rows: Rows, options: AuditOptions) -> int:
     adapter, n_texts = sweep.adapter, len(sweep.texts)
     is_pruned = options.prune and len(rows.of_heads("zero_tvd")) > 0
     is_pruned = is_pruned and adapter.lacks(MaskedReplay) is None and len(adapter.sites()) > 1
-    is_erased = "input_erasure" in sweep.options and n_texts >= 4 * FEWEST_HELD_OUT
-    return ((PRUNE_POINTS + 1) * is_pruned + is_erased) * n_texts
+    return (PRUNE_POINTS + 1) * is_pruned * n_texts
 
 
 def _size(folder: Path) -> int:

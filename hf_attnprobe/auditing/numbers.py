@@ -66,35 +66,7 @@ def of_test(test: str, statistics: Sequence[Statistic]) -> list[Block]:
         return [erasure_sentences(statistics)]
     if test == "input_erasure":
         return [CAUTION]
-    if test == "attention_by_tag":
-        return [tag_table(statistics)]
     return [PLAUSIBILITY] if test == "plausibility" else []
-
-
-def tag_table(statistics: Sequence[Statistic]) -> Table:
-    """Attention by the tags of words (Mohankumar et al. 2020, Section 5.4)."""
-    known = named(statistics)
-    tags = [n.partition("@")[2] for n in known if n.startswith("attention_share@")]
-    table: list[list[Cell]] = []
-    for tag in sorted(tags, key=lambda t: -known[f"attention_share@{t}"].mean):
-        share, tokens = known[f"attention_share@{tag}"], known[f"token_share@{tag}"]
-        above = known[f"attention_above_share@{tag}"]
-        ratio = share.mean / tokens.mean if tokens.mean else None
-        table.append(
-            [
-                tag,
-                _percent(share.mean),
-                _percent(tokens.mean),
-                Number(above.mean, above.ci95),
-                None if ratio is None else Number(ratio, digits=2),
-            ]
-        )
-    head = ["tag", "share of attention", "share of tokens", "difference", "ratio"]
-    caption = (
-        "Mean shares over texts. Even attention would give every tag its share of the "
-        "tokens: a difference of 0, a ratio of 1."
-    )
-    return Table(head, table, caption)
 
 
 def _percent(share: float) -> Figures:

@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, AttentionModelBase, Site
 from hf_attnprobe.auditing.clock import Clock
-from hf_attnprobe.auditing.distance import distance_of_erased
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.limits import notes_on_limits
 from hf_attnprobe.auditing.options import AuditOptions
@@ -48,7 +47,6 @@ from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.storage.folders import (
     claim,
@@ -184,7 +182,7 @@ def report_of(
         prune=prune_heads(sweep, rows) if options.prune else None,
         notes=(
             *stopping_notes(facts, found["statistics"]),
-            *_notes(sweep, rows, provenance, options.predicts),
+            *_notes(sweep, provenance, options.predicts),
             *learned_notes(subject.name, provenance),
             *notes_on_size(len(rows)),
             *_limits(job, len(sweep.texts)),
@@ -201,19 +199,12 @@ def _limits(job: PreparedAudit, n: int) -> list[str]:
     return notes_on_limits(folder, job.subject.name, weights, n=n, seed=job.options.seed)
 
 
-def _notes(
-    sweep: Sweep, rows: Rows, provenance: Mapping[str, Any], predicts: str
-) -> tuple[str, ...]:
+def _notes(sweep: Sweep, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
     unknown = unknown_note(provenance["unknown_tokens"])
-    notes = [unknown, _single_logit_note(sweep.adapter, predicts)]
+    notes: list[str | None] = [unknown, _single_logit_note(sweep.adapter, predicts)]
     if isinstance(sweep.adapter, TransformerAdapter):
         notes += sweep.adapter.stack_notes()
-    site = site_of_model(rows)
-    in_haste = "seconds" in provenance.get(MARK, {}).get("limits", {})
-    if site is not None and not in_haste and "input_erasure" in sweep.options:
-        distance = distance_of_erased(sweep, Site(*site))
-        notes.append(None if distance is None else distance.sentence())
     return tuple(note for note in notes if note is not None)
 
 

@@ -116,7 +116,7 @@ def planted(text: Text, token: int, seed: int) -> Text:
     }
     if "word_ids" in inputs:
         new["word_ids"][place + 1 :] = [w + (w >= 0) for w in new["word_ids"][place + 1 :]]
-    return replace(text, inputs=new, rationale=None, tags=None, tag_names=())
+    return replace(text, inputs=new, rationale=None)
 
 
 # --- The twin ------------------------------------------------------------------------------------

@@ -343,7 +343,7 @@ def add_retrain(parser: CommandParser) -> None:
         help="folder or Hub id of the base model, an attention classifier",
     )
     add_options(parser, Data, leave_out=TESTING)
-    add_tests(parser, RETRAININGS, "all but rationale", lambda: RETRAININGS)
+    add_tests(parser, RETRAININGS, "all of them", lambda: RETRAININGS)
     parser.add_argument(
         "--output-dir",
         required=True,

@@ -39,7 +39,6 @@ from hf_attnprobe.data.labels import (
     read_labels,
     read_rationales,
     read_word_labels,
-    read_word_tags,
     right_choices,
     word_label_column,
 )
@@ -83,7 +82,6 @@ FURTHER = (
     "answer_start",
     "answer_end",
     "choices",
-    "word_tags",
     "passages",
     "question",
     "prompt",
@@ -147,9 +145,6 @@ def load_examples(
           from `evidence_pair`;
         - `word_labels` (list of ClassLabel or int64): where words come with a label
           each, such as `tokens` with `ner_tags`; -1 for none;
-        - `word_tags` (list of string): a tag, such as its part of speech, for each word
-          that white space separates in the text, from a column `word_tags`, `pos_tags`
-          or `pos` that holds lists of strings or of named classes;
         - `answer_start`, `answer_end`: where the answer is in the second text, in
           characters, the end exclusive, -1 for none, from columns of these names or
           SQuAD's `answers`;
@@ -267,7 +262,6 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
         "word_labels": word_labels,
         **of_seconds,
         "choices": choices,
-        "word_tags": read_word_tags(source),
     }
     is_training = opened.name in ("train", "validation")
     keeps_all = recipe.keep_labels is None
@@ -498,7 +492,6 @@ def _to_dataset(
         "rationale": List(Value("int64")),
         "rationale_pair": List(Value("int64")),
         "word_labels": List(numbers(word_names)),
-        "word_tags": List(Value("string")),
         "answer_start": Value("int64"),
         "answer_end": Value("int64"),
         "choices": List(Value("string")),

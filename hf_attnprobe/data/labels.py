@@ -8,9 +8,8 @@ for none known.
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.data.columns import column_of
@@ -538,74 +537,3 @@ def _of_masks(rows: list[list[int]], n_words: list[int]) -> list[list[int]]:
     if not may_be_masks or are_positions:
         return rows
     return [[k for k, marked in enumerate(row) if marked] for row in rows]
-
-
-TAG_COLUMNS = ("word_tags", "pos_tags", "pos")
-NLTK, SPACY = "nltk", "spacy"
-Tagger = Callable[[Sequence[str]], Sequence[str]]
-"""The words of a text -> one tag per word."""
-
-
-def read_word_tags(source: "datasets.Dataset") -> list[list[str]] | None:
-    """Tags of the words of every row; None if there is no such column.
-
-    Lists of strings, or of numbers of named classes, in one of :data:`TAG_COLUMNS`.
-    """
-    for name in TAG_COLUMNS:
-        items = getattr(source.features.get(name), "feature", None)
-        names = getattr(items, "names", None)
-        if names is None and str(getattr(items, "dtype", "")) != "string":
-            continue
-        rows = column_of(source, name)
-        if names is None:
-            return [[tag or "" for tag in row or []] for row in rows]
-        return [[names[tag] for tag in row or []] for row in rows]
-    return None
-
-
-def tag_words(examples: "datasets.Dataset", tagger: Tagger | str = NLTK) -> "datasets.Dataset":
-    """Adds a column ``word_tags`` with a tag for each word between white space.
-
-    Args:
-        examples: rows with a column ``text``.
-        tagger: "nltk" (universal tags of its perceptron tagger, as in Mohankumar et al.
-            2020), "spacy" (universal tags of ``en_core_web_sm``), or a function from the
-            words of a text to their tags. Nothing is downloaded.
-
-    Raises:
-        AttnProbeError: the tagger or its model is not installed.
-    """
-    tag = _taggers()[tagger]() if isinstance(tagger, str) else tagger
-    tags = [list(tag(text.split())) for text in column_of(examples, "text")]
-    return examples.add_column("word_tags", tags)
-
-
-def _taggers() -> dict[str, Callable[[], Tagger]]:
-    return {NLTK: _nltk, SPACY: _spacy}
-
-
-def _nltk() -> Tagger:
-    try:
-        nltk: Any = import_module("nltk")
-        nltk.pos_tag(["word"], tagset="universal")
-    except (ImportError, LookupError) as error:
-        raise _missing("nltk with averaged_perceptron_tagger_eng and universal_tagset") from error
-    return lambda words: [tag for _, tag in nltk.pos_tag(words, tagset="universal")]
-
-
-def _spacy() -> Tagger:
-    try:
-        pipeline: Any = import_module("spacy").load("en_core_web_sm")
-        document: Any = import_module("spacy.tokens").Doc
-    except (ImportError, OSError) as error:
-        raise _missing("spacy with en_core_web_sm") from error
-    return lambda words: [
-        token.pos_ for token in pipeline(document(pipeline.vocab, words=list(words)))
-    ]
-
-
-def _missing(what: str) -> AttnProbeError:
-    return AttnProbeError(
-        f"expected {what} to tag words, it is not installed; install it, or give the "
-        "data a column 'word_tags' with one tag per word"
-    )

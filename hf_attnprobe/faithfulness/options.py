@@ -310,7 +310,6 @@ OPTIONS: dict[str, type[Options]] = {
     "fragility": Fragility,
     "single_token": SingleToken,
     "attribution_agreement": AttributionAgreement,
-    "attention_by_tag": NoOptions,
     "shapley": Shapley,
     "sources": Sources,
     "knockout": Knockout,

@@ -119,9 +119,6 @@ def collate(
             chosen = batch.inputs["chosen"].flatten()
             held = held[torch.arange(len(held), device=held.device), chosen]
         batch = _holding(held, batch)
-    if texts[0].tags is not None:
-        tags = padded("tags", [text.tags or () for text in texts])
-        batch = replace(batch, tags=_tagged_units(tags, texts[0].tag_names, batch))
     if texts[0].scores is not None:
         scores = padded("scores", [text.scores or () for text in texts]).to(batch.mask.device)
         batch = replace(batch, scores=_at_keys(scores, batch))
@@ -167,13 +164,6 @@ def _at_keys(scores: Tensor, batch: Batch) -> Tensor:
         return scores
     at_keys = scores.new_zeros(batch.mask.shape)
     return at_keys.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
-
-
-def _tagged_units(tags: Tensor, names: Sequence[str], batch: Batch) -> dict[str, Tensor] | None:
-    """Marks the units of each tag, bool [batch, keys]; None if units are sentences."""
-    tags = tags.to(batch.mask.device)
-    found = {name: _of_units(tags == k, batch) for k, name in enumerate(names)}
-    return {name: units for name, units in found.items() if units is not None} or None
 
 
 def parse_bytes(size: str | int) -> int:

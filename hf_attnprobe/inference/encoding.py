@@ -26,10 +26,9 @@ logger = logging.getLogger(__name__)
 
 SEGMENTS = ("text", "text_pair")
 RATIONALES = {"rationale", "rationale_pair"}
-PLACED = {*RATIONALES, "word_tags"}
+"""Columns that are about words, whose tokens have to be found."""
 KNOWN = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
 """What texts can be padded and shortened with."""
-"""Columns that are about words, whose tokens have to be found."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,6 @@ class Text:
             text, 1 in the second text, -1 for special tokens. ``held`` is 1 at tokens
             of a segment that is neither explained nor erased.
         rationale: which tokens belong to the human rationale; None if unknown.
-        tags: the tag of each token's word, as a number in ``tag_names``, -1 for none;
-            None if unknown.
-        tag_names: all tags of the split, sorted.
         scores: that somebody gave the units, at the first token of each; None if nobody did.
     """
 
@@ -54,8 +50,6 @@ class Text:
     label: Label
     inputs: Mapping[str, list[Any]]
     rationale: Sequence[bool] | None = None
-    tags: Sequence[int] | None = None
-    tag_names: tuple[str, ...] = ()
     scores: Sequence[float] | None = None
 
     @property
@@ -156,7 +150,8 @@ def tokenize(
         max_length=longest,
         return_offsets_mapping=tokenizer.is_fast
         and (
-            bool(PLACED & set(examples.column_names)) or needs_offsets(model.prediction, examples)
+            bool(RATIONALES & set(examples.column_names))
+            or needs_offsets(model.prediction, examples)
         ),
     )
     inputs = dict(encoded)
@@ -182,11 +177,10 @@ def tokenize(
 
     labels = labels_of(model.prediction, examples, tokenizer, inputs, offsets)
     rationales = _token_rationales(examples, offsets, inputs.get("segment_ids"))
-    tags, tag_names = _token_tags(examples, offsets, inputs.get("segment_ids"))
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
         of_row = {name: values[row] for name, values in inputs.items()}
-        texts.append(Text(example_id, label, of_row, rationales[row], tags[row], tag_names))
+        texts.append(Text(example_id, label, of_row, rationales[row]))
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
         raise AttnProbeError(
@@ -366,44 +360,6 @@ def _marked(
             in_rationale[start:end] = [True] * (end - start)
         marked.append([any(in_rationale[start:end]) for start, end in tokens])
     return marked
-
-
-def _token_tags(
-    examples: "datasets.Dataset",
-    offsets: list[list[tuple[int, int]]] | None,
-    segments: list[list[int]] | None,
-) -> tuple[Sequence[list[int] | None], tuple[str, ...]]:
-    """For each text, the number of each token's tag; and the tags.
-
-    -1 for tokens of no word or of a second text, and of words whose tag is empty.
-
-    Raises:
-        AttnProbeError: more or fewer tags than words.
-    """
-    if offsets is None or "word_tags" not in examples.column_names:
-        return [None] * len(examples), ()
-    rows = column_of(examples, "word_tags")
-    names = tuple(sorted({tag for row in rows for tag in row if tag}))
-    numbers = {name: number for number, name in enumerate(names)} | {"": -1}
-    ids, strings = column_of(examples, "example_id"), column_of(examples, "text")
-    found: list[list[int]] = []
-    for example_id, text, tags, tokens in zip(ids, strings, rows, offsets, strict=True):
-        words = [word.span() for word in re.finditer(r"\S+", text)]
-        if len(words) != len(tags):
-            raise AttnProbeError(
-                f"text {example_id}: expected one tag for each of its {len(words)} "
-                f"words, got {len(tags)}; count words as white space separates them"
-            )
-        of_character = [-1] * len(text)
-        for (start, end), tag in zip(words, tags, strict=True):
-            of_character[start:end] = [numbers[tag]] * (end - start)
-        found.append([max(of_character[a:b], default=-1) for a, b in tokens])
-    if segments is not None:
-        found = [
-            [tag if s == 0 else -1 for tag, s in zip(row, of_row, strict=True)]
-            for row, of_row in zip(found, segments, strict=True)
-        ]
-    return found, names
 
 
 def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> list[tuple[int, int]]:

@@ -37,7 +37,6 @@ class RetrainingTest:
     reference: str = "base"
 
 
-BY_DEFAULT = [name for name in KINDS if name != "rationale"]
 _registered: dict[str, RetrainingTest] = {}
 Yields = TypeVar("Yields", bound=Callable[..., Iterator[Any]])
 
@@ -60,7 +59,7 @@ def register_retraining(**record: Any) -> Callable[[Yields], Yields]:
 @cache
 def retrainings() -> dict[str, RetrainingTest]:
     """All of them by name, in the order in which one can use another's models."""
-    for file in ("again", "adversary", "rationale"):
+    for file in ("again", "adversary"):
         importlib.import_module(f"hf_attnprobe.retraining.{file}")
     return {name: _registered[name] for name in KINDS}
 
@@ -75,9 +74,9 @@ def asked_retrainings(asked: Asked | None) -> dict[str, Options]:
 
     Args:
         asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; "default" and None
-            are all tests but those that run on request only.
+            are all tests.
 
     Raises:
         AttnProbeError: what :func:`~hf_attnprobe.options.options_by_test` refuses.
     """
-    return options_with_default(asked, KINDS, BY_DEFAULT)
+    return options_with_default(asked, KINDS, [*KINDS])

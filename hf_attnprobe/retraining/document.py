@@ -271,7 +271,6 @@ TABLES = {
     "seeds": "What does another seed change?",
     "adversary": "Can a model attend elsewhere? Trained adversaries.",
     "diagnostic_mlp": "Do the weights serve a model without context?",
-    "rationale": "A rationale selected by reward.",
 }
 """What the scores of a test are about."""
 PUBLISHED_F1 = {

@@ -75,32 +75,11 @@ class Adversary(Options):
         return self.folder_of(min(self.sorted_lambdas(), key=lambda value: abs(value - wanted)))
 
 
-@dataclass(frozen=True)
-class Rationale(Options):
-    """Options of the test ``rationale``."""
-
-    sparsity: float = option(
-        0.5,
-        "weight of the share of tokens left out in the reward of the token selector "
-        "(the paper: 0.5, without its penalties 0.2)",
-        at_least=0,
-    )
-    size: int = option(
-        64,
-        "states per direction of the token selector (the paper: 64, without its penalties 256)",
-        at_least=1,
-        at_most=100_000,
-    )
-    epochs: int = option(40, "epochs of the token selector", at_least=1, at_most=100_000)
-    learning_rate: float = option(1e-3, "learning rate of the token selector", at_least=0)
-
-
 KINDS: dict[str, type[Options]] = {
     "uniform": Options,
     "seeds": Seeds,
     "adversary": Adversary,
     "diagnostic_mlp": Options,
-    "rationale": Rationale,
 }
 """The tests, in the order of reports: the diagnostic MLP uses the adversary's models."""
 

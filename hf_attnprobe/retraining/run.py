@@ -88,7 +88,7 @@ def retrain(
             or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
             apart, the base's seed does it.
         tests: names from :data:`hf_attnprobe.retraining.options.KINDS`, or their options, also as
-            ``{"seeds": {"n_seeds": 3}}``; by default all but ``rationale``.
+            ``{"seeds": {"n_seeds": 3}}``; by default all of them.
         output_dir: a new or empty folder, or that of the same retraining.
         options: of all trainings. The models are trained with the base's
             seed and those that the test ``seeds`` lists.

@@ -391,7 +391,7 @@ def table_bytes(rows: list[dict[str, Any]], form: str) -> bytes:
 
 COLUMN_NAMES = """
 text sentence text_pair premise hypothesis tokens label labels example_id rationale evidence
-word_tags ner_tags answers choices image idx
+ner_tags answers choices image idx
 """
 COLUMNS = [*COLUMN_NAMES.split(), "", "weird name"]
 data_flags = st.sampled_from(
@@ -470,7 +470,6 @@ def column_of(draw: Callable, name: str, n_rows: int) -> list[Any]:
         "example_id": st.integers(-1, 3),
         "rationale": st.lists(st.integers(-1, 4), max_size=4),
         "evidence": st.lists(st.integers(0, 1), min_size=2, max_size=5),
-        "word_tags": st.lists(st.sampled_from(["N", "V"]), max_size=5),
         "ner_tags": st.lists(st.integers(0, 2), max_size=5),
     }
     plain = usual.get(name, ODD_VALUES)

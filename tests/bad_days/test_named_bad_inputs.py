@@ -13,6 +13,8 @@ import pyarrow.parquet
 import pytest
 import torch
 from bad_inputs import GOOD, STUDY, bomb, huge_grid, json_lines
+from hf_attnprobe.partitions.work import Trust
+from hf_attnprobe.studies.file import plain_yaml, read_study
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from hf_attnprobe import AttnProbeError, audit, build_tokenizer, read_audit
@@ -25,9 +27,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
 from hf_attnprobe.faithfulness.registry import tests as known_tests
-from hf_attnprobe.partitions.work import Trust
 from hf_attnprobe.retraining.options import Seeds
-from hf_attnprobe.studies.file import plain_yaml, read_study
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 

@@ -10,9 +10,9 @@ from functools import partial
 import psutil
 import pytest
 from children import Writes, in_child
+from hf_attnprobe.partitions.store import Leases, Store
 
 from hf_attnprobe.cli import main
-from hf_attnprobe.partitions.store import Leases, Store
 
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}

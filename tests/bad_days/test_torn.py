@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from children import Writes, in_child
+from hf_attnprobe.studies.file import read_study
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from hf_attnprobe import AttnProbeError, read_audit
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.cli import main
 from hf_attnprobe.storage.rows import append_rows, read_rows, to_rows
-from hf_attnprobe.studies.file import read_study
 from hf_attnprobe.studies.plan import StudyOptions
 
 

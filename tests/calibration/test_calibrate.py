@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.calibration.decoders import DECODERS
 from scipy.stats import binomtest, mannwhitneyu
 
 from hf_attnprobe import AttnProbeError, CalibrationOptions, calibrate
 from hf_attnprobe.calibration import report
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
-from hf_attnprobe.calibration.decoders import DECODERS
 from hf_attnprobe.plain_data import plain
 from hf_attnprobe.reports.document import written
 from hf_attnprobe.statistics import known_truth

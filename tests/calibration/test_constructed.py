@@ -5,9 +5,6 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-
-from hf_attnprobe import AttnProbeError, AuditOptions, audit
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.calibration.constructs import (
     CONSTRUCTS,
     HIDDEN,
@@ -18,6 +15,9 @@ from hf_attnprobe.calibration.constructs import (
     draw,
 )
 from hf_attnprobe.calibration.run import TESTS, batch_of, rows_of
+
+from hf_attnprobe import AttnProbeError, AuditOptions, audit
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.testing import check_adapter

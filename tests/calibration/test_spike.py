@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from hf_attnprobe.calibration.constructs import CONSTRUCTS, tokenizer
 from scipy.stats import norm
 
 import speakers
@@ -14,7 +15,6 @@ from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.calibration import spike as spikes
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, tokenizer
 from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.calibration.spike_in import spike_in
 from hf_attnprobe.cli.verbs import run
@@ -125,9 +125,7 @@ def test_reading_is_1_on_the_token_and_least_on_the_others():
 
 
 def test_a_planted_text_is_the_text_but_for_the_token():
-    job = prepare_audit(
-        *made("llama")[:3][::2], ["sources"], AuditOptions(), made("llama")[1]
-    )
+    job = prepare_audit(*made("llama")[:3][::2], ["sources"], AuditOptions(), made("llama")[1])
     for text in job.tokenized.texts:
         new = spikes.planted(text, 399, 5)
         ids = new.inputs["input_ids"]

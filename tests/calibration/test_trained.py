@@ -6,15 +6,15 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
+from hf_attnprobe.calibration.report import by_proof, by_ranking, from_json, to_json
+from hf_attnprobe.calibration.trained import SIGNAL, VOID, Proof
 from scipy.linalg import lstsq
 from scipy.stats import binomtest
 
 import speakers
 from hf_attnprobe import AttnProbeError, CalibrationOptions, calibrate
 from hf_attnprobe.calibration import trained
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, WHOLE
-from hf_attnprobe.calibration.report import by_proof, by_ranking, from_json, to_json
-from hf_attnprobe.calibration.trained import SIGNAL, VOID, Proof
 
 
 @pytest.fixture(scope="module")

@@ -196,8 +196,6 @@ def test_built_in_tests_in_their_order():
     ]
     for name, test in registry.tests().items():
         assert test.name == name == test.function.__name__
-        has_table_of_its_own = name == "attention_by_tag"  # its keys are the data's
-        assert test.head_titles or has_table_of_its_own, name
         titled = {*test.head_titles, *test.layer_titles, *test.estimates}
         assert {statistic.split("@")[0] for statistic in titled} <= set(test.readings)
 

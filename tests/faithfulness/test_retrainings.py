@@ -441,4 +441,4 @@ def test_every_statistic_has_a_reading(flat, adversaries):
         assert {len(values) for values in found.values()} == {40}
     by_default = ("uniform", "seeds", "adversary", "diagnostic_mlp")
     assert tuple(asked_retrainings(None)) == by_default
-    assert tuple(retrainings()) == (*by_default, "rationale")
+    assert tuple(retrainings()) == by_default

@@ -7,9 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kendalltau, spearmanr
-
-from hf_attnprobe.attention_model import KNOCKOUTS, Site
 from hf_attnprobe.calibration.constructs import Role
 from hf_attnprobe.calibration.decoders import (
     DECODERS,
@@ -20,6 +17,9 @@ from hf_attnprobe.calibration.decoders import (
     batch_of_passages,
     draw_decoder,
 )
+from scipy.stats import kendalltau, spearmanr
+
+from hf_attnprobe.attention_model import KNOCKOUTS, Site
 from hf_attnprobe.faithfulness.knockout import knocked_out, knockout, mediated_shares
 from hf_attnprobe.faithfulness.options import Knockout, Sources
 from hf_attnprobe.faithfulness.sources import (
