@@ -243,7 +243,7 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
     Thresholds of faithfulness are those of its parts too, unless these have their own.
 
     Args:
-        given: such as "faithfulness=.4,.7" (partly and yes from), or "effect=.1".
+        given: such as "faithfulness=.4,.65" (partly and yes from), or "effect=.1".
 
     Raises:
         AttnProbeError: an unknown question, or no such numbers.
@@ -259,7 +259,7 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
         in_order = values == sorted(values) and all(map(math.isfinite, values))
         if rule is None or len(values) not in _n_thresholds(rule) or not in_order:
             raise AttnProbeError(
-                "expected thresholds such as faithfulness=.4,.7 (partly and yes from) or "
+                "expected thresholds such as faithfulness=.4,.65 (partly and yes from) or "
                 f"effect=.1, of {', '.join(EVERY_QUESTION)}, got {text!r}; change --thresholds"
             )
         same = [name]
