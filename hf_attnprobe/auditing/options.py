@@ -68,7 +68,7 @@ class AuditOptions(Options):
     )
     thresholds: Sequence[str] = option(
         (),
-        "thresholds of your own, such as importance=.2,.4 (partly and yes from) or "
+        "thresholds of your own, such as faithfulness=.4,.7 (partly and yes from) or "
         "removal=.1; answers and sentences follow them",
         metavar="QUESTION=FROM",
         daily=False,

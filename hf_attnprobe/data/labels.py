@@ -24,8 +24,6 @@ MAX_CLASSES = 100_000
 """More class numbers are taken for something else, such as ids."""
 NOTHING = {"", "na", "nan", "null", "none", "n/a"}
 """Cells of a table that stand for no number."""
-
-
 DIGITS = 18
 """Of the longest number that is a position: a table of int64 holds all of them."""
 
@@ -438,7 +436,7 @@ def _check_choices(rows: list[Any]) -> None:
 
 
 def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
-    """Labels as indices of choices, from numbers, digits, letters (A is 0) or texts.
+    """Labels as indices of choices, from numbers, names of choices or their texts.
 
     Args:
         values: of the label column.
@@ -456,11 +454,9 @@ def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
             value = int(value)
         elif isinstance(value, str) and cells and value in cells[row]:
             value = list(cells[row]).index(value)
-        elif isinstance(value, str) and re.fullmatch("[A-Z]", value):
-            value = ord(value) - ord("A")
         elif isinstance(value, str) and value:
             raise AttnProbeError(
-                "expected as label the number, from 0, of the right choice, its letter "
+                "expected as label the number, from 0, of the right choice, its name "
                 f"or its text, row {row} has {value!r}; renumber it"
             )
         numbers.append(None if value == "" else value)

@@ -139,9 +139,8 @@ def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> l
     """For each class name of the data, the model's number; None where it has none.
 
     Labels without names are the model's numbers. Names are compared without case and
-    blanks around; where none is the same, each may be the beginning of one other, such as
-    neg of NEGATIVE; else, in order, if either side's are nothing but numbers, such as
-    LABEL_0.
+    blanks around; where none is the same and either side's are nothing but numbers, such as
+    LABEL_0, their order counts.
 
     Raises:
         AttnProbeError: two of the model's classes have the name of a label.
@@ -152,17 +151,7 @@ def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> l
     given = [name.strip().casefold() for name in names]
     _check_different(classes, known, given)
     numbers = [known.index(name) if name in known else None for name in given]
-    if any(number is not None for number in numbers):
-        return numbers
-    begun = [_begun(name, known) for name in given]
-    if None not in begun and len(set(begun)) == len(begun):
-        pairs = zip(names, begun, strict=True)
-        logger.warning(
-            "labels and classes have no name in common, matched by how they begin: %s",
-            ", ".join(f"{name} is {classes[k or 0]}" for name, k in pairs),
-        )
-        return begun
-    if len(given) != len(known):
+    if any(number is not None for number in numbers) or len(given) != len(known):
         return numbers
     if all(map(NUMBERED.fullmatch, given)):
         order = sorted(given, key=lambda name: int(name.rpartition("_")[2]))
@@ -179,12 +168,6 @@ def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequen
             f"has {', '.join(alike)}; rename them in its id2label, or give labels as its "
             "numbers"
         )
-
-
-def _begun(name: str, known: Sequence[str]) -> int | None:
-    """The number of the only class whose name begins this name or is begun by it."""
-    found = [k for k, c in enumerate(known) if c.startswith(name) or name.startswith(c)]
-    return found[0] if len(found) == 1 else None
 
 
 def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
