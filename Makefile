@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs pages clean
+.PHONY: demo test lint docs pages results clean
 
 demo: $(VENV)/installed
 	$(BIN)/attnprobe demo
@@ -24,6 +24,11 @@ docs: $(VENV)/installed
 # The pages of docs/ that say what the code says; a test fails where one is old.
 pages: $(VENV)/installed
 	for page in datasets_page reference_page rules_table; do $(BIN)/python tests/$$page.py || exit 1; done
+
+# All numbers of docs/results.md, the cards and the example page again, in runs/; goes on where it was.
+# DATA="sst=FOLDER imdb=FOLDER" takes data from folders in place of the Hub.
+results: $(VENV)/installed
+	$(BIN)/python benchmarks/results.py --data $(DATA)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

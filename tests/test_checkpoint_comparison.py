@@ -210,7 +210,7 @@ def room_rows(room, bound):
 
 
 def test_room_is_compared_by_its_share_of_each_models_ceiling():
-    """Raw .590 against .610 was "more room"; .645 and .693 are the ceilings (wiegreffe_pinter_sst.md): it is less."""
+    """Raw .590 against .610 was "more room"; .645 and .693 are the ceilings: it is less."""
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 0.01, 300)
     even = numbers_of(room_rows(0.590 + noise, np.full(300, 0.645)), 2)
