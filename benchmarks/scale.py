@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-
     from hf_attnprobe.partitions.plan import Plan
 
 
@@ -156,6 +155,7 @@ def make_job(folder: Path, n_texts: int, n_draws: int) -> None:
     """A finished job, through the functions that workers use."""
     from hf_attnprobe.partitions.plan import Part, commit, read_plan, rows_ending, write_plan
     from hf_attnprobe.partitions.store import Store
+
     from hf_attnprobe.storage.rows import parquet_bytes
 
     store = Store(str(folder))

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, ReadTokens, Site
 from calibration.constructs import (
     SEVERAL_CUES,
     WHOLE,
@@ -29,6 +28,7 @@ from calibration.constructs import (
     attend,
     share_of_fillers,
 )
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, ReadTokens, Site
 from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.functional.predictions import Prediction
 

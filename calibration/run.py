@@ -12,14 +12,14 @@ from typing import Any
 import pandas as pd
 import torch
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch
-from hf_attnprobe.auditing.sweep import run_batch
-from hf_attnprobe.auditing.verdict import conclusion, findings_from
 from calibration.constructs import CONSTRUCTS, WHOLE, Drawn
 from calibration.decoders import DECODERS, DrawnDecoder
 from calibration.options import CalibrationOptions
 from calibration.report import Calibration, Kind, calibration_of, write
 from calibration.trained import TRAINED, Proof, Trained, proof_of
+from hf_attnprobe.attention_model import AttentionModelBase, Batch
+from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.auditing.verdict import conclusion, findings_from
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.progress import quiet_libraries

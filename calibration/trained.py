@@ -31,13 +31,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from calibration.constructs import WHOLE, Drawn, Truth
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import (
     Batch,
     EditableInputs,
     Observation,
 )
-from calibration.constructs import WHOLE, Drawn, Truth
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.synthetic import rationale_examples
 from hf_attnprobe.data.tokenizer import build_tokenizer

@@ -30,9 +30,8 @@ from hf_attnprobe.auditing.report import read_audit as read_audit
 from hf_attnprobe.auditing.run import audit as audit
 from hf_attnprobe.auditing.run import judge as judge
 from hf_attnprobe.auditing.shares import joined_report as joined_report
-from hf_attnprobe.calibration.options import CalibrationOptions as CalibrationOptions
-from hf_attnprobe.calibration.report import Calibration as Calibration
-from hf_attnprobe.calibration.run import calibrate as calibrate
+from hf_attnprobe.calibration.options import SpikeOptions as SpikeOptions
+from hf_attnprobe.calibration.spike_in import spike_in as spike_in
 from hf_attnprobe.charts.shown_text import ShownText as ShownText
 from hf_attnprobe.checkpoint_comparison import ComparisonOptions as ComparisonOptions
 from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison as CheckpointComparison

@@ -11,11 +11,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from hf_attnprobe.calibration.run import calibrate
-from hf_attnprobe.partitions import planning, work
 
 import hf_attnprobe
-from hf_attnprobe import audit, cli, judge, run_partition
+from hf_attnprobe import audit, cli, judge
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.spike_in import spike_in
@@ -158,7 +156,7 @@ def test_no_file_is_a_heap_and_no_folder_holds_one_file():
 def test_nobody_catches_our_error_to_find_out_what_a_model_can_do():
     """Only who puts a place before the message, shares it, or prints it may catch it."""
     may = {
-        "studies/file.py",
+        "studies/steps.py",
         "studies/run.py",
         "storage/folders.py",
         "cli/__init__.py",
@@ -182,8 +180,7 @@ def test_a_public_function_has_one_home_in_its_package():
     for file in MODULES:
         for node in tree_of(file).body:
             public = isinstance(node, ast.FunctionDef) and node.name[0] != "_"
-            # Each of studies/papers has its own ``tables``.
-            if public and file.parent.name != "papers":
+            if public:
                 key = file.parent, node.name
                 assert key not in homes, f"{node.name} in {homes[key]} and {file}"
                 homes[key] = file
@@ -235,12 +232,8 @@ def test_the_core_works_without_datasets_and_evaluate(run_python):
 
 DOCUMENTED = (
     audit,
-    planning.plan_audit,
-    work.work,
-    run_partition,
     retraining.retrain,
     study.study,
-    calibrate,
     spike_in,
     checkpoint_comparison.compare_checkpoints,
     survival.survive,
@@ -350,18 +343,12 @@ FUNCTIONS = {
     | OF_OUTPUT
     | {"set"},
     "judge": parameters(judge) | OF_DATA | OF_OUTPUT | options_of(judge) | {"set"},
-    "plan": parameters(planning.plan_audit) | OF_DATA | options_of(audit) | {"set"},
     "survive": parameters(survival.survive)
     | names_of([Answers]).keys()
     | options_of(audit)
     | {"json", "set", "fail_on_change"},
-    "work": parameters(work.work) | options_of(work.work),
     "study": parameters(study.study, StudyOptions) | {"json"},
-    "calibrate": parameters(calibrate, spike_in)
-    | options_of(calibrate)
-    | options_of(spike_in)
-    | names_of([Answers]).keys()
-    | {"json", "spike_in"},
+    "spike": parameters(spike_in) | options_of(spike_in) | names_of([Answers]).keys() | {"json"},
     "report": {"folders", "output", "figures"},
     "card": parameters(publishing.write_card) | options_of(publishing.write_card),
     "datasets": parameters(known_datasets) | {"json"},

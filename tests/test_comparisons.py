@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from hf_attnprobe import audit
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.statistics.differences import compare_rankings, holm, sign_flip_p_values
-from hf_attnprobe.statistics.evidence import evidence_of
-from hf_attnprobe.statistics.stopping import Stopping, marked
 from made_up_rows import rows_of_texts
 
 
@@ -307,19 +305,3 @@ def test_no_ranking_flips_with_fewer_removals_than_the_exact_margins(make_checkp
     against_best = compare_rankings(report.to_pandas(), against="margin")
     assert len([c for c in against_best if c.method == "sign"]) >= 5
     assert all(c.n_second == 0 for c in against_best if c.method == "sign" and c.second != "random")
-
-
-# --- an audit that may have stopped -------------------------------------------------------------------------------
-
-
-def test_one_difference_has_one_interval_where_an_audit_stopped():
-    """In the table of rankings it is that of the verdict: wider than over as many texts that were all."""
-    draws = np.random.default_rng(0)
-    values = {f"comprehensiveness@{name}": draws.random(60) / 2 for name in ("attention", "random")}
-    ordinary = rows_of("input_erasure", values)
-    stopped = marked(ordinary, Stopping(n_texts=400, seed=0))
-    (whole,), (found,) = compare_rankings(ordinary), compare_rankings(stopped)
-    said = evidence_of(stopped, None).beyond(*values)
-    assert (found.value, found.ci95, found.n) == (said.value, said.ci95, said.n)
-    assert found.value == whole.value and found.p_value == whole.p_value
-    assert found.ci95[0] < whole.ci95[0] and found.ci95[1] > whole.ci95[1]

@@ -10,7 +10,6 @@ import scipy.stats
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.head_tables import (
     head_roles,
-    head_tables,
     prune_table,
     prune_title,
 )
@@ -132,18 +131,12 @@ def test_forms_without_drawings_mark_what_is_sure(shuffled):
     statistics, rows = described(
         rows_of("permutation", "median_tvd", shuffled),
         rows_of("correlation", "attention_leave_one_out_tau", unsure),
-        rows_of("conicity", "conicity", shuffled),
     )
     (text,) = blocks([found(statistics, rows, "attention_leave_one_out_tau")])
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[0].startswith("| layer | head 0 | head 1 |") and len(lines) == 2 + 6
     assert "| 0.25* |" in lines[7] and "| 0.06 |" in lines[4]
     assert "*: the interval lies above 0:" in text
-    (table,) = blocks(head_tables(statistics))
-    assert table.startswith("conicity: ") and "200 texts:" in table and "*" not in table
-    shorter = shuffled | {(0, 0): shuffled[0, 0][:90]}
-    statistics, rows = described(rows_of("conicity", "conicity", shorter))
-    assert "90 to 200 texts a head:" in "\n".join(blocks(head_tables(statistics)))
 
 
 def test_agreement_of_a_head():

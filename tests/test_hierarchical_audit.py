@@ -112,13 +112,6 @@ def test_batches_and_order_change_nothing(han, report):
     np.testing.assert_allclose(ours.value, theirs.value, atol=1e-9)
 
 
-def test_the_table_by_largest_weight_is_that_of_the_sentences(report):
-    found, _ = report
-    largest = found.to_pandas()[found.to_pandas().statistic == "max_attention"].value
-    section = found.to_markdown().split("## By largest attention weight")[1].split("##")[0]
-    assert f"| [0.75, 1.00] | {(largest >= 0.75).sum()} |" in section
-
-
 def test_rationales_of_words_are_nothing_to_sentences(han):
     rows = [{"text": text, "label": 0, "rationale": [0]} for text in REAL]
     with pytest.raises(AttnProbeError, match="sentences in a hierarchical one"):

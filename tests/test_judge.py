@@ -14,6 +14,7 @@ from hf_attnprobe.calibration.constructs import Graft, Knobs, Role, draw, with_g
 
 import speakers
 import zoo
+from calibration.constructs import Graft, Knobs, Role, draw, with_graft
 from faithfulness import test_plausibility
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, judge, load_examples
 from hf_attnprobe.adapters import wrap

@@ -1,4 +1,4 @@
-"""Models that refuse a batch: one line whatever the tests, and no half-made job."""
+"""Models that refuse a batch: one line whatever the tests, and no half-made folder."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from transformers import (
     GPT2ForSequenceClassification,
 )
 
-from hf_attnprobe import AttnProbeError, audit, plan_audit
+from hf_attnprobe import AttnProbeError, audit
 
 
 ROWS = [
@@ -59,13 +59,10 @@ SAID = {
 @pytest.mark.parametrize("tests", [None, ["permutation"], ["head_ablation"]])
 def test_a_model_that_refuses_a_batch_is_one_line(make, tests, tokenizer, tmp_path):
     model = saved(make, tokenizer, tmp_path / "model")
-    out, job = tmp_path / "out", tmp_path / "job"
+    out = tmp_path / "out"
     with pytest.raises(AttnProbeError, match=SAID[make]) as told:
         audit(model, ROWS, tests, output_dir=out, progress=False)
     assert "\n" not in str(told.value) and not out.exists()
-    with pytest.raises(AttnProbeError, match=SAID[make]):
-        plan_audit(model, ROWS, tests, output_dir=job, partitions=3)
-    assert not job.exists() or not [*job.iterdir()]
 
 
 def test_positions_that_begin_behind_the_padding_are_fewer(tokenizer):

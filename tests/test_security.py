@@ -107,42 +107,6 @@ def test_the_traps_work(tmp_path, model, canary):
     assert canary.exists()
 
 
-ALLOWING = ["trust_remote_code", "allow_pickle"]
-
-
-@pytest.mark.parametrize("option", ALLOWING)
-@pytest.mark.parametrize("by_grid", [False, True])
-def test_a_study_file_alone_allows_no_code(option, by_grid, model, canary, tmp_path, cli):
-    """It may ask; the command line must say so too."""
-    set_modules(model, canary)
-    own = {
-        "AutoConfig": "evil.EvilConfig",
-        "AutoModelForSequenceClassification": "evil.Evil",
-    }
-    change(model / "config.json", model_type="evil", auto_map=own)
-    rows = "\n".join(map(json.dumps, ROWS))
-    (tmp_path / "d.jsonl").write_text(rows)
-    arguments = {"model": str(model), "dataset": str(tmp_path / "d.jsonl")}
-    arguments |= {"tests": ["uniform_attention"]}
-    steps = [{"name": "one", "verb": "audit", "with": arguments}]
-    content = {"title": "Evil", "steps": steps}
-    if by_grid:
-        content["grid"] = {"asked": [False, True]}
-    arguments[option] = "$asked" if by_grid else True
-    (tmp_path / "study.yaml").write_text(json.dumps(content))
-    command = ("study", tmp_path / "study.yaml", "--output-dir", tmp_path / "out")
-    (other,) = set(ALLOWING) - {option}
-    for flags in ((), (f"--{other.replace('_', '-')}",)):
-        done = cli(*command, *flags)
-        flag = f"--{option.replace('_', '-')}"
-        assert done.code == 1 and done.err.count("\n") == 1
-        assert f"expected {flag} with the command too" in done.err
-    assert not canary.exists()
-    if option == "trust_remote_code" and not by_grid:
-        cli(*command, flag)
-        assert canary.exists()
-
-
 def test_what_lies_beside_the_weights_is_not_run(model, canary):
     set_pickles(model, canary)
     set_modules(model, canary)

@@ -1,4 +1,4 @@
-"""``attnprobe study``: what it makes of a file, that it can be killed, what it refuses."""
+"""``attnprobe study``: what it makes of its steps, that it can be killed, what it refuses."""
 
 import itertools
 import json
@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
-from hf_attnprobe.studies.file import read_study, ready_studies
 from safetensors.torch import load_file
 
 import zoo
@@ -30,9 +28,11 @@ from hf_attnprobe.retraining.run import transfer
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies import file as study_file
 from hf_attnprobe.studies import results
-from hf_attnprobe.studies.plan import FolderOf, Job, StudyOptions, load_as, name_of
+from hf_attnprobe.studies import run as study_run
+from hf_attnprobe.studies import steps as steps_module
+from hf_attnprobe.studies.plan import Job, StudyOptions, load_as, name_of
+from hf_attnprobe.studies.ready import READY
 from hf_attnprobe.studies.report import (
     OVER_TEXTS,
     StudyReport,
@@ -40,7 +40,8 @@ from hf_attnprobe.studies.report import (
     as_cell,
     read_study_report,
 )
-from hf_attnprobe.studies.run import study
+from hf_attnprobe.studies.run import planned, study
+from hf_attnprobe.studies.steps import Steps
 from shown_page import Reader
 
 
@@ -51,79 +52,52 @@ SMALL = {
     "learning_rate": 0.01,
     "batch_size": 16,
 }
-TINY = {
-    "title": "A tiny study",
-    "grid": {"dataset": ["reviews"], "encoder": ["mlp", "bilstm"]},
-    "steps": [
-        {
-            "name": "base",
-            "verb": "train",
-            "with": {"dataset": "$dataset", "encoder": "$encoder", **SMALL},
-        },
-        {
-            "name": "audit",
-            "verb": "audit",
-            "with": {
-                "model": "base",
-                "dataset": "$dataset",
-                "tests": ["permutation", "adversarial"],
-            },
-            "quick": {"test_limit": 10},
-        },
-        {
-            "name": "own",
-            "verb": "train",
-            "with": {"dataset": "$dataset", "encoder": "mlp", **SMALL},
-        },
-        {
-            "name": "transfer",
-            "verb": "transfer",
-            "with": {"model": "own", "guide": "base", "dataset": "$dataset"},
-        },
-    ],
-    "tables": [
-        {
-            "title": "Room",
-            "columns": [
-                {
-                    "name": "room",
-                    "step": "audit",
-                    "statistic": "epsilon_max_jsd@0.05",
-                    "threshold": 0.01,
-                    "means": "there is room",
-                },
-                {"name": "share", "step": "audit", "statistic": "epsilon_max_jsd@0.05/largest_jsd"},
-                {"name": "accuracy", "step": "audit", "statistic": "accuracy"},
-                {
-                    "name": "lost",
-                    "step": "transfer",
-                    "score": "transfer/guided/f1",
-                    "difference": True,
-                },
-            ],
-        },
-        {
-            "title": "By length",
-            "lengths": [12, 25],
-            "columns": [{"name": "room", "step": "audit", "statistic": "epsilon_max_jsd@0.05"}],
-        },
-    ],
-}
+TINY = """
+    # A study of the tests, as a user writes one.
+    SMALL = {small}
 
 
-def write(folder: Path, content, name: str = "tiny.yaml") -> Path:
-    file = folder / name
-    file.write_text(
-        content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
-    )
-    return file
+    def study(s):
+        \"\"\"A tiny study\"\"\"
+        short = {{"test_limit": 10}} if s.quick else {{}}
+        encoders = ["mlp"] if s.quick else ["mlp", "bilstm"]
+        for data in s.grid(dataset=["reviews"]):
+            own = s.add("train", "own", data, **data, encoder="mlp", **SMALL)
+            for encoder in s.grid(encoder=encoders):
+                at = data | encoder
+                base = s.add("train", "base", at, **at, **SMALL)
+                tests = ["permutation", "adversarial"]
+                s.add("audit", "audit", at, model=base, **data, tests=tests, **short)
+                s.add("transfer", "transfer", at, model=own, guide=base, **data)
+        room = {{"statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "there is room"}}
+        s.table(
+            "Room",
+            audit={{
+                "room": room,
+                "share": "epsilon_max_jsd@0.05/largest_jsd",
+                "accuracy": "accuracy",
+            }},
+            transfer={{"lost": {{"score": "transfer/guided/f1", "difference": True}}}},
+        )
+        s.table("By length", [12, 25], audit={{"room": "epsilon_max_jsd@0.05"}})
+"""
+
+
+def write(folder: Path, name: str = "tiny.py", **replaced: str) -> Path:
+    """The tiny study as a file, with some of its words replaced."""
+    text = textwrap.dedent(TINY.format(small=SMALL))
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    return folder / name
 
 
 @pytest.fixture(scope="module")
 def file(once):
     def make(folder):
         folder.mkdir()
-        write(folder, TINY)
+        write(folder)
 
     (made,) = once("study-file", make).iterdir()
     return made
@@ -173,13 +147,14 @@ def files_in(folder):
 
 def test_every_step_has_a_folder_for_every_cell_that_it_depends_on(folder, summary):
     expected = [
-        "base/reviews-mlp",
-        "base/reviews-bilstm",
-        "audit/reviews-mlp",
-        "audit/reviews-bilstm",
         "own/reviews",
+        "base/reviews-mlp",
+        "audit/reviews-mlp",
+        "transfer/reviews-mlp",
+        "base/reviews-bilstm",
+        "audit/reviews-bilstm",
+        "transfer/reviews-bilstm",
     ]
-    expected += ["transfer/reviews-mlp", "transfer/reviews-bilstm"]
     assert all((folder / name).is_dir() for name in expected)
     steps = {s["name"]: s for s in summary["steps"]}
     assert [n for n in steps if n in expected] == expected
@@ -230,7 +205,7 @@ def test_lengths_divide_the_texts(folder, summary):
     assert sum(row[3]["n"] for row in table["rows"][:3]) == 40
 
 
-def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
+def test_a_guided_model_is_trained_with_the_guides_weights(folder, reviews_folder):
     """The scores are those of the saved model under the attention of the guide, read again."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -238,8 +213,7 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, summary):
     from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 
     out = folder / "transfer" / "reviews-bilstm"
-    source = summary["data"][0]["name"].partition("=")[2]
-    examples = load_examples(source, "test")
+    examples = load_examples(reviews_folder, "test")
     tokenizer = AutoTokenizer.from_pretrained(out / "guided")
     guide = AutoModelForSequenceClassification.from_pretrained(folder / "base" / "reviews-bilstm")
     guided = AutoModelForSequenceClassification.from_pretrained(out / "guided")
@@ -304,46 +278,41 @@ def test_a_deleted_step_and_what_was_made_of_it_are_done_again(copy_of, folder, 
     assert again == ["own/reviews", "transfer/reviews-mlp", "transfer/reviews-bilstm"]
 
 
-def test_quick_says_so(run, tmp_path):
-    content = TINY | {
-        "quick": {"encoder": ["mlp"]},
-        "steps": TINY["steps"][:2],
-        "tables": TINY["tables"][1:],
-    }
-    file = write(tmp_path, content)
+def test_quick_says_so(run, file):
     report = run(file, quick=True)
     first = report.to_markdown().splitlines()[4]
     assert first.startswith("- Quick: not the study itself")
-    assert "encoder mlp" in first and "audit: test_limit 10" in first
     said = " ".join(str(report).split())
     assert said.index(first) < said.index(report.tables[0].title)
     assert plain(report)["quick"] is True
-    assert sum(row[3].n for row in report.tables[0].rows) == 10
+    (row,) = report.tables[0].rows
+    assert row[1] == "mlp" and row[2].n == 10
     with pytest.raises(AttnProbeError, match="holds the quick study tiny, not the full study tiny"):
         run(file)
 
 
 def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder, copy_of, tmp_path):
-    content = json.loads(json.dumps(TINY))
-    content["steps"][0]["with"]["epochs"] = 3
     before = files_in(folder)
     copy, data = copy_of(folder), copy_of(reviews_folder, "data")
     lines = (data / "test.jsonl").read_text().splitlines(keepends=True)
     held = (copy / "study.json").read_text().replace(str(reviews_folder), str(data))
     (copy / "study.json").write_text(held)
     (data / "test.jsonl").write_text("".join(lines[:-1]))
-    changed_file, other_name = write(tmp_path, content), write(tmp_path, TINY, "other.yaml")
-    content = json.loads(json.dumps(TINY))  # of which an audit reads other columns
-    content["steps"][1]["with"] |= {"label_column": "nothing"}
-    unlabelled = write(tmp_path, content, "unlabelled.yaml")
+    for name in ("epochs", "column"):
+        (tmp_path / name).mkdir()
+    other_epochs = write(tmp_path / "epochs", **{"'epochs': 2": "'epochs': 3"})
+    # of which an audit reads other columns
+    unlabelled = write(
+        tmp_path / "column", **{"tests=tests": "tests=tests, label_column='nothing'"}
+    )
     thesis, out = tmp_path / "thesis", tmp_path / "out"
     thesis.mkdir()
     (thesis / "thesis.tex").touch()
     for into, given, options, message in (
-        (folder, changed_file, {}, "step base/reviews-mlp was done with epochs 2, not 3"),
+        (folder, other_epochs, {}, "step own/reviews was done with epochs 2, not 3"),
         (folder, file, {"train_limit": 100}, "was done with train_limit None, not 100"),
-        (folder, other_name, {}, "holds the full study tiny, not the full study other"),
-        (copy, file, {"data": data}, r"are not those that .* was begun with"),
+        (folder, write(tmp_path, "other.py"), {}, "holds the full study tiny, not the full study"),
+        (copy, file, {"data": data}, r"are not those that step own/reviews was done with"),
         (thesis, file, {}, "holds other files"),
         (out, file, {"data": tmp_path / "nowhere"}, "there is nothing; check the path"),
         (out, unlabelled, {}, "no column 'nothing'"),
@@ -360,29 +329,46 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
 SHORT_SEARCH = {"adversarial": {"method": "search", "n_steps": 5}}
 
 
-def shrunk(name: str, tmp_path: Path, changes: dict) -> Path:
-    """A paper's file with small models; the steps keep their names."""
-    content = yaml.safe_load(ready_studies()[name].read_text())
-    for step in content["steps"]:
-        step["with"] |= changes.get(step["verb"], {}) | changes.get(step["name"], {})
-        step.pop("quick", None)
-    content.pop("quick", None)
-    return write(tmp_path, content, f"{name}.yaml")
+class Shrunk:
+    """The steps of a study, with other arguments by verb or step, and some lists cut short."""
+
+    def __init__(self, steps: Steps, changes: dict, lists: dict) -> None:
+        self.__dict__.update(steps=steps, changes=changes, lists=lists)
+
+    def __getattr__(self, name):
+        return getattr(self.steps, name)
+
+    def __setattr__(self, name, value):
+        setattr(self.steps, name, value)
+
+    def grid(self, **lists):
+        return self.steps.grid(**lists | {k: v for k, v in self.lists.items() if k in lists})
+
+    def add(self, verb, step, cell, **arguments):
+        own = self.changes.get(verb, {}) | self.changes.get(step, {})
+        return self.steps.add(verb, step, cell, **arguments | own)
+
+
+def shrunk(name: str, changes: dict, **lists: list):
+    """A paper's study with small models; the steps keep their names."""
+
+    def study(steps):
+        READY[name](Shrunk(steps, changes, lists))
+
+    study.__name__, study.__doc__ = name, READY[name].__doc__
+    return study
 
 
 def cells(table) -> list[dict]:
     return [dict(zip(table.head, row, strict=True)) for row in table.rows]
 
 
-def test_wiegreffe_and_pinter_beside_ours(run, tmp_path, monkeypatch):
+def test_wiegreffe_and_pinter_beside_ours(run):
     tests = {"seeds": {"n_seeds": 1}, "adversary": {"lambdas": [0.05], "epochs": 2}}
-    options = {"tests": {"default": {}, **tests}}
-    file = shrunk("wiegreffe-pinter", tmp_path, {"train": SMALL, "retrain": options})
-    monkeypatch.setattr(
-        "hf_attnprobe.studies.file.ready_studies", lambda: {"wiegreffe-pinter": file}
-    )
+    options = {"tests": {"uniform": {}, "diagnostic_mlp": {}, **tests}}
+    small = shrunk("wiegreffe-pinter", {"train": SMALL, "retrain": options})
     # The texts of another folder under the name of SST, as a folder that stands for it: long enough for its recipe.
-    report = run("wiegreffe-pinter", "sst")
+    report = run(small, "sst")
     tables = {t.title.split("?")[0]: t for t in report.tables}
     rows = {row["attention"]: row for row in cells(tables["Is attention needed"])}
     assert rows["base"]["published F1"] == 0.831 and rows["base"]["Jain & Wallace's F1"] == 0.81
@@ -415,14 +401,9 @@ def test_wiegreffe_and_pinter_beside_ours(run, tmp_path, monkeypatch):
 
 
 def test_jain_and_wallace_beside_ours(run, tmp_path):
-    file = shrunk(
-        "jain-wallace",
-        tmp_path,
-        {"train": SMALL | {"encoder_size": 8}, "search": {"tests": SHORT_SEARCH}},
-    )
-    content = yaml.safe_load(file.read_text())
-    content["grid"] |= {"encoder": ["bilstm", "mlp"], "attention": ["additive"]}
-    report = run(write(tmp_path, content), "sst")
+    changes = {"train": SMALL | {"encoder_size": 8}, "search": {"tests": SHORT_SEARCH}}
+    lists = {"encoder": ["bilstm", "mlp"], "attention": ["additive"]}
+    report = run(shrunk("jain-wallace", changes, **lists), "sst")
     tau, together, differences, room, shuffled, overall, first = report.tables
     audited = read_rows(tmp_path / "out" / "audit" / "sst-bilstm-additive" / "rows")
     wide = audited.pivot_table(index="example_id", columns="statistic", values="value")
@@ -494,35 +475,14 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
     assert [row["published mean"] for row in found.values()] == [*(0.2, 0.25, None, None), 0.375]
 
 
-def stories(folder: Path) -> Path:
-    """Files of bAbI's first task as its authors wrote them."""
-    places, folder = ("office", "garden", "kitchen"), folder / "babi"
-    folder.mkdir()
-    for split, n in (("train", 40), ("test", 12)):
-        lines = []
-        for number in range(n):
-            place = places[number % 3]
-            lines += [f"1 Mary went to the {place}.", f"2 John saw {number} of them."]
-            lines.append(f"3 Where is Mary? \t{place}\t1")
-        file = folder / f"qa1_single-supporting-fact_{split}.txt"
-        file.write_text("\n".join(lines) + "\n")
-    return folder
-
-
 def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(run, tmp_path):
-    changes = SMALL | {"learning_rate": 0.03}
-    file = shrunk("jain-wallace", tmp_path, {"search": {"tests": SHORT_SEARCH}})
-    content = yaml.safe_load(file.read_text())
-    content["grid"] |= {"encoder": ["bilstm"], "attention": ["additive"]}
-    content["steps"][0]["datasets"]["babi1"] = changes | {"epochs": 1}
-    report = run(write(tmp_path, content), "babi1", data=stories(tmp_path), epochs=3, test_limit=9)
+    changes = {"train": SMALL | {"learning_rate": 0.03}, "search": {"tests": SHORT_SEARCH}}
+    small = shrunk("jain-wallace", changes, encoder=["bilstm"], attention=["additive"])
+    report = run(small, "babi1", data=stories(tmp_path / "babi"), epochs=3, test_limit=9)
     trained = tmp_path / "out/base/babi1-bilstm-additive"
     config = json.loads((trained / "config.json").read_text())
     assert config["query_encoder"] and config["embedding_size"] == 12
     assert json.loads((trained / "training.json").read_text())["n_epochs"] == 3
-    settings = next(note for note in report.notes if "Settings by data set" in note)
-    assert "base of babi1: query_encoder True, embedding_size 12" in settings
-    assert "epochs" not in settings  # the option has replaced those of the file
     differences = next(note for note in report.notes if "What differs" in note)
     assert "tests on 9 texts only; trainings of at most 3 epochs" in differences
     tau, together, _, room, shuffled, *_ = report.tables
@@ -539,34 +499,46 @@ def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(run, tmp_pa
     assert found["ours"].value == pytest.approx(accuracy)
 
 
-def test_steps_have_settings_by_data_set(tmp_path):
-    content = changed()
-    content["grid"] = {"dataset": ["sst", "snli", "mine"], "encoder": ["mlp"]}
-    content["steps"][0] |= {
-        "pairs": {"query_encoder": True, "epochs": 9},
-        "datasets": {"snli": {"encoder": "$encoder", "epochs": 4}},
-        "quick": {"epochs": 2},
+def stories(folder: Path) -> Path:
+    """Questions about stories, in the columns of bAbI."""
+    places = ("office", "garden", "kitchen")
+    folder.mkdir()
+    for split, n in (("train", 40), ("test", 12)):
+        rows = [
+            {
+                "text": f"Mary went to the {places[k % 3]} . John saw {k} of them",
+                "text_pair": "Where is Mary",
+                "label": places[k % 3],
+            }
+            for k in range(n)
+        ]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{split}.jsonl").write_text(lines)
+    return folder
+
+
+def trainings(name: str, **options) -> dict[str, dict]:
+    """The arguments of a study's trainings, by their folder."""
+    steps = planned(name, StudyOptions(**options))
+    return {job.folder: job.arguments for job in steps.jobs if job.verb == "train"}
+
+
+def test_steps_have_settings_by_data_set():
+    """Those of the authors' code, and for questions a model that reads them."""
+    given = trainings("jain-wallace", dataset=["snli", "babi1=here", "sst"])
+    snli, babi, sst = (given[f"base/{name}-mlp-additive"] for name in ("snli", "babi1", "sst"))
+    assert snli["batch_size"] == 128 and babi["batch_size"] == 50 and "batch_size" not in sst
+    assert snli["query_encoder"] and babi["query_encoder"] and "query_encoder" not in sst
+    assert babi["dataset"] == "babi1=here" and babi["epochs"] == 100
+    quick = trainings("jain-wallace", dataset="babi1", quick=True)
+    assert {name: given["epochs"] for name, given in quick.items()} == {
+        "base/babi1-bilstm-additive": 3,
+        "base/babi1-mlp-additive": 3,
     }
-    file = write(tmp_path, content)
-
-    def trained(**options) -> list[tuple]:
-        jobs = read_study(file, StudyOptions(**options)).jobs[:3]
-        names = ("query_encoder", "encoder", "epochs")
-        return [tuple(job.arguments.get(name) for name in names) for job in jobs]
-
-    plain, snli = (None, None, None), (True, "mlp", 4)
-    assert trained() == [plain, snli, plain]
-    assert trained(epochs=7)[1] == (True, "mlp", 7)
-    quick = read_study(file, StudyOptions(quick=True))
-    assert quick.shortened == ("base: epochs 2",)
-    replaced = read_study(file, StudyOptions(quick=True, epochs=7))
-    assert replaced.shortened == () and replaced.jobs[1].arguments["epochs"] == 7
-    assert trained(quick=True) == [(None, None, 2), (True, "mlp", 2), (None, None, 2)]
-    # A name says what a folder holds, and so does a column of second texts.
-    given = read_study(file, StudyOptions(dataset="multinli=there")).jobs[0]
-    assert given.arguments["query_encoder"] and given.arguments["epochs"] == 9
-    given = StudyOptions(dataset="mine", text_pair_column="question")
-    assert read_study(file, given).jobs[0].arguments["query_encoder"]
+    replaced = trainings("jain-wallace", dataset="babi1", quick=True, epochs=7)
+    assert {given["epochs"] for given in replaced.values()} == {7}
+    asked = trainings("jain-wallace", dataset="mine", text_pair_column="question")
+    assert all(given["query_encoder"] for given in asked.values())
 
 
 def test_significance_is_counted_as_jain_and_wallace_count_it():
@@ -588,11 +560,12 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
 def test_tutek_and_snajder_beside_ours(run, tmp_path):
     tests = {"default": {}, "adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 2}}
     sizes = {"embedding_size": 12, "encoder_size": 6}
-    changes = {"train": SMALL | sizes, "compared": {"tests": tests, "models": ["base", "tying"]}}
-    content = yaml.safe_load(shrunk("tutek-snajder", tmp_path, changes).read_text())
-    content["steps"] = [s for s in content["steps"] if s["name"] in ("base", "tying", "compared")]
-    content["grid"]["attention"] = ["additive"]
-    report = run(write(tmp_path, content), "sst")
+    models = ["base/sst-additive", "tying/sst-additive"]
+    changes = {
+        "train": SMALL | sizes | {"epochs": 1},
+        "compared": {"tests": tests, "models": models},
+    }
+    report = run(shrunk("tutek-snajder", changes, attention=["additive"]), "sst")
     changes, left, harder = map(cells, report.tables)
     assert [row["model"] for row in changes] == ["base", "tying 0.1"]
     assert [row["published permuted"] for row in changes] == [-5.0, -18.0]
@@ -612,9 +585,7 @@ def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
         rows = [{"text": row["text"], "label": 1 + k % 10} for k, row in enumerate(examples)]
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sizes = {"procedure": "jain-wallace", "embedding_size": 12, "encoder_size": 6, "epochs": 1}
-    content = yaml.safe_load(shrunk("serrano-smith", tmp_path, {"train": sizes}).read_text())
-    content["grid"]["encoder"] = ["bigru"]
-    report = run(write(tmp_path, content), "imdb10", data=data)
+    report = run(shrunk("serrano-smith", {"train": sizes}, encoder=["bigru"]), "imdb10", data=data)
     fractions, singles = map(cells, report.tables[:2])
     assert {row["model"] for row in fractions} == {"HAN", "FLAN"}
     assert not any(r["published median"] for r in fractions if r["model"] == "HAN")
@@ -653,16 +624,14 @@ def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
 
 
 def test_deception_in_a_table(run, tmp_path):
-    table = {
-        "title": "t",
-        "columns": [
-            {"name": "kept", "step": "deceived", "score": "deceive/after/accuracy"},
-            {"name": "mass", "step": "deceived", "score": "deceive/after/mass"},
-        ],
-    }
-    steps = [step(**SMALL), step("deceived", "deceive", model="base", tokens=["the"], epochs=1)]
-    file = write(tmp_path, changed(steps=steps, tables=[table]))
-    report = run(file, "reviews")
+    def deceived(s):
+        for cell in s.grid(dataset=["reviews"]):
+            base = s.add("train", "base", cell, **cell, **SMALL)
+            s.add("deceive", "deceived", cell, model=base, **cell, tokens=["the"], epochs=1)
+        kept, mass = ({"score": f"deceive/after/{name}"} for name in ("accuracy", "mass"))
+        s.table("t", deceived={"kept": kept, "mass": mass})
+
+    report = run(deceived, "reviews")
     found = json.loads((tmp_path / "out" / "deceived" / "reviews" / "deception.json").read_text())
     (row,) = cells(report.tables[0])
     assert (
@@ -675,18 +644,15 @@ def test_deception_in_a_table(run, tmp_path):
     )
 
 
-def test_a_token_that_looks_like_a_reference_stays_a_token(tmp_path):
-    """``<`` was once the mark of a reference, so that tokens became folders."""
-    from hf_attnprobe.studies import run as study_run
+def test_a_token_is_never_taken_for_a_step(tmp_path):
+    def study(s):
+        base = s.add("train", "base", {}, dataset="sst", **SMALL)
+        tokens = ["<br>", "<", "base", "$"]
+        s.add("deceive", "deceived", {}, model=base, dataset="sst", tokens=tokens)
 
-    steps = [
-        step(**SMALL),
-        step("deceived", "deceive", model="base", tokens=["<br>", "<", "base", "$"]),
-    ]
-    plan = read_study(write(tmp_path, changed(steps=steps)))
-    arguments = study_run._arguments(plan.jobs[1], tmp_path / "out")
+    arguments = study_run._keywords(planned(study).jobs[1], tmp_path)
     assert arguments["tokens"] == ["<br>", "<", "base", "$"]
-    assert arguments["model"] == str(tmp_path / "out" / "base" / "sst")
+    assert arguments["model"] == str(tmp_path / "base")
 
 
 def test_published_numbers_are_the_papers():
@@ -726,161 +692,169 @@ def test_published_numbers_are_the_papers():
     }
 
 
-# --- files --------------------------------------------------------------------------------------------------------
+# --- what is planned ----------------------------------------------------------------------------------------------
 
 
-def test_ready_files_are_sound(cli):
-    names = ready_studies()
-    assert {"which-tasks", "encoders", "transfer", "room", *PUBLISHED.papers} <= names.keys()
+def test_ready_studies_are_sound(cli):
+    assert {"which-tasks", "encoders", "transfer", "room", *PUBLISHED.papers} == READY.keys()
     shown = "".join(cli("study", "--help").out.split())
-    for name, quick in itertools.product(names, (False, True)):
+    for name, quick in itertools.product(READY, (False, True)):
         assert name in shown
-        found = read_study(name, StudyOptions(quick=quick, seed=3, train_limit=50))
+        found = planned(name, StudyOptions(quick=quick, seed=3, train_limit=50))
         folders = [job.folder for job in found.jobs]
         assert len(set(folders)) == len(folders) > 0 and (found.tables or found.paper), name
+        assert found.paper == (name if name in PUBLISHED.papers else None) and found.title
         for number, job in enumerate(found.jobs):
-            assert set(job.after) <= set(folders[:number]), name
+            assert set(job.made_of) <= set(folders[:number]), name
             assert job.arguments["seed" if job.verb != "transfer" else "train_limit"], name
             assert job.arguments.get("train_limit", 50) == 50
 
 
-def changed(**changes) -> dict:
-    return {
-        "title": "x",
-        "grid": {"dataset": ["sst"]},
-        "steps": [step(), step("audit", "audit", model="base")],
-    } | changes
+@pytest.mark.parametrize("name", ["jain-wallace", "room", "transfer"])
+def test_a_quick_study_is_a_smaller_one(name):
+    whole, quick = (planned(name, StudyOptions(quick=quick)) for quick in (False, True))
+    assert len(quick.jobs) < len(whole.jobs)
+    assert {job.step for job in quick.jobs} == {job.step for job in whole.jobs}
+    assert [table.title for table in quick.tables] == [table.title for table in whole.tables]
 
 
-def step(name="base", verb="train", quick=None, **arguments) -> dict:
-    found = {"name": name, "verb": verb, "with": {"dataset": "$dataset"} | arguments}
-    return found if quick is None else found | {"quick": quick}
+def base(s, **arguments):
+    return s.add("train", "base", {}, **{"dataset": "sst"} | arguments)
 
 
-def steps(*more) -> dict:
-    """A study of a base and of what is done with it."""
-    return changed(steps=[step(), *more])
+def audited(s, **arguments):
+    return s.add("audit", "audit", {}, **{"model": base(s), "dataset": "sst"} | arguments)
 
 
-def one(name="base", verb="train", **arguments) -> dict:
-    """A study of one step."""
-    return changed(steps=[step(name, verb, **arguments)])
+def table(s, **column):
+    audited(s)
+    s.table("t", audit={"c": column})
 
 
-def table(**column) -> dict:
-    """A study with a table of one column."""
-    return changed(tables=[{"title": "t", "columns": [{"name": "c", "step": "audit"} | column]}])
+def twice(s):
+    base(s)
+    base(s, epochs=3)
+
+
+def nowhere(s):
+    for cell in s.grid(dataset=["sst"], encoder_size=[4, 8], seed=[0, 1]):
+        at = {k: cell[k] for k in ("dataset", "encoder_size")}
+        model = s.add("train", "base", at, **at)
+        s.add("audit", "one", at, model=model, dataset="sst")
+        own = {"seed": cell["seed"]}
+        s.add("audit", "two", own, model="org/b", dataset="sst", **own)
+    both = {"c": "accuracy"}
+    s.table("t", one=both, two=both)
 
 
 WRONG = [
-    ("title: [", "is not YAML"),
-    ("just words", "tiny.yaml: expected names with values, got 'just words'"),
-    ({"title": "x"}, "tiny.yaml, steps: expected a value, got none"),
-    (changed(stepz=[]), "tiny.yaml: expected one of title, .*, got 'stepz'"),
-    (changed(steps=[]), "expected at least one step"),
-    (changed(steps={"base": 1}), "tiny.yaml, steps: expected a list, got"),
-    (changed(paper="nobody"), "expected a paper of jain-wallace"),
-    (changed(grid={"dataset": "sst"}), "tiny.yaml, grid, dataset: expected a list, got 'sst'"),
-    (changed(grid={"dataset": []}), "expected a list of values for dataset"),
-    (changed(quick={"encoder": ["mlp"]}), "quick to change the grid's dataset, got 'encoder'"),
-    (changed(datasets={"sst": {"folder": "x"}}), "data set sst: unknown option 'folder'"),
-    (one(verb="teach"), "step base: expected a verb of train, .* got 'teach'"),
+    (lambda s: None, "expected at least one step"),
+    (lambda s: setattr(s, "paper", "nobody") or base(s), "unknown paper 'nobody'"),
     (
-        changed(steps=[{"name": "a", "verb": "train"}]),
-        "tiny.yaml, steps 1, with: expected a value, got none",
-    ),
-    (steps(step()), "step number 2: expected a name of its own"),
-    (one("a/b"), "step number 1: expected a name of its own"),
-    (one(epoch=3), "step base: unknown option 'epoch'"),
-    (one(output_dir="x"), "unknown option 'output_dir'"),
-    (one(quick={"epoch": 3}), "unknown option 'epoch'"),
-    (changed(steps=[step() | {"pairs": {"epoch": 3}}]), "step base: unknown option 'epoch'"),
-    (
-        changed(steps=[step() | {"datasets": {"snli": {"epoch": 3}}}]),
-        "step base: data set snli: unknown option 'epoch'",
+        lambda s: s.add("teach", "base", {}),
+        "step base: unknown verb 'teach'; expected one of train",
     ),
     (
-        changed(steps=[step() | {"datasets": {"snli": 3}}]),
-        "steps 1, datasets, snli: expected names with values, got 3",
+        lambda s: s.add("train", "a/b", {}, dataset="sst"),
+        "expected a name of letters, .* got 'a/b'",
     ),
-    (one(epochs="3"), "step base: expected a whole number for epochs, got '3'"),
-    (one(epochs=True), "expected a whole number for epochs, got True"),
-    (one(learning_rate="1e-3"), "expected a number for learning_rate, got '1e-3'"),
-    (one(encoder="gpt"), "step base: expected bilstm or bigru"),
-    (one(procedure="own"), "step base: expected jain-wallace or serrano-smith for procedure"),
-    (one(split="test"), "step base: unknown option 'split'"),
-    (one(dataset=3), "step base: expected the name of a data set, got 3"),
-    (one("b", model="org/bert", encoder="mlp"), "step b: unknown option 'encoder'"),
-    (one(encoder="$encoder"), r"expected one of the grid's dataset, got \$encoder"),
-    (one("a", "audit"), "step a: expected model to be given"),
+    (lambda s: s.add("train", "..", {}, dataset="sst"), "expected a name of letters, .* got '..'"),
+    (lambda s: s.add("train", "base", {}), "step base: expected dataset to be given"),
+    (lambda s: base(s, epoch=3), "step base: unknown option 'epoch'; did you mean epochs?"),
+    (lambda s: base(s, output_dir="x"), "unknown option 'output_dir'"),
+    (lambda s: base(s, epochs="3"), "step base: expected a whole number for epochs, got '3'"),
+    (lambda s: base(s, epochs=True), "expected a whole number for epochs, got True"),
+    (lambda s: base(s, batch_size=0), "step base: batch_size must be at least 1"),
+    (lambda s: base(s, learning_rate="1e-3"), "expected a number for learning_rate, got '1e-3'"),
+    (lambda s: base(s, encoder="gpt"), "step base: expected bilstm or bigru"),
+    (lambda s: base(s, procedure="own"), "expected jain-wallace or serrano-smith for procedure"),
+    (lambda s: base(s, split="test"), "step base: unknown option 'split'"),
+    (lambda s: base(s, dataset=3), "step base: expected the name of a data set, got 3"),
     (
-        changed(steps=[step("a", "audit", model="base"), step()]),
-        "step a: expected a step before it .* as model, got 'base'",
+        lambda s: base(s, model="org/bert", encoder="mlp"),
+        "step base: encoder is of attention class",
     ),
-    (one("a", "audit", model="a"), "expected a step before it .* as model, got 'a'"),
+    (lambda s: s.add("audit", "a", {}, dataset="sst"), "step a: expected model to be given"),
+    (lambda s: audited(s, model="./no/model"), "step audit: expected a model at ./no/model"),
+    (lambda s: audited(s, token="x"), "step audit: unknown option 'token'"),
+    (lambda s: audited(s, tests=["permutatoin"]), "step audit: .* did you mean permutation?"),
+    (lambda s: audited(s, tests={"erasure": {"n_rando": 3}}), "did you mean n_random?"),
+    (lambda s: audited(s, tests=3), "expected names of tests, or options by name, got 3"),
     (
-        one("a", "audit", model="bert"),
-        "expected a step before it .none., or a folder or Hub id with a /",
-    ),
-    (steps(step("a", "audit", model="base", tests=["magic"])), "step a: unknown test 'magic'"),
-    (
-        steps(step("a", "audit", model="base", tests=3)),
-        "expected names of tests, or options by name, got 3",
-    ),
-    (
-        steps(step("a", "retrain", model="base", tests=["permutation"])),
+        lambda s: s.add("retrain", "a", {}, model=base(s), dataset="sst", tests=["permutation"]),
         "step a: unknown test 'permutation'; expected one of uniform",
     ),
-    (changed(tables=[{"title": "t"}]), "tables 1, columns: expected a value, got none"),
-    (table(step="b", statistic="accuracy"), "expected a step of base, audit, got 'b'"),
+    (twice, "step base: expected the same arguments at no cell as before"),
+    (lambda s: s.table("t"), "table 't': expected at least one column"),
+    (lambda s: s.table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
+    (nowhere, "table 't': no step is done for every cell that two and the others are; split"),
+    (lambda s: table(s), "either a statistic or a score"),
     (
-        changed(
-            grid={"dataset": ["sst"], "encoder_size": [4, 8], "seed": [0, 1]},
-            steps=[
-                step(encoder_size="$encoder_size"),
-                step("one", "audit", model="base"),
-                step("two", "audit", model="./a/b", seed="$seed"),
-            ],
-            tables=[
-                {
-                    "title": "t",
-                    "columns": [
-                        {"name": name, "step": name, "statistic": "accuracy"}
-                        for name in ("one", "two")
-                    ],
-                }
-            ],
-        ),
-        "table 't': no step is done for every cell that two and the others are; split",
+        lambda s: table(s, statistic="acuracy"),
+        "unknown statistic 'acuracy'; did you mean accuracy?",
     ),
-    (table(), "either a statistic or a score"),
-    (table(statistic="magic"), "unknown statistic 'magic'"),
-    (table(statistic="accuracy", threshold=0.1), "threshold and means together"),
-    (table(score="f1"), "expected a step with scores"),
+    (lambda s: table(s, statistic="accuracy", threshold=0.1), "threshold and means together"),
+    (
+        lambda s: table(s, score="a/b/c"),
+        r"expected a step with scores \(retrain, .* audit is audit",
+    ),
+    (lambda s: table(s, statistics="x"), "unknown field 'statistics'; did you mean statistic?"),
 ]
 
 
-def test_what_is_wrong_is_said_in_one_line(tmp_path, cli):
-    for content, message in WRONG:
-        file = write(tmp_path, content)
-        with pytest.raises(AttnProbeError, match=message) as error:
-            read_study(file)
-        assert "\n" not in str(error.value) and "tiny.yaml" in str(error.value)
-    done = cli("study", file, "--output-dir", tmp_path / "out")
-    assert done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
+@pytest.mark.parametrize(("study", "message"), WRONG)
+def test_what_is_wrong_is_said_in_one_line_before_anything_runs(study, message):
+    with pytest.raises(AttnProbeError, match=message) as error:
+        planned(study)
+    assert "\n" not in str(error.value)
 
 
-def test_bad_flags(tmp_path, cli, file):
-    assert cli("study", tmp_path / "nowhere.yaml", "--output-dir", tmp_path / "out").err.startswith(
-        "attnprobe: expected a study file or one of encoders, jain-wallace"
+def test_a_step_that_is_there_already_is_not_added_again():
+    def study(s):
+        assert base(s) == base(s) == "base"
+
+    assert len(planned(study).jobs) == 1
+
+
+def test_cells_with_names_alike_have_folders_of_their_own():
+    names = ["x_y", "x-y", "X y", "..", ".", "..."]
+
+    def study(s):
+        for cell in s.grid(name=names):
+            s.add("train", "base", cell, dataset="sst")
+
+    folders = [job.folder for job in planned(study).jobs]
+    assert folders[0] == "base/x_y"
+    assert len({folder.casefold() for folder in folders}) == len(names)
+    assert all(folder.partition("/")[2].strip(".") for folder in folders)
+
+
+def test_bad_files_and_data_sets(tmp_path, cli, file):
+    def said(*words):
+        done = cli("study", *words, "--output-dir", tmp_path / "out")
+        assert done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
+        return done.err
+
+    ready = "expected a Python file or one of encoders, jain-wallace"
+    (tmp_path / "old.yaml").write_text("title: x")
+    (tmp_path / "none.py").write_text("x = 1")
+    assert ready in said(tmp_path / "nowhere.py") and ready in said(tmp_path / "old.yaml")
+    assert "expected a function study(steps) in" in said(tmp_path / "none.py")
+    assert "data sets of different names" in said(file, "--dataset", "sst", "sst=x")
+    (tmp_path / "fixed.py").write_text(
+        "def study(s):\n    s.add('train', 'base', {}, dataset='sst')\n"
     )
-    done = cli("study", file, "--dataset", "sst", "sst=x", "--output-dir", tmp_path / "out")
-    assert done.code == 1 and "data sets of different names" in done.err
+    assert "has no grid over dataset" in said(tmp_path / "fixed.py", "--dataset", "imdb")
 
 
-def test_errors_of_a_step_name_it(tmp_path, run):
-    with pytest.raises(AttnProbeError, match=r"step base.*: batch_size must be at least 1"):
-        run(write(tmp_path, one(**SMALL | {"batch_size": 0})))
+def test_a_study_refused_at_its_first_step_leaves_no_folder(reviews_folder, tmp_path):
+    def refused(s):
+        at = {"dataset": str(reviews_folder)}
+        s.add("train", "base", {}, **at, word_vectors=str(tmp_path / "nowhere"))
+
+    with pytest.raises(AttnProbeError, match="step base: "):
+        study(refused, output_dir=tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_stands_for_a_named_data_set():
@@ -893,27 +867,26 @@ def test_a_folder_stands_for_a_named_data_set():
     assert name_of("/data/IMDB") == "imdb" and name_of("agnews-binary") == "agnews-binary"
 
 
-def test_the_files_names_of_data_sets_and_what_replaces_them(tmp_path):
-    sst = {"dataset": "sst=here", "dataset_config": "a", "train_limit": 7}
-    file = write(tmp_path, changed(datasets={"sst": sst}))
-    train, audit = (job.arguments for job in read_study(file).jobs)
-    assert train.items() >= sst.items()
-    assert audit["dataset_config"] == "a" and "train_limit" not in audit  # of training texts
-    assert audit["model"] == FolderOf("base/sst")
+def test_data_sets_of_the_options_replace_those_of_the_grid():
     given = {"dataset": "sst=there", "train_limit": 9, "dataset_config": "b"}
-    assert read_study(file, StudyOptions(**given)).jobs[0].arguments.items() >= given.items()
-    (train, _) = read_study(file, StudyOptions(dataset="/data/other")).jobs
-    assert train.arguments["dataset"] == "/data/other" and train.folder == "base/other"
-    assert "train_limit" not in train.arguments
+    train, *_, retrained = planned("which-tasks", StudyOptions(**given)).jobs
+    assert train.arguments.items() >= given.items() and train.folder == "base/sst-bilstm"
+    assert retrained.arguments.items() >= given.items()
+    audit = planned("encoders", StudyOptions(**given)).jobs[1].arguments
+    assert audit["dataset_config"] == "b" and "train_limit" not in audit  # of training texts
+    (train, *_) = planned("which-tasks", StudyOptions(dataset="/data/other")).jobs
+    assert train.arguments["dataset"] == "/data/other" and train.folder == "base/other-bilstm"
 
 
-def test_the_documented_study_is_sound(tmp_path):
+def test_the_documented_studies_are_sound(tmp_path):
     guide = (Path(__file__).parents[1] / "docs/studies.md").read_text()
-    (block,) = re.findall(r"```yaml\n(.*?)```", guide, flags=re.DOTALL)
-    found = read_study(write(tmp_path, block))
-    assert [job.folder for job in found.jobs][:3] == ["base/sst-0", "base/sst-0.1", "base/sst-1"]
-    example = study_file.__doc__.partition("is YAML:\n\n")[2].partition("\n\nSteps\n")[0]
-    assert len(read_study(write(tmp_path, textwrap.dedent(example))).jobs) == 4
+    (block,) = re.findall(r"```python\n(def study.*?)```", guide, flags=re.DOTALL)
+    (tmp_path / "mine.py").write_text(block)
+    found = planned(tmp_path / "mine.py")
+    assert [job.folder for job in found.jobs][:3] == ["base/sst-0", "audit/sst-0", "base/sst-0.1"]
+    example = textwrap.dedent(steps_module.__doc__.partition("runs::\n")[2])
+    (tmp_path / "example.py").write_text(example.replace(": Steps", ""))
+    assert len(planned(tmp_path / "example.py").jobs) == 4
 
 
 @pytest.fixture
@@ -923,27 +896,29 @@ def bert(tokenizer, tmp_path):
 
 
 def test_a_transformer_as_a_step(bert, run, tmp_path):
-    two = {"permutation": {"n_permutations": 2}}
-    tuned = step("tuned", "train", model=str(bert), epochs=1)
-    all_heads = step("audit", "audit", model="tuned", tests=two, test_limit=4)
-    one_head = step("audit", "audit", model="tuned", tests=two, test_limit=4, heads=[1])
-    tables = table(statistic="median_tvd")["tables"]
-    file = write(tmp_path, changed(steps=[tuned, all_heads], tables=tables))
+    def tuned(s, **heads):
+        for cell in s.grid(dataset=["reviews"]):
+            model = s.add("train", "tuned", cell, **cell, model=str(bert), epochs=1)
+            given = {"model": model, "tests": {"permutation": {"n_permutations": 2}}, **heads}
+            s.add("audit", "audit", cell, **cell, **given, test_limit=4)
+        s.table("t", audit={"c": "median_tvd"})
+
+    def one_head(s):
+        tuned(s, heads=[1])
+
     with pytest.raises(AttnProbeError, match=r"expected the audit of one head .* has 2"):
-        run(file, output_dir=tmp_path / "two")
-    assert not (tmp_path / "two").exists()  # before any step began
-    file = write(tmp_path, changed(steps=[tuned, one_head], tables=tables))
-    report = run(file)
+        run(tuned, output_dir=tmp_path / "two")
+    report = run(one_head)
     assert report.tables[0].rows[0][1].n == 4 and report.steps[0].epochs == 1
     before = files_in(tmp_path / "out")
-    assert plain(run(file)) == plain(report) and files_in(tmp_path / "out") == before
+    assert plain(run(one_head)) == plain(report) and files_in(tmp_path / "out") == before
 
 
 def test_what_differs_counts_training_texts():
     """The quick study's limit of 500 is one of texts to compare on."""
-    plan = read_study("tutek-snajder", StudyOptions(quick=True))
+    plan = planned("tutek-snajder", StudyOptions(quick=True))
     assert "training texts" not in _differences(plan, ())
-    plan = read_study("tutek-snajder", StudyOptions(quick=True, train_limit=70))
+    plan = planned("tutek-snajder", StudyOptions(quick=True, train_limit=70))
     assert "only 70 training texts" in _differences(plan, ())
 
 

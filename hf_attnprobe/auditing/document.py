@@ -42,6 +42,7 @@ from hf_attnprobe.auditing.verdict import (
     zero_ablation_only,
 )
 from hf_attnprobe.charts.chart import Chart
+from hf_attnprobe.faithfulness.input_erasure import CAUTION as INPUTS_CAUTION
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.plain_data import read_packaged
 from hf_attnprobe.published import Published
@@ -566,13 +567,14 @@ def heads_section(report: AuditResult) -> Section | None:
     if len(rows):
         drawn += group_charts(statistics, rows, words)
         drawn += head_maps(statistics, rows, words)
-    curve = report.prune
+    curve, erased_inputs = report.prune, any(s.test == "input_erasure" for s in statistics)
     return Section(
         "Which heads matter",
         [
             Strong(answer) if answer else None,
             said,
             *drawn,
+            INPUTS_CAUTION if erased_inputs else None,
             part_section(statistics),
             Folded("Where heads look, and what they cause", role_table(report)),
             Section(

@@ -1,4 +1,4 @@
-"""attnprobe demo | train | audit | judge | retrain | compare | survive | deceive | study | calibrate | report | card | datasets
+"""attnprobe demo | train | audit | judge | retrain | compare | survive | deceive | study | spike | report | card | datasets
 
 Every verb is a public function; every flag is one of its arguments or options. Results go
 to stdout, progress and log to stderr. A command that does not end well says why in one line:

@@ -486,10 +486,11 @@ def _scores(metrics: dict[str, float], form: str) -> list[str]:
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Flags of study."""
     parser.add_argument(
-        "file",
-        help="a Python file with a function study(steps), which is run; or a study of the package: encoders, room, transfer, "
-        "which-tasks; or the tables of a paper: jain-wallace, mohankumar, "
-        "serrano-smith, tutek-snajder, wiegreffe-pinter",
+        "study",
+        metavar="STUDY",
+        help="a Python file with a function study(steps), whose code is run; or a study of the "
+        "package: encoders, room, transfer, which-tasks; or the tables of a paper: jain-wallace, "
+        "mohankumar, serrano-smith, tutek-snajder, wiegreffe-pinter",
     )
     parser.add_argument(
         "--output-dir",
@@ -501,14 +502,14 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 
 def run_study(arguments: dict[str, Any]) -> None:
-    """Runs a study file, or the rest of it, and prints the report."""
-    from hf_attnprobe.plain_data import plain
-
+    """Runs a study, or the rest of it, and prints the report."""
     folder = Path(arguments["output_dir"])
     options = from_flat(arguments, StudyOptions)
+
+    from hf_attnprobe.plain_data import plain
     from hf_attnprobe.studies.run import study
 
-    report = study(arguments["file"], output_dir=folder, options=options)
+    report = study(arguments["study"], output_dir=folder, options=options)
     if arguments["json"]:
         show(json.dumps(plain(report)))
     else:
@@ -518,7 +519,7 @@ def run_study(arguments: dict[str, Any]) -> None:
 # --- spike: what the tests see of an effect of known size ----------------------------------------
 
 
-def add_spike(parser: argparse.ArgumentParser) -> None:
+def add_spike(parser: CommandParser) -> None:
     """Flags of spike."""
     parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
     parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
@@ -673,7 +674,7 @@ def build_parser() -> CommandParser:
     add_audit(add("audit", "run faithfulness tests on a model"))
     add_judge(add("judge", "run tests of rankings on scores that somebody gave the tokens"))
     add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
-    add_study(add("study", "run a study file or a paper's tables, with one report"))
+    add_study(add("study", "run a study of many steps or a paper's tables, with one report"))
     add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
     add_survive(
         add("survive", "ask whether rounding or other changes of a model change the answer")

@@ -8,7 +8,8 @@ import re
 import warnings
 from html import escape
 
-from matplotlib.artist import Artist
+import numpy as np
+from matplotlib.collections import Collection
 from matplotlib.lines import Line2D
 
 from hf_attnprobe import figures
@@ -54,7 +55,8 @@ def draw(chart: Chart) -> str:
         assert figure is not None  # it was made for these axes
         figure.patch.set_visible(False)
         ax.patch.set_visible(False)
-        for marks in (*ax.lines, *ax.collections):
+        drawn: list[Line2D | Collection] = [*ax.lines, *ax.collections]
+        for marks in drawn:
             marks.set_rasterized(_n_marks(marks) > MOST_MARKS)
         svg = figures.written(figure, "svg", salt=key).decode()
     svg = LONG.sub("", svg)
@@ -72,10 +74,10 @@ def draw(chart: Chart) -> str:
     return legible(f"{head}>{said}{body}")
 
 
-def _n_marks(artist: Artist) -> int:
-    if isinstance(artist, Line2D):
-        return len(artist.get_xdata())
-    return len(artist.get_offsets())
+def _n_marks(marks: Line2D | Collection) -> int:
+    if isinstance(marks, Line2D):
+        return int(np.size(marks.get_xdata()))
+    return int(np.shape(marks.get_offsets())[0])
 
 
 def _described(chart: Chart) -> str:

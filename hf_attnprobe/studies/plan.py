@@ -18,11 +18,11 @@ STATE = "study.json"
 
 @dataclass(frozen=True)
 class StudyOptions(Options):
-    """Options of :func:`hf_attnprobe.study` beyond the study's file."""
+    """Options of :func:`hf_attnprobe.study` beyond the study itself."""
 
     dataset: str | Sequence[str] | None = option(
         None,
-        "data sets in place of the file's: names, Hub ids, folders, or name=folder: "
+        "data sets in place of the study's: names, Hub ids, folders, or name=folder: "
         "a folder that stands for a named data set and is cut as that one is",
     )
     dataset_config: str | None = option(
@@ -48,17 +48,17 @@ class StudyOptions(Options):
     )
     test_limit: int | None = option(
         None,
-        "number of texts to test on, always the same ones (default: the file's, or all)",
+        "number of texts to test on, always the same ones (default: the study's, or all)",
         at_least=1,
     )
     epochs: int | None = option(
         None,
         "largest number of epochs of every training but adversaries "
-        "(default: the file's, or the procedure's)",
+        "(default: the study's, or the procedure's)",
         at_least=1,
         at_most=100_000,
     )
-    quick: bool = option(False, "a short run, with the file's own shorter settings")
+    quick: bool = option(False, "a short run, with the study's own shorter settings")
     seed: int = option(
         0, "random seed of the steps that set none", at_least=0, at_most=LARGEST_SEED
     )
@@ -68,7 +68,7 @@ class StudyOptions(Options):
 
     @property
     def datasets(self) -> list[str]:
-        """The data sets that replace the file's; none where the file's own are used."""
+        """The data sets that replace the study's; none where its own are used."""
         if self.dataset is None:
             return []
         return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
@@ -143,17 +143,32 @@ class DataUsed:
 
 @dataclass(frozen=True)
 class Job:
-    """A step at one cell of a grid; its ``folder`` is below the study's."""
+    """A step at one cell of a grid; its folder, and those it is made of, are below the study's."""
 
     step: str
     verb: str
     cell: Mapping[str, Scalar]
     arguments: dict[str, Any]
     folder: str
+    made_of: tuple[str, ...] = ()
 
     def is_at(self, cell: Mapping[str, Scalar]) -> bool:
         """Whether this is its step's job for a cell of the grid."""
         return all(cell[name] == value for name, value in self.cell.items())
+
+
+@dataclass
+class StudyState:
+    """What ``study.json`` holds: of every step that is done its arguments, texts and seconds."""
+
+    study: str
+    quick: bool
+    steps: dict[str, dict[str, Any]]
+
+    @property
+    def kind(self) -> str:
+        """Which study it is, in words."""
+        return f"{'quick' if self.quick else 'full'} study {self.study}"
 
 
 def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,16 +62,9 @@ class Results:
     def __init__(self, plan: Steps, folder: Path) -> None:
         self.plan = plan
         self.folder = folder
+        self.by_step = plan.by_step
         self.rows = cache(self._rows)
         self.retraining = cache(self._retraining)
-
-    @cached_property
-    def by_step(self) -> dict[str, list[Job]]:
-        """The jobs of each step, in the order of the file."""
-        jobs: dict[str, list[Job]] = {}
-        for job in self.plan.jobs:
-            jobs.setdefault(job.step, []).append(job)
-        return jobs
 
     def jobs(self, step: str) -> list[Job]:
         """Jobs of a step; none if the study has no such step."""
@@ -259,7 +252,7 @@ class _Row(NamedTuple):
 
 
 def grid_tables(results: Results) -> list[ResultTable]:
-    """All tables that the study file defines, with a row for each cell of the grid."""
+    """All tables that the study adds, with a row for each cell of the grid."""
     return [_grid_table(results, table) for table in results.plan.tables]
 
 

@@ -1,59 +1,296 @@
 """Runs every step of a study once and writes one report."""
 
+import json
+import logging
 import runpy
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from typing import Any
 
+from hf_attnprobe.auditing.run import audit
+from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.examples import dataset_fingerprint
+from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.plain_data import plain
-from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY
-from hf_attnprobe.studies.plan import STATE, StudyOptions
+from hf_attnprobe.options import check_known, from_flat, names_of
+from hf_attnprobe.plain_data import from_plain, plain
+from hf_attnprobe.progress import Bar, quiet_libraries
+from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.retraining.run import retrain, transfer
+from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
+from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
+from hf_attnprobe.studies.plan import STATE, Job, StudyOptions, StudyState, load_as
 from hf_attnprobe.studies.ready import READY
 from hf_attnprobe.studies.report import StudyReport, report_of
-from hf_attnprobe.studies.steps import Steps
+from hf_attnprobe.studies.steps import MODELS, VERBS, Steps, said_of
+from hf_attnprobe.training.options import Architecture
+from hf_attnprobe.training.run import check_training, train
 
 
-def planned(file: str | Path, folder: Path, options: StudyOptions) -> Steps:
-    """The steps of a study, checked; nothing is run.
-
-    Args:
-        file: a name of :data:`READY`, or a Python file with a function ``study``, whose code runs.
-
-    Raises:
-        AttnProbeError: no such study, or a step with options that there are not.
-    """
-    known = READY.get(str(file))
-    if known is None and not Path(file).is_file():
-        raise AttnProbeError(f"expected a file or one of {', '.join(READY)}, got {file}")
-    made: Callable[[Steps], None] = known or runpy.run_path(str(file))["study"]
-    paper = str(file) if "20" in (made.__doc__ or "") and known else None
-    steps = Steps(Path(file).stem, folder, options, (made.__doc__ or "").strip(), paper)
-    made(steps)
-    return steps
+logger = logging.getLogger(__name__)
+Study = Callable[[Steps], None]
+FUNCTIONS: dict[str, Callable[..., object]] = {
+    "train": train,
+    "audit": audit,
+    "retrain": retrain,
+    "transfer": transfer,
+    "compare": compare_checkpoints,
+    "deceive": deceive,
+}
+"""What does a step of each verb."""
 
 
 @quiet_libraries()
 def study(
-    file: str | Path, *, output_dir: str | Path, options: StudyOptions = StudyOptions()
+    study: str | Path | Study,
+    *,
+    output_dir: str | Path,
+    options: StudyOptions = StudyOptions(),
+    progress: bool = True,
 ) -> StudyReport:
-    """Runs the steps of a study that are not done, and puts their results into one report.
+    """Runs the steps of a study and puts their results into one report.
+
+    Each step has a folder of its own below ``output_dir``. Run the study again with the
+    same folder to continue after an interruption: finished steps are not repeated, the
+    one under way continues. A step that was done with other arguments is refused; delete
+    its folder, or choose another one, to have it done again. Each step is logged, at
+    level ``INFO``, when it begins.
 
     Args:
-        file: see :func:`planned`.
-        output_dir: folder for the steps and the report; the same one to go on.
+        study: a function of :class:`~hf_attnprobe.studies.steps.Steps`; a Python file with a
+            function ``study``, whose code is run; or the name of a study of this package, of a
+            paper's tables among them (``"wiegreffe-pinter"``).
+        output_dir: folder for the steps and the report.
         options: data sets in place of the study's, seed, and whether the run is quick.
+        progress: show a bar on stderr.
+
+    Returns:
+        The report, which is also written to ``report.md``, ``report.html`` and ``summary.json``.
 
     Raises:
-        AttnProbeError: a study that cannot be used, before anything runs; errors of a step name it.
+        AttnProbeError: for a study, a data set or a folder that cannot be used, before
+            anything is trained; and for the errors of a step, which name the step.
     """
+    steps = planned(study, options)
     check_one_process("a study")
-    steps = planned(file, Path(output_dir), options)
     with alone_in(output_dir, STATE) as folder:
-        report = report_of(steps, folder, steps.run(), quick=options.quick)
+        seconds = _run_steps(steps, folder, progress)
+        report = report_of(steps, folder, seconds, quick=options.quick)
         write_json(folder / SUMMARY, plain(report))
         write_atomically(folder / "report.md", report.to_markdown())
         write_atomically(folder / "report.html", report.to_html())
     return report
+
+
+def planned(study: str | Path | Study, options: StudyOptions = StudyOptions()) -> Steps:
+    """The steps of a study with their options checked; nothing is run.
+
+    Raises:
+        AttnProbeError: no such study, or a step that would not run.
+    """
+    function = study if callable(study) else READY.get(str(study)) or _function_in(Path(study))
+    name = function.__name__.replace("_", "-") if callable(study) else Path(study).stem
+    title = (function.__doc__ or name).strip().splitlines()[0]
+    steps = Steps(name, options, title)
+    with said_of(f"study {name}: "):
+        function(steps)
+        _check_planned(steps)
+    return steps
+
+
+def _function_in(file: Path) -> Study:
+    """The function ``study`` of a Python file, whose code is run."""
+    if file.suffix != ".py" or not file.is_file():
+        raise AttnProbeError(
+            f"expected a Python file or one of {', '.join(READY)}, got {file}; check the name"
+        )
+    found = runpy.run_path(str(file)).get("study")
+    if not callable(found):
+        raise AttnProbeError(f"expected a function study(steps) in {file}, found none; add it")
+    return found
+
+
+def _check_planned(steps: Steps) -> None:
+    """Checks the whole, and what takes seconds of imports."""
+    if not steps.jobs:
+        raise AttnProbeError("expected at least one step, got none")
+    if steps.paper is not None:
+        check_known("paper", [steps.paper], PUBLISHED.papers)
+    replaced = [name for name, given in steps.sources.items() if given in steps.options.datasets]
+    if len(replaced) < len(steps.options.datasets):
+        raise AttnProbeError(
+            "expected no data sets, this study has no grid over dataset; write them into it"
+        )
+    for job in steps.jobs:
+        if job.verb == "train":
+            with said_of(f"step {job.step}: "):
+                given = _keywords(job, Path())
+                check_training(given.get("model"), given["architecture"], given["options"])
+
+
+# --- Running ---------------------------------------------------------------------------------------
+
+
+def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
+    """Runs the steps that are not done; seconds of each, by its folder.
+
+    Raises:
+        AttnProbeError: a step was done with other arguments or texts, or fails.
+    """
+    texts = _texts_of(steps)
+    state = _read_state(steps, folder)
+    wanted = {job.folder: _as_done(job, texts[job.folder]) for job in steps.jobs}
+    todo = _to_do(steps, state, wanted, folder)
+    for name in todo:  # also what was made of a step that is done again
+        state.steps.pop(name, None)
+    write_json(folder / STATE, plain(state))
+    with Bar("study", progress, len(todo), of="step") as bar:
+        for number, job in enumerate(steps.jobs, 1):
+            note = "" if job.folder in todo else ", done before"
+            logger.info(
+                "step %d of %d: %s (%s)%s", number, len(steps.jobs), job.folder, job.verb, note
+            )
+            if job.folder in todo:
+                bar.part(job.folder)
+                begun = time.monotonic()
+                _run(job, steps, folder, progress)
+                seconds = round(time.monotonic() - begun, 2)
+                state.steps[job.folder] = {**wanted[job.folder], "seconds": seconds}
+                write_json(folder / STATE, plain(state))
+    return {name: done["seconds"] for name, done in state.steps.items()}
+
+
+def _texts_of(steps: Steps) -> dict[str, dict[str, str]]:
+    """Fingerprints of the texts that steps train on, by folder and split.
+
+    All data sets are read before any step runs, those that are only tested on by their first
+    text, so that a missing one, or a missing column, is noticed at once.
+    """
+    read: dict[str, dict[str, str]] = {}
+    found = {}
+    for job in steps.jobs:
+        data, seed = _data(job), job.arguments.get("seed", 0)
+        trains = VERBS[job.verb].trains
+        key = f"{trains} {seed} {data!r}"
+        if key not in read:
+            read[key] = {}
+            if trains:
+                splits = data.splits(seed=seed)
+                read[key] = {split: dataset_fingerprint(part) for split, part in splits.items()}
+            else:
+                data.examples(limit=1, seed=seed)
+        found[job.folder] = read[key]
+    return found
+
+
+def _data(job: Job) -> Data:
+    return from_flat(job.arguments | {"dataset": load_as(job.arguments["dataset"])}, Data)
+
+
+def _as_done(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What ``study.json`` keeps of a step, as JSON gives it back."""
+    arguments = json.dumps(job.arguments, default=_plain_argument)
+    return {"arguments": json.loads(arguments), "texts": dict(texts)}
+
+
+def _plain_argument(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def _read_state(steps: Steps, folder: Path) -> StudyState:
+    """What is done, by ``study.json``.
+
+    Raises:
+        AttnProbeError: the folder holds another study, or this one in the other length.
+    """
+    fresh = StudyState(steps.name, steps.quick, {})
+    file = folder / STATE
+    if not file.is_file():
+        return fresh
+    try:
+        state = from_plain(StudyState, json.loads(file.read_text()))
+    except UNREADABLE as error:
+        raise AttnProbeError(
+            f"cannot read {file} ({error}); choose another --output-dir"
+        ) from error
+    if state.kind != fresh.kind:
+        raise AttnProbeError(
+            f"{folder} holds the {state.kind}, not the {fresh.kind}; choose another --output-dir"
+        )
+    return state
+
+
+def _to_do(
+    steps: Steps, state: StudyState, wanted: Mapping[str, Mapping], folder: Path
+) -> set[str]:
+    """Folders of the steps that are not done, or made of one that is not.
+
+    Raises:
+        AttnProbeError: a step was done with other arguments, or on other texts.
+    """
+    todo: set[str] = set()
+    for job in steps.jobs:
+        done = state.steps.get(job.folder)
+        if done is None or not (folder / job.folder).is_dir():
+            todo.add(job.folder)
+            continue
+        for name, (old, new) in _differing(done["arguments"], wanted[job.folder]).items():
+            raise AttnProbeError(
+                f"step {job.folder} was done with {name} {old}, not {new}; choose another "
+                f"--output-dir, or delete {folder / job.folder} and what was made of it"
+            )
+        if done["texts"] != wanted[job.folder]["texts"]:
+            raise AttnProbeError(
+                f"the texts of {job.arguments['dataset']} are not those that step {job.folder} "
+                "was done with; choose another --output-dir"
+            )
+        if todo & {*job.made_of}:
+            todo.add(job.folder)
+    return todo
+
+
+def _differing(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple]:
+    """Arguments that are not those of before; what is not given is None."""
+    return differing(before, dict.fromkeys(before) | wanted["arguments"])
+
+
+def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
+    """Runs a step; errors name it, and where it is the first one nothing is left."""
+    place = folder / job.folder
+    try:
+        with said_of(f"step {job.folder}: "):
+            FUNCTIONS[job.verb](**_keywords(job, folder), output_dir=place, progress=progress)
+    except AttnProbeError:
+        if not any((folder / other.folder).is_dir() for other in steps.jobs):
+            (folder / STATE).unlink()
+            with suppress(OSError):  # not there, or something else is in it
+                place.parent.rmdir()
+        raise
+
+
+def _keywords(job: Job, folder: Path) -> dict[str, Any]:
+    """The keyword arguments of what does a step."""
+    kind = VERBS[job.verb]
+    arguments = {name: job.arguments[name] for name in job.arguments if name in kind.names}
+    for name in MODELS:
+        if name in arguments:
+            arguments[name] = _placed(arguments[name], job.made_of, folder)
+    others = {*kind.needed, *kind.further} - {*names_of([Architecture])}
+    keywords = {name: arguments[name] for name in others if name in arguments}
+    if job.verb == "train":
+        given = names_of([Architecture])
+        keywords["architecture"] = {k: v for k, v in arguments.items() if k in given}
+    return {**keywords, "dataset": _data(job), "options": from_flat(arguments, kind.options)}
+
+
+def _placed(model: Any, made_of: Mapping | tuple[str, ...], folder: Path) -> Any:
+    """A model, or several, with those that are made by steps below the study's folder."""
+    if isinstance(model, list | tuple):
+        return [_placed(one, made_of, folder) for one in model]
+    is_made = any(f"{model}/".startswith(f"{name}/") for name in made_of)
+    return str(folder / model) if is_made else model

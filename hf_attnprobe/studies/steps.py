@@ -1,150 +1,364 @@
-"""A study: steps that run once each into folders of their own, and tables of their results.
+"""A study as it is planned: steps with their arguments, and tables of what they will show.
 
-A study is a function of :class:`Steps`. It adds steps, of which each is a verb with arguments by
-their flat names; what a step left behind is the argument of a later one. All options are made, and
-so checked, before anything runs::
+A study is a function of :class:`Steps`. A step is a verb with arguments by their flat names; what
+an earlier step leaves behind is the argument of a later one. Every option is checked when its step
+is added, so before anything runs::
 
     def study(s: Steps) -> None:
+        \"\"\"What does the encoder do to attention?\"\"\"
         for cell in s.grid(dataset=["sst"], encoder=["mlp", "bilstm"]):
-            base = s.add("train", "base", cell, **cell, attention="additive", epochs=5)
+            base = s.add("train", "base", cell, **cell, epochs=2 if s.quick else 8)
             s.add("audit", "audit", cell, model=base, dataset=cell["dataset"], tests=["erasure"])
         s.table("Erasure", audit={"never flips": "never_flips@attention"})
 """
 
+import hashlib
 import itertools
-import json
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.checkpoint_comparison import ComparisonOptions
-from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
+from hf_attnprobe import retraining
+from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
+from hf_attnprobe.checkpoint_comparison import ComparisonOptions, asked_comparison
 from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.sources import named
 from hf_attnprobe.deception import DeceptionOptions
-from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Options, check_known, from_flat, names_of
+from hf_attnprobe.options import (
+    Options,
+    check_known,
+    check_name,
+    check_path,
+    from_flat,
+    names_of,
+    options_with_default,
+)
+from hf_attnprobe.plain_data import in_short
 from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
-from hf_attnprobe.retraining.run import retrain, transfer
-from hf_attnprobe.storage.folders import differing, write_json
-from hf_attnprobe.studies.plan import STATE, Column, Job, Scalar, StudyOptions, Table, load_as
+from hf_attnprobe.studies.plan import (
+    Column,
+    Job,
+    Scalar,
+    StudyOptions,
+    Table,
+    jobs_of_rows,
+    name_of,
+)
 from hf_attnprobe.training.options import Architecture, TrainingOptions
-from hf_attnprobe.training.run import train
+
+
+MODELS = ("model", "models", "guide", "uniform")
+"""Arguments that name models: what an earlier step left, a folder or a Hub id."""
+WITH_STATISTICS = ("audit", "retrain", "transfer")
+WITH_SCORES = ("retrain", "transfer", "deceive")
+"""Verbs whose results have numbers per text, and scores of all texts."""
+WITH_LENGTHS = ("audit", "retrain")
+"""Verbs whose texts can be divided by their numbers of tokens."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """What does a step: a function, its class of options, and its other arguments."""
+    """Which arguments a step takes.
 
-    function: Callable[..., object]
+    Attributes:
+        options: the class whose fields are arguments.
+        needed: arguments that must be given, besides the data set.
+        further: other arguments that are no options.
+        unused: fields of the data that mean nothing here.
+        trains: whether the step trains on the data set's training split.
+        check_tests: raises AttnProbeError for tests that there are not.
+    """
+
     options: type[Options]
-    further: tuple[str, ...] = ("model",)
+    needed: tuple[str, ...] = ("model",)
+    further: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ("split", "test_limit")
+    trains: bool = True
+    check_tests: Callable[[Any], object] = lambda tests: None
+
+    @property
+    def names(self) -> list[str]:
+        """The arguments that a step may have."""
+        fields = [name for name in names_of([Data, self.options]) if name not in self.unused]
+        return [*fields, *self.needed, *self.further]
+
+
+def _check_audited(tests: Any) -> None:
+    options_with_default(tests, options_of_tests(), ())
 
 
 VERBS = {
-    "train": Verb(train, TrainingOptions, ("model", *names_of([Architecture]))),
-    "audit": Verb(audit, AuditOptions, ("model", "tests")),
-    "retrain": Verb(retrain, RetrainOptions, ("model", "tests")),
-    "transfer": Verb(transfer, TransferOptions, ("model", "guide")),
-    "compare": Verb(compare_checkpoints, ComparisonOptions, ("models", "tests")),
-    "deceive": Verb(deceive, DeceptionOptions, ("model", "tokens")),
+    "train": Verb(TrainingOptions, needed=(), further=("model", *names_of([Architecture]))),
+    "audit": Verb(
+        AuditOptions,
+        further=("tests",),
+        unused=("train_limit", "token"),  # a study is written down, a token is not
+        trains=False,
+        check_tests=_check_audited,
+    ),
+    "retrain": Verb(RetrainOptions, further=("tests",), check_tests=retraining.asked_retrainings),
+    "transfer": Verb(TransferOptions, needed=("model", "guide")),
+    "compare": Verb(
+        ComparisonOptions,
+        needed=("models",),
+        further=("tests",),
+        unused=(),
+        trains=False,
+        check_tests=asked_comparison,
+    ),
+    "deceive": Verb(DeceptionOptions, needed=("model", "tokens")),
 }
 
 
 @dataclass
 class Steps:
-    """The steps of a study, in their order.
+    """The steps of a study in their order, and its tables.
 
     Attributes:
-        name, title, paper: of the study.
-        folder: below which the steps go.
+        name: of the study.
+        title: its question.
+        paper: whose tables are added with the published numbers; None adds none.
         options: what replaces the study's own arguments.
     """
 
     name: str
-    folder: Path
     options: StudyOptions = StudyOptions()
     title: str = ""
     paper: str | None = None
     jobs: list[Job] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    _calls: list[Callable[[], object]] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    """What is loaded for the name of a data set."""
 
     @property
     def quick(self) -> bool:
         """Whether a short run is asked for."""
         return self.options.quick
 
+    @property
+    def by_step(self) -> dict[str, list[Job]]:
+        """The jobs of each step."""
+        jobs: dict[str, list[Job]] = {}
+        for job in self.jobs:
+            jobs.setdefault(job.step, []).append(job)
+        return jobs
+
     def grid(self, **lists: Sequence[Scalar]) -> Iterator[dict[str, Any]]:
-        """Every cell of a grid of lists; data sets are those of the options, if any."""
-        if self.options.datasets and "dataset" in lists:
-            lists["dataset"] = self.options.datasets
+        """Yields every cell of a grid of lists.
+
+        Data sets of the options replace those of the list ``dataset``. A data set goes by its
+        name: ``imdb`` for ``imdb=folder``.
+        """
+        if "dataset" in lists:
+            asked = self.options.datasets or lists["dataset"]
+            lists["dataset"] = [self._name(dataset) for dataset in asked]
         for values in itertools.product(*lists.values()):
             yield dict(zip(lists, values, strict=True))
 
-    def add(self, verb: str, step: str, cell: Mapping[str, Any], **arguments: Any) -> str:
-        """Adds a step at a cell; where its results will be.
+    def _name(self, dataset: Any) -> str:
+        name = name_of(dataset)
+        if self.sources.setdefault(name, dataset) != dataset:
+            raise AttnProbeError(
+                f"expected data sets of different names, got {self.sources[name]} and {dataset}"
+            )
+        return name
+
+    def is_pairs(self, dataset: str) -> bool:
+        """Returns whether the texts of a data set come in pairs, by its name or the options."""
+        if self.options.text_pair_column is not None:
+            return True
+        return named(self.sources.get(dataset, dataset)).is_pairs
+
+    def add(self, verb: str, step: str, cell: Mapping[str, Scalar], /, **arguments: Any) -> str:
+        """Adds a step at a cell of a grid; one that is there already is not added again.
+
+        Args:
+            verb: what the step does, of :data:`VERBS`.
+            step: its name, which tables and folders take.
+            cell: the part of a grid's cell that tells this run of the step from others.
+            arguments: of the verb, by their flat names.
+
+        Returns:
+            The folder of its results below the study's, as an argument of later steps.
 
         Raises:
             AttnProbeError: an argument that the verb does not have, or a value out of its range.
         """
-        kind, known = VERBS[verb], names_of([Data, VERBS[verb].options])
+        with said_of(f"step {step}: "):
+            check_known("verb", [verb], VERBS)
+            if _slug(step) != step:
+                raise AttnProbeError(
+                    f"expected a name of letters, digits, _ . and +, got {in_short(step)}"
+                )
+            job = self._job(verb, step, dict(cell), arguments)
+        if job not in self.jobs:
+            self.jobs.append(job)
+        return job.folder
+
+    def _job(self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict) -> Job:
+        kind = VERBS[verb]
+        check_known("option", arguments, kind.names)
+        for name in ("dataset", *kind.needed):
+            if name not in arguments:
+                raise AttnProbeError(f"expected {name} to be given")
+        if not isinstance(arguments["dataset"], str):
+            got = in_short(arguments["dataset"])
+            raise AttnProbeError(f"expected the name of a data set, got {got}")
         given = self.options.defaults | arguments | self.options.replaced
-        given = {k: v for k, v in given.items() if k in arguments or k in known}
-        check_known("option", given, [*known, *kind.further])
-        made = "-".join(re.sub(r"[^\w.+]", "_", str(value)) for value in cell.values())
-        job = Job(step, verb, dict(cell), given, f"{step}/{made}" if made else step)
-        if any(job.folder == other.folder for other in self.jobs):
-            raise AttnProbeError(f"expected every step once, got {job.folder} twice")
-        data = from_flat(given | {"dataset": load_as(given["dataset"])}, Data)
-        keywords = {name: given[name] for name in kind.further if name in given}
+        given = {name: value for name, value in given.items() if name in kind.names}
+        given["dataset"] = self.sources.get(arguments["dataset"], arguments["dataset"])
+        from_flat(given, Data)
+        from_flat(given, kind.options)
         if verb == "train":
-            architecture = {k: keywords.pop(k) for k in [*keywords] if k != "model"}
-            keywords |= {"architecture": architecture}
-        keywords |= {"dataset": data, "options": from_flat(given, kind.options)}
-        self.jobs.append(job)
-        place = self.folder / job.folder
-        self._calls.append(lambda: kind.function(**keywords, output_dir=place))
-        return str(place)
+            from_flat(given, Architecture)
+        kind.check_tests(given.get("tests"))
+        made_of = self._made_of(given)
+        return Job(step, verb, cell, given, self._folder(step, cell, given), made_of)
 
-    def table(self, title: str, lengths: Sequence[int] = (), **columns: Mapping[str, Any]) -> None:
-        """Adds a table: by step the statistics, or fields of a Column, by the name of the column."""
-        made = [
-            Column(name, step, **({"statistic": of} if isinstance(of, str) else of))
-            for step, named in columns.items()
-            for name, of in named.items()
-        ]
-        self.tables.append(Table(title, tuple(made), tuple(lengths)))
+    def _made_of(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """Folders of the earlier steps that arguments name; checks that the others exist."""
+        earlier = [job.folder for job in self.jobs]
+        found = []
+        for model in models_in(given):
+            owner = [folder for folder in earlier if f"{model}/".startswith(f"{folder}/")]
+            if not owner:
+                check_path("model", model)
+            found += owner
+        return tuple(dict.fromkeys(found))
 
-    def run(self) -> dict[str, float]:
-        """Runs the steps that are not done; seconds of each, by its folder.
+    def _folder(self, step: str, cell: Mapping[str, Scalar], given: Mapping[str, Any]) -> str:
+        """The folder of a step at a cell, which no other job has.
 
         Raises:
-            AttnProbeError: a step was done with other arguments, or fails.
+            AttnProbeError: the step is there at this cell with other arguments.
         """
-        file = self.folder / STATE
-        done = json.loads(file.read_text()) if file.is_file() else {}
-        for job, call in zip(self.jobs, self._calls, strict=True):
-            wanted = json.loads(json.dumps(job.arguments, default=str))
-            held = done.get(job.folder) if (self.folder / job.folder).is_dir() else None
-            if held is not None:
-                for name, (old, new) in differing(held["arguments"], wanted).items():
+        for job in self.by_step.get(step, []):
+            if job.cell == cell:
+                if job.arguments != given:
                     raise AttnProbeError(
-                        f"step {job.folder} was done with {name} {old}, not {new}; choose another "
-                        "--output-dir, or delete its folder"
+                        f"expected the same arguments at {in_short(cell) if cell else 'no cell'} as before; "
+                        "name in the cell what differs"
                     )
-                continue
-            begun = time.monotonic()
-            try:
-                call()
-            except AttnProbeError as error:
-                raise AttnProbeError(f"step {job.folder}: {error}") from error
-            seconds = round(time.monotonic() - begun, 2)
-            done[job.folder] = {"arguments": wanted, "seconds": seconds}
-            write_json(file, done)
-        return {name: step["seconds"] for name, step in done.items()}
+                return job.folder
+        folder = folder_of_cell(step, cell, {job.folder.casefold() for job in self.jobs})
+        check_name("a step", folder)
+        return folder
+
+    def table(
+        self, title: str, lengths: Sequence[int] = (), /, **columns: Mapping[str, Any]
+    ) -> None:
+        """Adds a table with a row for each cell of the steps that it shows.
+
+        Args:
+            title: the question that it answers.
+            lengths: numbers of tokens at which the texts are divided; each range has a row.
+            columns: by step the statistic, or the fields of a
+                :class:`~hf_attnprobe.studies.plan.Column`, by the name of the column.
+
+        Raises:
+            AttnProbeError: no such step or statistic, or what the step's verb does not have.
+        """
+        made = []
+        for step, of_step in columns.items():
+            for name, shown in of_step.items():
+                given = {"statistic": shown} if isinstance(shown, str) else shown
+                with said_of(f"table {title!r}, column {name!r}: "):
+                    check_known("field", given, [*Column.__dataclass_fields__])
+                    made.append(Column(name, step, **given))
+                    self._check_column(made[-1], by_length=bool(lengths))
+        with said_of(f"table {title!r}: "):
+            if not made:
+                raise AttnProbeError("expected at least one column, got none")
+            table = Table(title, tuple(made), tuple(lengths))
+            jobs_of_rows(table, self.by_step)
+        self.tables.append(table)
+
+    def _check_column(self, column: Column, by_length: bool) -> None:
+        check_known("step", [column.step], self.by_step)
+        (verb, *_) = {job.verb for job in self.by_step[column.step]}
+        if (column.statistic is None) == (column.score is None):
+            raise AttnProbeError("expected either a statistic or a score")
+        what, verbs = "statistics", WITH_LENGTHS if by_length else WITH_STATISTICS
+        if column.score is not None:
+            what, verbs = "scores", WITH_SCORES
+            if by_length:
+                raise AttnProbeError(
+                    f"expected statistics where lengths divide the texts, got {column.score}"
+                )
+            if column.score.count("/") != 2:
+                raise AttnProbeError(f"expected a score as test/model/metric, got {column.score!r}")
+        if verb not in verbs:
+            raise AttnProbeError(
+                f"expected a step with {what} ({', '.join(verbs)}), {column.step} is {verb}"
+            )
+        if (column.threshold is None) != (column.means is None):
+            raise AttnProbeError("expected threshold and means together")
+        if column.statistic is not None:
+            check_statistic(column.statistic)
+
+
+def models_in(arguments: Mapping[str, Any]) -> list[str]:
+    """The models that arguments name.
+
+    >>> models_in({"models": ["base/a", "base/b"], "tokens": ["the"]})
+    ['base/a', 'base/b']
+    """
+    given = [arguments[name] for name in MODELS if arguments.get(name) is not None]
+    lists = [list(value) if isinstance(value, list | tuple) else [value] for value in given]
+    return [str(value) for values in lists for value in values]
+
+
+def check_statistic(statistic: str) -> None:
+    """Raises AttnProbeError for a statistic, or a ratio of two as ``a/b``, that no test has."""
+    from hf_attnprobe.faithfulness import registry
+
+    known = {"accuracy", "probability"}  # of the predictions
+    known = known.union(*registry.readings().values(), *retraining.readings().values())
+    check_known("statistic", [name.split("@")[0] for name in statistic.split("/")], sorted(known))
+
+
+@contextmanager
+def said_of(where: str) -> Iterator[None]:
+    """Prefixes errors with the part of the study that they are about."""
+    try:
+        yield
+    except AttnProbeError as error:
+        raise AttnProbeError(f"{where}{error}") from error
+
+
+def _slug(value: Scalar) -> str:
+    """A value as part of a folder's name.
+
+    Never one that means another folder, as two dots do.
+
+    >>> _slug("a/b-c"), _slug(0.5), _slug(""), _slug("..")
+    ('a_b_c', '0.5', '_', '__')
+    """
+    name = re.sub(r"[^\w.+]", "_", str(value)) or "_"
+    return name if name.strip(".") else "_" * len(name)
+
+
+def folder_of_cell(step: str, cell: Mapping[str, Scalar], taken: set[str]) -> str:
+    """The folder of a cell; with a digest if another cell has the same name.
+
+    >>> folder_of_cell("base", {"size": "x_y"}, set())
+    'base/x_y'
+    >>> folder_of_cell("base", {"size": "x-y"}, {"base/x_y"})
+    'base/x_y-07f132'
+
+    Args:
+        step: its name.
+        cell: of the grid.
+        taken: the folders of the cells before, in small letters, since some disks do not
+            tell them from capital ones.
+    """
+    if not cell:
+        return step
+    folder = f"{step}/{'-'.join(_slug(value) for value in cell.values())}"
+    if folder.casefold() not in taken:
+        return folder
+    digest = hashlib.sha256(repr(tuple(cell.values())).encode()).hexdigest()
+    return f"{folder}-{digest[:6]}"

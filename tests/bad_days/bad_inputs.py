@@ -10,7 +10,6 @@ import io
 import json
 import shutil
 import signal
-import string
 import sys
 import tempfile
 import traceback
@@ -122,7 +121,7 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
         case.change(model)
     for name, content in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        is_study = name == "study.yaml"
+        is_study = name == "study.py"
         (folder / name).write_bytes(
             content.replace(b"HERE", str(folder).encode()) if is_study else content
         )
@@ -689,7 +688,7 @@ VERBS = {
     "deceive": ("--model", "MODEL", "--dataset", "HERE/data", "--tokens", "film"),
     "card": ("MODEL",),
     "demo": (),
-    "study": ("HERE/study.yaml",),
+    "study": ("HERE/study.py",),
     "datasets": (),
 }
 FLAG = ("help", "push_to_hub", "token", "private", "trust_remote_code", "output_dir")
@@ -732,7 +731,7 @@ def bad_flags(draw: Callable) -> Case:
         given.append("--frobnicate")  # a training is dear, its refusal is not
     model = draw(st.sampled_from(["bilstm", "bert"])) if verb == "audit" else "bilstm"
     known = GOOD_TEXTS if verb == "audit" and not MOVES & set(given) else None
-    files = {"data.jsonl": GOOD, "study.yaml": STUDY.encode()}
+    files = {"data.jsonl": GOOD, "study.py": STUDY.encode()}
     files |= {f"data/{s}.jsonl": GOOD for s in ("train", "validation", "test")}
     arguments = (verb, *VERBS[verb], *place, *given)
     change = _keep if verb == "card" else None
@@ -749,126 +748,15 @@ MOVES = {"--test-limit", "--dtype", "--split", "--dataset", "--model", "--predic
 MOVES |= {"--text-column", "--target", "--no-truncate", "--subfolder", "--segment", "--weights"}
 
 
-# --- study files ----------------------------------------------------------------------
-
-
-STUDY = """title: Bad days
-grid:
-  seed: [0, 1]
-steps:
-  - name: audit
-    verb: audit
-    with:
-      model: MODELS/bilstm
-      dataset: HERE/data.jsonl
-      tests: {permutation: {n_permutations: 2}}
-      seed: $seed
-tables:
-  - title: Does it matter?
-    columns:
-      - name: moves
-        step: audit
-        statistic: median_tvd
-        threshold: 0.1
-        means: it matters
+STUDY = """
+def study(s):
+    tests = {"permutation": {"n_permutations": 2}}
+    for cell in s.grid(seed=[0, 1]):
+        audited = {"model": "MODELS/bilstm", "dataset": "HERE/data.jsonl"}
+        s.add("audit", "audit", cell, **cell, **audited, tests=tests)
+    moves = {"statistic": "median_tvd", "threshold": 0.1, "means": "it matters"}
+    s.table("Does it matter?", audit={"moves": moves})
 """
-YAML_WORDS = """
-2020-01-01 *a ~ null [] {} ../../x '../x' /etc $seed $nothing $ .nan .inf 0x10 1:30 yes é -1 1.5
-'5' train audit audit/x MODELS/bilstm
-"""
-odd_yaml = st.sampled_from(
-    [
-        *YAML_WORDS.split(),
-        "!!int abc",
-        "!!timestamp x",
-        "!!float x",
-        "!!binary x",
-        "!!python/object/apply:os.system [ls]",
-        "!!set {a, b}",
-        "!!omap [a: 1]",
-        "!!null x",
-        "9" * 6000,
-        "1" + "0" * 40,
-        "[" * 1500 + "]" * 1500,
-        "{a: " * 1200 + "1" + "}" * 1200,
-        "&a [*a]",
-        "? [a]: b",
-        "<<: {a: 1}",
-        "[0, false]",
-        "[0, 0]",
-        "[1, true, 1.0]",
-        "[x-y, x_y]",
-        "{uniform: null}",
-        "[1, [2]]",
-        "a" * 300,
-        "'a\\nb'",
-        '"a\\nb"',
-        '"\\0"',
-        '"\\e[2J"',
-        "{1: 2}",
-        "{[1]: 2}",
-        "|\n    a\n    b",
-        "[1, 2, 3]",
-    ]
-)
-
-
-@st.composite
-def bad_studies(draw: Callable) -> Case:
-    """A study file in which a line or a value is off."""
-    lines = STUDY.splitlines()
-    for _ in range(draw(st.integers(0, 2))):
-        at = draw(st.integers(0, len(lines) - 1))
-        lines = draw(line_change(lines, at))
-    text = "\n".join(lines) + "\n"
-    way = draw(st.integers(0, 14))
-    if way == 0:
-        text = draw(st.one_of(st.just(bomb()), odd_yaml, printable))
-    if way == 1:
-        cut = draw(st.integers(0, len(text)))
-        text = text[:cut] + draw(st.sampled_from(string.punctuation)) + text[cut:]
-    if way == 2:
-        text = huge_grid(draw(st.integers(2, 40)))
-    arguments = ("study", "HERE/study.yaml", "--output-dir", "HERE/out")
-    files = {"study.yaml": text.encode("utf-8", "replace"), "data.jsonl": GOOD}
-    say = f"study way {way} {text:.1200}"
-    return Case("studies", say, arguments, files)
-
-
-@st.composite
-def line_change(draw: Callable, lines: list[str], at: int) -> list[str]:
-    way = draw(st.integers(0, 5))
-    line = lines[at]
-    indent = len(line) - len(line.lstrip(" -"))
-    if way < 3 and ":" in line:
-        name = line.split(":")[0]
-        return [*lines[:at], f"{name}: {draw(odd_yaml)}", *lines[at + 1 :]]
-    if way == 3:
-        return [*lines[:at], *lines[at + 1 :]]
-    if way == 4:
-        return [*lines[: at + 1], line, *lines[at + 1 :]]
-    key = draw(st.sampled_from(["quick", "pairs", "datasets", "paper", "lengths", "x"]))
-    return [*lines[: at + 1], f"{' ' * indent}{key}: {draw(odd_yaml)}", *lines[at + 1 :]]
-
-
-def bomb(levels: int = 9) -> str:
-    """Aliases that multiply by nine at every level."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    for level in range(1, levels):
-        items = ", ".join([f"*a{level - 1}"] * 9)
-        lines.append(f"a{level}: &a{level} [{items}]")
-    return "\n".join([*lines, f"title: *a{levels - 1}", "steps: []"])
-
-
-def huge_grid(n_lists: int) -> str:
-    """A grid of 10 to the power of the number of lists."""
-    names = [f"v{k}" for k in range(n_lists)]
-    lists = "\n".join(f"  {name}: [{', '.join(map(str, range(10)))}]" for name in names)
-    used = ", ".join(f"${name}" for name in names)
-    return (
-        f"title: x\ngrid:\n{lists}\nsteps:\n  - name: audit\n    verb: audit\n"
-        f"    with: {{model: a/b, dataset: HERE/data.jsonl, layers: [{used}]}}\n"
-    )
 
 
 KINDS = {
@@ -876,14 +764,13 @@ KINDS = {
     "data": bad_data(),
     "checkpoints": bad_checkpoints(),
     "flags": bad_flags(),
-    "studies": bad_studies(),
 }
 
 
 def placed(case: Case, models: dict[str, Path]) -> Case:
     """A study's models stand outside its folder."""
-    if "study.yaml" not in case.files:
+    if "study.py" not in case.files:
         return case
     root = str(models["bilstm"].parent).encode()
-    text = case.files["study.yaml"].replace(b"MODELS", root)
-    return replace(case, files={**case.files, "study.yaml": text})
+    text = case.files["study.py"].replace(b"MODELS", root)
+    return replace(case, files={**case.files, "study.py": text})

@@ -5,14 +5,10 @@ import pytest
 
 TINY = ("--epochs", 1, "--encoder", "none", "--embedding-size", 4)
 STUDY = """
-title: small
-steps:
-  - name: base
-    verb: train
-    with: {{dataset: "{data}", epochs: 1, encoder: none, embedding_size: 4}}
-  - name: audit
-    verb: audit
-    with: {{dataset: "{data}", model: base, tests: [conicity], test_limit: 4}}
+def study(s):
+    data = {{"dataset": "{data}"}}
+    base = s.add("train", "base", {{}}, **data, epochs=1, encoder="none", embedding_size=4)
+    s.add("audit", "audit", {{}}, **data, model=base, tests=["conicity"], test_limit=4)
 """
 
 
@@ -57,7 +53,7 @@ def tiny_training():
 @pytest.fixture(scope="session")
 def commands(few, base, tmp_path_factory):
     """By verb a function from an output folder to its command, as texts."""
-    file = tmp_path_factory.mktemp("study") / "small.yaml"
+    file = tmp_path_factory.mktemp("study") / "small.py"
     file.write_text(STUDY.format(data=few))
     data = ("--dataset", few)
     tests = (*data, "--tests", "conicity", "--test-limit", 4)

@@ -12,9 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
-from bad_inputs import GOOD, STUDY, bomb, huge_grid, json_lines
-from hf_attnprobe.partitions.work import Trust
-from hf_attnprobe.studies.file import plain_yaml, read_study
+from bad_inputs import GOOD, json_lines
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from hf_attnprobe import AttnProbeError, audit, build_tokenizer, read_audit
@@ -235,23 +233,6 @@ def test_an_output_folder_that_cannot_be_is_one_line_and_leaves_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["broken"]
 
 
-@pytest.mark.parametrize(
-    ("place", "flags", "said"),
-    [
-        ("job", (), "cannot use"),
-        ("other", ("--partitions", 10**7), "partitions must be at most 100,000"),
-    ],
-)
-def test_a_plan_that_cannot_be_is_one_line(place, flags, said, checkpoint, cli, tmp_path):
-    """Into a broken link, or of more partitions than files can be."""
-    (tmp_path / "data.jsonl").write_bytes(GOOD)
-    (tmp_path / "job").symlink_to(tmp_path / "nowhere")
-    command = ("plan", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")
-    done = cli(*command, *flags, "--output-dir", tmp_path / place)
-    assert done.code == 1 and said in done.err and done.err.count("\n") == 1
-    assert not (tmp_path / place).exists()
-
-
 def test_a_launchers_variables_without_a_launcher_are_one_line(run_warm, checkpoint, tmp_path):
     (tmp_path / "data.jsonl").write_bytes(GOOD)
     command = ("audit", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")
@@ -266,10 +247,6 @@ def test_cells_of_a_table_are_no_formulas():
     read = pd.read_csv(io.StringIO(csv_of(frame)))
     assert read.group.tolist() == [*(f"'{name}" for name in names[:-1]), "good"]
     assert read["mean"].tolist() == [-0.5] * len(names)
-
-
-def test_a_token_is_in_no_repr():
-    assert "hf_secret" not in repr(Trust("hf_secret"))
 
 
 # --- checkpoints ----------------------------------------------------------------------
@@ -393,78 +370,3 @@ def test_texts_are_shown_with_the_search_that_the_rows_are_of(checkpoint, tmp_pa
         middle = (attention + other) / 2
         jsd = sum(torch.xlogy(p, p / middle).nansum() / 2 for p in (attention, other))
         assert jsd.item() == pytest.approx(row.value.item(), abs=1e-3)
-
-
-# --- study files ----------------------------------------------------------------------
-
-
-def study_of(text, tmp_path):
-    file = tmp_path / "study.yaml"
-    file.write_text(text.replace("MODELS", "a").replace("HERE", str(tmp_path)))
-    (tmp_path / "data.jsonl").write_bytes(GOOD)
-    return file
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("!!int abc", "got the tag '!!int'"),
-        ("a: !!timestamp x", "got the tag"),
-        ("!!python/object/apply:os.system [ls]", "got the tag"),
-        ("a: " + "9" * 6000, "expected whole numbers within"),
-        ("a: 99999999999999999999", "expected whole numbers within"),
-        ("[" * 2000 + "]" * 2000, "levels of nesting"),
-        ("{a: " * 2000 + "1" + "}" * 2000, "levels of nesting"),
-        (bomb(), "aliases written out"),
-        ("&a [*a]", "aliases written out"),
-        ("a: 1\na: 2", "expected each name once, got 'a' twice"),
-        ("{1: 2}", "expected texts as names, got '1'"),
-        ("{yes: 2}", "expected texts as names, got 'yes'"),
-        ("a: [", "is not YAML"),
-        ("x" * 1_000_001, "expected at most 1,000,000 characters"),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_yaml_beyond_what_a_study_needs_is_one_line(text, said):
-    begin = time.process_time()
-    with pytest.raises(AttnProbeError, match=said) as error:
-        plain_yaml(text)
-    one_line(error)
-    assert time.process_time() - begin < 5
-
-
-def test_plain_yaml_is_read_as_it_is():
-    text = "a: &x {d: 2020-01-01, e: [1, .5, yes, ~]}\nb: {<<: *x, d: other}\nc: *x"
-    inner = {"d": "2020-01-01", "e": [1, 0.5, True, None]}
-    assert plain_yaml(text) == {"a": inner, "b": inner | {"d": "other"}, "c": inner}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ("[0, 1]", "[0, 0]", "differ, got 0 and 0"),
-        ("[0, 1]", f"[{'a' * 300}]", r"expected .* for seed|name of a folder"),
-        ("name: audit", f"name: {'a' * 300}", "name of a folder"),
-        ("HERE/data.jsonl", "[1, 2]", "expected the name of a data set, got .1, 2."),
-        ("HERE/data.jsonl", "$seed", "expected the name of a data set, got 0"),
-        ("    columns:", "    columns: []\n    x:", "got 'x'"),
-        ("statistic: median_tvd", "score: a/b/c", "expected a step with scores"),
-        (STUDY[STUDY.index("    columns:") :], "    columns: []", "expected at least one column"),
-        (STUDY, huge_grid(30), "expected at most 2,000 runs of steps"),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_a_study_that_cannot_be_is_refused_before_it_runs(before, after, said, tmp_path):
-    text = STUDY.replace(before, after)
-    begin = time.process_time()
-    with pytest.raises(AttnProbeError, match=said) as error:
-        read_study(study_of(text, tmp_path))
-    one_line(error)
-    assert time.process_time() - begin < 5
-
-
-def test_a_study_refused_at_its_first_step_leaves_no_folder(cli, tmp_path):
-    file = study_of(STUDY.replace("MODELS/bilstm", "./no/model"), tmp_path)
-    done = cli("study", file, "--output-dir", tmp_path / "out")
-    assert done.code == 1 and done.err.splitlines()[-1].startswith("attnprobe: ")
-    assert not (tmp_path / "out").exists()

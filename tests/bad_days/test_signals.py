@@ -4,13 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 
-import psutil
 import pytest
 from children import Writes, in_child
-from hf_attnprobe.partitions.store import Leases, Store
 
 from hf_attnprobe.cli import main
 
@@ -114,72 +111,3 @@ def test_what_an_encoding_lacks_is_written_out():
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\\u2013" in done.stdout and done.stdout.isascii()
-
-
-# --- workers of a job -----------------------------------------------------------------
-
-
-def test_a_worker_that_was_suspended_counts_as_dead_after_a_while(tmp_path):
-    """As by Ctrl-Z; it may go on later, and writes the same bytes."""
-    now = [0.0]
-    here = Leases(Store(str(tmp_path)), clock=lambda: now[0], patience=10)
-    process = os.fork()
-    if not process:
-        Leases(Store(str(tmp_path))).say(0, [1])
-        os.kill(os.getpid(), signal.SIGSTOP)
-        os._exit(0)
-    try:
-        os.waitpid(process, os.WUNTRACED)
-        (lease,) = here.others()
-        assert not here.is_dead(lease)
-        now[0] = 11.0
-        assert here.is_dead(lease)
-        os.kill(process, signal.SIGCONT)
-    finally:
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-    assert here.is_dead(lease)
-
-
-@pytest.fixture(scope="module")
-def job(few, base, tmp_path_factory):
-    """A planned audit."""
-    folder = tmp_path_factory.mktemp("job") / "job"
-    command = ("plan", "--model", base, "--dataset", few, "--tests", "conicity", "--control")
-    command = (*command, "none", "--partitions", 8, "--output-dir", folder)
-    assert main([str(part) for part in command]) == 0
-    return folder
-
-
-def test_more_workers_than_a_machine_can_run_are_refused(job, cli):
-    done = cli("work", job, "--processes", 1_000_000)
-    assert done.code == 1 and "processes must be at most" in done.err
-
-
-def test_a_killed_supervisor_leaves_no_workers(job):
-    command = [sys.executable, "-m", "hf_attnprobe", "work", str(job), "--processes", "2"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        workers = wait_for(lambda: psutil.Process(process.pid).children(), 2)
-        process.kill()
-    _, alive = psutil.wait_procs(workers, timeout=30)
-    assert not alive
-
-
-def wait_for(look, n):
-    """What is seen once there are so many, within half a minute."""
-    for _ in range(300):
-        if len(found := look()) >= n:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"expected {n}, got {look()}")
-
-
-def test_a_worker_that_is_stopped_takes_its_lease_away(job):
-    def work():
-        Writes(job / "parts" / ".", 0, signal.SIGTERM)
-        return main(["work", str(job)])
-
-    ended = in_child(work)
-    assert ended.code == 143
-    check_one_line(ended.err, 143)
-    assert not list((job / "leases").glob("*.json"))

@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 from children import Writes, in_child
-from hf_attnprobe.studies.file import read_study
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from hf_attnprobe import AttnProbeError, read_audit
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.cli import main
 from hf_attnprobe.storage.rows import append_rows, read_rows, to_rows
-from hf_attnprobe.studies.plan import StudyOptions
 
 
 # --- damaged files --------------------------------------------------------------------
@@ -168,33 +166,3 @@ def test_a_retraining_whose_mark_is_gone_is_one_line(cli, tmp_path):
     done = cli("report", tmp_path)
     assert done.code == 1 and "is a retraining's" in done.err
     assert done.err.count("\n") == 1
-
-
-GRID = """
-title: alike
-grid: {{dataset: ["{first}", "{second}", "{third}"]}}
-steps:
-  - name: base
-    verb: train
-    with: {{dataset: $dataset, epochs: 1}}
-"""
-
-
-def test_cells_of_a_grid_with_names_alike_have_folders_of_their_own(tmp_path):
-    names = ["x_y", "x-y", "X y"]
-    file = tmp_path / "alike.yaml"
-    file.write_text(GRID.format(first=names[0], second=names[1], third=names[2]))
-    jobs = read_study(file, StudyOptions()).jobs
-    folders = [job.folder for job in jobs]
-    assert [job.cell["dataset"] for job in jobs] == names
-    assert folders[0] == "base/x_y"  # as it was, so that folders begun before go on
-    assert len({folder.casefold() for folder in folders}) == 3
-
-
-def test_a_value_of_dots_stays_below_its_step(tmp_path):
-    file = tmp_path / "dots.yaml"
-    file.write_text(GRID.format(first="..", second=".", third="..."))
-    jobs = read_study(file, StudyOptions()).jobs
-    parts = [job.folder.split("/") for job in jobs]
-    assert [name.strip(".") != "" for _, name in parts] == [True] * 3
-    assert len({job.folder for job in jobs}) == 3

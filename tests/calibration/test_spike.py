@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 import speakers
 import zoo
+from calibration.constructs import CONSTRUCTS, tokenizer
 from hf_attnprobe import Answers, AttnProbeError, audit
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.options import AuditOptions

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hf_attnprobe.calibration.constructs import Role
-from hf_attnprobe.calibration.decoders import (
+from scipy.stats import kendalltau, spearmanr
+
+from calibration.constructs import Role
+from calibration.decoders import (
     DECODERS,
     HELD,
     READ,
@@ -17,8 +19,6 @@ from hf_attnprobe.calibration.decoders import (
     batch_of_passages,
     draw_decoder,
 )
-from scipy.stats import kendalltau, spearmanr
-
 from hf_attnprobe.attention_model import KNOCKOUTS, Site
 from hf_attnprobe.faithfulness.knockout import knocked_out, knockout, mediated_shares
 from hf_attnprobe.faithfulness.options import Knockout, Sources

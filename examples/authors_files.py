@@ -1,9 +1,7 @@
 """Data sets in the files that their authors publish: each reader gives rows, or None where other files are."""
 
-import csv
 import json
 import logging
-import random
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -130,8 +128,6 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-
-
 def cut(rows: list[Row], share: float, seed: int) -> dict[str, list[Row]]:
     """Splits rows into train and test, with ``share`` of each class in test."""
     held_out = hold_out([row["label"] for row in rows], share, seed)
@@ -190,8 +186,6 @@ def read_table(path: Path, separator: str, *further: str) -> list[Row]:
             )
         row["label"] = int(row["label"])
     return rows
-
-
 
 
 # MultiNLI's test labels are secret; the splits are named as on the Hub.
