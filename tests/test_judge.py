@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hf_attnprobe.calibration.constructs import Graft, Knobs, Role, draw, with_graft
 
 import speakers
 import zoo

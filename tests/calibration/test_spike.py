@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from hf_attnprobe.calibration.constructs import CONSTRUCTS, tokenizer
 from scipy.stats import norm
 
 import speakers
