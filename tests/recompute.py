@@ -149,21 +149,6 @@ def site_of_model(rows):
     return heads[0] if len(heads) == 1 else None
 
 
-def read_draws(folder):
-    """The rows of every draw of the control, by the name of its folder."""
-    found = sorted(folder.glob("control/draw-*"))
-    return {draw.name: read(draw / "rows") for draw in found}
-
-
-def read_control(folder):
-    """The control's rows, every value the mean over the draws that have one."""
-    draws = read_draws(folder)
-    if not draws:
-        return None
-    key = ["test", "statistic", "example_id", "layer", "head"]
-    return pd.concat(draws.values()).groupby(key, as_index=False).value.mean()
-
-
 class Graded:
     """A number that is graded: some function of means over texts.
 
@@ -195,135 +180,172 @@ class Graded:
         if n == 1:
             return None
         others = [np.delete(self.columns, k, axis=0).mean(0) for k in range(n)]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            without = [self.of_means(*means) for means in others]
-        if not np.isfinite(without).all():
-            return None
-        pseudo = n * self.value - (n - 1) * np.array(without)
-        low, high = mean_and_interval(pseudo)[1]
-        return min(low, self.value), min(max(high, self.value), 1.0)
+        return around(self.value, [self.of_means(*means) for means in others])
 
 
-def beyond_chance(own, chance):
-    """As Cohen's kappa."""
-    return (own - chance) / (1 - chance)
+def around(value, without):
+    """The interval of a number from what it is without each text; None where that is undefined."""
+    n = len(without)
+    if n < 2 or not np.isfinite(without).all():
+        return None
+    pseudo = n * value - (n - 1) * np.array(without)
+    low, high = mean_and_interval(pseudo)[1]
+    return min(low, value), min(max(high, value), 1.0)
 
 
-def way(attention, random, best):
-    return 1 - (attention - best) / (random - best)
+class Placed:
+    """The mean of some parts' places on the scale from a random order to the best one.
 
-
-def graded_numbers(rows, control, members):
-    """What is graded of some texts, by rule.
-
-    Returns:
-        By rule (lowest, highest): one object unless the number is only known to lie
-        between; and the rules whose control was not run.
+    Attributes:
+        own: [texts, statistics], as the rows have them.
+        parts: functions from such a frame to a place.
     """
+
+    def __init__(self, own, parts):
+        asked = [part(own) for part in parts]
+        self.own, self.parts = own, parts
+        self.n = int(np.any([is_asked for _, is_asked in asked], axis=0).sum())
+        self.value = self.place(own)
+
+    def place(self, own):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return float(np.mean([part(own)[0] for part in self.parts]))
+
+    def interval(self):
+        """Every text left out in turn, all parts together."""
+        texts = np.arange(len(self.own))
+        return around(self.value, [self.place(self.own[texts != k]) for k in texts])
+
+
+def importance(own):
+    values = own["importance@attention"]
+    return values.mean(), values.notna()
+
+
+def between(start, attention, end):
+    """A place from three means over the texts that have all, and which these are."""
+    columns = pd.concat([start, attention, end], axis=1)
+    is_there = columns.notna().all(axis=1)
+    first, middle, last = columns[is_there].mean()
+    return (middle - first) / (last - first), is_there
+
+
+def erasure(own):
+    orders = [own[f"fraction_to_lose_lead@{k}"] for k in ("random", "attention", "best")]
+    reached = own["lead_is_lost"]
+    share = reached.mean()
+    way, _ = between(*orders)
+    return (way * share if share else 0.0), reached.notna()
+
+
+def removal(own):
+    return between(*(own[f"removal@{k}"] for k in ("random", "attention", "best")))
+
+
+def mass(own):
+    overlap, chance = own["mass@attention"], own["mass_by_chance@attention"]
+    return between(chance, overlap, 0 * overlap + 1)
+
+
+PARTS = {"importance": importance, "erasure": erasure, "removal": removal, "mass": mass}
+NEEDED = {
+    "importance": "importance@attention",
+    "erasure": "lead_is_lost",
+    "removal": "removal@attention",
+    "mass": "mass@attention",
+}
+
+
+def by_default(own, predicted):
+    """The predicted classes in whose texts nothing matters, where the others' are explained better."""
+    found = []
+    for name in predicted.unique():
+        members = predicted.index[predicted == name]
+        lost = (
+            own["largest_loss"].reindex(members)
+            if "largest_loss" in own
+            else pd.Series(dtype=float)
+        )
+        _, (_, high), n = mean_and_interval(lost)
+        if not (n and high < 0.1) or len(members) < 10 or len(members) == len(predicted):
+            continue
+        inside = faithfulness(own.reindex(members))
+        outside = faithfulness(own.drop(members))
+        ends = outside and outside.interval()
+        theirs = inside and inside.interval()
+        if ends and (theirs is None or theirs[1] < ends[0]):
+            found.append(name)
+    return found if len(found) < predicted.nunique() else []
+
+
+def asked_parts(own):
+    """The parts that have a place of their own."""
+    measured = [
+        part
+        for name, part in PARTS.items()
+        if NEEDED[name] in own and own[NEEDED[name]].notna().any()
+    ]
+    return [part for part in measured if np.isfinite(Placed(own, [part]).value)]
+
+
+def faithfulness(own):
+    """The mean of the parts, two at least; else None."""
+    parts = asked_parts(own)
+    return Placed(own, parts) if len(parts) > 1 else None
+
+
+def graded_numbers(rows):
+    """What is graded, by rule (lowest, highest): one object unless it is only known to lie between."""
     site = site_of_model(rows)
     if site is None:
-        return {}, set()
-    own = wide(rows, *site).reindex(members)
-    other = own.iloc[:, :0]
-    if control is not None:
-        other = wide(control, *site).reindex(members)
+        return {}
+    own = wide(rows, *site)
+    predicted = predictions(rows).predicted_class.reindex(own.index)
+    default = by_default(own, predicted[predicted >= 0])
+    explained = own[~predicted.isin(default)]
 
-    def has(frame, name):
-        return name in frame and frame[name].notna().any()
+    def has(name):
+        return name in own and own[name].notna().any()
 
-    found, alone = {}, set()
-
-    def put(rule, names, agreement, with_control):
-        columns = [own[name] for name in names]
-        if all(has(other, name) for name in names):
-            columns += [other[name] for name in names]
-            found[rule] = (Graded(columns, with_control),) * 2
-        else:
-            found[rule] = (Graded(columns, agreement),) * 2
-            alone.add(rule)
-
-    gamma = "attention_leave_one_out_agreement"
-    if has(own, gamma):
-        put("importance", [gamma], lambda mean: mean, beyond_chance)
-    if has(own, "median_tvd"):
-        names = "median_tvd", "median_share_of_log_odds"
-        larger = max((n for n in names if has(own, n)), key=lambda n: own[n].mean())
-        found["assignment"] = (Graded([own[larger]]),) * 2
+    found = {}
+    whole = faithfulness(explained)
+    if whole is not None:
+        found["faithfulness"] = (whole,) * 2
+    for part in asked_parts(explained):
+        found[part.__name__] = (Placed(explained, [part]),) * 2
+    if has("standard_tvd"):
+        found["effect"] = (Graded([own["standard_tvd"]]),) * 2
     share = "share_of_largest@0.01"
-    if has(own, share):
+    if has(share):
         highest = Graded([1 - own[share]])
         lowest = Graded([0 * own[share]])
         if (own["epsilon_max_jsd_exact"].dropna() == 1).all():
             lowest = highest
-        elif has(own, "share_of_largest_upper@0.01"):
+        elif has("share_of_largest_upper@0.01"):
             lowest = Graded([1 - own["share_of_largest_upper@0.01"]])
         found["uniqueness"] = lowest, highest
-    orders = [f"fraction_to_lose_lead@{k}" for k in ("attention", "random", "best")]
-    if not has(own, orders[0]):
-        orders = [
-            "fraction_to_flip@attention",
-            "fraction_to_flip@random",
-            "minimal_fraction",
-        ]
-    if all(has(own, name) for name in orders):
-        put("erasure", orders, way, lambda *m: beyond_chance(way(*m[:3]), way(*m[3:])))
-    for ranking in ("attention", "mean_attention"):
-        pair = f"comprehensiveness@{ranking}", "comprehensiveness@random"
-        if has(own, pair[0]) and has(own, pair[1]):
-            put("removal", pair, np.subtract, lambda a, r, x, y: a - r - (x - y))
-            break
-    return found, alone
+    return found
 
 
-def attention_does_nothing(rows, members):
+def attention_does_nothing(rows):
     """Low and high of the mean of the worst shuffle; NaN where it is not known."""
-    own = wide(rows, *site_of_model(rows)).reindex(members)
-    for name in ("largest_change", "largest_drawn_change"):
-        if name in own and own[name].notna().any():
-            return mean_and_interval(own[name])
-    return np.nan, (np.nan, np.nan), 0
+    own = wide(rows, *site_of_model(rows))
+    if "largest_standard_tvd" not in own:
+        return np.nan, (np.nan, np.nan), 0
+    return mean_and_interval(own["largest_standard_tvd"])
 
 
-DECIDING = {"importance", "assignment", "erasure", "removal"}
-RANKING = DECIDING - {"assignment"}
 OPEN = "cannot say"
 
 
 def verdict(answers):
-    """The whole from the answers by question: what any answer to the open ones gives."""
-    first = next((rule for rule, said in answers.items() if said == OPEN), None)
-    if first is not None:
-        grades = ("no", "partly", "yes")
-        leaves = {verdict({**answers, first: grade}) for grade in grades}
-        if len(leaves) == 1:
-            return leaves.pop()
-        sides = {"yes", "mostly yes"}, {"no", "mostly no"}
-        mostly = [s for s in sides if leaves <= s]
-        return f"mostly {min(mostly[0], key=len)}" if mostly else OPEN
-    if {rule for rule in RANKING if answers.get(rule) == "no"} == RANKING:
+    """The whole from the answers by question, where the model is any good and something moves."""
+    effect, score = answers.get("effect"), answers.get("faithfulness")
+    if "no" in (effect, score):
         return "no"
-    if not set(answers) >= DECIDING:
+    if effect is None or score is None or effect == OPEN:
         return OPEN
-    if {answers[rule] for rule in DECIDING} == {"yes"}:
-        return "yes"
-    if answers["assignment"] == "no":
-        return "mostly no"
-    for side in ("yes", "no"):
-        if 2 * list(answers.values()).count(side) > len(answers):
-            return f"mostly {side}"
-    return "partly"
-
-
-def control_is_blunt(rows, control, members):
-    """Whether the control attends less sharply than .8 of the model's largest weight."""
-    site = site_of_model(rows)
-    if site is None or control is None:
-        return False
-    own = wide(rows, *site).reindex(members)
-    other = wide(control, *site).reindex(members)
-    if "max_attention" not in own or "max_attention" not in other:
-        return False
-    return other["max_attention"].mean() < 0.8 * own["max_attention"].mean()
+    return score
 
 
 def possible_grades(interval, n, limits):

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.verdicts import ANSWERS, CLASSIFIERS, RULES, Asked, combinations_of
+from hf_attnprobe.statistics.verdicts import ANSWERS, CLASSIFIERS, RULES, Asked, steps_of
 
 
 PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
@@ -24,9 +24,9 @@ def rules() -> list[str]:
     return markdown.table(head, rows)
 
 
-def combinations(asked: Asked) -> list[str]:
-    """A row for each combination of answers, in their order."""
-    rows = [[what, f"**{verdict}**", why] for what, verdict, why in combinations_of(asked)]
+def steps(asked: Asked) -> list[str]:
+    """A row for each step to a verdict, in their order."""
+    rows = [[what, f"**{verdict}**", why] for what, verdict, why in steps_of(asked)]
     return markdown.table(["where", "the verdict is", "because"], rows)
 
 
@@ -35,8 +35,8 @@ def expected() -> str:
     page = PAGE.read_text()
     made_of = {
         "rules": rules(),
-        "combinations": combinations(CLASSIFIERS),
-        "combinations of answers": combinations(ANSWERS),
+        "steps": steps(CLASSIFIERS),
+        "steps of answers": steps(ANSWERS),
     }
     for name, made in made_of.items():
         place = re.compile(f"(<!-- {name} -->\\n).*?(<!-- /{name} -->)", re.DOTALL)

@@ -132,7 +132,7 @@ def _group_chart(
         single = {group: _estimate(heads, place) for group, place in foremost.items()}
         title = "its largest single head (interval holds for all heads at once)"
         series.append(series_of_means(title, single))
-    threshold = Reference("from here on all attention matters", RULES["assignment"].yes)
+    threshold = Reference("from here on all attention matters", RULES["effect"].yes)
     return Chart(
         key=f"groups_{name}",
         title=f"Heads {measure.done} together, beside the largest single head",

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 FAILED = 3
 """Exit code of an audit whose answer is among those of ``--fail-on``."""
-FAILING = ("yes", "mostly-yes", "partly", "mostly-no", "no", "cannot-say")
+FAILING = ("yes", "partly", "no", "cannot-say")
 """The answers, each as one word."""
 
 

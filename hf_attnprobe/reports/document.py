@@ -213,7 +213,7 @@ class Answered:
 
     Attributes:
         question: as a reader would ask it; "" where the report's heading asks it.
-        answer: yes, mostly yes, partly, mostly no, no, or cannot say.
+        answer: yes, partly, no, or cannot say.
         sentence: what was found, with its number.
         blocks: what the answer rests on: its number's line, notes, folds.
     """

@@ -322,11 +322,16 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
         "reached": reached.value,
         "flip way": own.of_means(FLIPS, _saved).value,
     }
-    said = (
-        f"Until nine tenths of the lead are gone, attention's order erases {attention.value:.2f} "
-        f"of the tokens, a random order {random.value:.2f}, the smallest set known "
-        f"{best.value:.2f}. On the scale from a random order to the smallest set attention "
-        f"scores {said_as(score)}."
+    said = ""
+    if attention.n:
+        said = (
+            "Until nine tenths of the lead are gone, attention's order erases "
+            f"{attention.value:.2f} of the tokens, a random order {random.value:.2f}, the smallest "
+            f"set known {best.value:.2f}. "
+        )
+    said += (
+        "On the scale from a random order to the smallest set attention scores "
+        f"{said_as(score)}."
     )
     if reached.value < 1:
         said += (
