@@ -108,7 +108,8 @@ def check_whole(report, rows):
         expected = "cannot say"
     elif answers.get("effect") == "no":
         _, (_, high), n = recompute.attention_does_nothing(rows)
-        assert report.findings and (high >= 0.1 or n < 30 or "worst shuffle" in report.to_text())
+        least = recompute.thresholds()["effect"][0]
+        assert high >= least or n < 30 or "worst shuffle" in report.to_text()
     assert report.answer == expected
     assert f"\n\n{expected}. " in report.to_text()
 
