@@ -1,9 +1,8 @@
 """What the tests measure of one text: scores of its tokens, its prediction in words."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -27,17 +26,23 @@ from hf_attnprobe.charts.shown_text import (
     ADVERSARY_EPSILON,
     ADVERSARY_JSD,
     ADVERSARY_PROBABILITY,
-    LOG_PROB,
+    GAIN,
     ON_PASSAGE,
     ON_SINK,
-    WITHOUT_PASSAGE,
     ShownText,
     without_marks,
 )
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.erasure import smallest_set
-from hf_attnprobe.faithfulness.options import Adversarial, Correlation, Erasure
+from hf_attnprobe.faithfulness.options import Adversarial, Correlation, Erasure, Knockout
+from hf_attnprobe.faithfulness.units import (
+    RENORMALISED,
+    deletion_effects,
+    drops_of,
+    knocked_out,
+    units_that_matter,
+)
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
@@ -46,6 +51,8 @@ from hf_attnprobe.inference.tokenizer_state import leaves_tokenizer
 from hf_attnprobe.options import Options
 
 
+OF_PROMPT = ("input_ids", "unit_ids", "labelled")
+"""What is known of every token of a language model's prompt and answer."""
 Strings = tuple[str, str | None]
 """A text, and of a pair the second one."""
 
@@ -149,11 +156,16 @@ class PromptInWords(NamedTuple):
     around: tuple[str, ...]
 
 
-def prompt_in_words(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> PromptInWords:
-    """The prompt of a language model's batch of one text, without its answer."""
-    n_prompt = int((batch.inputs["labelled"][0] == 0).sum())
-    numbered = zip(batch.inputs["unit_ids"][0], batch.inputs["input_ids"][0], strict=True)
-    tokens = [(int(unit), int(token)) for unit, token in numbered][:n_prompt]
+def prompt_in_words(
+    tokenizer: PreTrainedTokenizerBase, inputs: Mapping[str, Sequence[int]]
+) -> PromptInWords:
+    """The prompt of a language model, without its answer.
+
+    Args:
+        inputs: ``input_ids``, ``unit_ids`` and ``labelled`` of its tokens.
+    """
+    n_prompt = list(inputs["labelled"]).count(0)
+    tokens = [*zip(inputs["unit_ids"], inputs["input_ids"], strict=True)][:n_prompt]
     units, around = [], [""]
     before: list[int] = []
     for unit, run in groupby(tokens, key=itemgetter(0)):
@@ -381,52 +393,51 @@ class Explainer:
     def _answered(self, observation: Observation) -> ShownText:
         """A prompt with the scores of its units, as a language model answered it."""
         model, batch = self.model.require(AnswersFromPassage), observation.batch
-        prompt, content = prompt_in_words(self.tokenizer, batch), batch.content_mask[0]
-        weights = observation.read(self.site)[0]
-        log_prob, without = (
-            float(model.log_prob(observation, probs)[0])
-            for probs in (observation.probs, model.without_passage(observation))
-        )
-        scores = {"attention": weights[content]}
+        content, weights = batch.content_mask[0], observation.read(self.site)[0]
+        without = drops_of(observation, model.without_passage(observation)[None])
+        scores = {"attention": weights}
+        matters = None
         if self._uses(EditableInputs):
-            scores |= {name: lost[0][content] for name, lost in self._losses(observation).items()}
-        said = batch.inputs["input_ids"][0][batch.inputs["labelled"][0] == 1]
-        each = self.model.prediction.grouped(observation.probs)[0, :, 0]
+            scores["knockout"] = knocked_out(observation, self.site, RENORMALISED)[0][0]
+            scores["leave_one_out"] = deletion_effects(observation)[0]
+            matters = units_that_matter(observation, Knockout().least_effect)[0][content]
+        numbers = {
+            ON_SINK: float(weights[-1]),
+            ON_PASSAGE: float(weights[content].sum()),
+            GAIN: float(without),
+        }
+        inputs = {name: batch.inputs[name][0].tolist() for name in OF_PROMPT}
+        return replace(
+            self.answered(batch.example_ids[0], inputs),
+            scores={name: _floats(values[content]) for name, values in scores.items()},
+            numbers=numbers,
+            matters=None if matters is None else tuple(matters.nonzero()[:, 0].tolist()),
+            is_greedy=bool(model.is_greedy(observation)[0]),
+        )
+
+    def answered(self, example_id: int, inputs: Mapping[str, Sequence[int]]) -> ShownText:
+        """A prompt and its answer in words, without a score.
+
+        Args:
+            inputs: of its tokens, see :func:`prompt_in_words`.
+        """
+        prompt = prompt_in_words(self.tokenizer, inputs)
+        marked = zip(inputs["labelled"], inputs["input_ids"], strict=True)
+        said = [token for is_answer, token in marked if is_answer]
         return ShownText(
-            example_id=batch.example_ids[0],
+            example_id=example_id,
             tokens=prompt.units,
-            predicted=_decoded(self.tokenizer, said.tolist()).strip(),
-            probability=math.exp(log_prob),
+            predicted=_decoded(self.tokenizer, said).strip(),
+            probability=None,
             label=None,
             correct=None,
-            scores={name: _floats(values) for name, values in scores.items()},
-            numbers={
-                ON_SINK: float(weights[-1]),
-                ON_PASSAGE: float(weights[content].sum()),
-                LOG_PROB: log_prob,
-                WITHOUT_PASSAGE: without,
-            },
+            scores={},
             glued=prompt.glued,
             attention_of=self.attention_of,
             speaks_for="the answer, in nats",
             around=prompt.around,
-            answer=tuple(_decoded(self.tokenizer, [token]) for token in said.tolist()),
-            answer_probabilities=_floats(each),
+            unit=self.model.unit,
         )
-
-    def _losses(self, observation: Observation) -> dict[str, Tensor]:
-        """Nats that the answer loses by knockout and deletion of each unit, [batch, keys]."""
-        model = self.model.require(AnswersFromPassage)
-        before = model.log_prob(observation, observation.probs)[:, None]
-        n_keys = observation.batch.mask.shape[1]
-        kept = 1 - torch.eye(n_keys).to(observation.probs)[:, None, None, None]
-        edits = dict.fromkeys(self.model.members(self.site), kept)
-        knocked = model.replay_masked(observation, edits, operator="renormalised")
-        deleted = observation.leave_one_out.transpose(0, 1)
-        return {
-            "knockout": before - model.log_prob(observation, knocked).T,
-            "leave_one_out": before - model.log_prob(observation, deleted).T,
-        }
 
     @property
     def target(self) -> Any:

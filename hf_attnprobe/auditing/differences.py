@@ -28,7 +28,7 @@ from hf_attnprobe.storage.provenance import in_words
 
 Place = tuple[str, str, int, int]
 """Test, statistic, layer and head."""
-NOT_COMPARED = r"_p_value|@random_\d"
+NOT_COMPARED = r"_p_value|@random_\d|^unit_"
 """Statistics whose differences say nothing: p-values, single random orders."""
 CANNOT_BE_TOLD = "cannot be told apart"
 

@@ -42,6 +42,7 @@ from hf_attnprobe.auditing.verdict import (
     zero_ablation_only,
 )
 from hf_attnprobe.charts.chart import Chart
+from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.faithfulness.input_erasure import CAUTION as INPUTS_CAUTION
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.plain_data import read_packaged
@@ -98,7 +99,7 @@ def document_of(report: AuditResult) -> Document:
         standing(report),
         questions(report),
         heads_section(report),
-        Section("Texts", [Texts(report.examples)], id="texts"),
+        Section("Texts", [Texts(_on_page(report.examples))], id="texts"),
         not_tested(report),
     ]
     numbers = numbers_section(report)
@@ -592,6 +593,11 @@ def heads_section(report: AuditResult) -> Section | None:
 
 
 # --- limits, and where it comes from -----------------------------------------------------------
+
+
+def _on_page(examples: Sequence[ShownText]) -> list[ShownText]:
+    """The texts that a page shows: those that were chosen for a reason."""
+    return [text for text in examples if text.why]
 
 
 LIMITS = (

@@ -260,7 +260,7 @@ def _without_heads(
     job: PreparedAudit, sweep: Sweep, work: Sequence[Work], seconds: Seconds
 ) -> float | None:
     """Seconds of the same audit without single heads; None if it has none, or no groups."""
-    if not (job.options.single_heads and job.choice.groups):
+    if not (job.choice.heads and job.choice.groups):
         return None
     total = seconds.preparation + seconds.report
     for todo, texts in work:

@@ -8,6 +8,7 @@ ones are seen too. All follow from the rows.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.subject import Subject
 from hf_attnprobe.auditing.sweep import Sweep
-from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.charts.shown_text import GAIN, ON_PASSAGE, ON_SINK, ShownText
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.distributed import process_state
+from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import by_hash
@@ -53,7 +55,8 @@ def shown_texts(
     """The texts that an audit shows; kept in its folder, so that each is scored once.
 
     Scored is by the tests that ran, so it takes no longer than those took for as many
-    texts. Of images nothing is shown.
+    texts. Of images nothing is shown. The prompts of a language model have their scores in the
+    rows, so that all are kept, in their order; a page shows those that have a reason.
 
     Args:
         rows: of the audit.
@@ -82,6 +85,11 @@ def shown_texts(
     known = {text.example_id: text for text in kept}
     texts = {text.example_id: text for text in sweep.texts}
     strings = _strings_of(examples, {c.example_id for c in chosen} - known.keys())
+    prompts = prompts_of_rows(explainer, sweep.texts, rows)
+    if prompts:
+        whys = {c.example_id: c.why for c in chosen}
+        shown = [replace(text, why=whys.get(k, "")) for k, text in prompts.items()]
+        return _kept(folder, shown, made_with)
     shown = []
     for c in chosen:
         sweep.clock.tests_end("texts with their scores")
@@ -90,12 +98,86 @@ def shown_texts(
         )
         of = explainer.attention_of
         shown.append(replace(text, why=c.why, attention_of=of))
+    return _kept(folder, shown, made_with)
+
+
+def _kept(
+    folder: Path, shown: Sequence[ShownText], made_with: dict[str, Any]
+) -> tuple[ShownText, ...]:
+    """The texts themselves, written by one process."""
     if process_state().is_main_process:
         try:
             write_texts(folder, shown, made_with)
         except OSError as error:  # the report has them all the same
             logger.warning("cannot write the texts in %s (%s)", folder, error.strerror)
     return tuple(shown)
+
+
+SCORES_OF_UNITS = {
+    "attention": "unit_attention",
+    "knockout": "unit_knockout",
+    "leave_one_out": "unit_loss",
+}
+"""By name of the ranking, the statistic that has its scores, one for each unit."""
+MOST_PROMPTS = 1000
+"""That are kept with the scores of their units."""
+
+
+def prompts_of_rows(
+    explainer: Explainer, texts: Sequence[Text], rows: Rows
+) -> dict[int, ShownText]:
+    """Prompts with the scores of their units, by id; none where the rows have none.
+
+    Args:
+        texts: prompts and answers, in tokens.
+        rows: of the audit.
+    """
+    wanted = {*SCORES_OF_UNITS.values(), "unit_matters"}
+    of_units = rows.select(lambda _, name, *__: name.partition("@")[0] in wanted)
+    if not any(name.startswith("unit_loss@") for _, name, *_ in of_units.columns):
+        return {}
+    known = rows.named(NUMBERS_OF_PROMPTS)
+    site = explainer.site[:2]
+    units, numbers = at_site(of_units, site).frame(), at_site(known, site).frame()
+    ordered = sorted(texts, key=lambda text: text.example_id)[:MOST_PROMPTS]
+    return {
+        text.example_id: _prompt_of_row(
+            explainer, text, units.loc[text.example_id], numbers.loc[text.example_id]
+        )
+        for text in ordered
+        if text.example_id in units.index
+    }
+
+
+NUMBERS_OF_PROMPTS = {
+    "sink_share": ON_SINK,
+    "passage_share": ON_PASSAGE,
+    "contextual_gain": GAIN,
+    "answer_is_greedy": "",
+}
+"""By statistic, what it is in the words of a shown text."""
+
+
+def _prompt_of_row(
+    explainer: Explainer, text: Text, units: pd.Series, numbers: pd.Series
+) -> ShownText:
+    """A prompt by the row of its text."""
+    shown = explainer.answered(text.example_id, text.inputs)
+    places = range(len(shown.tokens))
+
+    def of_units(statistic: str) -> tuple[float, ...]:
+        return tuple(float(units.get(f"{statistic}@{k}", np.nan)) for k in places)
+
+    known = {name: of_units(statistic) for name, statistic in SCORES_OF_UNITS.items()}
+    matters = of_units("unit_matters")
+    was_tested = not np.isnan(matters).all()
+    return replace(
+        shown,
+        scores={name: values for name, values in known.items() if not np.isnan(values).all()},
+        matters=tuple(k for k in places if matters[k] == 1) if was_tested else None,
+        numbers={said: float(numbers[name]) for name, said in NUMBERS_OF_PROMPTS.items() if said},
+        is_greedy=bool(numbers["answer_is_greedy"] == 1),
+    )
 
 
 def _strings_of(examples: "datasets.Dataset", ids: set[int]) -> dict[int, list[Strings]]:

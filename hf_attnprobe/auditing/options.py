@@ -28,8 +28,11 @@ class AuditOptions(Options):
     """What an audit tests, and how it runs."""
 
     layers: Sequence[int] | None = option(None, "layers to test (default: all)", metavar="LAYER")
-    heads: Sequence[int] | None = option(
-        None, "heads to test in each layer (default: all)", metavar="HEAD"
+    heads: Sequence[int | Literal["all"]] | None = option(
+        None,
+        "heads to test in each layer (default: all; of a language model none by itself, but all "
+        "attention as a whole)",
+        metavar="HEAD",
     )
     groups: bool = option(True, "test layers and all attention as a whole too", daily=False)
     single_heads: bool = option(

@@ -326,8 +326,9 @@ def prepare_audit(
     """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`."""
     parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
     data = as_data(dataset)
-    asked = asked_tests(tests, in_haste=options.in_haste)
     data = _data_for(model, data, options)
+    answers = isinstance(data, Answers)
+    asked = asked_tests(tests, in_haste=options.in_haste, answers=answers)
     examples = data.examples(seed=options.seed)
     spread = spread_of_labels(examples)
     unit = data.units if isinstance(data, Answers) else None
@@ -420,7 +421,11 @@ def audit_asked_for(
     scores: Any = None,
 ) -> dict[str, Any]:
     """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.asked.asked_for`."""
-    usual = {name: test.usual(in_haste=options.in_haste) for name, test in tests().items()}
+    answers = isinstance(data, Answers)
+    usual = {
+        name: test.usual(in_haste=options.in_haste, answers=answers)
+        for name, test in tests().items()
+    }
     leave_out = ("train_limit", *WITHOUT_EFFECT)
     said = asked_for(model, data, options, asked, usual, leave_out=leave_out)
     return said if scores is None else {**said, "scores": named(scores)}

@@ -23,6 +23,8 @@ from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.options import Options
 
 
+N_LONGEST = 4
+"""Texts that are tried, as many as fit into a batch."""
 PADDINGS = (1, 4, 16)
 """Tokens of padding that must change no prediction."""
 
@@ -50,6 +52,7 @@ def rehearse(
             own, or what a test refuses.
     """
     by_length = sorted(texts, key=lambda text: text.n_content)
+    n_longest = 1 if adapter.texts_at_once == 1 else N_LONGEST
     pad_token_id = tokenizer.pad_token_id or 0
 
     def try_longest(some: Sequence[Text]) -> pd.DataFrame:
@@ -60,7 +63,7 @@ def rehearse(
 
     tried = [
         done
-        for some in portions(adapter, by_length[-4:])
+        for some in portions(adapter, by_length[-n_longest:])
         for done in in_halves(some, try_longest, name=text_in_words)
     ]
     shortest = adapter.observe(collate(adapter, by_length[:1], pad_token_id))

@@ -114,6 +114,22 @@ class Report(AuditResult, Documented):
         """
         return wide_frame(self.rows)
 
+    def sentences(self) -> pd.DataFrame:
+        """Of a language model: a unit of a passage per row.
+
+        Returns:
+            ``example_id``, ``unit`` (its number, from 1), ``text``; ``attention``,
+            ``knockout`` and ``leave_one_out`` (nats that the answer loses without it), and
+            ``matters``, whether that is more than noise. Of up to 1,000 prompts.
+        """
+        rows = [
+            {"example_id": one.example_id, "unit": k + 1, **unit}
+            | {"matters": None if one.matters is None else k in one.matters}
+            for one in self.examples
+            for k, unit in enumerate(one.units)
+        ]
+        return pd.DataFrame(rows)
+
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
         """A statistic per row: mean, interval and n.
 

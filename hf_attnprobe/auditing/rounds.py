@@ -362,7 +362,7 @@ def run_tests(
         What a limit left undone, plain data for the report's provenance; nothing without one.
     """
     names, groups = [*sweep.options], [*choice.groups]
-    heads = choice.sites if options.single_heads else []
+    heads = choice.heads
     so_far = rows_so_far(sweep, tell=limit is None)
     everything = sites_by_test(names, sweep.adapter, heads, groups)
     if limit is not None:
@@ -438,8 +438,7 @@ def work_of(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Work]:
 
     With a screen nobody knows the heads yet that it puts first; others stand for them.
     """
-    heads = choice.sites if options.single_heads else []
-    names = [*sweep.options]
+    heads, names = choice.heads, [*sweep.options]
     left: list[Work] = []
     if options.screen is not None:
         left = work_left(sweep, sweep.texts, sites_by_test(["screen"], sweep.adapter, heads))

@@ -27,6 +27,8 @@ from hf_attnprobe.options import DEFAULT, Options
 from hf_attnprobe.statistics.rows import Rows
 
 
+ALL_HEADS = "all"
+"""In place of numbers of heads."""
 SHARED = "shared"
 """In place of a set of heads: every set of heads that share keys."""
 
@@ -37,6 +39,7 @@ class Choice:
 
     Attributes:
         sites: the heads that the options name.
+        heads: those of them that are tested by themselves.
         groups: the groups of heads that are tested besides.
         rationales: whether the data says what people marked, where it can be used.
         tests: the tests that run, with their options.
@@ -45,6 +48,7 @@ class Choice:
     """
 
     sites: list[Site]
+    heads: list[Site]
     groups: list[Site]
     rationales: bool
     tests: Mapping[str, Options]
@@ -60,11 +64,16 @@ def choose(
 ) -> Choice:
     """What the options, the model and the data allow.
 
+    Of a language model all attention as a whole is tested, unless the options name heads, layers
+    or sets of heads.
+
     Args:
         asked: of :func:`~hf_attnprobe.faithfulness.registry.asked_tests`.
         rationales: whether the data says what people marked.
     """
-    sites = select_sites(adapter, options.layers, options.heads, options.query)
+    answers = adapter.lacks(AnswersFromPassage) is None
+    numbers = None if ALL_HEADS in (options.heads or ()) else options.heads
+    sites = select_sites(adapter, options.layers, numbers, options.query)
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
     groups = group_sites(adapter, sites, whole=options.groups)
@@ -73,15 +82,22 @@ def choose(
         named.setdefault("screen", Screen())
     wanted = named
     if DEFAULT in asked:
-        answers = adapter.lacks(AnswersFromPassage) is None
         wanted = with_suitable(
             named, len(sites), rationales, answers=answers, in_haste=options.in_haste
         )
     wanted = {name: _explaining(given, options.target) for name, given in wanted.items()}
     chosen, left_out = select_tests(wanted, named, adapter, sites)
-    if not options.single_heads:
+    single = options.single_heads
+    if answers and not _names_heads(options) and groups:
+        single, groups = False, [g for g in groups if g.layer in (ALL, SET)]
+    if not single:
         chosen, left_out = of_groups_alone(chosen, left_out, groups)
-    return Choice(sites, groups, rationales, chosen, named, left_out)
+    return Choice(sites, sites if single else [], groups, rationales, chosen, named, left_out)
+
+
+def _names_heads(options: AuditOptions) -> bool:
+    """Whether single heads or layers are asked for."""
+    return any(given is not None for given in (options.heads, options.layers, options.screen))
 
 
 def _explaining(given: Options, target: str | int | None) -> Options:
@@ -228,12 +244,12 @@ def check_query(shortest: Observation, query: int) -> None:
 
 def suits(test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool) -> bool:
     """Whether a test is run without being asked for, on a model that allows it."""
+    if answers:
+        return test.of_answers is not None
     if test.default == "many heads":
         return n_sites > 1
     if test.default == "rationales":
         return rationales
-    if test.default == "answers":
-        return answers
     return test.default == "always"
 
 
@@ -257,7 +273,8 @@ def with_suitable(
     wanted = {}
     for name, test in tests().items():
         if name in asked or suits(test, n_sites, rationales, answers):
-            wanted[name] = asked.get(name, test.usual(in_haste=in_haste))
+            usual = test.usual(in_haste=in_haste, answers=answers)
+            wanted[name] = asked.get(name, usual)
     return wanted
 
 
@@ -312,10 +329,10 @@ def of_groups_alone(
     kept = {name: o for name, o in chosen.items() if tests()[name].groups}
     if not kept:
         raise AttnProbeError(
-            f"expected a test of groups of heads with --no-single-heads, got "
-            f"{', '.join(chosen)}; ask for another test"
+            f"expected a test that looks at several heads at once, got {', '.join(chosen)}; ask "
+            "for another one, or for single heads (--heads all; not with --no-single-heads)"
         )
-    reason = "it looks at single heads, which --no-single-heads leaves out"
+    reason = "it looks at single heads, which were not asked for"
     others = dict.fromkeys(chosen.keys() - kept.keys(), reason)
     return kept, {**left_out, **others}
 

@@ -82,7 +82,6 @@ def run_audit(
     if share is not None and output_dir is not None:
         output_dir = folder_of(output_dir, share)
     subject, choice, state = job.subject, job.choice, process_state()
-    options = replace(options, single_heads=job.options.single_heads)
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
         facts = run_tests(sweep, choice, options, limit)

@@ -45,6 +45,7 @@ from hf_attnprobe.storage.rows import (
 
 
 PRUNE_POINTS = 12
+N_ALONE = 2
 FIRST_ROUND = 4  # texts; few, so that one sees soon how long an audit will take
 SPARE = 1.25
 """Times the memory that was measured: operations need some inside that nobody sees."""
@@ -140,10 +141,11 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
     """Recomputes some texts whose rows are on disk, see :func:`check_rows`.
 
     Args:
-        n_texts: how many of them.
+        n_texts: how many of them; fewer of a model that reads texts one at a time anyway.
         cause: why a text may come out differently, and what to do.
     """
     held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
+    n_texts = min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
     check_rows(
         sweep.adapter,
         drawn_texts(sweep.texts, held, n_texts, sweep.seed),
@@ -274,7 +276,8 @@ def _has_many_sites(where: Where) -> bool:
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
-    size = memory_of(sweep, where)
+    is_alone = sweep.batch_size == 1  # then memory decides nothing
+    size = (lambda n_tokens: 0) if is_alone else memory_of(sweep, where)
     return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
 
 

@@ -45,7 +45,7 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.faithfulness.sources import log_prob
+from hf_attnprobe.faithfulness.units import log_prob
 from hf_attnprobe.inference.batching import by_length, collated
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader

@@ -11,8 +11,7 @@ ADVERSARY_PROBABILITY = "probability under the adversary"
 ADVERSARY_EPSILON = "distance of outputs that the adversary may take"
 ON_SINK = "share of the attention on the sink"
 ON_PASSAGE = "share of the attention on the passage"
-LOG_PROB = "log-probability of the answer, in nats"
-WITHOUT_PASSAGE = "log-probability of the answer without the passage, in nats"
+GAIN = "nats that the answer gains by the passage"
 NEGLIGIBLE = 1e-6
 """Rankings whose scores are all smaller say nothing of the order of the tokens."""
 
@@ -44,8 +43,10 @@ class ShownText:
             predicted.
         around: of a prompt, what stands before each unit, and behind the last one; empty
             of other texts.
-        answer: the tokens of the answer that is explained, where there is one.
-        answer_probabilities: of each, given the prompt and those before it.
+        unit: what is explained, in one word, where it is a part of a passage: "sentence".
+        matters: positions of the units whose deletion costs the answer more than noise; None
+            where that is not known.
+        is_greedy: whether the model itself says the answer; None where that is not known.
     """
 
     example_id: int
@@ -64,8 +65,9 @@ class ShownText:
     attention_of: str = ""
     speaks_for: str = ""
     around: tuple[str, ...] = ()
-    answer: tuple[str, ...] = ()
-    answer_probabilities: tuple[float, ...] = ()
+    unit: str = ""
+    matters: tuple[int, ...] | None = None
+    is_greedy: bool | None = None
 
     @property
     def units(self) -> list[dict[str, str | float]]:
@@ -74,6 +76,47 @@ class ShownText:
             {"text": token, **{name: scores[k] for name, scores in self.scores.items()}}
             for k, token in enumerate(self.tokens)
         ]
+
+    @property
+    def rests_on(self) -> str:
+        """What an answer rests on, beside what attention puts first, in a sentence or two.
+
+        Empty of a text that is no prompt, or of which no unit was deleted.
+        """
+        losses, weights = (self.scores.get(name) for name in ("leave_one_out", "attention"))
+        if not (self.unit and losses and weights):
+            return ""
+        first, brightest = _largest(losses), _largest(weights)
+        without = f"without it {-losses[first]:+.1f} nats".replace("-", "−")
+        is_noise = losses[first] <= 0 or (self.matters is not None and first not in self.matters)
+        said = f"The answer rests on {self.unit} {first + 1} ({without})"
+        if is_noise:
+            said = f"The answer rests on no single {self.unit} more than noise"
+        same = "; attention puts it first" if first == brightest and not is_noise else ""
+        said += same or f"; attention puts {self.unit} {brightest + 1} first"
+        asked = "" if self.is_greedy is not False else " The model itself says another answer."
+        return f"{said}.{asked}"
+
+    def __str__(self) -> str:
+        """A prompt as a table of its units; another text as its fields."""
+        if not self.rests_on:
+            return repr(self)
+        losses, weights = self.scores["leave_one_out"], self.scores["attention"]
+        knocked = self.scores.get("knockout")
+        head = f"{'':>3}  without it  " + ("knocked out  " if knocked else "") + "attention"
+        lines = [f"Text {self.example_id}, answered: {self.predicted}", head]
+        for k, token in enumerate(self.tokens):
+            mark = "*" if k in (self.matters or ()) else " "
+            numbers = f"{k + 1:>3}  {-losses[k]:>+9.2f}{mark}  "
+            numbers += f"{-knocked[k]:>+10.2f}   " if knocked else ""
+            lines.append(f"{numbers}{weights[k]:>9.2f}  {token}")
+        if self.matters is not None:
+            lines.append("nats; * more than noise")
+        return "\n".join([*lines, self.rests_on])
+
+
+def _largest(values: Sequence[float]) -> int:
+    return max(range(len(values)), key=values.__getitem__)
 
 
 def without_marks(pieces: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -25,6 +25,7 @@ from hf_attnprobe.options import (
     names_of,
     near,
 )
+from hf_attnprobe.plain_data import alternatives
 from hf_attnprobe.terminal import show
 
 
@@ -292,12 +293,17 @@ def _shown_default(default: Any) -> str:
 
 
 def _parser_of(kind: Any, least: float | None) -> Callable[[str], Any]:
-    """What makes the value of a flag from its text."""
-    if kind not in (int, float):
+    """What makes the value of a flag from its text: a number, or one of the words beside it."""
+    several = alternatives(kind)
+    numbers = [one for one in several if one in (int, float)]
+    if not numbers:
         return str
+    words = {word for one in several for word in get_args(one)}
 
-    def number(text: str) -> Number:
-        value = kind(text)
+    def number(text: str) -> Number | str:
+        if text in words:
+            return text
+        value = numbers[0](text)
         if least is not None and not value >= least:
             raise argparse.ArgumentTypeError(f"must be at least {least:g}, got {text}")
         return value

@@ -57,7 +57,7 @@ class HeadRolesResult:
     readings=READINGS,
     does="says which heads look at copies, at what followed them, before, or at the sink",
     needs=(AnswersFromPassage,),
-    default="answers",
+    default="on request",
 )
 @torch.no_grad()
 def head_roles(

@@ -9,15 +9,15 @@ Measure:  the cells of one unit are set to 0 in all rows behind the passage, in 
           edited ones below. Loss: log p(answer) − log p(answer | without the cells), in
           nats, and the total variation distance (a lower bound, of the tokens kept).
 Operators: what becomes of the weight: it goes to all that the row still looks at, in
-          proportion ("renormalised", as when scores are masked); nowhere ("none"); to the
-          sink ("sink"). Where they differ much, the number is about the operator.
-Mediated: Σ loss by knockout / Σ loss by deletion over the units that matter: a unit that
-          is deleted is gone from every state, one that is knocked out is still in the
-          states of the tokens behind it. 1: units act by being looked at. Less: they reach
-          the answer through other tokens, which no attention map of the answer can show.
-          Above 1 or below 0 is possible, and is not clipped.
-Noise:    a unit matters where its deletion costs more than a threshold (.1 nats) and more
-          than the way of deleting changes: |loss, the others closing up − loss, the others
+          proportion ("renormalised", as when scores are masked); on request nowhere ("none"),
+          or to the sink ("sink"). Where they differ much, the number is about the operator.
+Mediated: Σ loss by knockout / Σ loss by deletion over the units that matter, both sums over
+          all texts: a unit that is deleted is gone from every state, one that is knocked out
+          is still in the states of the tokens behind it. 1: units act by being looked at.
+          Less: they reach the answer through other tokens, which no attention map of the
+          answer can show. Above 1 or below 0 is possible, and is not clipped.
+Noise:    a unit matters where its deletion costs at least .1 nats, a tenth of what the
+          costliest unit costs, and more than the way of deleting changes: |loss, the others closing up − loss, the others
           keeping their positions|. What is smaller than that cannot be told from the
           change of all positions.
 Layers:   with a window of w layers, what the source's cells cost in layers l to l + w − 1.
@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.attention_model import (
-    KNOCKOUTS,
     AnswersFromPassage,
     EditableInputs,
     Observation,
@@ -40,15 +39,21 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.sources import FEW, deletion_effects, drops_of, log_prob
-from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.faithfulness.sources import FEW, by_unit
+from hf_attnprobe.faithfulness.units import (
+    RENORMALISED,
+    deletion_effects,
+    drops_of,
+    is_all_attention,
+    knocked_out,
+    log_prob,
+    units_that_matter,
+    without_cells,
+)
 from hf_attnprobe.functional.rank import gini_correlation, kendall_tau_b, top_overlap
 from hf_attnprobe.readings import TestReadings, share
 
 
-OF_MEDIATION = "renormalised"
-"""The operator whose loss is compared with deletion's: a deleted unit's weight goes to all
-that is left, too."""
 READINGS: TestReadings = {
     "largest_knockout": (
         "the unit whose cells matter most costs the answer {mean:.2f} nats ({key} weights)"
@@ -76,6 +81,12 @@ READINGS: TestReadings = {
         "taking away the cells of the units that matter costs {mean:.2f} of what deleting "
         "them costs"
     ),
+    "lost_by_knockout": "taking away the cells of the units that matter costs {mean:.2f} nats",
+    "lost_by_deletion": "deleting the units that matter costs {mean:.2f} nats",
+    "unit_knockout": "taking away the cells of unit {key} costs the answer {mean:.2f} nats",
+    "unit_matters": share(
+        "unit {key} costs the answer more than noise when deleted in {mean:.0%} of texts"
+    ),
     "units_that_matter": "{mean:.1f} units cost the answer more than noise when deleted",
     "source_in_layers": (
         "the source's cells in layers {key} alone cost the answer {mean:.2f} nats"
@@ -89,8 +100,10 @@ class KnockoutResult:
 
     ``knockout_found`` and ``knockout_finds_source`` are in [0, 1], NaN where no knockout
     or no deletion costs anything or there is one unit; agreement and τ are in [−1, 1], NaN
-    for 4 units or fewer. ``mediated_share`` is NaN where no unit matters.
+    for 4 units or fewer. What is lost by knockout and by deletion is the sum over the units
+    that matter, in nats; 0 where none does.
 
+    ``unit_knockout`` and ``unit_matters`` are by number of the unit, of all attention only.
     ``source_in_layers`` is by layers such as "0-3"; None without a window.
     """
 
@@ -101,7 +114,11 @@ class KnockoutResult:
     knockout_agreement: Mapping[str, Tensor]
     knockout_tau: Mapping[str, Tensor]
     mediated_share: Tensor
+    lost_by_knockout: Tensor
+    lost_by_deletion: Tensor
     units_that_matter: Tensor
+    unit_knockout: Mapping[str, Tensor] | None = None
+    unit_matters: Mapping[str, Tensor] | None = None
     source_in_layers: Mapping[str, Tensor] | None = None
 
 
@@ -109,7 +126,8 @@ class KnockoutResult:
     readings=READINGS,
     does="takes away the attention to one unit of the passage at a time",
     needs=(AnswersFromPassage, EditableInputs),
-    default="answers",
+    default="on request",
+    of_answers=Knockout(),
     groups=True,
 )
 @torch.no_grad()
@@ -128,7 +146,7 @@ def knockout(
     deleted = ranks(effects, content, size)
     few, alone = content.sum(-1) <= FEW, content.sum(-1) < 2
     by_operator: dict[str, list[Tensor]] = {}
-    for operator in KNOCKOUTS:
+    for operator in options.operators:
         lost, moved = knocked_out(observation, site, operator)
         ranked = ranks(lost, content, size)
         none = alone | (lost.amax(-1) <= 0)
@@ -142,13 +160,12 @@ def knockout(
             gini_correlation(lost, attention, content).masked_fill(few, torch.nan),
             kendall_tau_b(attention, ranked, content).tau.masked_fill(few, torch.nan),
         ]
-    columns = zip(*by_operator.values(), strict=True)
     largest, moved_most, found, finds_source, agreement, tau = (
-        dict(zip(by_operator, column, strict=True)) for column in columns
+        {operator: values[k] for operator, values in by_operator.items()} for k in range(6)
     )
-    lost, _ = knocked_out(observation, site, OF_MEDIATION)
+    lost, _ = knocked_out(observation, site, RENORMALISED)
     matters = units_that_matter(observation, options.least_effect)
-    within = (lost * matters).sum(-1) / (effects * matters).sum(-1)
+    is_whole = is_all_attention(observation, site)
     return KnockoutResult(
         largest,
         moved_most,
@@ -156,78 +173,16 @@ def knockout(
         finds_source,
         agreement,
         tau,
-        within.masked_fill(~matters.any(-1), torch.nan),
-        matters.sum(-1).double(),
-        _by_window(observation, site, effects, options.window),
+        mediated_share=((lost * matters).sum(-1) / (effects * matters).sum(-1)).masked_fill(
+            ~matters.any(-1), torch.nan
+        ),
+        lost_by_knockout=(lost * matters).sum(-1),
+        lost_by_deletion=(effects * matters).sum(-1),
+        units_that_matter=matters.sum(-1).double(),
+        unit_knockout=by_unit(lost, content) if is_whole else None,
+        unit_matters=by_unit(matters, content) if is_whole else None,
+        source_in_layers=_by_window(observation, site, effects, options.window),
     )
-
-
-def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
-    """Nats lost and total variation without the cells of each unit, each [batch, keys].
-
-    0 outside the passage.
-
-    Args:
-        operator: one of :data:`~hf_attnprobe.attention_model.KNOCKOUTS`.
-    """
-
-    def compute() -> tuple[Tensor, Tensor]:
-        content = observation.batch.content_mask
-        each = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
-        cells = each[content.any(0), None] & content  # [units, batch, keys]
-        probs = _without_cells(observation, site, cells, operator, min(layers), max(layers))
-        lost = drops_of(observation, probs), tvd(probs, observation.probs)
-        whole = [torch.zeros(content.shape, dtype=x.dtype, device=x.device) for x in lost]
-        for values, found in zip(whole, lost, strict=True):
-            values[:, content.any(0)] = found.T
-            values.masked_fill_(~content, 0)
-        return whole[0], whole[1]
-
-    layers = observation.model.members(site)
-    return observation.remember(("knocked out", site, operator), compute)
-
-
-def _without_cells(
-    observation: Observation, site: Site, cells: Tensor, operator: str, first: int, last: int
-) -> Tensor:
-    """Probabilities without cells, bool [copies, batch, keys], in layers first to last.
-
-    Of the heads of the site, in every row or in ``site.query``.
-    """
-    model = observation.model.require(AnswersFromPassage)
-    kept = {}
-    for layer, heads in observation.model.members(site).items():
-        if not first <= layer <= last:
-            continue
-        attention = observation.attention[layer]
-        n_heads, n_rows = attention.shape[1], attention.shape[2]
-        rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
-        whole = len(heads) == n_heads and site.query is None
-        shape = (1, 1) if whole else (n_heads, n_rows)
-        stays = torch.ones(
-            *cells.shape[:2], *shape, cells.shape[-1], dtype=attention.dtype, device=cells.device
-        )
-        here = slice(None) if whole else heads
-        stays[:, :, here, rows] = (~cells[:, :, None, None]).to(attention.dtype)
-        kept[layer] = stays
-    return model.replay_masked(observation, kept, operator=operator)
-
-
-def units_that_matter(observation: Observation, least_effect: float) -> Tensor:
-    """Units whose deletion costs the answer more than its noise, bool [batch, keys]."""
-    effects, gap = deletion_effects(observation), deletion_effects(observation, "gap")
-    return (effects > (effects - gap).abs()) & (effects >= max(least_effect, 1e-12))
-
-
-def mediated_shares(observation: Observation, site: Site, least_effect: float = 0.1) -> Tensor:
-    """Loss by knockout over loss by deletion of every unit, [batch, keys]; NaN of others.
-
-    Args:
-        least_effect: see :class:`~hf_attnprobe.faithfulness.options.Knockout`.
-    """
-    lost, _ = knocked_out(observation, site, OF_MEDIATION)
-    matters = units_that_matter(observation, least_effect)
-    return (lost / deletion_effects(observation)).masked_fill(~matters, torch.nan)
 
 
 def _by_window(
@@ -243,7 +198,7 @@ def _by_window(
     found = {}
     for first in range(min(layers), max(max(layers) - window, min(layers)) + 2):
         last = min(first + window - 1, max(layers))
-        probs = _without_cells(observation, site, source[None], OF_MEDIATION, first, last)
+        probs = without_cells(observation, site, source[None], RENORMALISED, first, last)
         lost = drops_of(observation, probs)[0]
         found[f"{first}-{last}"] = lost.masked_fill(best.amax(-1) <= 0, torch.nan)
         if last == max(layers):

@@ -258,7 +258,7 @@ class Sources(Options):
     """Of how many units every set is deleted, and whether random halves are."""
 
     exact_units: int = option(
-        8,
+        0,
         "most units of a text of which all sets are deleted (2^units passes), for Shapley values "
         "and the smallest set that changes the answer; 0: none",
         at_least=0,
@@ -279,7 +279,13 @@ class Sources(Options):
 
 @dataclass(frozen=True)
 class Knockout(Options):
-    """In how many layers at once, and from which effect on the share that is mediated is read."""
+    """Where the weights go, in how many layers at once, and from which effect on a unit matters."""
+
+    operators: Sequence[Literal["none", "renormalised", "sink"]] = option(
+        ("renormalised",),
+        "where the weights of a unit go: to all that the row still looks at in proportion, "
+        "nowhere, or to the sink",
+    )
 
     window: int = option(
         0,

@@ -34,6 +34,8 @@ from hf_attnprobe.functional.linear import permutation_extremes, permutation_mom
 from hf_attnprobe.readings import TestReadings, share
 
 
+MAPS_AT_ONCE = 2**22
+"""Weights of shuffled maps that take little memory."""
 READINGS: TestReadings = {
     "max_attention": "the token with the most attention has {mean:.2f} of it",
     "special_attention": (
@@ -95,6 +97,7 @@ class PermutationResult:
 @register_test(
     readings=READINGS,
     does="shuffles the weights among the tokens",
+    of_answers=Permutation(n_permutations=20),
     groups=True,
     in_haste=Permutation(n_permutations=10),
 )
@@ -143,10 +146,11 @@ def _shuffled_probs(observation: Observation, site: Site, n_copies: int, seed: i
     """Probabilities under each shuffle, [copies, batch, classes].
 
     Of several layers the copies are replayed in parts, so that no more maps exist at
-    once than all copies of one layer have. The parts change nothing.
+    once than all copies of one layer have, or :data:`MAPS_AT_ONCE`. The parts change nothing.
     """
-    n_layers = len(observation.model.members(site))
-    at_once = max(1, n_copies // n_layers)
+    maps = [observation.attention[layer] for layer in observation.model.members(site)]
+    within_memory = MAPS_AT_ONCE // sum(one.numel() for one in maps)
+    at_once = max(1, n_copies // len(maps), min(within_memory, n_copies))
     parts = []
     for first in range(0, n_copies, at_once):
         copies = range(first, min(first + at_once, n_copies))

@@ -18,6 +18,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from operator import methodcaller
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
@@ -29,7 +30,7 @@ from hf_attnprobe.readings import TestReadings
 
 PACKAGE = __name__.rpartition(".")[0]
 F = TypeVar("F", bound=Callable[..., Any])
-When = Literal["always", "many heads", "rationales", "answers", "on request"]
+When = Literal["always", "many heads", "rationales", "on request"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,9 @@ class FaithfulnessTest:
         estimates: statistics of this test that estimate a statistic of another one.
         needs: capabilities without which it cannot run; of a tuple in it, one is
             enough.
-        default: when it is run without being asked for.
+        default: when it is run of a classifier without being asked for.
+        of_answers: the options with which it is run of a language model without being asked
+            for; None: it is not.
         sites: where it looks, given the heads that are tested.
         groups: whether it can look at groups of heads, such as a layer, all attention
             or a set, see :attr:`~hf_attnprobe.attention_model.Site.is_group`.
@@ -89,6 +92,7 @@ class FaithfulnessTest:
     estimates: Mapping[str, str] = dataclasses.field(default_factory=dict)
     needs: Sequence[type | tuple[type, ...]] = ()
     default: When = "always"
+    of_answers: Options | None = None
     sites: Callable[[Sequence[Site]], Sequence[Site]] = list
     groups: bool = False
     uses_reference: bool = False
@@ -96,10 +100,17 @@ class FaithfulnessTest:
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
     in_haste: Options | None = None
 
-    def usual(self, *, in_haste: bool) -> Options:
-        """The default options."""
+    def usual(self, *, in_haste: bool, answers: bool = False) -> Options:
+        """The default options.
+
+        Args:
+            in_haste: whether there is little time.
+            answers: whether a language model is tested.
+        """
         if in_haste and self.in_haste is not None:
             return self.in_haste
+        if answers and self.of_answers is not None:
+            return self.of_answers
         return self.options()
 
     def lacks(self, model: AttentionModelBase, site: Site) -> str | None:
@@ -176,12 +187,15 @@ def _load(entry: EntryPoint) -> None:
         ) from error
 
 
-def asked_tests(asked: Asked | None, *, in_haste: bool = False) -> dict[str, Options]:
+def asked_tests(
+    asked: Asked | None, *, in_haste: bool = False, answers: bool = False
+) -> dict[str, Options]:
     """The options of the requested tests, by name, in the order given.
 
     Args:
         asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; None is "default".
         in_haste: whether tests of which nothing is said run as in haste.
+        answers: whether they run on a language model.
 
     Returns:
         "default" is among the names where the tests that suit model and data are run too.
@@ -190,9 +204,10 @@ def asked_tests(asked: Asked | None, *, in_haste: bool = False) -> dict[str, Opt
         AttnProbeError: what :func:`~hf_attnprobe.options.options_by_test` refuses.
     """
     known = tests()
+    usual = methodcaller("usual", in_haste=in_haste, answers=answers)
     kinds = {name: test.options for name, test in known.items()}
     given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions})
     return {
-        name: options or (NoOptions() if name == DEFAULT else known[name].usual(in_haste=in_haste))
+        name: options or (NoOptions() if name == DEFAULT else usual(known[name]))
         for name, options in given.items()
     }

@@ -1,32 +1,37 @@
 """Which units of the passage does the answer rest on, and does attention name them?
 
 For language models that answer from a passage. Outputs are log-probabilities of the whole
-answer, in nats.
+answer, in nats: they saturate nowhere, so no temperature is needed.
 
 Question: does the answer depend on the passage; is the unit with most attention the one
           that the answer rests on; in what order do the others follow?
 Measure:  contextual gain = log p(answer | passage) − log p(answer | no passage). A unit's
           effect = log p(answer) − log p(answer | without the unit), the unit deleted and
-          the others closing up (exact leave-one-out; AttriBoT, Liu et al. 2024).
+          the others closing up (exact leave-one-out; AttriBoT, Liu et al. 2024). Of many
+          units only the foremost are deleted, see ``units.py``.
 Source:   the unit with the largest effect, where that is above 0: precision@1 of a
-          ranking is 1 where it puts the source first. Beside it chance, 1/U, and the
-          longest unit: a long unit collects attention by its length alone.
+          ranking is 1 where it puts the source first. Beside it what needs no attention:
+          chance, 1/U; the longest, the first and the last unit; and ``source_place``, from
+          which follows how often the commonest place is the source.
 Order:    Gini correlation of attention with the effects (functional/rank.py: a pair of
           units counts by how much their effects differ) and Kendall's τ-b, where all
           pairs count alike. Of 4 units or fewer there is neither.
 Drop:     nats lost without the k units that a ranking puts first (top-k drop, ContextCite),
-          k of 1, 3 and 5, beside the drop by the effects' own order and by random units;
-          of texts with more than k units.
-Sets:     of few units every set is deleted: exact Shapley values, and the smallest set
-          without which greedy decoding says another token of the answer.
+          mean over k of 1, 3 and 5, as far as a text has twice as many units. Beside it
+          that of random units (of one exactly, of more by a draw a text), and the best: for
+          each k the most that the effects' own order or any of these costs.
+Mass:     overlap of attention with the positive effects, each divided by its sum over the
+          units, beside the mean overlap over all ways of giving the weights to other units.
+Sets:     on request every set of few units is deleted: exact Shapley values, and the smallest
+          set without which greedy decoding says another token of the answer.
 Masks:    on request a random half of the units is deleted again and again. ContextCite's
           LASSO is fitted to the answer's logit per token (64 masks in the paper), and the
           linear datamodeling score (LDS) says of every ranking how well the sum over the
           units that stay follows the logit on other masks.
 Compare:  length, and deletion itself; of all attention also the last layer's; scores that
           somebody gave the units, see ``attnprobe judge``.
-Reading:  precision@1 far above chance and length: attention finds the source. That it does
-          does not mean that it explains, see ``knockout``.
+Reading:  precision@1 far above chance, length and place: attention finds the source. That it
+          does does not mean that it explains, see ``knockout``.
 """
 
 from collections.abc import Mapping
@@ -48,15 +53,28 @@ from hf_attnprobe.faithfulness.input_erasure import erased_inputs
 from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.rankings import GIVEN, given_scores
 from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.faithfulness.units import (
+    deletion_effects,
+    drops_of,
+    is_all_attention,
+    log_prob,
+    without,
+)
 from hf_attnprobe.functional import aopc, attribution
 from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.intervention import drawn_order, random_generator
+from hf_attnprobe.functional.overlap import distribution, overlap, overlap_by_chance
 from hf_attnprobe.functional.rank import gini_correlation, kendall_tau_b, top_overlap
 from hf_attnprobe.readings import TestReadings, share
 
 
 TOPS = (1, 3, 5)
-N_RANDOM = 5  # orders of random units
+NO_MAP = ("length", "first", "last")
+"""Rankings that say nothing of how much a unit counts."""
+NOT_COMPARED = ("first", "last", "deletion")
+"""Rankings of which only is asked whether they find the source."""
+NOT_DROPPED = ("length", "first", "last", "last layer")
+"""Rankings whose first units are not deleted together."""
 FEW = 4
 """Units up to which orders are not compared: at most 4! there are, many agree by chance."""
 MASKS, HELD_OUT, RANDOM = 5, 6, 7  # streams of random numbers
@@ -77,9 +95,15 @@ READINGS: TestReadings = {
     "shapley_agreement": (
         "{key} puts first the units of large Shapley value with a Gini correlation of {mean:.2f}"
     ),
-    "drop_of_top_1": "without the unit that {key} puts first the answer loses {mean:.2f} nats",
-    "drop_of_top_3": "without the 3 units that {key} puts first the answer loses {mean:.2f} nats",
-    "drop_of_top_5": "without the 5 units that {key} puts first the answer loses {mean:.2f} nats",
+    "source_place": "the source is unit {mean:.1f} of the passage on average, counted from 0",
+    "drop": (
+        "without the units that {key} puts first the answer loses {mean:.2f} nats (mean of the "
+        "first 1, 3 and 5)"
+    ),
+    "mass": "{mean:.0%} of {key} lies on units in proportion to what they cost when deleted",
+    "mass_by_chance": "at other units of the passage {mean:.0%} of {key} would",
+    "unit_loss": "without unit {key} the answer loses {mean:.2f} nats",
+    "unit_attention": "unit {key} has {mean:.2f} of the attention",
     "smallest_set": (
         "the smallest set of units without which the greedy answer changes has {mean:.1f} of "
         "them (mean over texts that have one)"
@@ -98,7 +122,10 @@ class SourcesResult:
 
     By ranking: ``source_found`` is in [0, 1] (ties drawn), NaN where no deletion costs
     anything or there is one unit; agreements and τ are in [−1, 1], NaN for 4 units or
-    fewer. What is not measured is None.
+    fewer; masses are in [0, 1]. ``drop`` has ``random`` and ``best`` too, and is NaN where
+    there is one unit. What is not measured is None.
+
+    ``unit_loss`` and ``unit_attention`` are by number of the unit, of all attention only.
 
     ``smallest_set`` is NaN where no set changes the answer; it, ``no_smallest_set`` and
     what is said of Shapley values are NaN in texts of more units than ``exact_units``.
@@ -109,11 +136,14 @@ class SourcesResult:
     passage_share: Tensor
     sink_share: Tensor
     source_found: Mapping[str, Tensor]
+    source_place: Tensor
     source_agreement: Mapping[str, Tensor]
     source_tau: Mapping[str, Tensor]
-    drop_of_top_1: Mapping[str, Tensor]
-    drop_of_top_3: Mapping[str, Tensor]
-    drop_of_top_5: Mapping[str, Tensor]
+    drop: Mapping[str, Tensor]
+    mass: Mapping[str, Tensor]
+    mass_by_chance: Mapping[str, Tensor]
+    unit_loss: Mapping[str, Tensor] | None = None
+    unit_attention: Mapping[str, Tensor] | None = None
     shapley_agreement: Mapping[str, Tensor] | None = None
     smallest_set: Tensor | None = None
     no_smallest_set: Tensor | None = None
@@ -124,9 +154,9 @@ class SourcesResult:
     readings=READINGS,
     does="deletes the units of the passage and compares what is lost with attention",
     needs=(AnswersFromPassage, EditableInputs),
-    default="answers",
+    default="on request",
+    of_answers=Sources(),
     groups=True,
-    in_haste=Sources(exact_units=0),
 )
 @torch.no_grad()
 def sources(
@@ -143,80 +173,64 @@ def sources(
     before = log_prob(observation)
     gain = before - model.log_prob(observation, model.without_passage(observation))
     effects = deletion_effects(observation)
+    scores = _scores(observation, site, options, seed)
+    order = _tied({**scores, "deletion": effects}, content, before)
+    found, place = _found(order, effects, content)
+    others = {name: ranked for name, ranked in order.items() if name not in NOT_COMPARED}
+    given, wanted = _maps(scores, content), distribution(effects, content)
+    is_whole = is_all_attention(observation, site)
+    return SourcesResult(
+        contextual_gain=gain,
+        answer_is_greedy=model.is_greedy(observation).double(),
+        passage_share=attention.masked_fill(~content, 0).sum(-1),
+        sink_share=attention[..., -1],
+        source_found=found,
+        source_place=place,
+        source_agreement=_agreements(others, effects, content),
+        source_tau=_taus(others, order["deletion"], content),
+        drop=_drops(observation, order, seed),
+        mass={name: overlap(own, wanted) for name, own in given.items()},
+        mass_by_chance={n: overlap_by_chance(own, wanted, content) for n, own in given.items()},
+        unit_loss=by_unit(effects, content) if is_whole else None,
+        unit_attention=by_unit(attention, content) if is_whole else None,
+        **_of_all_sets(observation, others | {"deletion": order["deletion"]}, options.exact_units),
+        lds=_lds(observation, {**scores, "deletion": effects}, options, seed),
+    )
+
+
+def by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
+    """Values of the units by their number, [batch, keys] -> [batch] each; NaN where there is none."""
+    known = values.double().masked_fill(~content, torch.nan)
+    return {str(k): known[:, k] for k in content.any(0).nonzero()[:, 0].tolist()}
+
+
+# --- rankings ------------------------------------------------------------------------------
+
+
+def _scores(observation: Observation, site: Site, options: Sources, seed: int) -> dict[str, Tensor]:
+    """What each ranking says of the units, [batch, keys], attention first."""
+    model = observation.model.require(AnswersFromPassage)
+    attention = observation.read(site)
+    place = torch.arange(attention.shape[-1], device=attention.device).expand_as(attention)
     scores = {
         "attention": attention,
         "length": model.unit_lengths(observation).to(attention.dtype),
-        "deletion": effects,
+        "first": -place.to(attention.dtype),
+        "last": place.to(attention.dtype),
     }
-    if site.layer == site.head == ALL:
+    if site.layer == site.head == ALL and len(observation.attention) > 1:
         last = max(observation.model.members(site))
         scores["last layer"] = observation.read(Site(last, ALL, site.query))
     if options.masks:
         scores["contextcite"] = _contextcite(observation, options.masks, seed)
     if observation.batch.scores is not None:
         scores |= {name: given_scores(observation, name, seed) for name in GIVEN}
-    order = _tied(scores, content, before)
-    found = _first_among(order, order["deletion"], content)
-    has_source = effects.masked_fill(~content, 0).amax(-1) > 0
-    found = {name: hit.masked_fill(~has_source, torch.nan) for name, hit in found.items()}
-    chance = 1 / content.sum(-1).double()
-    found["chance"] = chance.where(has_source & (chance < 1), torch.nan)
-    others = {name: ranked for name, ranked in order.items() if name != "deletion"}
-    drops = _top_drops(observation, order, seed)
-    return SourcesResult(
-        gain,
-        model.is_greedy(observation).double(),
-        attention.masked_fill(~content, 0).sum(-1),
-        attention[..., -1],
-        found,
-        _agreements(others, effects, content),
-        _taus(others, order["deletion"], content),
-        drops[1],
-        drops[3],
-        drops[5],
-        **_of_all_sets(observation, order, options.exact_units),
-        lds=_lds(observation, scores, options, seed),
-    )
+    return scores
 
 
-# --- what the answer loses -----------------------------------------------------------------
-
-
-def log_prob(observation: Observation) -> Tensor:
-    """Log-probability of the answer to the whole text, [batch]."""
-    return observation.model.require(AnswersFromPassage).log_prob(observation, observation.probs)
-
-
-def deletion_effects(observation: Observation, by: str = "deletion") -> Tensor:
-    """Nats that the answer loses without each unit, [batch, keys]; 0 outside the passage.
-
-    Args:
-        by: "deletion", the others close up, or "gap", they keep their positions.
-    """
-
-    def compute() -> Tensor:
-        content = observation.batch.content_mask
-        if by == "deletion":
-            return drops_of(observation, observation.leave_one_out.transpose(0, 1)).T
-        each = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
-        return _without(observation, each[:, None] & content, by=by).T
-
-    effects = observation.remember(("deletion effects", by), compute)
-    return effects.masked_fill(~observation.batch.content_mask, 0)
-
-
-def drops_of(observation: Observation, probs: Tensor) -> Tensor:
-    """Nats that the answer loses, [..., batch, entries] -> [..., batch]."""
-    model = observation.model.require(AnswersFromPassage)
-    return log_prob(observation) - model.log_prob(observation, probs)
-
-
-def _without(observation: Observation, sets: Tensor, *, by: str = "deletion") -> Tensor:
-    """Nats that the answer loses without sets of units, bool [sets, batch, keys] -> [sets, batch]."""
-    return drops_of(observation, erased_inputs(observation, by, sets))
-
-
-# --- rankings ------------------------------------------------------------------------------
+def _maps(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
+    """What rankings give each unit, as distributions over the units, [batch, keys]."""
+    return {name: distribution(x, content) for name, x in scores.items() if name not in NO_MAP}
 
 
 def _tied(scores: Mapping[str, Tensor], content: Tensor, before: Tensor) -> dict[str, Tensor]:
@@ -227,13 +241,21 @@ def _tied(scores: Mapping[str, Tensor], content: Tensor, before: Tensor) -> dict
     return {name: ranks(x, content, units.get(name, 0.0)) for name, x in scores.items()}
 
 
-def _first_among(order: Mapping[str, Tensor], wanted: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Precision@1, by ranking; NaN where there is one unit."""
-    alone = content.sum(-1) < 2
-    return {
-        name: top_overlap(ranked, wanted, content, 1).masked_fill(alone, torch.nan)
-        for name, ranked in order.items()
-    }
+def _found(
+    order: Mapping[str, Tensor], effects: Tensor, content: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Precision@1 by ranking and by chance, and the place of the source, all [batch].
+
+    NaN where there is one unit, or no deletion costs anything.
+    """
+    n_units = content.sum(-1)
+    costs = effects.masked_fill(~content, -torch.inf)
+    has_source = (costs.amax(-1) > 0) & (n_units > 1)
+    found = {name: top_overlap(x, order["deletion"], content, 1) for name, x in order.items()}
+    found["chance"] = 1 / n_units.double()
+    place = costs.argmax(-1).double()
+    found = {name: hit.where(has_source, torch.nan) for name, hit in found.items()}
+    return found, place.where(has_source, torch.nan)
 
 
 def _agreements(order: Mapping[str, Tensor], values: Tensor, content: Tensor) -> dict[str, Tensor]:
@@ -254,31 +276,38 @@ def _taus(order: Mapping[str, Tensor], wanted: Tensor, content: Tensor) -> dict[
     }
 
 
-def _top_drops(
-    observation: Observation, order: Mapping[str, Tensor], seed: int
-) -> dict[int, dict[str, Tensor]]:
-    """Nats lost without the first k units, by k and ranking; NaN where there are no more."""
+def _drops(observation: Observation, order: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Nats lost without the first units, by ranking, of random units and at best, all [batch]."""
     content = observation.batch.content_mask
-    turns = {name: removal_rank(ranked, content) for name, ranked in order.items()}
-    draws = [_random_turns(observation, seed, draw) for draw in range(N_RANDOM)]
-    every = torch.stack([*turns.values(), *draws])
-    sets = torch.stack([(every < k) & content for k in TOPS])  # [tops, rankings, batch, keys]
-    lost = _without(observation, sets.flatten(0, 1)).unflatten(0, sets.shape[:2])
-    found = {}
-    for k, drops in zip(TOPS, lost, strict=True):
-        drops = drops.masked_fill(content.sum(-1) <= k, torch.nan)
-        named = dict(zip(turns, drops, strict=False))
-        found[k] = named | {"random": drops[len(turns) :].mean(0)}
-    return found
+    named = {n: removal_rank(x, content) for n, x in order.items() if n not in NOT_DROPPED}
+    named["random"] = _random_turns(observation, seed)
+    lost = torch.stack([_without_first(observation, turns) for turns in named.values()])
+    every = dict(zip(named, lost, strict=True)) | {"best": lost.amax(0)}
+    of_one = deletion_effects(observation).sum(-1) / content.sum(-1)
+    every["random"][0] = of_one.where(content.sum(-1) > 1, torch.nan)  # of one unit it is known
+    return {name: by_k.nanmean(0) for name, by_k in every.items() if name != "deletion"}
 
 
-def _random_turns(observation: Observation, seed: int, draw: int) -> Tensor:
+def _without_first(observation: Observation, turns: Tensor) -> Tensor:
+    """Nats lost without the first k units for every k, [tops, batch]; NaN where fewer are left.
+
+    Args:
+        turns: of the units, int [batch, keys].
+    """
+    content = observation.batch.content_mask
+    n_first = torch.tensor(TOPS, device=content.device)[:, None]
+    leaves_enough = content.sum(-1) >= 2 * n_first
+    sets = (turns < n_first[..., None]) & content & leaves_enough[..., None]
+    return without(observation, sets).masked_fill(~leaves_enough, torch.nan)
+
+
+def _random_turns(observation: Observation, seed: int) -> Tensor:
     """A random order of the units, int [batch, keys]."""
     content = observation.batch.content_mask
     turns = torch.zeros(content.shape, dtype=torch.long)
     for row, real in enumerate(content.cpu()):
         example_id = int(observation.batch.example_ids[row])
-        order = drawn_order(seed, example_id, RANDOM + draw, int(real.sum()))
+        order = drawn_order(seed, example_id, RANDOM, int(real.sum()))
         turns[row, real] = torch.from_numpy(order.copy())
     return turns.to(content.device)
 

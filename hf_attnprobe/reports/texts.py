@@ -80,8 +80,9 @@ def in_words(text: ShownText) -> list[Block]:
     sure = "" if text.probability is None else f" with probability {text.probability:.3f}"
     why = f" Shown: {text.why}." if text.why else ""
     named = f"Text {text.example_id}"
-    how = "answered" if text.answer else "predicted"
-    return [(named, *truth, f": {how} ", Quoted(text.predicted), f"{sure}.{why}"), lines]
+    how = "answered" if text.unit else "predicted"
+    rests = f" {text.rests_on}" if text.rests_on else ""
+    return [(named, *truth, f": {how} ", Quoted(text.predicted), f"{sure}.{rests}{why}"), lines]
 
 
 def of_attention(text: ShownText) -> list[str]:

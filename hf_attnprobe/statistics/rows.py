@@ -14,6 +14,8 @@ import pandas as pd
 
 
 PREDICTION = "prediction"  # the rows every audit writes besides its tests
+OF_UNITS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
+"""Statistics of single units of a passage, by their numbers: no mean over texts is one of them."""
 COLUMNS = ["test", "statistic", "layer", "head"]
 KEY = ("test", "statistic", "example_id", "layer", "head")
 """Of a long row; there is one value of each."""
@@ -72,8 +74,10 @@ class Rows:
         return replace(self, columns=tuple(c for c in self.columns if wanted(*c)))
 
     def of_tests(self) -> "Rows":
-        """What tests measured, of the texts that they measured."""
-        return self.select(lambda test, *_: test != PREDICTION).measured()
+        """What tests measured, of the texts that they measured; of single units nothing."""
+        return self.select(
+            lambda test, name, *_: test != PREDICTION and name.partition("@")[0] not in OF_UNITS
+        ).measured()
 
     def named(self, statistics: Collection[str]) -> "Rows":
         """The columns of some statistics."""

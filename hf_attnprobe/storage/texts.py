@@ -58,11 +58,11 @@ def _checked(text: ShownText) -> ShownText:
     n = len(text.tokens)
     columns = [text.scores["attention"], *text.scores.values()]
     columns += [text.segments] if text.segments else []
-    places = [*(text.smallest_set or ()), *text.glued, *text.unknown]
-    numbers = [*chain(*columns), *text.numbers.values(), *text.answer_probabilities]
+    places = [*(text.smallest_set or ()), *text.glued, *text.unknown, *(text.matters or ())]
+    numbers = [*chain(*columns), *text.numbers.values()]
     numbers += [text.probability or 0.0]
     fit = {len(column) for column in columns} == {n} and {*places} <= {*range(n)}
-    fit &= len(text.around) in (0, n + 1) and len(text.answer) == len(text.answer_probabilities)
+    fit &= len(text.around) in (0, n + 1)
     if not fit or not all(isinstance(value, int | float) for value in numbers):
         raise ValueError(f"parts of the shown text {text.example_id} do not fit")
     return text

@@ -1,0 +1,170 @@
+"""What an answer loses without a unit of its passage: deleted, or knocked out.
+
+Computed once a prompt, whichever tests read it. Losses are log p(answer) − log p(answer | without
+the unit), in nats, and may be negative.
+
+Many units: a knockout costs about the same however long the passage is, a deletion grows with it.
+So of more than :data:`MANY` units all are knocked out, and only the foremost are deleted; what is
+not deleted counts as costing nothing.
+"""
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.attention_model import ALL, AnswersFromPassage, Observation, Site
+from hf_attnprobe.faithfulness.input_erasure import erased_inputs
+from hf_attnprobe.functional.divergence import tvd
+
+
+WHOLE = Site(ALL, ALL)
+RENORMALISED = "renormalised"
+"""The operator whose loss is compared with deletion's: a deleted unit's weight goes to all
+that is left, too."""
+MANY = 16
+"""Units up to which every one is deleted."""
+LEAST_SHARE = 0.1
+"""Of what the costliest unit costs, what a unit must cost to matter."""
+BY_ATTENTION = 5
+"""Of those that are deleted otherwise so many have most attention; the others cost most where
+they are knocked out."""
+
+
+def is_all_attention(observation: Observation, site: Site) -> bool:
+    """Whether a site stands for all heads of the model."""
+    members = observation.model.members(site)
+    return sum(map(len, members.values())) == len(observation.model.sites())
+
+
+def log_prob(observation: Observation) -> Tensor:
+    """Log-probability of the answer to the whole text, [batch]."""
+    return observation.model.require(AnswersFromPassage).log_prob(observation, observation.probs)
+
+
+def drops_of(observation: Observation, probs: Tensor) -> Tensor:
+    """Nats that the answer loses, [..., batch, entries] -> [..., batch]."""
+    model = observation.model.require(AnswersFromPassage)
+    return log_prob(observation) - model.log_prob(observation, probs)
+
+
+def without(observation: Observation, sets: Tensor, *, by: str = "deletion") -> Tensor:
+    """Nats that the answer loses without sets of units, bool [sets, batch, keys] -> [sets, batch].
+
+    Args:
+        by: "deletion", the others close up, or "gap", they keep their positions.
+    """
+    return drops_of(observation, erased_inputs(observation, by, sets))
+
+
+# --- deletion ------------------------------------------------------------------------------
+
+
+def deletion_effects(observation: Observation) -> Tensor:
+    """Nats that the answer loses without each unit, [batch, keys]; 0 outside the passage."""
+
+    def compute() -> Tensor:
+        return _each(observation, deleted_units(observation), by="deletion")
+
+    return observation.remember("deletion effects", compute)
+
+
+def deleted_units(observation: Observation) -> Tensor:
+    """The units that are deleted one by one, bool [batch, keys]: all, or the foremost of many."""
+    content = observation.batch.content_mask
+    if int(content.sum(-1).max()) <= MANY:
+        return content
+    few = content.sum(-1, keepdim=True) <= MANY
+    by_attention = _foremost(observation.read(WHOLE), content, BY_ATTENTION)
+    lost, _ = knocked_out(observation, WHOLE, RENORMALISED)
+    by_knockout = _foremost(lost, content & ~by_attention, MANY - BY_ATTENTION)
+    return content & (few | by_attention | by_knockout)
+
+
+def _foremost(scores: Tensor, among: Tensor, n: int) -> Tensor:
+    """The n largest, bool [batch, keys]."""
+    places = scores.masked_fill(~among, -torch.inf).topk(min(n, among.shape[-1])).indices
+    return torch.zeros_like(among).scatter(-1, places, True) & among
+
+
+def units_that_matter(observation: Observation, least_effect: float) -> Tensor:
+    """Units whose deletion costs the answer more than its noise, bool [batch, keys].
+
+    Noise is what the way of deleting changes: |loss, the others closing up − loss, the others
+    keeping their positions|.
+
+    Args:
+        least_effect: nats; what costs less does not matter, nor what costs less than a tenth
+            of the costliest unit.
+    """
+
+    def compute() -> Tensor:
+        effects = deletion_effects(observation)
+        least = (LEAST_SHARE * effects.amax(-1, keepdim=True)).clamp_min(max(least_effect, 1e-12))
+        wanted = observation.batch.content_mask & (effects >= least)
+        gap = _each(observation, wanted, by="gap")
+        return wanted & (effects > (effects - gap).abs())
+
+    return observation.remember(("units that matter", least_effect), compute)
+
+
+def _each(observation: Observation, wanted: Tensor, by: str) -> Tensor:
+    """Nats lost without each of the wanted units, [batch, keys]; 0 of the others."""
+    places = wanted.any(0).nonzero()[:, 0]
+    lost = torch.zeros_like(log_prob(observation)[:, None]).repeat(1, wanted.shape[-1])
+    if len(places):
+        each = torch.eye(wanted.shape[-1], dtype=torch.bool, device=wanted.device)[places]
+        lost[:, places] = without(observation, each[:, None] & wanted, by=by).T
+    return lost.masked_fill(~wanted, 0)
+
+
+# --- knockout ------------------------------------------------------------------------------
+
+
+def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
+    """Nats lost and total variation without the cells of each unit, each [batch, keys].
+
+    0 outside the passage.
+
+    Args:
+        operator: one of :data:`~hf_attnprobe.attention_model.KNOCKOUTS`.
+    """
+
+    def compute() -> tuple[Tensor, Tensor]:
+        content = observation.batch.content_mask
+        each = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
+        cells = each[content.any(0), None] & content  # [units, batch, keys]
+        layers = observation.model.members(site)
+        probs = without_cells(observation, site, cells, operator, min(layers), max(layers))
+        lost = drops_of(observation, probs), tvd(probs, observation.probs)
+        whole = [torch.zeros(content.shape, dtype=x.dtype, device=x.device) for x in lost]
+        for values, found in zip(whole, lost, strict=True):
+            values[:, content.any(0)] = found.T
+            values.masked_fill_(~content, 0)
+        return whole[0], whole[1]
+
+    return observation.remember(("knocked out", site, operator), compute)
+
+
+def without_cells(
+    observation: Observation, site: Site, cells: Tensor, operator: str, first: int, last: int
+) -> Tensor:
+    """Probabilities without cells, bool [copies, batch, keys], in layers first to last.
+
+    Of the heads of the site, in every row or in ``site.query``.
+    """
+    model = observation.model.require(AnswersFromPassage)
+    kept = {}
+    for layer, heads in observation.model.members(site).items():
+        if not first <= layer <= last:
+            continue
+        attention = observation.attention[layer]
+        n_heads, n_rows = attention.shape[1], attention.shape[2]
+        rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
+        whole = len(heads) == n_heads and site.query is None
+        shape = (1, 1) if whole else (n_heads, n_rows)
+        stays = torch.ones(
+            *cells.shape[:2], *shape, cells.shape[-1], dtype=attention.dtype, device=cells.device
+        )
+        here = slice(None) if whole else heads
+        stays[:, :, here, rows] = (~cells[:, :, None, None]).to(attention.dtype)
+        kept[layer] = stays
+    return model.replay_masked(observation, kept, operator=operator)
