@@ -1,6 +1,7 @@
 """Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +11,12 @@ import transformers
 import speakers
 import zoo
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit, build_tokenizer
+from hf_attnprobe.attention_model import ALL
 from hf_attnprobe.auditing.result import to_json
-from hf_attnprobe.charts.shown_text import WITHOUT_PASSAGE
+from hf_attnprobe.charts.shown_text import GAIN, ShownText
 from hf_attnprobe.data.answers import as_answers
 from hf_attnprobe.inference.answers import answered, encode_answers
+from hf_attnprobe.statistics.rows import OF_UNITS
 from speakers import PASSAGE, ROWS
 
 
@@ -465,27 +468,25 @@ def test_what_is_shown_of_an_answer_is_what_the_model_gives_without_us(report, c
     shown = next(text for text in report.examples if text.example_id == 0)
     rows = [{key: row[key] for key in ("context", "question")} for row in ROWS]
     row = made(rows, chat, model, max_new_tokens=4)[0]
-    n_answer = len(shown.answer)
-    assert row["answer"] == "".join(shown.answer) and sum(row["labelled"]) == n_answer
+    n_answer = sum(row["labelled"])
+    assert row["answer"].strip() == shown.predicted and shown.is_greedy
 
     def log_probs(ids):
         logits = model(torch.tensor([ids])).logits[0, -n_answer - 1 : -1].double()
         return logits.log_softmax(-1)[range(n_answer), ids[-n_answer:]]
 
     whole = log_probs(row["input_ids"])
-    assert shown.answer_probabilities == pytest.approx(whole.exp().tolist(), rel=1e-4)
-    assert shown.probability == pytest.approx(float(whole.sum().exp()), rel=1e-4)
     numbered = [*zip(row["unit_ids"], row["input_ids"], strict=True)]
     for number, unit in enumerate(shown.units):
         without = log_probs([token for k, token in numbered if k != number])
         assert unit["leave_one_out"] == pytest.approx(float((whole - without).sum()), abs=1e-4)
     without = log_probs([token for k, token in numbered if k < 0])
-    assert shown.numbers[WITHOUT_PASSAGE] == pytest.approx(float(without.sum()), abs=1e-4)
+    assert shown.numbers[GAIN] == pytest.approx(float((whole - without).sum()), abs=1e-4)
 
 
 def test_the_page_shows_prompt_units_and_answer(report):
     page = report.to_html()
-    assert "knocked out" in page and "&lt;|assistant|&gt;" in page and "Each of its tokens" in page
+    assert "knocked out" in page and "&lt;|assistant|&gt;" in page and "The answer rests on" in page
     assert "on the sink" in page and "on the sink" in report.to_markdown()
     assert "weighs sentences of the prompt" in report.to_text(verbose=True)
 
@@ -519,3 +520,86 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report):
     refused(
         "(max_new_tokens 4) is not", audit, str(folder / "model"), other, output_dir=tmp_path, **FEW
     )
+
+
+# --- what is asked by default ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def usual(folder):
+    """The audit of which nothing was said, of the model's own answers."""
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    return audit(str(folder / "model"), data, progress=False)
+
+
+def test_by_default_all_attention_is_asked_as_a_whole(usual):
+    assert usual.provenance["tests"] == ["permutation", "sources", "knockout"]
+    assert usual.rows.of_tests().sites == {(ALL, ALL)}
+    assert "left_out" not in usual.provenance
+    assert {s.statistic for s in usual.statistics}.isdisjoint(OF_UNITS)
+    assert usual.provenance["options"]["permutation"]["n_permutations"] == 20
+
+
+def test_heads_are_tested_by_name(folder):
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    few = {"tests": ["permutation"], "progress": False}
+    every = audit(str(folder / "model"), data, options=AuditOptions(heads=["all"]), **few)
+    layer = audit(str(folder / "model"), data, options=AuditOptions(layers=[1]), **few)
+    heads = {(layer, head) for layer in range(2) for head in range(4)}
+    assert every.rows.of_tests().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
+    assert layer.rows.of_tests().sites == {(1, head) for head in range(4)} | {(1, ALL)}
+    refused(
+        "ask for another one, or for single heads (--heads all",
+        audit,
+        str(folder / "model"),
+        data,
+        ["head_roles"],
+        progress=False,
+    )
+
+
+def test_prompts_are_shown_from_the_rows_as_from_the_model(usual, report):
+    """No prompt is run again to be shown; what its rows say is what a new pass says."""
+    for of_rows, explained in zip(usual.examples, report.examples, strict=True):
+        assert of_rows.rests_on == explained.rests_on and "rests on" in of_rows.rests_on
+        assert of_rows.matters == explained.matters
+        for name, values in explained.scores.items():
+            assert of_rows.scores[name] == pytest.approx(values, abs=1e-5)
+        assert of_rows.numbers == pytest.approx(explained.numbers, abs=1e-5)
+        assert (of_rows.tokens, of_rows.around) == (explained.tokens, explained.around)
+
+
+def test_a_table_has_a_row_for_every_sentence(usual):
+    table = usual.sentences()
+    assert table.text.tolist() == [unit for text in usual.examples for unit in text.tokens]
+    first = usual.examples[0]
+    assert table[table.example_id == 0].leave_one_out.tolist() == [*first.scores["leave_one_out"]]
+    assert table.matters.sum() == sum(len(text.matters) for text in usual.examples)
+    printed = str(first)
+    assert first.rests_on in printed and all(unit in printed for unit in first.tokens)
+
+
+@pytest.mark.parametrize(
+    ("losses", "weights", "matters", "said"),
+    [
+        ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "on sentence 2 (without it −4.2 nats); attention puts sentence 1 first."),
+        ((0.1, 4.2, 0.0), (0.1, 0.2, 0.1), (1,), "on sentence 2 (without it −4.2 nats); attention puts it first."),
+        ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "on no single sentence more than noise; attention puts sentence 1 first."),
+        ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "on no single sentence more than noise; attention puts sentence 1 first."),
+    ],
+)  # fmt: skip
+def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, said):
+    text = ShownText(
+        example_id=0,
+        tokens=("A.", "B.", "C."),
+        predicted="b",
+        probability=None,
+        label=None,
+        correct=None,
+        scores={"attention": weights, "leave_one_out": losses},
+        unit="sentence",
+        matters=matters,
+        is_greedy=False,
+    )
+    assert text.rests_on == f"The answer rests {said} The model itself says another answer."
+    assert replace(text, unit="").rests_on == ""

@@ -72,8 +72,7 @@ def choose(
         rationales: whether the data says what people marked.
     """
     answers = adapter.lacks(AnswersFromPassage) is None
-    numbers = None if ALL_HEADS in (options.heads or ()) else options.heads
-    sites = select_sites(adapter, options.layers, numbers, options.query)
+    sites = select_sites(adapter, options.layers, options.heads, options.query)
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
     groups = group_sites(adapter, sites, whole=options.groups)
@@ -110,15 +109,16 @@ def _explaining(given: Options, target: str | int | None) -> Options:
 def select_sites(
     adapter: AttentionModelBase,
     layers: Sequence[int] | None,
-    heads: Sequence[int] | None,
+    heads: Sequence[int | str] | None,
     query: int | None,
 ) -> list[Site]:
-    """The sites asked for, all of the model's by default.
+    """The sites asked for, all of the model's by default, and by :data:`ALL_HEADS`.
 
     Raises:
         AttnProbeError: no layer or head, or one that the model does not have.
     """
     known = adapter.sites()
+    heads = None if ALL_HEADS in (heads or ()) else heads
     _check_numbers("layer", layers, {site.layer for site in known})
     _check_numbers("head", heads, {site.head for site in known})
     return [
@@ -128,7 +128,7 @@ def select_sites(
     ]
 
 
-def _check_numbers(name: str, asked: Sequence[int] | None, known: set[int]) -> None:
+def _check_numbers(name: str, asked: Sequence[int | str] | None, known: set[int]) -> None:
     if asked is None:
         return
     if not asked:

@@ -20,7 +20,7 @@ from calibration.decoders import (
     draw_decoder,
 )
 from hf_attnprobe.attention_model import KNOCKOUTS, Site
-from hf_attnprobe.faithfulness.knockout import knocked_out, knockout, mediated_shares
+from hf_attnprobe.faithfulness.knockout import knockout
 from hf_attnprobe.faithfulness.options import Knockout, Sources
 from hf_attnprobe.faithfulness.sources import (
     HELD_OUT,
@@ -30,6 +30,7 @@ from hf_attnprobe.faithfulness.sources import (
     masked_outputs,
     sources,
 )
+from hf_attnprobe.faithfulness.units import knocked_out
 from hf_attnprobe.functional.attribution import lasso, shapley_values
 
 
@@ -180,27 +181,69 @@ def test_orders_are_compared_where_there_are_more_than_four_units(drawn, found):
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_drops_are_of_the_first_units(drawn, found, k):
-    drops = getattr(found, f"drop_of_top_{k}")
+def test_the_source_has_a_place_and_places_that_need_no_attention(drawn, found):
     for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        n = len(scores)
-        if n <= k:
-            assert drops["attention"][row].isnan() and drops["random"][row].isnan()
+        effects = effects_of(scores, values, answer)
+        if effects.max() <= 0:
+            assert found.source_place[row].isnan()
             continue
-        whole = log_p(scores, values, answer)
-        for name, order in (
-            ("attention", scores),
-            ("deletion", effects_of(scores, values, answer)),
-        ):
-            kept = np.argsort(-order)[k:]
-            expected = whole - log_p(scores, values, answer, kept)
-            assert drops[name][row] == pytest.approx(expected)
-        some = [
-            whole - log_p(scores, values, answer, kept)
-            for kept in itertools.combinations(range(n), n - k)
+        source = effects.argmax()
+        assert found.source_place[row] == source
+        assert found.source_found["first"][row] == (source == 0)
+        assert found.source_found["last"][row] == (source == len(scores) - 1)
+
+
+def test_drops_are_of_the_first_units(drawn, found):
+    """Means over the first 1, 3 and 5, of texts with twice as many; the best is never below."""
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        n, whole = len(scores), log_p(scores, values, answer)
+
+        def lost(kept, scores=scores, values=values, answer=answer, whole=whole):
+            return whole - log_p(scores, values, answer, kept)
+
+        tops = [k for k in (1, 3, 5) if 2 * k <= n]
+        effects = effects_of(scores, values, answer)
+        orders = {"attention": np.argsort(-scores), "deletion": np.argsort(-effects)}
+        drops = {name: [lost(order[k:]) for k in tops] for name, order in orders.items()}
+        assert found.drop["attention"][row] == pytest.approx(np.mean(drops["attention"]))
+        least = np.mean(np.maximum(drops["attention"], drops["deletion"]))
+        assert found.drop["best"][row] >= least - 1e-9
+        of_one = effects.mean()
+        if len(tops) == 1:
+            assert found.drop["random"][row] == pytest.approx(of_one)
+        else:
+            every = [
+                [lost(kept) for kept in itertools.combinations(range(n), n - k)] for k in tops[1:]
+            ]
+            low, high = (np.mean([of_one, *map(end, every)]) for end in (min, max))
+            assert low - 1e-9 <= found.drop["random"][row] <= high + 1e-9
+
+
+def test_the_mass_on_what_matters_and_its_chance_are_means_over_all_orders(drawn, found):
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        if len(scores) > 6:
+            continue
+        effects = effects_of(scores, values, answer).clip(min=0)
+        if not effects.sum():
+            assert found.mass["attention"][row].isnan()
+            continue
+        own, wanted = weights_of(scores) / weights_of(scores).sum(), effects / effects.sum()
+        overlaps = [
+            np.minimum(own[list(order)], wanted).sum()
+            for order in itertools.permutations(range(len(scores)))
         ]
-        assert min(some) - 1e-9 <= drops["random"][row] <= max(some) + 1e-9
+        assert found.mass["attention"][row] == pytest.approx(overlaps[0])
+        assert found.mass_by_chance["attention"][row] == pytest.approx(np.mean(overlaps))
+
+
+def test_every_unit_has_its_loss_and_its_attention(drawn, found):
+    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+        effects, weights = effects_of(scores, values, answer), weights_of(scores)
+        for k in range(len(found.unit_loss)):
+            loss, weight = found.unit_loss[str(k)][row], found.unit_attention[str(k)][row]
+            assert loss.isnan() and weight.isnan() if k >= len(scores) else True
+            if k < len(scores):
+                assert (loss, weight) == (pytest.approx(effects[k]), pytest.approx(weights[k]))
 
 
 def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(drawn, observation, found):
@@ -243,7 +286,7 @@ def test_masks_fit_contextcite_and_score_every_ranking(drawn, observation):
         observation, SITE, Sources(exact_units=0, masks=n_masks, held_out=n_held), seed=5
     )
     assert found.smallest_set is None
-    assert found.lds.keys() == {"attention", "length", "deletion", "contextcite"}
+    assert found.lds.keys() >= {"attention", "length", "deletion", "contextcite"}
     fitted, outputs = masked_outputs(observation, n_masks, MASKS, 5)
     kept, held = masked_outputs(observation, n_held, HELD_OUT, 5)
     for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
@@ -270,7 +313,7 @@ def test_a_text_alone_is_measured_as_in_a_batch(drawn, found):
         batch = batch_of_passages(drawn.adapter, [one], [answer])
         alone = drawn.adapter.observe(replace(batch, example_ids=(row,)))
         again = sources(alone, SITE, Sources(exact_units=6), seed=3)
-        for name in ("drop_of_top_1", "source_found", "source_agreement", "shapley_agreement"):
+        for name in ("drop", "mass", "source_found", "source_agreement", "shapley_agreement"):
             of_all = getattr(found, name)
             for key, value in (getattr(again, name) or {}).items():
                 np.testing.assert_allclose(value[0], of_all[key][row], atol=1e-12)
@@ -290,7 +333,8 @@ def knocked_by_hand(scores, values, answer, unit, operator):
 @pytest.mark.parametrize("operator", KNOCKOUTS)
 def test_knockout_sets_a_units_cells_to_zero(drawn, observation, operator):
     lost, moved = knocked_out(observation, SITE, operator)
-    result = knockout(observation, SITE)
+    result = knockout(observation, SITE, Knockout(operators=(operator,)))
+    assert result.largest_knockout.keys() == {operator}
     for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
         n = len(scores)
         whole = probs_by_hand(weights_of(scores), values, answer)
@@ -307,31 +351,26 @@ def test_knockout_sets_a_units_cells_to_zero(drawn, observation, operator):
             assert result.knockout_found[operator][row] == hit
 
 
-def test_the_mediated_share_is_of_the_units_that_matter_and_never_clipped(drawn, observation):
-    options = Knockout(least_effect=0.2)
-    result = knockout(observation, SITE, options)
-    shares = mediated_shares(observation, SITE, 0.2)
+def test_what_is_mediated_is_of_the_units_that_matter_and_never_clipped(drawn, observation):
+    result = knockout(observation, SITE, Knockout(least_effect=0.2))
     seen = set()
     for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        n = len(scores)
         whole = log_p(scores, values, answer)
         effects = effects_of(scores, values, answer)
         lost = np.array(
             [
                 whole - math.log(knocked_by_hand(scores, values, answer, u, "renormalised")[answer])
-                for u in range(n)
+                for u in range(len(scores))
             ]
         )
-        matters = effects >= 0.2
+        matters = (effects >= 0.2) & (effects >= 0.1 * effects.max())
         assert result.units_that_matter[row] == matters.sum()
         seen.add(bool(matters.any()))
-        if matters.any():
-            expected = lost[matters].sum() / effects[matters].sum()
-            assert result.mediated_share[row] == pytest.approx(expected)
-            np.testing.assert_allclose(at(shares, row, n)[matters], (lost / effects)[matters])
-        else:
-            assert result.mediated_share[row].isnan()
-        assert np.isnan(at(shares, row, n)[~matters]).all()
+        assert result.lost_by_knockout[row] == pytest.approx(lost[matters].sum())
+        assert result.lost_by_deletion[row] == pytest.approx(effects[matters].sum())
+        for unit, does in enumerate(matters):
+            assert result.unit_matters[str(unit)][row] == does
+            assert result.unit_knockout[str(unit)][row] == pytest.approx(lost[unit])
     assert seen == {True, False}
 
 
@@ -345,7 +384,7 @@ def test_units_within_the_noise_of_deleting_do_not_matter(observation):
 
     model = Positions(KNOBS)
     noisy = model.observe(observation.batch)  # with a gap nothing is lost: all is noise
-    assert knockout(noisy, SITE).mediated_share.isnan().all()
+    assert not knockout(noisy, SITE).units_that_matter.any()
 
 
 # --- the kinds of the calibration --------------------------------------------------------------
@@ -374,5 +413,6 @@ def test_truths_are_what_the_formula_says(name):
     if "exchange" in truths:
         assert (moved.mean() > 0.1) == truths["exchange"]
     if "mediated" in truths:
-        share = knockout(observation, SITE).mediated_share.nanmean()
+        found = knockout(observation, SITE)
+        share = found.lost_by_knockout.sum() / found.lost_by_deletion.sum()
         assert (share > 0.5) == truths["mediated"]
