@@ -351,7 +351,7 @@ def prepare_audit(
         assert not isinstance(reads, ImageReader)  # of a model that generates text
         own = examples = answered(limited, data, reads, subject.adapter, given_model(subject))
     if share is not None:
-        _check_can_be_shared(data, options)
+        _check_can_be_shared(options)
         own = own.select(places_in(column_of(own, "example_id"), share))
     tokenized = encoded(subject, own, options)
     if options.screen is not None:
@@ -388,12 +388,12 @@ def prepare_audit(
     )
 
 
-def _check_can_be_shared(data: Data, options: AuditOptions) -> None:
-    """Raises AttnProbeError for what looks at all texts at once."""
-    if isinstance(data, Answers) or options.screen or options.time:
+def _check_can_be_shared(options: AuditOptions) -> None:
+    """Raises AttnProbeError for what chooses by all texts at once."""
+    if options.screen or options.time:
         raise AttnProbeError(
-            "expected no language model and none of --screen, --until, --top and --time with "
-            "--share: they look at all texts"
+            "expected neither --screen nor --time with --share: they choose by all texts, and a "
+            "share has only its own; leave one out"
         )
 
 

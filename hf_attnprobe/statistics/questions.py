@@ -330,8 +330,7 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
             f"set known {best.value:.2f}. "
         )
     said += (
-        "On the scale from a random order to the smallest set attention scores "
-        f"{said_as(score)}."
+        f"On the scale from a random order to the smallest set attention scores {said_as(score)}."
     )
     if reached.value < 1:
         said += (

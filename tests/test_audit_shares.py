@@ -1,0 +1,182 @@
+"""An audit in shares: joined they are the one audit, row by row; what is missing is said."""
+
+import json
+
+import numpy as np
+import pytest
+
+import speakers
+from hf_attnprobe import (
+    Answers,
+    AttnProbeError,
+    AuditOptions,
+    Permutation,
+    audit,
+    joined_report,
+    judge,
+    load_examples,
+)
+from hf_attnprobe.auditing.result import to_json
+from hf_attnprobe.statistics.samples import places_in
+
+
+TESTS = ["correlation", "erasure", Permutation(n_permutations=3)]
+N = 3
+KEY = ["test", "statistic", "example_id", "layer", "head"]
+ROUNDING = {"rtol": 1e-6, "atol": 1e-6}
+"""Batches differ, and some numbers are float32."""
+
+
+def shared(verb, folder, *, of=N, **options):
+    """Runs every share of a verb that takes options and a folder; their folders."""
+    for k in range(of):
+        given = AuditOptions(share=f"{k}/{of}", shown_texts=0, prune=False, **options)
+        verb(options=given, output_dir=folder, progress=False)
+    return sorted(folder.iterdir())
+
+
+def same_rows(shares, whole):
+    ours, theirs = (
+        report.to_pandas().set_index(KEY).value.sort_index() for report in (shares, whole)
+    )
+    assert ours.index.equals(theirs.index) and len(ours)
+    np.testing.assert_allclose(ours, theirs, **ROUNDING)
+
+
+def agree(ours, theirs, where=""):
+    """Plain data, numbers to rounding."""
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys(), where
+        for key in theirs:
+            agree(ours[key], theirs[key], f"{where}.{key}")
+    elif isinstance(theirs, list):
+        assert len(ours) == len(theirs), where
+        for k, both in enumerate(zip(ours, theirs, strict=True)):
+            agree(*both, f"{where}[{k}]")
+    elif isinstance(theirs, float):
+        assert ours == pytest.approx(theirs, nan_ok=True, abs=1e-6, rel=1e-6), where
+    else:
+        assert ours == theirs, where
+
+
+@pytest.fixture(scope="module")
+def verb(checkpoint, reviews_folder):
+    def run(**given):
+        return audit(checkpoint, str(reviews_folder), TESTS, **given)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(verb):
+    options = AuditOptions(shown_texts=0, prune=False)
+    return verb(options=options, progress=False)
+
+
+@pytest.fixture(scope="module")
+def job(verb, tmp_path_factory):
+    """The folders of three shares; do not write into them."""
+    return shared(verb, tmp_path_factory.mktemp("job"))
+
+
+def test_three_shares_are_one_audit(job, whole):
+    joined = joined_report(job)
+    same_rows(joined, whole)
+    ours, theirs = to_json(joined), to_json(whole)
+    for key in ("n", "answer", "score", "accuracy", "findings", "statistics", "comparisons"):
+        agree(ours[key], theirs[key], key)
+    assert joined.n == sum(len({*r}) for r in ids_of(job)) == 40
+    ours, theirs = joined.charts(), whole.charts()
+    assert [c.key for c in ours] == [c.key for c in theirs] and ours
+
+
+def ids_of(job):
+    return [joined_report([folder]).to_pandas().example_id for folder in job]
+
+
+def test_every_text_is_in_one_share(job):
+    found = [{*ids} for ids in ids_of(job)]
+    assert all(found) and len(set.union(*found)) == sum(map(len, found)) == 40
+    for of in (1, 2, 7, 64):
+        parts = [places_in(range(500), (k, of)) for k in range(of)]
+        assert sorted(place for part in parts for place in part) == [*range(500)]
+
+
+def test_a_share_that_is_missing_is_said(job, cli):
+    report = joined_report(job[:2])
+    assert report.notes[0].startswith("Progress: 2 of 3 shares.")
+    assert not any("Progress" in note for note in joined_report(job).notes)
+    done = cli("report", *job[:2])
+    assert done.code == 0 and "2 of 3 shares" in " ".join(done.out.split())
+
+
+def test_a_share_goes_on_where_it_was(verb, job, tmp_path, copy_of):
+    copy = copy_of(job[0].parent, "again")
+    parts = sorted((copy / job[0].name / "rows").iterdir())
+    parts[0].unlink()
+    before = {part: part.stat().st_mtime_ns for part in parts[1:]}
+    again = shared(verb, copy)
+    assert all(part.stat().st_mtime_ns == when for part, when in before.items())
+    same_rows(joined_report(again), joined_report(job))
+
+
+def test_shares_of_other_audits_are_refused(verb, job, tmp_path):
+    others = shared(verb, tmp_path / "others", seed=1)
+    with pytest.raises(AttnProbeError, match=r"expected shares of one audit, .* differs .* seed"):
+        joined_report([job[0], others[1]])
+    more = shared(verb, tmp_path / "more", of=2)
+    for folders in ([job[0], job[0]], [job[0], more[1]]):
+        with pytest.raises(AttnProbeError, match="expected every share once, and all of as many"):
+            joined_report(folders)
+
+
+@pytest.mark.parametrize("share", ["3/3", "x", "1", "-1/3", "0/0", "1/2/3"])
+def test_a_share_that_there_is_not_is_refused(share, verb):
+    with pytest.raises(AttnProbeError, match="expected a share from 0/N to"):
+        verb(options=AuditOptions(share=share))
+
+
+@pytest.mark.parametrize("other", [{"time": "1m"}, {"screen": 1}])
+def test_what_chooses_by_all_texts_is_refused(other, verb):
+    with pytest.raises(AttnProbeError, match="expected neither --screen nor --time with --share"):
+        verb(options=AuditOptions(share="0/2", **other))
+
+
+def test_the_command_joins_shares(checkpoint, reviews_folder, cli, tmp_path):
+    command = ("audit", "--model", checkpoint, "--dataset", reviews_folder, "--tests", "conicity")
+    for k in range(2):
+        done = cli(*command, "--share", f"{k}/2", "--output-dir", tmp_path)
+        assert done.code == 0, done.err
+    folders = sorted(tmp_path.glob("share-*"))
+    done = cli("report", *folders, "--output", tmp_path / "report.json")
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "report.json").read_text())["n"] == 40
+
+
+def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
+    examples = load_examples(str(reviews_folder), "test")
+    words = [len(text.split()) for text in examples["text"]]
+    draws = np.random.default_rng(0)
+    pairs = zip(examples["example_id"], words, strict=True)
+    rows = [{"id": k, "unit": unit, "score": draws.random()} for k, n in pairs for unit in range(n)]
+    (tmp_path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def judged(**given):
+        scores = tmp_path / "scores.jsonl"
+        return judge(checkpoint, str(reviews_folder), scores, ["erasure"], **given)
+
+    options = AuditOptions(shown_texts=0, prune=False)
+    folders = shared(judged, tmp_path / "job")
+    same_rows(joined_report(folders), judged(options=options, progress=False))
+
+
+def test_a_language_model_is_audited_in_shares(tmp_path):
+    words = speakers.tokenizer(chat=False)
+    model = speakers.llama(words), words
+
+    def asked(**given):
+        return audit(model, Answers(speakers.ROWS * 3, units="sentence"), ["sources"], **given)
+
+    folders = shared(asked, tmp_path / "job", of=2)
+    options = AuditOptions(shown_texts=0, prune=False)
+    same_rows(joined_report(folders), asked(options=options, progress=False))
