@@ -1,41 +1,46 @@
 """What an audit would have seen: the limits of detection of a spike-in of the same model."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.heads import MEASURES
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.detection import by_dose, effect_at, effects_of, limit_of
+from hf_attnprobe.statistics.detection import Decision, by_dose, effect_at, effects_of, limit_of
+from hf_attnprobe.statistics.verdicts import RULES
 
 
 SPIKED, ROWS = "spike_in.json", "rows.csv"
 """Files of a spike-in: what it is of, and head, dose, text, statistic and value."""
 
 
+EFFECT = "standard_tvd"
+"""The statistic that the rule of effect reads."""
+
+
 def notes_on_limits(
-    folder: str | Path, model: str, fingerprint: str, *, n: int, seed: int
+    folder: str | Path, model: str, fingerprint: str, *, n: int, n_heads: int, seed: int
 ) -> list[str]:
     """What an audit of n texts would have seen, a sentence for each head with a spike.
 
     Args:
-        folder: of ``attnprobe calibrate --spike-in``.
+        folder: of ``attnprobe spike``.
         model, fingerprint: of the audited model.
+        n_heads: that the audit tests.
 
     Raises:
         AttnProbeError: no spike-in there, or one of another model.
     """
     rows = spiked_rows(folder, model, fingerprint)
-    found = ((head, "; ".join(_limits(own, n, seed))) for head, own in rows.groupby("head"))
+    rule = Decision(RULES["effect"].yes, n_heads)
+    sizes = ((head, _limit(own, n, seed, rule)) for head, own in rows.groupby("head"))
     return [
         f"Limits of detection: where head {head} of a copy of this model was made to say a known "
-        f"amount, {n} texts show the effect in 95% of draws from this size on: {limits}. What "
-        "is smaller may be there and not be seen."
-        for head, limits in found
-        if limits
+        f"amount, an audit of {n} texts says in 95% of draws that the head has an effect from "
+        f"{size} of the probability on. Below, it may say no."
+        for head, size in sizes
+        if size
     ]
 
 
@@ -50,7 +55,7 @@ def spiked_rows(folder: str | Path, model: str, fingerprint: str) -> pd.DataFram
         rows = pd.read_csv(Path(folder) / ROWS, dtype={"head": str})
     except (OSError, ValueError) as error:
         raise AttnProbeError(
-            f"expected the folder of attnprobe calibrate --spike-in, {folder} holds none ({error})"
+            f"expected the folder of attnprobe spike, {folder} holds none ({error})"
         ) from error
     if said.get("fingerprint") != fingerprint:
         raise AttnProbeError(
@@ -60,15 +65,14 @@ def spiked_rows(folder: str | Path, model: str, fingerprint: str) -> pd.DataFram
     return rows
 
 
-def _limits(rows: pd.DataFrame, n: int, seed: int) -> Iterator[str]:
-    """The limit of each change of the output that a head can make, from its rows."""
+def _limit(rows: pd.DataFrame, n: int, seed: int, rule: Decision) -> str:
+    """The smallest effect of a head of which the rule says yes, in words; empty without rows."""
+    values = by_dose(rows, EFFECT)
+    if values.shape[1] < 2:
+        return ""
     moved, _ = effects_of(rows, 1)
-    for statistic, measure in MEASURES.items():
-        values = by_dose(rows, statistic)
-        if not measure.done or values.shape[1] < 2:
-            continue
-        limit = effect_at(moved, limit_of(values, n, seed))
-        size = markdown.interval(limit.effect, limit.interval, digits=3)
-        if limit.interval is None:
-            size = f"more than {size}, the largest planted"
-        yield f"{size} of the probability when the head is {measure.done}"
+    limit = effect_at(moved, limit_of(values, n, seed, rule))
+    size = markdown.interval(limit.effect, limit.interval, digits=3)
+    if limit.interval is None:
+        return f"more than {size}, the largest planted,"
+    return size

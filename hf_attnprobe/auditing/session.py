@@ -194,7 +194,9 @@ def _limits(job: PreparedAudit, n: int) -> list[str]:
     folder, weights = job.options.limits, job.identity["model_fingerprint"]
     if folder is None:
         return []
-    return notes_on_limits(folder, job.subject.name, weights, n=n, seed=job.options.seed)
+    n_heads = max(1, len(job.choice.sites))
+    name, seed = job.subject.name, job.options.seed
+    return notes_on_limits(folder, name, weights, n=n, n_heads=n_heads, seed=seed)
 
 
 def _notes(sweep: Sweep, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:

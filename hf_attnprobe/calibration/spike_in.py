@@ -5,7 +5,7 @@ on texts with the token, at doses from 0 up. At 0 the token is there and void.
 
 Effect:   how far the token moves the probability of the last class, or of the answer, and
           its log-odds: means over texts, against dose 0.
-Which statistics show it, and from which effect on, is :mod:`hf_attnprobe.statistics.detection`'s.
+From which effect on an audit's own rule says yes is :mod:`hf_attnprobe.statistics.detection`'s.
 """
 
 import logging
@@ -57,15 +57,17 @@ from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.detection import (
     DRAWS,
     LOG_PROB,
+    Decision,
     Limit,
     by_dose,
-    called,
     drawn,
     effect_at,
     effects_of,
     limit_of,
+    says_yes,
 )
 from hf_attnprobe.statistics.known_truth import share
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts, to_rows
@@ -80,16 +82,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEES = {
+    "standard_tvd": "permutation",
     "zero_tvd": "head_ablation",
     "mean_tvd": "head_ablation",
     "resample_tvd": "head_ablation",
     "uniform_tvd": "uniform_attention",
-    "median_tvd": "permutation",
-    "attention_leave_one_out_agreement": "correlation",
-    "first_order_uniform": "screen",
     "largest_knockout_tvd@renormalised": "knockout",
 }
-"""Statistics that rise where the head says more of the token that it looks at, by test."""
+"""Statistics of how far an edit of the head moves the output, by test; the rule of effect reads
+the first, and the others are held against its threshold."""
+
 NAMING = ("zero_tvd", "mean_tvd", "first_order_zero")
 """Every head has one of these, so that they name a head."""
 FITTED, NAMED = 48, 12
@@ -145,10 +147,10 @@ class SpikeIn(Documented):
         )
         planted = [_table(self.planted, "Heads that look at the token")]
         planted += [_table(self.effects, "Mean effect of each dose, and the head's place, 1 first")]
-        smallest = "Smallest effect on the probability that is called in 95% of draws"
+        smallest = "Smallest effect on the probability with a yes in 95% of draws"
         return Document(
             f"What would the tests have missed in {self.model}?",
-            [(Code("attnprobe calibrate --spike-in"), ": ", SAID), made],
+            [(Code("attnprobe spike"), ": ", SAID), made],
             [
                 Section("Limits of detection", [_table(self.limits, smallest)], brief=True),
                 Section("What was planted", planted),
@@ -162,10 +164,9 @@ class SpikeIn(Documented):
 SAID = (
     "in each copy of the model one head looks at a token that no text has, planted in every "
     "text, and says something of known size; the dose is what it adds to the log-odds of the "
-    "last class, or of the answer, to first order. At dose 0 the token is there and void. A "
-    "statistic is called where the 95% interval of its mean's difference to that of as many other "
-    "texts at dose 0 is above 0. The limit of detection is the smallest effect that is called in 95% "
-    "of draws, with its 95% interval over texts."
+    "last class, or of the answer, to first order. At dose 0 the token is there and void. The "
+    "limit of detection is the smallest effect of which the audit's own rule, a mean that surely "
+    "reaches the threshold of effect, says yes in 95% of draws, with its 95% interval over texts."
 )
 
 
@@ -186,6 +187,7 @@ def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple
     """Response and limits of every statistic of a head."""
     moved, raised = effects_of(rows, sign)
     doses, n = sorted(set(rows.dose)), rows.example_id.nunique()
+    rule = Decision(RULES["effect"].yes)
     for statistic in [name for name in SEES if (rows.statistic == name).any()]:
         values = by_dose(rows, statistic)
         if values.shape[1] < 2:
@@ -194,17 +196,17 @@ def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple
         means = values.mean(1)
         rises = float(spearmanr(doses, means).statistic)
         of_doses = {f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)}
-        own = {size: limit_of(values, size, seed) for size in (n // 2, n, 2 * n)}
+        own = {size: limit_of(values, size, seed, rule) for size in (n // 2, n, 2 * n)}
         limits = {f"{size} texts": _number(effect_at(moved, limit)) for size, limit in own.items()}
         draws = drawn(values.shape[1], n, seed)
-        false = round(float(called(values[0], values[0], draws)) * DRAWS)
+        void = round(float(says_yes(values[0], draws, rule)) * DRAWS)
         yield (
             named | of_doses | {"rank correlation": rises},
             named
             | limits
             | {
                 "in log-odds": _number(effect_at(raised, own[n])),
-                "called at dose 0": Figures(share(false, DRAWS)),
+                "yes at dose 0": Figures(share(void, DRAWS)),
             },
         )
 
@@ -332,6 +334,7 @@ def _measured(
     reads, options, site = job.subject.tokenizer, job.options, spike.site
     twin = twin_of(given_model(job.subject), spike, dose)
     adapter = make_subject((twin, reads), None, options, process_state().device, unit=unit).adapter
+    adapter.sharpness = job.subject.adapter.sharpness  # one temperature for all doses
     set_reference(adapter, reads, job.examples, SEES.values())
     where = {name: [site] for name in SEES.values() if tests()[name].lacks(adapter, site) is None}
     parts = []

@@ -1,11 +1,12 @@
-"""The smallest effect that a statistic shows: its limit of detection.
+"""The smallest effect of which an audit's own rule says yes: its limit of detection.
 
 Of texts with a planted effect of several doses, 0 among them (:mod:`hf_attnprobe.calibration`).
 
-Called:   a statistic whose mean over n texts is above that of n other texts at dose 0, the
-          95% interval of the difference above 0. Texts are drawn with replacement, so that
-          n may be any number.
-Limit of detection: the smallest effect that is called in 95% of draws (Currie 1968). Between
+Yes:      a statistic whose mean over n texts is surely at least the rule's threshold, the lower
+          end of its 95% interval (of many heads the simultaneous one) not below it. That is
+          what the page of an audit says. Texts are drawn with replacement, so that n may be
+          any number.
+Limit of detection: the smallest effect with a yes in 95% of draws (Currie 1968). Between
           two doses a text's statistic is taken to lie on the line between them. The
           interval is over texts: all is done again on texts drawn with replacement.
 """
@@ -15,64 +16,85 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.special import ndtri
+
+from hf_attnprobe.statistics.estimates import LEVEL
 
 
-CALL, POWER = 0.025, 0.95
+POWER = 0.95
 DRAWS, RESAMPLES, BETWEEN = 400, 200, 24
 """Draws of texts, of intervals, and steps between two doses."""
 LOG_PROB = "log_prob"
 """In the rows: of the last class, or of the answer."""
 
 
+@dataclass(frozen=True)
+class Decision:
+    """The rule by which an audit says yes of a head.
+
+    Attributes:
+        threshold: that the mean must surely reach.
+        n_heads: whose intervals hold at once.
+    """
+
+    threshold: float
+    n_heads: int = 1
+
+    @property
+    def critical(self) -> float:
+        """Standard errors below the mean; of several heads as of independent ones (Šidák)."""
+        return float(ndtri((1 + LEVEL ** (1 / self.n_heads)) / 2))
+
+
 def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """How often each text is in a draw of ``n``, [2, DRAWS, texts]: at a dose, at dose 0."""
+    """How often each text is in a draw of ``n``, [DRAWS, texts]."""
     even = np.full(n_texts, 1 / n_texts)
-    return np.random.default_rng([seed, n]).multinomial(n, even, size=(2, DRAWS)).astype(float)
+    return np.random.default_rng([seed, n]).multinomial(n, even, size=DRAWS).astype(float)
 
 
-def called(values: np.ndarray, blank: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Share of draws in which the mean of ``values`` is above that of ``blank``.
+def says_yes(values: np.ndarray, draws: np.ndarray, rule: Decision) -> np.ndarray:
+    """Share of draws in which the rule says yes.
 
     Args:
         values: [..., texts].
-        blank: [texts], at dose 0.
         draws: of :func:`drawn`.
 
     Returns:
         [...].
     """
-    n, centre = draws[0, 0].sum(), blank.mean()
-    parts = []
-    for numbers, counts in ((values - centre, draws[0]), (blank - centre, draws[1])):
-        mean = numbers @ counts.T / n
-        parts.append((mean, np.maximum(numbers**2 @ counts.T / n - mean**2, 0) / max(n - 1, 1)))
-    (mean, error), (mean_0, error_0) = parts
-    return (mean - mean_0 > norm.isf(CALL) * np.sqrt(error + error_0)).mean(-1)
+    n = draws[0].sum()
+    mean = values @ draws.T / n
+    variance = np.maximum(values**2 @ draws.T / n - mean**2, 0)
+    error = np.sqrt(variance / max(n - 1, 1))
+    return (mean - rule.critical * error >= rule.threshold).mean(-1)
 
 
-def first_seen(values: np.ndarray, draws: np.ndarray) -> float:
-    """The place among the doses from which on ``POWER`` of draws are called.
+def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
+    """The place among the doses from which on the rule says yes in ``POWER`` of draws.
 
     Args:
         values: [doses, texts], the first at dose 0.
 
     Returns:
-        1.5 is half-way from the first dose above 0 to the second; infinite where the
-        largest is not seen.
+        1.5 is half-way from the first dose above 0 to the second; 0 where dose 0 already has a
+        yes, infinite where the largest has none.
     """
     places = np.linspace(0, len(values) - 1, (len(values) - 1) * BETWEEN + 1)
     low = np.minimum(places.astype(int), len(values) - 2)
     part = (places - low)[:, None]
-    shares = called((1 - part) * values[low] + part * values[low + 1], values[0], draws)
-    last = int(np.flatnonzero(shares < POWER)[-1])
+    between = (1 - part) * values[low] + part * values[low + 1]
+    shares = says_yes(between, draws, rule)
+    below = np.flatnonzero(shares < POWER)
+    if not len(below):
+        return 0.0
+    last = int(below[-1])
     if last == len(places) - 1:
         return float("inf")
     rise = (POWER - shares[last]) / (shares[last + 1] - shares[last])
     return float((last + rise) / BETWEEN)
 
 
-def limit_of(values: np.ndarray, n: int, seed: int) -> tuple[float, float, float]:
+def limit_of(values: np.ndarray, n: int, seed: int, rule: Decision) -> tuple[float, float, float]:
     """Limit of detection with n texts, as a place among the doses, and its 95% interval.
 
     Args:
@@ -81,9 +103,9 @@ def limit_of(values: np.ndarray, n: int, seed: int) -> tuple[float, float, float
     n_texts = values.shape[1]
     draws, random = drawn(n_texts, n, seed), np.random.default_rng([seed, 1])
     again = [random.integers(0, n_texts, n_texts) for _ in range(RESAMPLES)]
-    found = [first_seen(values[:, texts], draws) for texts in again]
+    found = [first_seen(values[:, texts], draws, rule) for texts in again]
     low, high = np.quantile(found, [0.025, 0.975], method="nearest")
-    return first_seen(values, draws), float(low), float(high)
+    return first_seen(values, draws, rule), float(low), float(high)
 
 
 @dataclass(frozen=True)
