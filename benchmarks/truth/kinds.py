@@ -1,0 +1,436 @@
+"""Kinds of models whose truth follows from their formula: does attention explain what they say?
+
+The truth is yes, no, or in part: where something is said for either answer, or attention points
+at what decides in a share p of the texts. It never comes from a test of the package. Every text
+is drawn anew; fewer texts are the first of more.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from benchmarks.truth.model import ConstructedModel, Formula, attend
+from hf_attnprobe.attention_model import Batch
+
+
+@dataclass(frozen=True)
+class Role:
+    """Words of a text other than the ordinary ones.
+
+    Attributes:
+        share: of the attention, for each of them; 0: as an ordinary word.
+        worth: how much it says for its class; against it where negative.
+        around: the same around attention; None: as much as through it.
+        n: how many are in a text, or between which numbers; they share what n times ``share`` is.
+        side: its class is the text's label, another one, or any.
+        does: what the formula does with it besides, see :mod:`benchmarks.truth.model`.
+    """
+
+    share: float = 0.0
+    worth: float = 1.0
+    around: float | None = None
+    n: int | tuple[int, int] = 1
+    side: Literal["label", "other", "any"] = "label"
+    does: Literal["nothing", "mark", "turn", "lock"] = "nothing"
+
+
+Truth = Literal["yes", "no", "partly"]
+KEY = Role(share=0.85)
+DECOY = (Role(), Role(share=0.84, worth=0.0))
+"""The key is an ordinary word to attention, which lies on one that says nothing."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of constructed models, and of texts for them.
+
+    Attributes:
+        says: what it is.
+        truth: the answer to whether attention explains the predictions.
+        why: in one sentence.
+        roles: the words that are not ordinary.
+        otherwise, right: those of the other texts; ``roles`` are in the share ``right``.
+        looked: share of the attention for the word that the formula looks at.
+        logit, around: the margin of a text's label that its words give through attention, and
+            around it, where nothing disturbs them.
+        others: how much an ordinary word says, for a class by lot.
+        graded: ordinary words say more and less, and draw attention as much.
+        score_noise, value_noise: standard deviations of every word's score and worth.
+        labels: the class of the roles, what the model says, or chance.
+        noise: share of the labels that are drawn by lot.
+        balance: share of the texts whose label is not the first class.
+        place: where the first role is.
+        by_default: texts without ``roles`` are of the first class.
+    """
+
+    says: str
+    truth: Truth
+    why: str
+    roles: tuple[Role, ...] = (KEY,)
+    otherwise: tuple[Role, ...] = ()
+    right: float = 1.0
+    formula: Formula = Formula()
+    looked: float = 0.85
+    logit: float = 6.0
+    around: float = 0.0
+    others: float = 0.0
+    graded: bool = False
+    score_noise: float = 0.3
+    value_noise: float = 0.03
+    labels: Literal["key", "own", "chance"] = "key"
+    noise: float = 0.0
+    balance: float | None = None
+    place: Literal["any", "first", "third", "last", "inside"] = "any"
+    by_default: bool = False
+    n_classes: int = 2
+    lengths: tuple[int, int] = (8, 14)
+
+    def draw(self, name: str, *, seed: int, n_texts: int) -> tuple[ConstructedModel, Batch]:
+        """A model of this kind, and all its texts as a batch.
+
+        Args:
+            name: of the kind; two kinds of one seed are drawn apart.
+        """
+        key = crc32(name.encode())
+        draws = np.random.default_rng([seed, key])
+        drawn = [_text(self, number, draws) for number in range(n_texts)]
+        columns = _padded([text for text, _ in drawn])
+        labels = torch.tensor([label for _, label in drawn])
+        formula = replace(self.formula, default=self.logit / 2 if self.by_default else 0.0)
+        model = ConstructedModel(formula, self.n_classes)
+        batch = model.prepare(_weighted(self, columns), tuple(range(n_texts)), labels)
+        if self.labels == "own":
+            labels = model.observe(batch).probs.argmax(-1)
+        if self.labels == "chance":
+            labels = torch.from_numpy(draws.integers(self.n_classes, size=n_texts))
+        lots = np.random.default_rng([seed, key, 1])
+        is_noisy = torch.from_numpy(lots.random(n_texts) < self.noise)
+        noise = torch.from_numpy(lots.integers(self.n_classes, size=n_texts))
+        return model, replace(batch, labels=labels.where(~is_noisy, noise))
+
+
+# --- a text: a table with a row per word -----------------------------------------------------
+
+Word = dict[str, float | np.ndarray]
+
+
+def _text(
+    kind: Kind, number: int, draws: np.random.Generator
+) -> tuple[Mapping[str, Tensor], int]:
+    """The columns of a text, and its label."""
+    is_right = _is_right(number, kind.right)
+    roles = kind.roles if is_right else kind.otherwise
+    label = _label(kind, is_right, draws)
+    words = [word for role in roles for word in _words(role, kind, label, draws)]
+    length = int(draws.integers(kind.lengths[0], kind.lengths[1] + 1))
+    n_others = max(length - len(words), 1)
+    words += [_ordinary(kind, draws) for _ in range(n_others)]
+    words = [words[k] for k in _order(kind, len(words), draws)]
+    columns = {name: np.array([word[name] for word in words]) for name in words[0]}
+    return {name: torch.from_numpy(column) for name, column in columns.items()}, label
+
+
+def _is_right(number: int, share: float) -> bool:
+    """Whether a text is one of the share; of any number of texts as many as can be."""
+    before, after = (math.floor(k * share + 1e-9) for k in (number, number + 1))
+    return after > before
+
+
+def _label(kind: Kind, is_right: bool, draws: np.random.Generator) -> int:
+    if kind.by_default:
+        return int(is_right)
+    if kind.balance is None:
+        return int(draws.integers(kind.n_classes))
+    return int(draws.random() < kind.balance) * int(draws.integers(1, kind.n_classes))
+
+
+def _words(role: Role, kind: Kind, label: int, draws: np.random.Generator) -> list[Word]:
+    """The words of a role."""
+    low, high = (role.n, role.n) if isinstance(role.n, int) else role.n
+    n = int(draws.integers(low, high + 1))
+    others = {"label": 0, "other": draws.integers(1, kind.n_classes), "any": draws.integers(100)}
+    said = np.eye(kind.n_classes)[(label + int(others[role.side])) % kind.n_classes]
+    around = role.worth if role.around is None else role.around
+    own = {"share": role.share * low / n, "said": role.worth * said, "rest": around * said}
+    if role.does != "nothing":
+        own[role.does] = 1.0
+    return [_void(kind, draws) | own for _ in range(n)]
+
+
+def _ordinary(kind: Kind, draws: np.random.Generator) -> Word:
+    """A word that says ``others`` for a class by lot, and noise."""
+    size = draws.exponential() if kind.graded else 1.0
+    said = kind.others * size * np.eye(kind.n_classes)[draws.integers(kind.n_classes)]
+    noise = draws.normal(0, kind.value_noise / 2**0.5, kind.n_classes)
+    return _void(kind, draws) | {"by_lot": said + noise, "size": size}
+
+
+def _void(kind: Kind, draws: np.random.Generator) -> Word:
+    """A word that says nothing."""
+    flags = dict.fromkeys(("share", "mark", "turn", "lock"), 0.0)
+    sayings = dict.fromkeys(("said", "rest", "by_lot"), np.zeros(kind.n_classes))
+    return {"noise": draws.normal(0, kind.score_noise), "size": 1.0, **flags, **sayings}
+
+
+def _order(kind: Kind, n: int, draws: np.random.Generator) -> Sequence[int]:
+    """The words in their places; the first role's first word is number 0."""
+    order = [int(k) for k in draws.permutation(n) if k]
+    places = {"any": n, "inside": n - 1, "first": 1}
+    fixed = {"third": 2, "last": n - 1}
+    place = fixed[kind.place] if kind.place in fixed else draws.integers(places[kind.place])
+    order.insert(int(place), 0)
+    return order
+
+
+def _padded(texts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Texts as one table, [texts, words, ...], with the mask of its words."""
+    columns = {
+        name: pad_sequence([text[name] for text in texts], batch_first=True) for name in texts[0]
+    }
+    return columns | {"mask": columns["size"] > 0}
+
+
+def _weighted(kind: Kind, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scores that give each word its share, values that give each text its margins."""
+    share, mask = columns["share"], columns["mask"]
+    sizes = columns["size"].masked_fill(~mask | (share > 0), 0)
+    free = sizes.sum(-1, keepdim=True)
+    left = 1 - share.sum(-1, keepdim=True)
+    score = torch.where(share > 0, share * free / left, sizes).clamp_min(1e-9).log()
+    is_looking = kind.formula.looks != "nowhere"
+    lead = kind.looked / (1 - kind.looked) * (free - 1)
+    pull = lead.clamp_min(1e-9).log() if is_looking else torch.zeros_like(free)
+    words = {name: columns[name] for name in ("mark", "turn", "lock", "rest")}
+    words |= {"mask": mask, "score": score + columns["noise"], "pull": pull.expand_as(score)}
+    words["value"] = columns["said"]
+    through, around = _margins(kind, words)
+    words["value"] = _scaled(kind.logit, through) * (columns["said"] + columns["by_lot"])
+    words["rest"] = _scaled(kind.around, around) * columns["rest"]
+    return words
+
+
+def _margins(kind: Kind, words: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """What the words of roles say, through attention and around it: margin of what they say most.
+
+    Shape: each [texts, 1, 1].
+    """
+    mask = words["mask"]
+    states, rest = kind.formula.read(words, mask.double())
+    attention = attend(kind.formula.scores(words, mask), mask)
+    through = (attention[..., None] * states).sum(1)
+    sides = through.topk(2).values, rest.topk(2).values
+    return tuple((side[:, :1] - side[:, 1:])[..., None] for side in sides)
+
+
+def _scaled(wanted: float, margin: Tensor) -> Tensor:
+    """The factor that makes a margin the wanted one; where none is said the wanted one itself."""
+    return torch.where(margin > 0, wanted / margin, wanted)
+
+
+# --- the kinds -------------------------------------------------------------------------------
+
+PATH = "attention is the only path, and lies on the words that decide"
+VOID = "attention is on words that say nothing, and another decides"
+IDLE = "any other attention would give the very same output"
+BOTH_HALF = "attention decides by where it lies, and another word than the attended one as well"
+
+
+def _yes(says: str, roles: tuple[Role, ...] = (KEY,), why: str = PATH, **knobs) -> Kind:
+    return Kind(says, "yes", why, roles, **knobs)
+
+
+def _no(says: str, roles: tuple[Role, ...] = (KEY,), why: str = VOID, **knobs) -> Kind:
+    return Kind(says, "no", why, roles, **knobs)
+
+
+def _partly(says: str, roles: tuple[Role, ...] = (KEY,), why: str = BOTH_HALF, **knobs) -> Kind:
+    return Kind(says, "partly", why, roles, **knobs)
+
+
+def mixture(p: float) -> Kind:
+    """Attention points at what decides in a share p of the texts, at a decoy in the others."""
+    truth: Truth = "yes" if p > 0.8 else "partly" if p >= 0.5 else "no"
+    says = f".85 of the attention is on the key in {p:.0%} of texts, on a decoy in the others"
+    return Kind(says, truth, f"right in {p:.0%} of texts", (KEY,), DECOY, right=p)
+
+
+MIXTURES = {f"right in {10 * p}%": mixture(p / 10) for p in range(11)}
+KINDS: dict[str, Kind] = {
+    "pointer": _yes(".85 of the attention is on the key"),
+    "hard pointer": _yes(".99 of the attention is on the key", (Role(share=0.99),)),
+    "saturated pointer": _yes("a pointer with five times the logit", logit=30.0),
+    "soft pointer": _yes(".55 of the attention is on the key", (Role(share=0.55),), logit=4.0),
+    "five classes": _yes("a pointer with five classes", n_classes=5),
+    "two equal keys": _yes("two keys share .85; one of them is enough", (Role(share=0.425, n=2),)),
+    "two keys together": _yes(
+        "two keys share .85 and decide only together",
+        (Role(share=0.425, n=2, does="lock"),),
+        formula=Formula(n_locks=2),
+    ),
+    "several cues": _yes(
+        "three cues of any class; the strongest has most attention and decides",
+        (
+            Role(share=0.6),
+            Role(share=0.2, worth=0.6, side="any"),
+            Role(share=0.08, worth=0.4, side="any"),
+        ),
+        score_noise=0.1,
+    ),
+    "evidence against": _yes(
+        ".55 of the attention is on a key, .3 on a word that speaks against it",
+        (Role(share=0.55), Role(share=0.3, worth=-1.0)),
+        logit=3.0,
+        score_noise=0.1,
+    ),
+    "half around": _yes(
+        "half of the logit of 2 goes around attention, which is on the key",
+        why="attention is on the one word that decides, by either path",
+        logit=1.0,
+        around=1.0,
+    ),
+    "retrieval": _yes("every word says a class, attention and label are those of one", others=1.0),
+    "retrieval, 5 classes": _yes("the same with five classes", others=1.0, n_classes=5),
+    "retrieval, hard": _yes("the same with .97 on the word", (Role(share=0.97),), others=1.0),
+    "last word": _yes(
+        "every word says a class, .85 of the attention is on the last one, whatever it is",
+        (Role(),),
+        others=1.0,
+        place="last",
+        formula=Formula(looks="last"),
+    ),
+    "repeated key": _yes("the key stands one to six times", (Role(share=0.85, n=(1, 6)),)),
+    "negation": _yes(
+        "in half of the texts a 'not' with .35 of the attention turns what the key says",
+        (Role(share=0.5), Role(share=0.35, worth=0.0, does="turn")),
+        otherwise=(KEY,),
+        right=0.5,
+        labels="own",
+    ),
+    "graded": _yes(
+        "every word says more or less for a class by lot, and has as much attention",
+        (),
+        why="the only path: the more attention a word has, the more it gives the output",
+        labels="own",
+        others=1.0,
+        graded=True,
+    ),
+    "sharp by lot": _yes(
+        "scores and values of all words are drawn apart, and sharp",
+        (),
+        why="the only path, and as good as all weight is on one word",
+        labels="own",
+        others=1.0,
+        score_noise=4.0,
+    ),
+    "by default, 50%": _yes(
+        "the second class if a key is there, else the first one",
+        why="attention is on the key where there is one, and on nothing where nothing decides",
+        right=0.5,
+        by_default=True,
+    ),
+    "by default, 5%": _yes(
+        "the same with keys in 5% of the texts",
+        why="attention is on the key where there is one, and on nothing where nothing decides",
+        right=0.05,
+        by_default=True,
+    ),
+    "decoy": _no(".84 of the attention is on a word that says nothing, the key decides", DECOY),
+    "decoy, unsure": _no("the same, the output unsure", DECOY, logit=0.65),
+    "long decoy": _no(
+        "six words that say nothing share .84 of the attention, the key decides",
+        (Role(), Role(share=0.14, worth=0.0, n=6)),
+    ),
+    "sink": _no(
+        "the first word says nothing and has .84 of the attention",
+        (Role(share=0.84, worth=0.0), Role()),
+        logit=0.65,
+        place="first",
+    ),
+    "even": _no(
+        "attention is even but for noise, the key's value decides",
+        (Role(),),
+        why="the key has an ordinary word's weight: noise ranks the words",
+        score_noise=0.1,
+    ),
+    "uniform": _no(
+        "attention is exactly even",
+        (Role(),),
+        why="all words have the same weight",
+        score_noise=0.0,
+    ),
+    "wrong key": _no(
+        ".85 of the attention is on a key of the other class, which loses to one around attention",
+        (Role(share=0.85, side="other", around=0.0), Role(worth=0.0, around=1.0)),
+        why="attention is on the word that speaks against what is said",
+        logit=3.0,
+        around=6.0,
+    ),
+    "ornament": _no(
+        "attention is on the key, but every state holds the same sum",
+        why=IDLE,
+        formula=Formula(shared=1.0),
+    ),
+    "path of weight 0": _no(
+        "attention is on the key, but the output is read from the words around it",
+        why=IDLE,
+        logit=0.0,
+        around=6.0,
+    ),
+    "constant values": _no(
+        "the same, and every state speaks as much for the first class",
+        why=IDLE,
+        logit=0.0,
+        around=6.0,
+        formula=Formula(default=1.0),
+    ),
+    "behind a mark": _partly(
+        "every word says a class; attention, and what counts, is the word behind a mark",
+        (Role(worth=0.0, does="mark"),),
+        why="the mark decides what is read, and has no attention",
+        labels="own",
+        others=1.0,
+        place="inside",
+        formula=Formula(looks="behind a mark"),
+    ),
+    "mark itself lit": _partly(
+        "the same, attention is on the mark, whose state holds the next word",
+        (Role(share=0.85, worth=0.0),),
+        why="the next word is what is said, and has no attention",
+        labels="own",
+        others=1.0,
+        place="inside",
+        formula=Formula(reads=1),
+    ),
+    "neighbour's state": _partly(
+        "attention is on the word behind the key, whose state holds the key",
+        (Role(does="mark"),),
+        why="the state is the right one, the word is not",
+        place="inside",
+        formula=Formula(looks="behind a mark", reads=-1),
+    ),
+    "backup key": _partly(
+        "two keys; without the first one all attention goes to the second one",
+        (Role(n=2, does="mark"),),
+        why="the attended key decides, and without it the other does",
+        formula=Formula(looks="first mark"),
+    ),
+    "one of ten": _partly(
+        "ten words in 60 to 90 share .9 of the attention, one of them is the key",
+        (Role(share=0.09), Role(share=0.09, worth=0.0, n=9)),
+        why="the key is among the first ten, and nine tenths of the map lie on other words",
+        lengths=(60, 90),
+    ),
+    "sink and key": _partly(
+        "a word that says nothing has .6 of the attention, the key .3",
+        (Role(share=0.6, worth=0.0), Role(share=0.3)),
+        why="a third of the map is on the key, which alone decides",
+    ),
+}
+"""By name, in the order of the tables; beside them :data:`MIXTURES`."""

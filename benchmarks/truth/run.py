@@ -1,0 +1,99 @@
+"""Measures every model once and keeps what was said of it, a JSON file per model."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from benchmarks.truth import trained
+from benchmarks.truth.kinds import KINDS, MIXTURES
+from benchmarks.truth.measure import measured
+from benchmarks.truth.nuisances import NUISANCES, SHARES_RIGHT
+from hf_attnprobe.storage.folders import write_json
+
+
+logger = logging.getLogger(__name__)
+SIZES = (30, 100, 200)
+"""Numbers of texts on which a verdict is asked of kinds; each has those before it."""
+
+
+def kept(file: Path, compute: Callable[[], Mapping[str, Any]]) -> None:
+    """Writes what is computed, unless the file is there."""
+    if file.exists():
+        return
+    begun = time.process_time()
+    found = dict(compute())
+    seconds = round(time.process_time() - begun, 2)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, found | {"seconds": seconds})
+    logger.info("%s: %.1f s", file.relative_to(file.parents[2]), seconds)
+
+
+def run_kinds(folder: Path, seeds: Sequence[int], sizes: Sequence[int] = SIZES) -> None:
+    """A model of each kind and seed."""
+    for seed in seeds:
+        for name, kind in (KINDS | MIXTURES).items():
+
+            def of_kind(name: str = name, kind: Any = kind, seed: int = seed) -> dict[str, Any]:
+                model, batch = kind.draw(name, seed=seed, n_texts=max(sizes))
+                said = measured(model, batch, seed=seed, n_texts=sizes)
+                about = {"kind": name, "truth": kind.truth, "right": kind.right, "seed": seed}
+                return about | {"said": said}
+
+            kept(folder / "kinds" / name / f"{seed}.json", of_kind)
+
+
+def run_nuisances(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
+    """A model of each nuisance, level, share of right texts and seed."""
+    for seed, (name, nuisance) in ((s, item) for s in seeds for item in NUISANCES.items()):
+        for level, p in ((level, p) for level in nuisance.levels for p in SHARES_RIGHT):
+
+            def of_level(
+                level: Any = level, p: float = p, name: str = name, seed: int = seed
+            ) -> dict[str, Any]:
+                model, batch = NUISANCES[name].kind(p, level).draw(name, seed=seed, n_texts=n_texts)
+                said = measured(model, batch, seed=seed, n_texts=[n_texts])
+                about = {"nuisance": name, "level": level, "right": p, "seed": seed}
+                return about | {"said": said}
+
+            kept(folder / "nuisances" / name / f"{level}, {p}, {seed}.json", of_level)
+
+
+def run_trained(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
+    """A trained reader of each task, architecture and seed."""
+    for seed, reader in ((seed, reader) for seed in seeds for reader in trained.READERS):
+
+        def of_reader(reader: Any = reader, seed: int = seed) -> dict[str, Any]:
+            return trained.told(reader, folder / "models", seed=seed, n_texts=n_texts)
+
+        kept(folder / "trained" / reader.name / f"{seed}.json", of_reader)
+
+
+def read(folder: Path) -> Iterator[dict[str, Any]]:
+    """What is kept of the models of a part, a record per model."""
+    for file in sorted(folder.rglob("*.json")):
+        yield json.loads(file.read_text())
+
+
+def flat(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """A row per model and number of texts: what it is, F, its parts, the effect, the answer."""
+    rows = []
+    for record in records:
+        about = {k: v for k, v in record.items() if k != "said"}
+        for said in record["said"]:
+            ends = dict(zip(("F", "low", "high"), said["score"], strict=True))
+            parts = {name: part[0] for name, part in said["parts"].items()}
+            effect = dict(zip(("A", "A low", "A high"), said["effect"], strict=True))
+            answer = {"n": said["n"], "answer": said["answer"]}
+            rows.append(about | ends | parts | effect | answer | said.get("field", {}))
+    return pd.DataFrame(rows)
+
+
+def one_thread() -> None:
+    """Numbers do not depend on how many cores there are."""
+    torch.set_num_threads(1)
