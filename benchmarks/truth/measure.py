@@ -8,10 +8,8 @@ from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
 from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings
 from hf_attnprobe.faithfulness.options import InputErasure
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.rows import Rows, Texts
-from hf_attnprobe.statistics.scale import faithfulness
-from hf_attnprobe.statistics.summary import PREDICTION, at_site, site_of_model
+from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
+from hf_attnprobe.statistics.summary import at_site, site_of_model
 from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts
 from hf_attnprobe.texts import whole_attention
 
@@ -64,20 +62,8 @@ def measured(
 
 
 def said_of(rows: Rows, label_names: Sequence[str], *, seed: int) -> dict[str, Any]:
-    """Faithfulness with its parts, the effect, and the verdict."""
-    texts = texts_of(rows)
-    found = faithfulness(texts)
-    effect = mean_estimate(texts.values("standard_tvd"))
+    """Faithfulness, its parts, the effect, each as value and ends, with all answers."""
     told = findings(rows, label_names, seed=seed)
-    return {
-        "score": plain(found.score),
-        "parts": {name: plain(part) for name, part in found.parts.items()},
-        "effect": plain(effect),
-        "answer": str(conclusion(told)),
-        "answers": {finding.rule: str(finding.answer) for finding in told},
-    }
-
-
-def plain(estimate: Estimate) -> list[float | None]:
-    """Value, lower and upper end."""
-    return [estimate.value, *(estimate.ci95 or (None, None))]
+    numbers = {f.rule: [f.value, *(f.ci95 or (None, None))] for f in told if f.is_about_attention}
+    answers = {f.rule: str(f.answer) for f in told}
+    return {"answer": str(conclusion(told)), "answers": answers, "numbers": numbers}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from benchmarks.truth import trained
 from benchmarks.truth.kinds import KINDS, MIXTURES
@@ -18,8 +17,8 @@ from hf_attnprobe.storage.folders import write_json
 
 
 logger = logging.getLogger(__name__)
-SIZES = (30, 100, 200)
-"""Numbers of texts on which a verdict is asked of kinds; each has those before it."""
+SIZES = (30, 100)
+"""Numbers of texts on which a verdict is asked beside that of all."""
 
 
 def kept(file: Path, compute: Callable[[], Mapping[str, Any]]) -> None:
@@ -34,13 +33,14 @@ def kept(file: Path, compute: Callable[[], Mapping[str, Any]]) -> None:
     logger.info("%s: %.1f s", file.relative_to(file.parents[2]), seconds)
 
 
-def run_kinds(folder: Path, seeds: Sequence[int], sizes: Sequence[int] = SIZES) -> None:
+def run_kinds(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
     """A model of each kind and seed."""
+    sizes = [*(n for n in SIZES if n < n_texts), n_texts]
     for seed in seeds:
         for name, kind in (KINDS | MIXTURES).items():
 
             def of_kind(name: str = name, kind: Any = kind, seed: int = seed) -> dict[str, Any]:
-                model, batch = kind.draw(name, seed=seed, n_texts=max(sizes))
+                model, batch = kind.draw(name, seed=seed, n_texts=n_texts)
                 said = measured(model, batch, seed=seed, n_texts=sizes)
                 about = {"kind": name, "truth": kind.truth, "right": kind.right, "seed": seed}
                 return about | {"said": said}
@@ -68,8 +68,8 @@ def run_trained(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
     """A trained reader of each task, architecture and seed."""
     for seed, reader in ((seed, reader) for seed in seeds for reader in trained.READERS):
 
-        def of_reader(reader: Any = reader, seed: int = seed) -> dict[str, Any]:
-            return trained.told(reader, folder / "models", seed=seed, n_texts=n_texts)
+        def of_reader(reader: trained.Reader = reader, seed: int = seed) -> dict[str, Any]:
+            return trained.told(reader, seed=seed, n_texts=n_texts)
 
         kept(folder / "trained" / reader.name / f"{seed}.json", of_reader)
 
@@ -81,19 +81,13 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def flat(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """A row per model and number of texts: what it is, F, its parts, the effect, the answer."""
+    """A row per model and number of texts: what it is, each number with its ends, the answer."""
     rows = []
     for record in records:
         about = {k: v for k, v in record.items() if k != "said"}
         for said in record["said"]:
-            ends = dict(zip(("F", "low", "high"), said["score"], strict=True))
-            parts = {name: part[0] for name, part in said["parts"].items()}
-            effect = dict(zip(("A", "A low", "A high"), said["effect"], strict=True))
-            answer = {"n": said["n"], "answer": said["answer"]}
-            rows.append(about | ends | parts | effect | answer | said.get("field", {}))
+            row = about | {"n": said["n"], "answer": said["answer"]}
+            for rule, (value, low, high) in said["numbers"].items():
+                row |= {rule: value, f"{rule} low": low, f"{rule} high": high}
+            rows.append(row | said.get("field", {}))
     return pd.DataFrame(rows)
-
-
-def one_thread() -> None:
-    """Numbers do not depend on how many cores there are."""
-    torch.set_num_threads(1)
