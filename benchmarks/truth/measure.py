@@ -62,8 +62,9 @@ def measured(
 
 
 def said_of(rows: Rows, label_names: Sequence[str], *, seed: int) -> dict[str, Any]:
-    """Faithfulness, its parts, the effect, each as value and ends, with all answers."""
+    """Faithfulness, its parts, the effect: value, both ends, texts; and all answers."""
     told = findings(rows, label_names, seed=seed)
-    numbers = {f.rule: [f.value, *(f.ci95 or (None, None))] for f in told if f.is_about_attention}
+    about = [f for f in told if f.is_about_attention]
+    numbers = {f.rule: [f.value, *(f.ci95 or (None, None)), f.n] for f in about}
     answers = {f.rule: str(f.answer) for f in told}
     return {"answer": str(conclusion(told)), "answers": answers, "numbers": numbers}

@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.truth import trained
 from benchmarks.truth.kinds import KINDS, MIXTURES
-from benchmarks.truth.measure import measured
+from benchmarks.truth.measure import OF_FIELD, OF_VERDICT, measured
 from benchmarks.truth.nuisances import NUISANCES, SHARES_RIGHT
 from hf_attnprobe.storage.folders import write_json
 
@@ -19,6 +19,8 @@ from hf_attnprobe.storage.folders import write_json
 logger = logging.getLogger(__name__)
 SIZES = (30, 100)
 """Numbers of texts on which a verdict is asked beside that of all."""
+N_FIELD = 2
+"""Seeds from 0 on of which the field's numbers are measured too; they cost the most."""
 
 
 def kept(file: Path, compute: Callable[[], Mapping[str, Any]]) -> None:
@@ -41,7 +43,8 @@ def run_kinds(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
 
             def of_kind(name: str = name, kind: Any = kind, seed: int = seed) -> dict[str, Any]:
                 model, batch = kind.draw(name, seed=seed, n_texts=n_texts)
-                said = measured(model, batch, seed=seed, n_texts=sizes)
+                tests = OF_FIELD if seed < N_FIELD else OF_VERDICT
+                said = measured(model, batch, seed=seed, n_texts=sizes, tests=tests)
                 about = {"kind": name, "truth": kind.truth, "right": kind.right, "seed": seed}
                 return about | {"said": said}
 
@@ -87,7 +90,7 @@ def flat(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         about = {k: v for k, v in record.items() if k != "said"}
         for said in record["said"]:
             row = about | {"n": said["n"], "answer": said["answer"]}
-            for rule, (value, low, high) in said["numbers"].items():
-                row |= {rule: value, f"{rule} low": low, f"{rule} high": high}
+            for rule, (value, low, high, n) in said["numbers"].items():
+                row |= {rule: value, f"{rule} low": low, f"{rule} high": high, f"{rule} n": n}
             rows.append(row | said.get("field", {}))
     return pd.DataFrame(rows)
