@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.truth.field import single_numbers
+from benchmarks.truth.field import mean, single_numbers
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
 from hf_attnprobe.auditing.sweep import run_batch
 from hf_attnprobe.auditing.verdict import conclusion, findings
+from hf_attnprobe.faithfulness.interchange import donors_of
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
 from hf_attnprobe.statistics.summary import at_site, site_of_model
@@ -14,7 +15,7 @@ from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts
 from hf_attnprobe.texts import whole_attention
 
 
-OF_VERDICT = ("scale", "correlation", "permutation", "adversarial", "erasure")
+OF_VERDICT = ("scale", "erasure", "permutation", "correlation", "adversarial", "interchange")
 OF_FIELD = (*OF_VERDICT, "input_erasure")
 BEAM = 3
 """Width of the search that normalises AOPC in texts of more than 8 words."""
@@ -29,6 +30,7 @@ def rows_of(
     observed = model.observe(batch)
     model.sharpness = model.prediction.standard_sharpness(observed.probs)
     site, _ = whole_attention(model)
+    model.donors = donors_of(model, [batch], [site], seed)
     beam = BEAM if batch.mask.shape[1] <= SHORT else 0
     options = {"input_erasure": InputErasure(beam_width=beam)}
     where: dict[str, list[Site]] = {test: [site] for test in tests}
@@ -67,4 +69,7 @@ def said_of(rows: Rows, label_names: Sequence[str], *, seed: int) -> dict[str, A
     about = [f for f in told if f.is_about_attention]
     numbers = {f.rule: [f.value, *(f.ci95 or (None, None)), f.n] for f in about}
     answers = {f.rule: str(f.answer) for f in told}
-    return {"answer": str(conclusion(told)), "answers": answers, "numbers": numbers}
+    texts = texts_of(rows)
+    follows = {place: mean(texts.values(f"follows@{place}")) for place in ("attention", "other")}
+    answer = str(conclusion(told))
+    return {"answer": answer, "answers": answers, "numbers": numbers, "follows": follows}

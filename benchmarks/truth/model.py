@@ -154,6 +154,21 @@ class ConstructedModel(AttentionModelBase):
 
     # Capabilities
 
+    def states(self, observation: Observation, site: Site) -> Tensor:
+        return observation.state[0]
+
+    def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
+        return (observation.state[0][:, None],)
+
+    def replay_exchanged(
+        self, observation: Observation, site: Site, units: Tensor, states: Mapping[int, Tensor]
+    ) -> Tensor:
+        own, rest = observation.state
+        places = units[..., None, None].expand(*units.shape, 1, own.shape[-1])
+        new = states[0].expand(len(units), -1, -1, -1)
+        exchanged = own.expand(len(units), *own.shape).scatter(2, places, new)
+        return probabilities(observation.attention[0][:, 0, 0], exchanged, rest)
+
     def token_logits(self, observation: Observation) -> Tensor:
         """What goes around attention is part of every word's logits: weights sum to 1."""
         states, rest = observation.state

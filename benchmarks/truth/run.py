@@ -89,7 +89,8 @@ def flat(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     for record in records:
         about = {k: v for k, v in record.items() if k != "said"}
         for said in record["said"]:
-            row = about | {"n": said["n"], "answer": said["answer"]}
+            follows = {f"follows {place}": share for place, share in said["follows"].items()}
+            row = about | {"n": said["n"], "answer": said["answer"]} | follows
             for rule, (value, low, high, n) in said["numbers"].items():
                 row |= {rule: value, f"{rule} low": low, f"{rule} high": high, f"{rule} n": n}
             rows.append(row | said.get("field", {}))
