@@ -121,9 +121,7 @@ class Kind:
 Word = dict[str, float | np.ndarray]
 
 
-def _text(
-    kind: Kind, number: int, draws: np.random.Generator
-) -> tuple[Mapping[str, Tensor], int]:
+def _text(kind: Kind, number: int, draws: np.random.Generator) -> tuple[Mapping[str, Tensor], int]:
     """The columns of a text, and its label."""
     is_right = _is_right(number, kind.right)
     roles = kind.roles if is_right else kind.otherwise
