@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import Estimate, of_few
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, Rule, grade
+from hf_attnprobe.statistics.grades import MIN_PROMPTS, MIN_TEXTS, Answer, Rule, grade
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, said_as
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
@@ -74,10 +74,13 @@ def findings_from(
         predictions: of :func:`~hf_attnprobe.statistics.summary.predictions_of`.
     """
     asked = ANSWERS if words.kind == "answer" else CLASSIFIERS
-    gate = accuracy(predictions, words, seed) if asked is CLASSIFIERS else passage(evidence)
+    if asked is ANSWERS:
+        before = [own_answers(evidence), passage(evidence)]
+    else:
+        before = [accuracy(predictions, words, seed)]
     if evidence is None:
-        return (gate,)
-    return (gate, *findings_about_attention(evidence, rules, asked))
+        return tuple(before)
+    return (*before, *findings_about_attention(evidence, rules, asked))
 
 
 def findings_about_attention(
@@ -94,7 +97,7 @@ def findings_about_attention(
         rule = rules[key]
         measured = EVERY_QUESTION[key].measured(evidence, rule)
         if measured is not None:
-            yield answered(key, rule, measured)
+            yield answered(key, rule, measured, asked.least_texts)
 
 
 def conclusion(found: Sequence[Finding]) -> Answer:
@@ -190,21 +193,36 @@ def _accuracy(
     return finding("accuracy", RULES["accuracy"], answer, said, number, yardsticks)
 
 
+NOT_MEASURED = Estimate(float("nan"), None, 0)
+
+
+def own_answers(evidence: Evidence | None) -> Finding:
+    """Whether the answers are the model's own: what follows is of those that are."""
+    share = None if evidence is None else evidence.own_answers
+    rule = RULES["own"]
+    if share is None:
+        said = "Whether the model says the answers itself was not measured (test sources)."
+        return finding("own", rule, Answer.CANNOT_SAY, said, NOT_MEASURED, {})
+    said = (
+        f"Greedy decoding says the answer in {said_as(share)} of {share.n} texts. What follows is "
+        "of these."
+    )
+    return finding("own", rule, grade(share, rule, MIN_PROMPTS), said, share, {})
+
+
 def passage(evidence: Evidence | None) -> Finding:
     """Whether the passage matters to the answer: the gate of language models."""
-    gain = Estimate(float("nan"), None, 0) if evidence is None else evidence.mean("contextual_gain")
+    gain = NOT_MEASURED if evidence is None else of_few(evidence.mean("contextual_gain"))
     rule = RULES["passage"]
-    if evidence is None or not gain.n:
-        said = "What the answer gains by the passage was not measured (test sources)."
+    if not gain.n:
+        said = "No text was measured of which the model says the answer itself (test sources)."
         return finding("passage", rule, Answer.CANNOT_SAY, said, gain, {})
-    greedy = evidence.mean("answer_is_greedy")
-    answer = grade(gain, rule)
-    how = _so(answer, gain, "it depends on the passage", "it does not")
+    answer = grade(gain, rule, MIN_PROMPTS)
+    how = _so(answer, gain, "it depends on the passage", "it does not", MIN_PROMPTS)
     said = (
-        f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}. "
-        f"Greedy decoding says the answer in {greedy.value:.0%} of texts."
+        f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}."
     )
-    return finding("passage", rule, answer, said, gain, {"greedy": greedy.value})
+    return finding("passage", rule, answer, said, gain, {})
 
 
 def _numbers(found: NumberQuality, sides: Quality) -> Finding:
@@ -264,16 +282,16 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
     return _accuracy(answer, said, beyond, yardsticks)
 
 
-def _so(answer: Answer, number: Estimate, yes: str, no: str) -> str:
+def _so(answer: Answer, number: Estimate, yes: str, no: str, least: int = MIN_TEXTS) -> str:
     """What follows from a number that is above 0, is not, or cannot be told from it."""
     if answer == Answer.CANNOT_SAY:
-        return f"{_too_few(number)}cannot be told from 0"
+        return f"{_too_few(number, least)}cannot be told from 0"
     return f"so {yes if answer == Answer.YES else no}"
 
 
-def _too_few(estimate: Estimate) -> str:
-    few = (estimate.n or 0) < MIN_TEXTS
-    return f"which with fewer than {MIN_TEXTS} texts " if few else "which "
+def _too_few(estimate: Estimate, least: int) -> str:
+    few = (estimate.n or 0) < least
+    return f"which with fewer than {least} texts " if few else "which "
 
 
 def _right(found: Quality, words: Words) -> str:
@@ -374,7 +392,8 @@ def change_sentences(found: Sequence[Finding]) -> list[str]:
     if settled:
         sentences.append(_settled_sentence(settled))
     open_ones = [f for f in found if f.answer == Answer.CANNOT_SAY]
-    return sentences + [f"{f.name}: {what_is_missing(f)}" for f in open_ones]
+    least = concluded.asked.least_texts
+    return sentences + [f"{f.name}: {what_is_missing(f, least)}" for f in open_ones]
 
 
 def _settled_sentence(settled: Sequence[Finding]) -> str:
@@ -389,12 +408,16 @@ def _settled_sentence(settled: Sequence[Finding]) -> str:
     )
 
 
-def what_is_missing(finding: Finding) -> str:
-    """What an open question needs for an answer; what stops it comes before texts."""
+def what_is_missing(finding: Finding, least: int = MIN_TEXTS) -> str:
+    """What an open question needs for an answer; what stops it comes before texts.
+
+    Args:
+        least: texts below which nothing is said.
+    """
     if finding.open_because:
         return f"more texts will not settle it: {finding.open_because.rstrip('.')}."
-    if finding.n < MIN_TEXTS:
-        return f"it takes at least {MIN_TEXTS} texts; here are {finding.n}."
+    if finding.n < least:
+        return f"it takes at least {least} texts; here are {finding.n}."
     needed = more_texts(finding)
     if needed is None:
         return "labels, or something to compare with, are missing."

@@ -77,10 +77,6 @@ READINGS: TestReadings = {
     "knockout_tau": (
         "attention and knockout order the units with rank correlation {mean:.2f} ({key} weights)"
     ),
-    "mediated_share": (
-        "taking away the cells of the units that matter costs {mean:.2f} of what deleting "
-        "them costs"
-    ),
     "lost_by_knockout": "taking away the cells of the units that matter costs {mean:.2f} nats",
     "lost_by_deletion": "deleting the units that matter costs {mean:.2f} nats",
     "unit_knockout": "taking away the cells of unit {key} costs the answer {mean:.2f} nats",
@@ -113,7 +109,6 @@ class KnockoutResult:
     knockout_finds_source: Mapping[str, Tensor]
     knockout_agreement: Mapping[str, Tensor]
     knockout_tau: Mapping[str, Tensor]
-    mediated_share: Tensor
     lost_by_knockout: Tensor
     lost_by_deletion: Tensor
     units_that_matter: Tensor
@@ -173,9 +168,6 @@ def knockout(
         finds_source,
         agreement,
         tau,
-        mediated_share=((lost * matters).sum(-1) / (effects * matters).sum(-1)).masked_fill(
-            ~matters.any(-1), torch.nan
-        ),
         lost_by_knockout=(lost * matters).sum(-1),
         lost_by_deletion=(effects * matters).sum(-1),
         units_that_matter=matters.sum(-1).double(),

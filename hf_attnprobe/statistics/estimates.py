@@ -13,7 +13,7 @@ where all texts agree too. Scores that are no mean have the percentile bootstrap
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri, stdtrit
@@ -422,6 +422,25 @@ def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
         low, high = share_interval(np.nansum(column, 0), n)[:, 0].tolist()
         return Estimate(float(np.nanmean(column)), (low, high), int(n[0]))
     return mean_estimates(column)[0]
+
+
+FEW = 30
+"""Below this many texts the normal approximation is too narrow."""
+
+
+def of_few(found: Estimate) -> Estimate:
+    """Returns an estimate of few texts with an interval as wide as Student's t makes it.
+
+    >>> low, high = of_few(Estimate(0.5, (0.4, 0.6), 10)).ci95
+    >>> round(low, 3), round(high, 3)
+    (0.385, 0.615)
+    """
+    n = found.n or 0
+    if found.ci95 is None or not 2 <= n < FEW:
+        return found
+    factor = student_t(n - 1) / ONE_COLUMN
+    low, high = (found.value + (end - found.value) * factor for end in found.ci95)
+    return replace(found, ci95=(low, high))
 
 
 # --- many means at once -----------------------------------------------------------------------

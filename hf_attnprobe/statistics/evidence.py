@@ -9,7 +9,13 @@ import pandas as pd
 
 from hf_attnprobe.statistics.estimates import Estimate, function_estimate, mean_estimate
 from hf_attnprobe.statistics.rows import Rows, Texts
-from hf_attnprobe.statistics.scale import PARTS, PARTS_OF_ANSWERS, Part, said_by_default
+from hf_attnprobe.statistics.scale import (
+    PARTS,
+    PARTS_OF_ANSWERS,
+    Part,
+    said_by_default,
+    with_commonest_place,
+)
 from hf_attnprobe.statistics.summary import at_site, groups_by_class, predictions_of, site_of_model
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -22,11 +28,14 @@ class Evidence:
         texts: of the model.
         words: of the kind of prediction.
         classes: the texts of each class that is predicted, by its name, bool [texts].
+        own_answers: of a language model the share of all texts whose answer it says itself; the
+            numbers are of these. None of other models.
     """
 
     texts: Texts
     words: Words = CLASSES
     classes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    own_answers: Estimate | None = None
 
     def column(self, name: str) -> np.ndarray:
         """A statistic by text; NaN where there is none."""
@@ -89,4 +98,16 @@ def evidence_of(
         return None
     texts = at_site(rows, site)
     predictions = predictions_of(rows).of(texts.index)
-    return Evidence(texts, words, groups_by_class(predictions, label_names))
+    evidence = Evidence(texts, words, groups_by_class(predictions, label_names))
+    return _of_own_answers(evidence) if IS_OWN in texts else evidence
+
+
+IS_OWN = "answer_is_greedy"
+
+
+def _of_own_answers(evidence: Evidence) -> Evidence:
+    """The evidence on the texts whose answer the model says itself."""
+    is_own = evidence.column(IS_OWN)
+    own = evidence.where(is_own == 1)
+    share = mean_estimate(is_own, share=True)
+    return replace(own, texts=with_commonest_place(own.texts), own_answers=share)

@@ -18,6 +18,9 @@ from hf_attnprobe.statistics.rows import Texts
 
 MIN_TEXTS = 30
 """Below this many texts an interval of a mean covers too seldom to be read."""
+MIN_PROMPTS = 10
+"""The same of language models: a prompt costs seconds, its numbers are of many units, and
+intervals of few prompts are those of Student's t, of shares the exact ones."""
 
 
 class Answer(StrEnum):
@@ -155,8 +158,11 @@ class Rule:
         ]
 
 
-def grade(estimate: Estimate, rule: Rule) -> Answer:
+def grade(estimate: Estimate, rule: Rule, least: int = MIN_TEXTS) -> Answer:
     """Grades an estimate; "cannot say" where its interval crosses a threshold.
+
+    Args:
+        least: texts below which nothing is said.
 
     >>> rule = Rule("", "", "", partly=0.35, yes=0.5, source="")
     >>> grade(Estimate(0.8, (0.77, 0.83), 200), rule).value
@@ -164,22 +170,26 @@ def grade(estimate: Estimate, rule: Rule) -> Answer:
     >>> grade(Estimate(0.52, (0.47, 0.57), 200), rule).value
     'cannot say'
     """
-    return grade_between(estimate, estimate, rule)
+    return grade_between(estimate, estimate, rule, least)
 
 
-def grade_between(lowest: Estimate, highest: Estimate, rule: Rule) -> Answer:
+def grade_between(
+    lowest: Estimate, highest: Estimate, rule: Rule, least: int = MIN_TEXTS
+) -> Answer:
     """Grades a number that is known only to lie between two estimates."""
-    possible = possible_answers(lowest, highest, rule)
+    possible = possible_answers(lowest, highest, rule, least)
     return possible[0] if len(possible) == 1 else Answer.CANNOT_SAY
 
 
-def possible_answers(lowest: Estimate, highest: Estimate, rule: Rule) -> tuple[Answer, ...]:
+def possible_answers(
+    lowest: Estimate, highest: Estimate, rule: Rule, least: int = MIN_TEXTS
+) -> tuple[Answer, ...]:
     """The answers that the intervals leave open, the lowest first.
 
-    All of them where there is no interval, or where there are too few texts.
+    All of them where there is no interval, or where there are fewer texts than ``least``.
     """
     n = min(lowest.n or 0, highest.n or 0)
-    if lowest.ci95 is None or highest.ci95 is None or n < MIN_TEXTS:
+    if lowest.ci95 is None or highest.ci95 is None or n < least:
         return tuple(answer for answer in GRADES if _has(rule, answer))
     first = _place(lowest.ci95[0], rule)
     last = _place(highest.ci95[1], rule)

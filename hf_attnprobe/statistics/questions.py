@@ -17,17 +17,20 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate, of_few
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure, Rule, grade, of_statistic
 from hf_attnprobe.statistics.scale import (
+    DROP,
     ERASURE,
     IMPORTANCE,
     MASS,
     MIN_CLASS,
+    ORDER,
     PARTS_OF_ANSWERS,
     REMOVAL,
     SOURCE,
+    WITHOUT_ATTENTION,
     Part,
     contributions,
     part_of,
@@ -157,8 +160,9 @@ RANKED_BESIDE = {
 @question(
     "Faithfulness",
     "Does attention show what the predictions rest on?",
-    "mean of importance, erasure, removal and mass, those that were asked, two at least; each "
-    "is 0 for a random order of the tokens and 1 for the best one",
+    "mean of importance, erasure, removal and mass (of answers order, drop and source), those "
+    "that were asked, two at least; each is 0 for a random order of the tokens and 1 for the best "
+    "one",
     partly=PARTLY,
     yes=YES,
     source=BY_CALIBRATION,
@@ -464,7 +468,7 @@ def mass(evidence: Evidence, rule: Rule) -> Measured | None:
 def effect(evidence: Evidence, rule: Rule) -> Measured | None:
     """How far the median shuffle moves the output at the standard temperature."""
     own = evidence.explained
-    moved, worst = own.mean("standard_tvd"), own.mean("largest_standard_tvd")
+    moved, worst = of_few(own.mean("standard_tvd")), own.mean("largest_standard_tvd")
     if not moved.n:
         return None
     flips = own.mean("flips_drawn")
@@ -589,59 +593,152 @@ def _room_depends(words: Words) -> str:
 UNITS = "Units are those of the passage, such as its sentences; all else is held. "
 
 
+NAMED_WITHOUT = {
+    "chance": "any unit",
+    "longest": "the longest unit",
+    "first": "the first unit",
+    "last": "the last unit",
+    "commonest place": "the place where most sources are",
+}
+"""In words, what names a unit without attention."""
+LOST_ON_PATH = ("lost_by_knockout", "lost_by_deletion")
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return part / np.where(whole > 0, whole, np.nan)
+
+
+def _mediated_share(means: np.ndarray) -> np.ndarray:
+    return _ratio(*np.moveaxis(means, -1, 0))
+
+
+@question(
+    "Order",
+    "Do units with more attention cost the answer more when they are deleted?",
+    "Gini correlation of attention with the nats that the answer loses without each unit, mean "
+    "over texts of more than 4 units",
+    **_of_part(
+        ORDER,
+        source="as importance of a classifier, in nats; " + BY_CALIBRATION,
+        done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
+        "loses says how much rests on it. The score says how well attention puts the units that "
+        "cost most first.",
+        if_yes="attention orders the units as they cost the answer",
+        if_no="attention orders the units hardly better than by chance",
+        yardsticks={
+            "tau": "Kendall's τ of attention with deletion, all pairs alike",
+            "length": "the same score of the units' lengths",
+        },
+        asks="ordered",
+        labels={"tau": "τ", "length": "length"},
+        among=(OF_ANSWERS,),
+        test="sources",
+    ),
+)
+def order(evidence: Evidence, rule: Rule) -> Measured | None:
+    """Gini correlation of attention with deletion."""
+    score, tau = part_of(evidence.texts, ORDER), evidence.mean("source_tau@attention")
+    if not score.n:
+        return None
+    length = evidence.mean("source_agreement@length")
+    said = (
+        f"Attention puts the units that cost the answer most first with a score of "
+        f"{said_as(score)} (1 is the best order, 0 chance); by length it would be "
+        f"{length.value:.2f}."
+    )
+    return Measured(score, said, {"tau": tau.value, "length": length.value})
+
+
+@question(
+    "Drop",
+    "Does the answer lose more without the units with most attention than without others?",
+    "nats that the answer loses without the 1, 3 and 5 units with most attention (top-k drop), "
+    "from those of random units, 0, to the most that any order tried costs, 1; of the means over "
+    "texts with twice as many units",
+    **_of_part(
+        DROP,
+        source="ContextCite (Cohen-Wang et al. 2024), between random units and the best; "
+        + BY_CALIBRATION,
+        done=UNITS + "The first units by attention are deleted together, as many random ones, and "
+        "the first by what each costs by itself.",
+        if_yes="the answer falls without the units with most attention",
+        if_no="the answer loses hardly more without the units with most attention than without "
+        "random ones",
+        yardsticks={
+            "attention": "nats lost without the first units by attention",
+            "random": "without as many random ones",
+            "best": "without the best",
+        },
+        asks="deleted together",
+        labels={"attention": "loses", "random": "random", "best": "best"},
+        among=(OF_ANSWERS,),
+        test="sources",
+    ),
+)
+def drop(evidence: Evidence, rule: Rule) -> Measured | None:
+    """Top-k drop between random units and the best ones."""
+    score = part_of(evidence.texts, DROP)
+    if not score.n:
+        return None
+    random, own, best = map(evidence.mean, DROP.names("attention"))
+    said = (
+        f"Without the units with most attention the answer loses {said_as(own)} nats, without "
+        f"as many random ones {said_as(random)}, at most {said_as(best)}: attention stands at "
+        f"{said_as(score)} of the way."
+    )
+    yardsticks = {"attention": own.value, "random": random.value, "best": best.value}
+    return Measured(score, said, yardsticks)
+
+
 @question(
     "Source",
     "Does attention find the unit that the answer rests on?",
     "share of texts in which the unit with most attention is the one whose deletion costs the "
-    "answer most (precision@1), on the scale from the larger of chance and the longest unit's "
-    "to 1; of the means over texts",
-    partly=PARTLY,
-    yes=YES,
-    source="leave-one-out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT (Liu et "
-    "al. 2024); " + BY_CALIBRATION,
-    done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then loses "
-    "says how much rests on it. Attention finds the source where its largest weight is on the unit "
-    "that costs most. Long units collect weight by their length, so the longest unit's share is "
-    "taken off, or chance where that is more.",
-    scale="score between the longest unit or chance and always",
-    if_yes="the unit with most attention is the one that the answer rests on",
-    if_no="the unit with most attention is the one that the answer rests on hardly more often than "
-    "the longest one or any is",
-    ends={"length or chance": 0.0, "always": 1.0},
-    yardsticks={
-        "found": "share of texts in which attention finds the source",
-        "length": "share in which the longest unit is the source",
-        "chance": "the same of a unit drawn at random",
-    },
-    asks="Does it find the source?",
-    word="score",
-    labels={"found": "found", "length": "length", "chance": "chance"},
-    role="part",
-    among=(OF_ANSWERS,),
-    test="sources",
-    compared=(of_statistic("whether attention finds the source", "source_found@attention"),),
+    "answer most (precision@1), from the largest share that chance, the longest, the first, the "
+    "last unit or the commonest place reaches, 0, to always, 1; of the means over texts",
+    **_of_part(
+        SOURCE,
+        source="leave-one-out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
+        "(Liu et al. 2024); " + BY_CALIBRATION,
+        done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
+        "loses says how much rests on it. Attention finds the source where its largest weight is "
+        "on the unit that costs most. Long units collect weight by their length, first ones by "
+        "their place, so what needs no attention at all counts as 0.",
+        if_yes="the unit with most attention is the one that the answer rests on",
+        if_no="the unit with most attention is the one that the answer rests on hardly more often "
+        "than length, place or chance name it",
+        ends={"without attention": 0.0, "always": 1.0},
+        yardsticks={
+            "found": "share of texts in which attention finds the source",
+            **{name: f"the same of {said}" for name, said in NAMED_WITHOUT.items()},
+        },
+        asks="found",
+        labels={"found": "found", **{name: name for name in NAMED_WITHOUT}},
+        among=(OF_ANSWERS,),
+        test="sources",
+    ),
 )
 def source(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Precision@1 on the scale from what length or chance reach to 1."""
-    attention, length, chance = map(evidence.mean, SOURCE.names("attention"))
+    """Precision@1 on the scale from the best that needs no attention to 1."""
     score = part_of(evidence.texts, SOURCE)
     if not score.n:
         return None
+    found = mean_estimate(evidence.column("source_found@attention"), share=True)
+    without = {name: evidence.mean(of).value for name, of in WITHOUT_ATTENTION.items()}
+    best = max(without, key=lambda name: without[name])
     said = (
-        f"The unit with most attention is the one whose deletion costs the answer most in "
-        f"{said_as(attention)} of {attention.n} texts, the longest unit in {said_as(length)}, a "
-        f"unit drawn at random in {chance.value:.2f}. On the scale from the larger of these two to "
-        f"1, attention scores {said_as(score)}."
+        f"The unit with most attention is the one that the answer rests on in {said_as(found)} of "
+        f"{found.n} texts. What needs no attention finds it in up to {without[best]:.2f} "
+        f"({NAMED_WITHOUT[best]}). From there to always, attention stands at {said_as(score)}."
     )
-    yardsticks = {"found": attention.value, "length": length.value, "chance": chance.value}
-    return Measured(score, said, yardsticks)
+    return Measured(score, said, {"found": found.value, **without})
 
 
 @question(
     "Path",
     "Does what matters act by being looked at?",
     "what the answer loses without the cells of the units that matter, over what it loses without "
-    "these units (mediated share), not clipped; mean over texts",
+    "these units (mediated share), not clipped; of the sums over texts",
     partly=0.3,
     yes=0.5,
     source="attention knockout: Geva et al. 2023, Section 5; " + BY_CALIBRATION,
@@ -659,25 +756,24 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
         "knockout": "nats that the unit whose cells matter most costs",
         "units": "units per text that matter",
     },
-    asks="Does it act by being looked at?",
+    asks="looked at",
     word="share",
     labels={"knockout": "nats", "units": "units"},
     role="effect",
     among=(OF_ANSWERS,),
     test="knockout",
-    compared=(of_statistic("mediated share", "mediated_share"),),
+    compared=(_contributions_to(Part("mediated share", LOST_ON_PATH, _mediated_share)),),
 )
 def mediated(evidence: Evidence, rule: Rule) -> Measured | None:
-    """The mediated share of the units that matter."""
-    share = evidence.mean("mediated_share")
+    """The mediated share of the units that matter, a ratio of sums."""
+    share = of_few(evidence.of_means(LOST_ON_PATH, _ratio))
     if not share.n:
         return None
     units = evidence.mean("units_that_matter")
     knocked = evidence.mean("largest_knockout@renormalised")
     said = (
-        f"In {share.n} texts some unit costs the answer more than noise when it is deleted "
-        f"({units.value:.1f} units a text over all texts). Taking their cells away costs "
-        f"{said_as(share)} of that ({rule.graded})."
+        f"{units.value:.1f} units a text cost the answer more than noise when they are deleted. "
+        f"Taking their cells away costs {said_as(share)} of that ({rule.graded})."
     )
     return Measured(share, said, {"knockout": knocked.value, "units": units.value})
 

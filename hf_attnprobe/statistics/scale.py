@@ -9,13 +9,22 @@ erasure     (random − own) / (random − best) of the mean fractions of weight
 removal     (own − random) / (best − random) of the mean losses without a ranking's first tokens;
 mass        (own − chance) / (1 − chance) of the mean overlaps with what matters.
 
+Of language models that answer from a passage, in nats and over its units:
+
+order       the mean Gini correlation of the ranking with what deleting each unit costs;
+drop        (own − random) / (best − random) of what the answer loses without a ranking's first
+            units;
+source      how often the first unit is the one that the answer rests on, from the largest share
+            that chance, the longest, the first, the last unit or the commonest place reaches,
+            to 1.
+
 Faithfulness is the mean of the parts that were asked, two at least. All parts are smooth
 functions of means, so one jackknife of the texts gives it an interval (Miller 1974). Below 0
 is worse than random.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +32,9 @@ from hf_attnprobe.statistics.estimates import (
     Estimate,
     function_estimate,
     mean_estimate,
+    of_few,
     pseudo_values,
+    share_interval,
 )
 from hf_attnprobe.statistics.rows import Texts
 
@@ -47,12 +58,15 @@ class Part:
             place on the scale, [...].
         reached: a statistic by whose mean the place is multiplied: 1 in texts in which some
             order has an effect, else 0; empty where there is none.
+        is_share: whether the first column is a share of texts, whose exact interval is the
+            least that the place can have.
     """
 
     key: str
     columns: Sequence[str]
     of_means: OfMeans
     reached: str = ""
+    is_share: bool = False
 
     def names(self, ranking: str) -> list[str]:
         """Returns the statistics of a ranking."""
@@ -99,14 +113,47 @@ PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
 
 
 def _source(means: np.ndarray) -> np.ndarray:
-    found, longest, chance = np.moveaxis(means, -1, 0)
-    return _way(np.maximum(longest, chance), found, np.ones_like(found))
+    found, without_attention = means[..., 0], means[..., 1:].max(-1)
+    return _way(without_attention, found, np.ones_like(found))
 
 
+COMMONEST = "source_found@place"
+WITHOUT_ATTENTION = {
+    "chance": "source_found@chance",
+    "longest": "source_found@length",
+    "first": "source_found@first",
+    "last": "source_found@last",
+    "commonest place": COMMONEST,
+}
+"""Ways to name a unit of a passage that need no attention, each with how often it is the source."""
 ORDER = Part("order", ("source_agreement@{}",), _importance)
-SOURCE = Part("source", ("source_found@{}", "source_found@length", "source_found@chance"), _source)
-PARTS_OF_ANSWERS = (ORDER, SOURCE)
+DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _removal)
+FOUND = ("source_found@{}", *WITHOUT_ATTENTION.values())
+SOURCE = Part("source", FOUND, _source, is_share=True)
+PARTS_OF_ANSWERS = (ORDER, DROP, SOURCE)
 """Of language models that answer from a passage."""
+
+
+def with_commonest_place(texts: Texts) -> Texts:
+    """Returns texts that also say whether their source is where that of the others mostly is.
+
+    Of equally common places it is drawn: the value is 1 divided by their number. The text itself
+    does not count, so that few texts do not find a place by chance.
+    """
+    if "source_place" not in texts:
+        return texts
+    place = texts.values("source_place")
+    found = np.full(len(place), np.nan)
+    known = np.flatnonzero(~np.isnan(place))
+    places, number = np.unique(place[known], return_inverse=True)
+    count = np.bincount(number, minlength=len(places))
+    for text, own in zip(known, number, strict=True):
+        others = count - (np.arange(len(places)) == own)
+        found[text] = (others[own] == others.max()) / (others == others.max()).sum()
+    names = (*texts.names, COMMONEST)
+    return replace(
+        texts, names=names, read=lambda name: found if name == COMMONEST else texts.read(name)
+    )
 
 
 @dataclass(frozen=True)
@@ -149,6 +196,21 @@ class _Columns:
         of_there = means[..., 3:] / np.where(n_there > 0, n_there, np.nan)[..., None]
         share = n_reached / np.where(n_asked > 0, n_asked, np.nan)
         return np.where(n_reached > 0, self.part.of_means(of_there) * share, 0.0)
+
+    @property
+    def exact(self) -> np.ndarray:
+        """Returns how far below and above the place the exact interval of its share ends, [2].
+
+        0 of a part that is no share.
+        """
+        if not self.part.is_share:
+            return np.zeros(2)
+        means = self.stacked.mean(0)
+        n, hits = self.is_there.sum(), self.values[self.is_there, 0].sum()
+        ends = np.stack([means, means, means])
+        ends[1:, 3] = share_interval(hits, n) * n / len(self.values)
+        value, low, high = self.place(ends)
+        return np.array([value - low, high - value])
 
 
 def _columns_of(part: Part, texts: Texts, ranking: str) -> _Columns | None:
@@ -210,13 +272,18 @@ def _asked(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_Columns]:
 
 
 def _estimate(asked: Sequence[_Columns]) -> Estimate:
-    """Returns the mean of some parts' places with its interval, at most 1."""
+    """Returns the mean of some parts' places with its interval, at most 1.
+
+    It is no narrower than the exact intervals of shares among the parts make it.
+    """
     columns, of_means = _mean_of_places(asked)
     found = function_estimate(columns, of_means)
     n = int(np.any([c.is_asked for c in asked], axis=0).sum())
     if found.ci95 is None:
         return Estimate(found.value, None, n)
-    low, high = found.ci95
+    low, high = of_few(replace(found, n=n)).ci95 or found.ci95
+    below, above = np.mean([c.exact for c in asked], axis=0).tolist()
+    low, high = min(low, found.value - below), max(high, found.value + above)
     return Estimate(found.value, (low, min(high, 1.0)), n)
 
 

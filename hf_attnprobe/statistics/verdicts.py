@@ -11,6 +11,8 @@ from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import (
+    MIN_PROMPTS,
+    MIN_TEXTS,
     Answer,
     Rule,
     grade_between,
@@ -77,6 +79,22 @@ RULES: dict[str, Rule] = {
             of_statistic("error of the predicted number (less is better)", "error"),
         ),
     ),
+    "own": Rule(
+        "Own answer",
+        "Does the model itself say the answer?",
+        "share of texts in which greedy decoding says the answer that is explained; what follows "
+        "is of these texts",
+        partly=0.5,
+        yes=0.9,
+        source="what a model does not say its attention need not explain; the shares are our choice",
+        done="The answer that is explained is compared with the model's own, token by token. All "
+        "that follows speaks of the texts in which they are the same.",
+        scale="share of texts in which the model says the answer itself",
+        if_yes="the answers are the model's own",
+        if_no="the model says other answers than those that are explained",
+        asks="Does it say the answer itself?",
+        compared=(of_statistic("share of texts with the model's own answer", "answer_is_greedy"),),
+    ),
     "passage": Rule(
         "Passage",
         "Does the answer depend on the passage?",
@@ -90,10 +108,8 @@ RULES: dict[str, Rule] = {
         scale="nats that the answer gains by the passage",
         if_yes="the answer depends on the passage",
         if_no="the answer is as likely without the passage",
-        yardsticks={"greedy": "share of texts in which greedy decoding says the answer"},
         asks="Does the passage matter?",
         word="nats",
-        labels={"greedy": "greedy"},
         compared=(of_statistic("nats that the answer gains by the passage", "contextual_gain"),),
     ),
     **EVERY_QUESTION,
@@ -275,18 +291,19 @@ def _n_thresholds(rule: Rule) -> tuple[int, ...]:
     return (1,) if rule.partly == rule.yes else (1, 2)
 
 
-def answered(key: str, rule: Rule, measured: Measured) -> Finding:
+def answered(key: str, rule: Rule, measured: Measured, least: int = MIN_TEXTS) -> Finding:
     """Grades what a question measured and words the finding.
 
     Args:
         key: of the rule.
         rule: by which it is graded, perhaps with thresholds of a user's own.
         measured: by the rule's question.
+        least: texts below which nothing is said.
     """
     number = measured.graded
     lowest = number if measured.at_least is None else measured.at_least
-    answer = grade_between(lowest, number, rule)
-    possible = possible_answers(lowest, number, rule)
+    answer = grade_between(lowest, number, rule, least)
+    possible = possible_answers(lowest, number, rule, least)
     found = finding(key, rule, answer, measured.said, number, measured.yardsticks, possible)
     return replace(
         found,
@@ -339,12 +356,14 @@ class Asked:
         gate: the rule whose yes is needed.
         closed: what is so where the gate does not say yes, and why that ends it.
         waits_for: what a verdict then waits for.
+        least_texts: below which nothing is said.
     """
 
     questions: Mapping[str, Question]
     gate: str
     closed: tuple[str, str]
     waits_for: str
+    least_texts: int = MIN_TEXTS
 
     def of(self, role: str) -> list[str]:
         """The keys of the questions with a role."""
@@ -368,6 +387,7 @@ ANSWERS = Asked(
         "what the answer does not depend on cannot explain it",
     ),
     "answers that are shown to depend on the passage",
+    MIN_PROMPTS,
 )
 
 
