@@ -11,7 +11,7 @@ from tiny_bert import reviews, train_tiny_bert
 from hf_attnprobe import AuditOptions, Data, audit, compare_audits
 
 
-TESTS = ["correlation", "permutation"]
+TESTS = ["scale", "permutation"]
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from tiny_bert import reviews
 from hf_attnprobe import Data, Report, TrainingOptions, audit, train
 
 
-TESTS = ["correlation", "permutation"]
-REFUSED = {"accuracy": ("no", "cannot say"), "assignment": ("no",)}
+TESTS = ["scale", "permutation"]
+REFUSED = {"accuracy": ("no", "cannot say"), "effect": ("no",), "faithfulness": ("no",)}
 """By question, the answers that stop the pipeline."""
 
 

@@ -102,12 +102,13 @@ def test_the_numbers_reach_what_report_to_names(make_trainer, reviews):
     numbers = logged[-1][1]
     for test, statistic in (
         ("permutation", "median_tvd"),
-        ("correlation", "attention_gradient_tau"),
+        ("permutation", "standard_tvd"),
     ):
         key = f"{PREFIX}{test}.{statistic}"
         assert numbers[key] == pytest.approx(means[test, statistic], rel=1e-12)
         assert numbers[f"{key}_low"] <= numbers[key] <= numbers[f"{key}_high"]
         assert numbers[f"{key}_n"] == 12 == whole.example_id.nunique()
+    assert numbers[f"{PREFIX}faithfulness"] == callback.report.score.value
 
 
 def test_training_is_the_same_to_the_last_bit(make_trainer, reviews):

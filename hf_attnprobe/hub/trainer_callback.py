@@ -23,24 +23,25 @@ from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.summary import site_of_model
 
 
 logger = logging.getLogger(__name__)
 PREFIX = "eval_attention_faithfulness/"
+SCORE = "faithfulness"
 LOGGED = (
+    SCORE,
     "attention_leave_one_out_tau",
     "attention_gradient_tau",
-    "gradient_leave_one_out_tau",
     "max_attention",
     "median_tvd",
+    "standard_tvd",
     "uniform_tvd",
     "zero_tvd",
     "share_of_largest@0.01",
-    "way_to_best@attention",
-    "way_to_best_tried@attention",
 )
-"""Statistics that are logged where their test runs, with the yardstick of the first."""
+"""The score, and statistics that are logged where their test runs."""
 REHEARSED = 2  # texts that are audited before the training, to hear of mistakes early
 
 
@@ -51,8 +52,9 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         AttentionFaithfulnessCallback(data["validation"]).add_to(trainer)
 
     They go through the Trainer's log, so to its history and to all that ``report_to``
-    names, as ``eval_attention_faithfulness/TEST.STATISTIC`` with ``_low`` and ``_high``,
-    the ends of the 95% interval over the texts, and ``_n``, the texts behind it. Of a
+    names, as ``eval_attention_faithfulness/faithfulness`` (0 a random order of the tokens, 1
+    the best one) and ``eval_attention_faithfulness/TEST.STATISTIC`` with ``_low`` and
+    ``_high``, the ends of the 95% interval over the texts, and ``_n``, the texts behind it. Of a
     model with several heads they are of all its attention edited at once. The training
     is the same with and without the callback, to the last bit.
 
@@ -70,10 +72,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
     def __init__(
         self,
         dataset: Any,
-        tests: Asked = (
-            "correlation",
-            "permutation",
-        ),
+        tests: Asked = ("scale", "permutation"),
         *,
         options: AuditOptions | None = None,
         every: int = 1,
@@ -150,7 +149,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
     def _check_statistics(self, report: Report) -> None:
         """Refuses names of statistics that would never be logged."""
-        there = dict.fromkeys(s.statistic for s in report.statistics)
+        there = dict.fromkeys([SCORE, *(s.statistic for s in report.statistics)])
         if there.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
                 f"expected statistics of the tests, got {', '.join(self.statistics)}; "
@@ -192,18 +191,25 @@ def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
     are left out. Trackers refuse an @, so a dot stands for it.
     """
     place = site_of_model(report.rows)
-    numbers: dict[str, float] = {}
+    numbers = _named(PREFIX + SCORE, report.score) if SCORE in names else {}
     for s in report.statistics:
         at = (s.layer, s.head)
         if s.group != "all" or s.statistic not in names or place not in (None, at):
             continue
         key = f"{PREFIX}{s.test}.{s.statistic}".replace("@", ".")
         key += f".{s.layer}.{s.head}" if place is None else ""
-        low, high = s.ci95
-        found = {key: s.mean, f"{key}_low": low, f"{key}_high": high}
-        numbers |= {name: v for name, v in found.items() if math.isfinite(v)}
-        numbers[f"{key}_n"] = s.n
+        numbers |= _named(key, s)
     return numbers
+
+
+def _named(key: str, estimate: Estimate) -> dict[str, float]:
+    """A number with the ends of its interval and its texts, by name; without undefined ones."""
+    if not estimate.n:
+        return {}
+    low, high = estimate.ci95 or (math.nan, math.nan)
+    found = {key: estimate.value, f"{key}_low": low, f"{key}_high": high}
+    numbers = {name: value for name, value in found.items() if math.isfinite(value)}
+    return numbers | {f"{key}_n": estimate.n}
 
 
 def _options_for(model: nn.Module) -> AuditOptions:

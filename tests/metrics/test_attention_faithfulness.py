@@ -22,6 +22,7 @@ from mini_hub import MiniHub
 
 INSTALLER = Path(metrics.__file__)
 TESTS = ["correlation", "permutation"]
+ANSWERS = {"faithfulness", "faithfulness_ci95", "answer", "findings"}
 
 # Loads by both names, in another folder, and prints what both compute; what the import alone has installed stands first.
 LOAD = """
@@ -55,7 +56,7 @@ def plain(value):
 
 def numbers(found):
     """Without the answers, which also depend on what labels are known."""
-    return {k: v for k, v in found.items() if k not in ("answer", "findings")}
+    return {k: v for k, v in found.items() if k not in ANSWERS}
 
 
 # --- how it is found ----------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def test_values_are_those_of_audit_in_the_order_of_the_texts(references, metric,
             np.mean(values), rel=1e-9, abs=1e-9
         )
         names |= {f"{test}_{statistic}", f"mean_{test}_{statistic}"}
-    assert found.keys() == names | {"answer", "findings"}
+    assert found.keys() == names | ANSWERS
     assert plain(found)
     assert json.loads(json.dumps(found)) == found
 
@@ -270,7 +271,7 @@ def test_arrays_and_combinations(metric, checkpoint, texts):
     alone = metric.compute(predictions=texts[:3], **options)
     assert numbers(alone) == numbers(expected)
     assert expected["answer"] == "cannot say"  # three texts
-    assert [f["rule"] for f in expected["findings"]] == ["accuracy", "assignment"]
+    assert [f["rule"] for f in expected["findings"]] == ["accuracy", "effect"]
     together = evaluate.combine([metric]).compute(
         predictions=texts[:3], references=[0, 1, 0], **options
     )

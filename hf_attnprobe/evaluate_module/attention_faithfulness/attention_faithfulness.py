@@ -52,8 +52,10 @@ Args:
     Further keyword arguments are options of the audit by name, such as seed=1 or
     layers=[0]; "attnprobe audit --help-all" lists them and those of the tests.
 Returns:
-    dict: "answer", whether attention explains the predictions (yes, partly, no or
-    cannot say), and "findings", the questions behind it, each a dict with rule,
+    dict: "faithfulness", where attention stands between a random order of the tokens, 0, and
+    the best one, 1 (None where it was not asked), and "faithfulness_ci95", its interval;
+    "answer", whether attention explains the predictions (yes, partly, no or cannot say), and
+    "findings", the questions behind it, each a dict with rule,
     group, answer, sentence, value, ci95, n and yardsticks. And floats: for every
     statistic its mean over texts ("mean_<test>_<statistic>") and the list of its
     values ("<test>_<statistic>"), in the order of the texts; NaN where a text has no
@@ -146,7 +148,13 @@ class AttentionFaithfulness(evaluate.Metric):
             tokenizer=tokenizer,
             progress=progress,
         )
-        answers = {"answer": str(report.answer), "findings": plain(report.findings)}
+        score = report.score
+        answers = {
+            "faithfulness": plain(score.value),
+            "faithfulness_ci95": plain(score.ci95),
+            "answer": str(report.answer),
+            "findings": plain(report.findings),
+        }
         numbers = _as_floats(report, len(texts))
         if summary:
             numbers = {k: v for k, v in numbers.items() if k.startswith("mean_")}
