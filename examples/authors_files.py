@@ -1,4 +1,11 @@
-"""Data sets in the files that their authors publish: each reader gives rows, or None where other files are."""
+"""Converts data sets from the files that their authors publish to what `datasets` reads.
+
+    python examples/authors_files.py babi1 tasks_1-20_v1-2 babi1-converted
+    attnprobe audit --dataset babi1=babi1-converted ...
+
+`attnprobe datasets NAME` says which files to bring. A reader gives rows, or None where the
+folder holds other files.
+"""
 
 import json
 import logging
@@ -9,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.data.sources import check_fields, hold_out
 from hf_attnprobe.errors import AttnProbeError
 
@@ -768,23 +774,42 @@ def _chunks(path: Path, columns: tuple[str, ...]) -> "list[pd.DataFrame]":
     )
 
 
-LAYOUTS = {
-    "babi": read_babi,
+BABI = dict.fromkeys(STEMS, read_babi)
+ERASER = dict.fromkeys(ARCHIVES, read_eraser)
+READERS = {
+    **BABI,
+    **ERASER,
+    "adr": read_tables,
+    "anemia": read_mimic,
     "cnn": read_cnn,
-    "eraser": read_eraser,
-    "mimic": read_mimic,
-    "nli": read_nli,
-    "tables": read_tables,
+    "diabetes": read_mimic,
+    "multinli": read_nli,
+    "snli": read_nli,
 }
+"""What reads the files of a data set, by its name."""
 
 
 def convert(name: str, folder: str | Path, output_dir: str | Path) -> None:
-    """Writes a data set's splits, read from the files its authors publish, as a DatasetDict."""
+    """Writes a data set's splits, read from the files its authors publish, as a DatasetDict.
+
+    Args:
+        name: of the data set, of :data:`READERS`.
+        folder: that holds the files.
+        output_dir: folder to write, which stands for the name as ``name=output_dir``.
+
+    Raises:
+        AttnProbeError: another name, or files that are missing or not what they should be.
+    """
     import datasets
 
-    contents = LAYOUTS[RECIPES[name].layout](Path(folder), name)
+    if name not in READERS:
+        raise AttnProbeError(f"expected one of {', '.join(READERS)}, got {name!r}")
+    contents = READERS[name](Path(folder), name)
     if contents is None:
-        raise AttnProbeError(f"expected the files of {name} in {folder}, found others")
+        raise AttnProbeError(
+            f"expected the files of {name} in {folder}, found {_listed(Path(folder))}; "
+            f"`attnprobe datasets {name}` says which to bring"
+        )
     splits = {split: datasets.Dataset.from_list(rows) for split, rows in contents.splits.items()}
     tables = datasets.DatasetDict(splits)
     if contents.classes is not None:
@@ -793,4 +818,9 @@ def convert(name: str, folder: str | Path, output_dir: str | Path) -> None:
 
 
 if __name__ == "__main__":
-    convert(*sys.argv[1:])
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    try:
+        convert(*sys.argv[1:])
+    except AttnProbeError as error:
+        raise SystemExit(f"authors_files: {error}") from None

@@ -1,4 +1,4 @@
-"""Options as frozen dataclasses: one definition for Python, command line, study file and metric.
+"""Options as frozen dataclasses: one definition for Python, command line, study and metric.
 
     @dataclass(frozen=True)
     class Permutation(Options):

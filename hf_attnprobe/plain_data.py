@@ -1,7 +1,7 @@
 """Plain data by type hints: values to JSON, and JSON or YAML to values, in one place.
 
 What a file holds is a dataclass of dataclasses. One reader follows their hints and names the
-field that is wrong: YAML that stands beside the code, summaries of finished runs, study files.
+field that is wrong: YAML that stands beside the code, summaries of finished runs.
 """
 
 import dataclasses

@@ -104,7 +104,7 @@ class AuditOptions(Options):
     )
     limits: str | None = option(
         None,
-        "folder of attnprobe calibrate --spike-in of this model: the page says the smallest "
+        "folder of attnprobe spike of this model: the page says the smallest "
         "effect that would have been seen",
         metavar="FOLDER",
         daily=False,

@@ -1,1 +1,1 @@
-"""The verb ``calibrate``: how often the verdict is wrong where the truth is known."""
+"""The verb ``spike``: what the tests see of an effect of known size in a user's model."""

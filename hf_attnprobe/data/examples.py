@@ -776,11 +776,15 @@ class KnownDataset:
 
     def to_bring(self) -> list[str]:
         """Says in sentences which files are needed."""
-        if not self.is_on_hub:
-            here = RECIPES[self.name].hub_id
-            where = f"put them into {here}, or say where with {self.name}=FOLDER"
-            return [*self.card.bring, where]
         recipe = RECIPES[self.name]
+        files = [*self.card.bring]
+        if recipe.authors_files:
+            files.append(
+                f"such files are converted by examples/authors_files.py {self.name} FILES FOLDER"
+            )
+        if not self.is_on_hub:
+            here = recipe.hub_id
+            return [*files, f"put FOLDER at {here}, or say where it is with {self.name}=FOLDER"]
         texts = recipe.text_column
         text = texts if isinstance(texts, str) else ", ".join(texts or ["text"])
         columns = [text, recipe.text_pair_column, str(recipe.label_column or "label")]
@@ -789,7 +793,7 @@ class KnownDataset:
             f"nothing: it is loaded from the Hub ({recipe.hub_id}{part})",
             f"or, as {self.name}=FOLDER, files that datasets.load_dataset reads, with "
             f"the columns {', '.join(filter(None, columns))}",
-            *self.card.bring,
+            *files,
         ]
 
 

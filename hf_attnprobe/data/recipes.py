@@ -71,9 +71,9 @@ class Recipe:
         max_sentences: of training and validation texts; longer ones are dropped as
             outliers.
         max_sentence_tokens: whitespace tokens in any sentence of these texts.
-        layout: the module of ``data/layouts`` that reads the authors' own files, where a
-            folder holds them.
-        rows: columns of texts of the rows that the layout makes, where they are others.
+        authors_files: whether ``card.bring`` names files in a layout of their authors', which
+            ``examples/authors_files.py`` converts.
+        rows: columns of the texts of a folder that is brought, where they are others.
         name: by which the data set is known here; "" for none.
         card: what people should know of it; of data sets with a name.
     """
@@ -93,7 +93,7 @@ class Recipe:
     shorter_than: int | None = None
     max_sentences: int | None = None
     max_sentence_tokens: int | None = None
-    layout: str | None = None
+    authors_files: bool = False
     rows: tuple[str, ...] = ()
     name: str = ""
     card: Card | None = field(default=None, compare=False, repr=False)

@@ -8,7 +8,7 @@ A file registers its test, an installed package may add one.
     ) -> MyResult: ...
 
 The name of the function is the name of the test, the annotation of ``options`` its
-class of options. Command line, study file, metric and report follow from the record. A
+class of options. Command line, study, metric and report follow from the record. A
 package names the module with its test in its entry points, in the group
 ``hf_attnprobe.tests``.
 """

@@ -1,7 +1,7 @@
 """Rows: the values of texts, one column per test, statistic and site, read when asked for.
 
 One kind for every audit, whether its values are in memory, in the folder of an audit or in
-the partitions of a job: whoever needs a column reads it, and drops it again. So a report of
+the shares of an audit: whoever needs a column reads it, and drops it again. So a report of
 a million texts needs the memory of a few columns.
 """
 

@@ -1,7 +1,7 @@
 """Rows on disk: a row per text and test, each statistic a list over the sites where the test looked.
 
 Every mean can be recomputed from them. Whoever audits writes them, an audit's folder and a job's
-partition alike: Parquet, a part per batch or per partition, each written whole or not at all.
+partition alike: Parquet, a part per batch, each written whole or not at all.
 Several processes write parts side by side, and a part that is there is work done. The sites of
 each test, layer and head, stand once in a part, in what ``pandas.read_parquet(part).attrs`` gives.
 

@@ -358,7 +358,7 @@ def _against_threshold(threshold: float, means: str, values: Mapping[str, Estima
 
 
 # --- The tables of papers: our numbers, and the published ones where the data set is theirs ------
-# The tables are made of the steps with the names that the study files of the package use. Their
+# The tables are made of the steps with the names that the studies of the package use. Their
 # words stand in ``papers.yaml``; a function here gives the rows of one table.
 
 Row = tuple[Cell, ...]
