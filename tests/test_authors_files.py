@@ -440,15 +440,15 @@ def test_the_readers_are_of_the_data_sets_that_say_so():
     assert {name for name, r in RECIPES.items() if r.authors_files} == {*authors_files.READERS}
 
 
-def test_the_script_converts_and_says_what_is_missing(tmp_path, run_warm):
+def test_the_script_converts_and_says_what_is_missing(tmp_path, run_python):
     script = authors_files.__file__
     files = {PLACES.format(split): STORY for split in ("train", "test")}
     out = tmp_path / "out"
-    done = run_warm(script, "babi1", write(tmp_path / "babi", **files), out)
+    done = run_python(script, "babi1", write(tmp_path / "babi", **files), out)
     assert done.code == 0, done.err
     assert load(f"babi1={out}", "test")["text_pair"][0] == "Where is Mary"
-    done = run_warm(script, "babi2", tmp_path / "babi", tmp_path / "none")
+    done = run_python(script, "babi2", tmp_path / "babi", tmp_path / "none")
     assert done.code == 1 and done.err.startswith("authors_files: expected the files of babi2")
-    done = run_warm(script, "sst", tmp_path / "babi", tmp_path / "none")
+    done = run_python(script, "sst", tmp_path / "babi", tmp_path / "none")
     assert done.code == 1 and "expected one of babi1" in done.err
-    assert run_warm(script).code == 1
+    assert run_python(script).code == 1
