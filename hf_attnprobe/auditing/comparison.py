@@ -457,9 +457,7 @@ def number_chart(comparison: AuditComparison) -> Chart | None:
 
 def maps_of_all(comparison: AuditComparison) -> Iterator[HeatMap]:
     """Each audit's map of every measure that all have, and their difference."""
-    maps = [
-        {m.key: m for m in head_maps(r.statistics, r.rows, r.words)} for r in comparison.reports
-    ]
+    maps = [{m.key: m for m in head_maps(r.judged, r.rules)} for r in comparison.reports]
     for key in maps[0] if maps else ():
         if all(key in of_audit for of_audit in maps):
             for number, name in enumerate(comparison.names):

@@ -6,29 +6,23 @@ from typing import Any
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.charts import audit_charts
-from hf_attnprobe.auditing.head_maps import group_charts, head_maps
+from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.head_tables import (
     HOW_TO_READ,
-    METHOD,
     ROLES_TEST,
     head_roles,
+    head_table,
     part_section,
     prune_table,
     prune_title,
     role_table,
-    site_table,
 )
 from hf_attnprobe.auditing.heads import (
-    AGREES,
-    EVERYWHERE,
-    MATTERS,
-    Heads,
+    EDITS,
     at_places,
     has_several,
-    head_name,
-    head_sentences,
-    heads_of,
     heads_of_model,
+    screen_sentences,
     tested_heads,
     which_heads,
 )
@@ -69,6 +63,7 @@ from hf_attnprobe.reports.document import (
     Words as Said,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.known_truth import row_of
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
@@ -197,17 +192,8 @@ def _glanced(found: Finding, words: Words) -> list[Cell]:
     return [asked, str(found.answer), number, ", ".join(beside) or None, found.n]
 
 
-EDITS = {
-    "median_tvd": "shuffled",
-    "uniform_tvd": "uniform",
-    "zero_tvd": "zeroed",
-    "mean_tvd": "output averaged",
-    "resample_tvd": "output of another text",
-}
-"""What is done to heads, by what it moves the output, in order of preference."""
 BEHIND_LINES = {"uniform_attention", "head_ablation"} | {q.test for q in EVERY_QUESTION.values()}
 """Tests whose numbers stand in the lead; others are named."""
-TAU = "attention_leave_one_out_tau"
 MOST_LAYERS = 12  # whose numbers are all told
 N_FOREMOST = 3
 
@@ -230,7 +216,7 @@ def _by_place(report: AuditResult) -> Facts:
         {
             "whole model": ", ".join(whole),
             "layers": next(layers, ""),
-            "heads": "; ".join(_heads(report)),
+            "heads": which_heads(report),
             "heads look at": "; ".join(head_roles(report.statistics)),
             "also run": ", ".join(sorted(others - {ROLES_TEST})),
         }
@@ -244,28 +230,6 @@ def _layers(edit: str, means: Mapping[int, float]) -> str:
         layers = sorted(layers, key=lambda layer: -means[layer])[:N_FOREMOST]
         of = f", most of {len(means)}"
     return f"{edit}{of}: {', '.join(f'layer {k} {means[k]:.2f}' for k in layers)}"
-
-
-def _heads(report: AuditResult) -> list[str]:
-    """How many heads matter and agree, and the strongest with their intervals."""
-    found = {name: heads_of(report.statistics, report.rows, name) for name in (*EDITS, TAU)}
-    several = [name for name, heads in found.items() if len(heads.means) > 1]
-    told = [_foremost(EDITS[name], MATTERS, found[name]) for name in several if name != TAU][:1]
-    if TAU in several:
-        told.append(_foremost("τ", AGREES, found[TAU]))
-    if told:
-        told.append("3.9 is head 9 of layer 3; intervals of heads hold for all at once")
-    return told
-
-
-def _foremost(what: str, threshold: float, heads: Heads) -> str:
-    n = len(heads.means)
-    count = f"{len(heads.surely(threshold))} of {n} surely"
-    if not heads.intervals:
-        above = sum(mean >= threshold for mean in heads.means.values())
-        count = f"{above} of {n} by the mean"
-    named = [f"{head_name(place)} {heads.said(place)}" for place in heads.ranked[:N_FOREMOST]]
-    return f"{what} {threshold:.2f} or more: {count}, {', '.join(named)}"
 
 
 def predicts_note(report: AuditResult) -> list[str]:
@@ -357,7 +321,6 @@ def facts(report: AuditResult) -> Facts:
         "classes": classes_note(report),
         "accuracy": _quality(report.findings),
         "attention tested": _tested(report),
-        "which heads matter": which_heads(report),
         "this verdict elsewhere": _calibrated(report),
         "seed": str(report.seed),
     }
@@ -562,30 +525,19 @@ def heads_section(report: AuditResult) -> Section | None:
     """Single heads and groups; None for a model with one head."""
     if not has_several(report.statistics):
         return None
-    statistics, rows, words = report.statistics, report.rows, report.words
-    answer, said = which_heads(report), head_sentences(report.statistics, rows, words)
-    drawn: list[Block] = []
-    if len(rows):
-        drawn += group_charts(statistics, rows, words)
-        drawn += head_maps(statistics, rows, words)
-    curve, erased_inputs = report.prune, any(s.test == "input_erasure" for s in statistics)
+    statistics, words = report.statistics, report.words
+    answer, curve = which_heads(report), report.prune
+    erased_inputs = any(s.test == "input_erasure" for s in statistics)
     return Section(
-        "Which heads matter",
+        "Which heads count",
         [
             Strong(answer) if answer else None,
-            said,
-            *drawn,
+            list(screen_sentences(statistics, report.rows)),
+            *head_maps(report.judged, report.rules),
             INPUTS_CAUTION if erased_inputs else None,
             part_section(statistics),
+            Folded("Heads and groups of heads, all numbers", [HOW_TO_READ, head_table(report)]),
             Folded("Where heads look, and what they cause", role_table(report)),
-            Section(
-                "Groups of heads and single heads, all numbers",
-                [
-                    HOW_TO_READ,
-                    words.fill(METHOD),
-                    Folded("The table of all sites", [site_table(report)]),
-                ],
-            ),
             None if curve is None else Folded(prune_title(curve), [prune_table(curve, words)]),
         ],
         id="heads",

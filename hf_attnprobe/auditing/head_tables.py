@@ -1,25 +1,19 @@
 """Tables of the effects of single heads and groups. Pure: statistics and rows in."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hf_attnprobe.attention_model import ALL, SET
-from hf_attnprobe.auditing.heads import (
-    EVERYWHERE,
-    MEASURES,
-    Place,
-    at_places,
-    head_intervals,
-    head_name,
-)
+from hf_attnprobe.attention_model import SET
+from hf_attnprobe.auditing.heads import EDITS, at_places, head_name, values_by_head
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.head_roles import ROLES
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.reports.document import Block, Cell, Number, Section, Table
-from hf_attnprobe.statistics.estimates import share_interval
+from hf_attnprobe.statistics.estimates import Estimate, share_interval
+from hf_attnprobe.statistics.heads import ALL, EVERYWHERE, Judged, Place, simultaneous
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -29,17 +23,9 @@ BY_PART = {
     "uniform_tvd_of": "uniform: moves by",
 }
 MOST_PARTS = 20
-METHOD = (
-    "The heads of a group are edited at once, in the trained model, with a 95% interval "
-    "over texts. Output moves by: {measured}. In a layer with a "
-    "head of a set the other heads keep the attention that they had; layers without one "
-    "compute theirs anew. The more heads are edited, the less is the model inside "
-    "what it was trained on: a large number says that this attention is needed by this "
-    "model, not that it explains the prediction."
-)
 
 
-# --- groups ---------------------------------------------------------------------------
+# --- parts of a prediction, and names of places -------------------------------------------
 
 
 def part_section(statistics: Sequence[Statistic]) -> Section:
@@ -86,62 +72,82 @@ def order_of(place: Place) -> tuple[int, Place]:
     return (0 if layer == ALL else 1 if layer >= 0 else 2), place
 
 
-# --- every site, and every head ---------------------------------------------------------
+# --- heads and groups by effect and faithfulness --------------------------------------------
 
 
 HOW_TO_READ = (
-    "A head is named layer.head, both from 0. Intervals of single heads hold for all "
-    "heads at once (simultaneous, 95%), so the largest may be looked for; those of "
-    "groups hold for each group by itself."
+    "A head is named layer.head, both from 0. Effect: how far shuffling its weights moves the "
+    "output, the median shuffle and the worst; faithfulness: its order's place between a random "
+    "one (0) and the best (1), the mean of its parts. The answer is that of the verdict, by both "
+    "numbers. Intervals of single heads hold for all heads at once (simultaneous, 95%), so the "
+    "foremost may be looked for; those of groups hold for each group by itself. The heads of a "
+    "group are shuffled together. The more heads are edited, the less is the model inside what "
+    "it was trained on."
 )
-COLUMNS = (
-    *(name for name, measure in MEASURES.items() if not measure.less),
-    "attention_times_gradient_tau",
-    "effective_attention_tau",
-    "norm_based_tau",
-    "mean_attention_tau",
-    "rollout_tau",
-    "flow_tau",
-    "gradient_leave_one_out_tau",
-    "uniform_flip",
-    "zero_flip",
-    "erased_share",
-    "max_attention",
-)
-"""Statistics of the table of sites; of all of them nobody reads a row."""
-
-
 MOST_HEADS = 40
-"""Rows of single heads in the table of sites; the maps have all."""
+"""Rows of single heads in a table; the maps have all."""
 
 
-def site_table(report: AuditResult) -> Table:
-    """Sites in rows, statistics over all texts in columns, with intervals."""
-    found = {name: at_places(report.statistics, name) for name in COLUMNS}
-    found = {name: values for name, values in found.items() if values}
-    ends = {name: head_intervals(report.rows, name) for name in found}
+def head_table(report: AuditResult) -> Table:
+    """Returns heads and groups in rows, with effect, faithfulness, its parts and the answer.
+
+    Groups come first, then the named heads, then those that move the output most.
+    """
+    judged = {each.place: each for each in report.judged}
+    edited = _edited_columns(report.statistics)
+    columns = {
+        name: cells for name, cells in {**_judged_columns(judged), **edited}.items() if cells
+    }
+    places = {place for cells in columns.values() for place in cells}
+    groups = sorted((place for place in places if min(place) < 0), key=order_of)
+    heads = sorted(place for place in places if min(place) >= 0)
+    heads.sort(key=lambda place: _rank(judged.get(place)))
     sets = report.provenance.get("head_sets") or []
+    rows = [
+        [place_name(place, sets), *(cells.get(place) for cells in columns.values())]
+        for place in [*groups, *heads[:MOST_HEADS]]
+    ]
+    left_out = f"{MOST_HEADS} of {len(heads)} heads; " if len(heads) > MOST_HEADS else ""
+    caption = f"{left_out}means over texts [95% interval]; all numbers: attnprobe report FOLDER --output numbers.csv"
+    return Table(["head", *columns], rows, caption)
 
-    def cell(name: str, place: Place) -> Number | None:
-        s = found[name].get(place)
-        if s is None:
-            return None
-        return Number(s.mean, s.ci95 if min(place) < 0 else ends[name].get(place), digits=2)
 
-    places = sorted(set().union(*found.values()), key=order_of)
-    heads = [place for place in places if min(place) >= 0]
-    if len(heads) > MOST_HEADS:
-        first = next(values for values in found.values() if values.keys() & set(heads))
-        heads = sorted(first.keys() & set(heads), key=lambda p: -first[p].mean)[:MOST_HEADS]
-    told = [place for place in places if min(place) < 0 or place in heads]
-    rows = [[place_name(p, sets), *(cell(name, p) for name in found)] for p in told]
-    head = ["site", *(name.replace("_", " ") for name in found)]
-    left = f"the foremost {len(heads)} heads; " if len(told) < len(places) else ""
-    caption = (
-        f"{left}mean over texts [95% interval]; all other statistics are written by attnprobe "
-        "report FOLDER --output numbers.csv, where FOLDER is the audit's output folder"
-    )
-    return Table(head, rows, caption)
+def _judged_columns(judged: Mapping[Place, Judged]) -> dict[str, dict[Place, Cell]]:
+    """Returns the cells of what is judged, by column and place."""
+    measured = {place: each for place, each in judged.items() if each.effect.n}
+    placed = {place: each for place, each in judged.items() if each.faithfulness.n}
+    columns: dict[str, dict[Place, Cell]] = {
+        "answer": {place: each.answer for place, each in judged.items() if placed},
+        "effect": {place: _two_digits(each.effect) for place, each in measured.items()},
+        "worst shuffle": {place: _two_digits(each.worst) for place, each in measured.items()},
+        "faithfulness": {place: _two_digits(each.faithfulness) for place, each in placed.items()},
+    }
+    for place, each in judged.items():
+        for key, part in each.parts.items():
+            columns.setdefault(key, {})[place] = Number(part.value, digits=2)
+    columns["texts"] = {place: each.n for place, each in judged.items()}
+    return columns
+
+
+def _edited_columns(statistics: Sequence[Statistic]) -> dict[str, dict[Place, Cell]]:
+    """Returns how far other edits move the output as it is, by what is done and place."""
+    columns: dict[str, dict[Place, Cell]] = {}
+    for name, done in EDITS.items():
+        if name != "median_tvd":
+            found = at_places(statistics, name)
+            columns[done] = {place: Number(s.mean, digits=2) for place, s in found.items()}
+    return columns
+
+
+def _two_digits(estimate: Estimate) -> Number:
+    return Number(estimate.value, estimate.ci95, digits=2)
+
+
+def _rank(head: Judged | None) -> tuple[bool, float]:
+    """Returns a sort key: named heads first, then those that move the output most."""
+    if head is None or not head.effect.n:
+        return True, 0.0
+    return not head.is_named, -head.effect.value
 
 
 ROLE_NAMES = {
@@ -185,7 +191,7 @@ def head_roles(statistics: Sequence[Statistic]) -> list[str]:
 def role_table(report: AuditResult) -> list[Block]:
     """Where heads look beside what they cause, the largest effects first."""
     found = {name: at_places(report.statistics, name) for name in (*ROLES, "zero_tvd")}
-    effects, ends = found["zero_tvd"], head_intervals(report.rows, "zero_tvd")
+    effects, ends = found["zero_tvd"], simultaneous(values_by_head(report.rows, "zero_tvd"))
     heads = [place for place in found["first_token"] if min(place) >= 0]
     heads.sort(key=lambda place: -effects[place].mean if place in effects else 0.0)
 

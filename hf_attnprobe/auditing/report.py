@@ -10,7 +10,7 @@ import pandas as pd
 from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.document import document_of, published_as
 from hf_attnprobe.auditing.frames import csv_of, summary_frame, to_latex, wide_frame
-from hf_attnprobe.auditing.head_maps import group_charts, head_maps
+from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.numbers import JUDGED
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
 from hf_attnprobe.auditing.stopping import without_those_not_run
@@ -79,8 +79,7 @@ class Report(AuditResult, Documented):
         if place is not None:
             classes, published = self.provenance.get("classes", ()), published_as(self)
             own = audit_charts(rows, classes, site=place, words=words, published=published)
-        maps = head_maps(self.statistics, rows, words)
-        return (*own, *maps, *group_charts(self.statistics, rows, words))
+        return (*own, *head_maps(self.judged, self.rules))
 
     def plot(
         self,

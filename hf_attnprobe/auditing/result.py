@@ -6,6 +6,7 @@ Whatever shows an audit (terminal, Markdown, page) takes an :class:`AuditResult`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hf_attnprobe.auditing.verdict import (
@@ -20,11 +21,13 @@ from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.plain_data import from_plain, plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.evidence import evidence_of
+from hf_attnprobe.statistics.grades import Answer, Rule
+from hf_attnprobe.statistics.heads import Judged, judged
 from hf_attnprobe.statistics.rows import Rows, nothing
-from hf_attnprobe.statistics.scale import NOTHING
+from hf_attnprobe.statistics.scale import NOTHING, PARTS
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import Finding, conclude
+from hf_attnprobe.statistics.verdicts import Finding, conclude, with_thresholds
 from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.provenance import Provenance
 
@@ -91,6 +94,24 @@ class AuditResult:
         """Faithfulness: 0 a random order of the tokens, 1 the best; n is 0 where not asked."""
         score = conclude(self.findings).score
         return NOTHING if score is None else score.estimate
+
+    @cached_property
+    def rules(self) -> dict[str, Rule]:
+        """The rules, with the thresholds that the audit was asked for."""
+        return with_thresholds(self.provenance.get("asked_for", {}).get("thresholds", ()))
+
+    @cached_property
+    def judged(self) -> list[Judged]:
+        """Single heads and groups of heads by effect and faithfulness; none without rows.
+
+        Of language models by effect alone: what they answer is asked of all attention.
+        """
+        evidence = evidence_of(self.rows, self.provenance.get("classes", ()), words=self.words)
+        explained = None
+        if evidence is not None and evidence.by_default:
+            explained = evidence.explained.texts.ids()
+        parts = () if self.words.kind == "answer" else PARTS
+        return judged(self.rows, self.rules, parts=parts, explained=explained)
 
 
 def to_json(report: AuditResult) -> dict:
