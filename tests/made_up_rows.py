@@ -83,15 +83,43 @@ def audit_rows(n=400, n_classes=2, layer=0, head=0):
     return pd.concat(rows, ignore_index=True).sample(frac=1, random_state=0)
 
 
+def judged_rows(place, effect, share, n=80, seed=0):
+    """Rows of a head that shuffling moves by ``effect``, right in a ``share`` of the texts.
+
+    The four statistics that vary have means of just these places between random and best, so
+    that importance, removal, mass and their mean, faithfulness, are the share.
+    """
+    draw = np.random.default_rng([seed, *(side + 2 for side in place)])
+    right = (np.arange(n) < round(share * n)).astype(float)
+    draw.shuffle(right)
+    moved = draw.uniform(0, 2, size=n)
+    moved *= effect / moved.mean()
+    of_scale = {
+        "importance@attention": right,
+        "mass@attention": 0.2 + 0.8 * right,
+        "mass_by_chance@attention": np.full(n, 0.2),
+        "removal@attention": 0.1 + 0.4 * right,
+        "removal@random": np.full(n, 0.1),
+        "removal@best": np.full(n, 0.5),
+    }
+    shuffled = {
+        "median_tvd": moved / 2,
+        "standard_tvd": moved,
+        "largest_standard_tvd": 1.5 * moved,
+    }
+    rows = [long_rows(shuffled, "permutation", *place), long_rows(of_scale, "scale", *place)]
+    return pd.concat(rows, ignore_index=True)
+
+
 def head_rows(n=80, n_layers=3, n_heads=4):
     """Rows of single heads, of layers, and of all attention."""
     draw = np.random.default_rng(3)
     sites = [(k, h) for k in range(n_layers) for h in (*range(n_heads), -1)]
     rows = []
     for layer, head in [*sites, (-1, -1)]:
-        size = 0.02 * (1 + layer) * (1 if head >= 0 else 4)
-        values = {"median_tvd": draw.uniform(0, size, size=n)}
-        rows.append(long_rows(values, "permutation", layer, head))
+        effect = 0.04 * (2 + layer) * (1 if head >= 0 else 4)
+        share = 0.9 if head in (1, -1) else 0.1 * head
+        rows.append(judged_rows((layer, head), effect, share, n))
         tau = {"attention_leave_one_out_tau": draw.uniform(-0.4, 0.6, size=n)}
         rows.append(long_rows(tau, "correlation", layer, head))
     rows.append(long_rows({"predicted_class": np.arange(n) % 2}, "prediction", -1, -1))

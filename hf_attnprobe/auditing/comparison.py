@@ -508,6 +508,7 @@ def _difference_map(comparison: AuditComparison, first: HeatMap, number: int) ->
         high=grid(2),
         value_label=f"difference of {first.value_label}",
         centre=0.0,
+        threshold=None,
     )
 
 

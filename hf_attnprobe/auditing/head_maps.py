@@ -77,6 +77,7 @@ def _map(
         layers=tuple(layers),
         heads=tuple(numbers),
         centre=centre,
+        threshold=rule.partly,
     )
 
 

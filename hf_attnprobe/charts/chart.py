@@ -136,6 +136,7 @@ class HeatMap:
         layers: numbers of the layers.
         heads: numbers of the heads.
         centre: the value in the middle of two colours; None for one colour.
+        threshold: heads whose interval reaches it are marked; None for those above the centre.
     """
 
     key: str
@@ -149,6 +150,7 @@ class HeatMap:
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     centre: float | None = None
+    threshold: float | None = None
 
 
 def drawable(value: object) -> bool:
