@@ -136,7 +136,8 @@ class HeatMap:
         layers: numbers of the layers.
         heads: numbers of the heads.
         centre: the value in the middle of two colours; None for one colour.
-        threshold: heads whose interval reaches it are marked; None for those above the centre.
+        threshold: heads whose interval reaches it are marked; None marks those whose interval
+            excludes the centre, or 0.
     """
 
     key: str
@@ -151,6 +152,20 @@ class HeatMap:
     heads: tuple[int, ...]
     centre: float | None = None
     threshold: float | None = None
+
+    def is_marked(self, low: float, high: float) -> bool:
+        """Whether an interval is that of a head that is marked."""
+        if self.threshold is not None:
+            return low >= self.threshold
+        middle = self.centre or 0.0
+        return low > middle or high < middle
+
+    @property
+    def mark(self) -> str:
+        """What the mark of a head means, in words."""
+        if self.threshold is not None:
+            return f"the interval lies at {self.threshold:.2f} or more"
+        return f"the interval excludes {self.centre or 0:g}"
 
 
 def drawable(value: object) -> bool:

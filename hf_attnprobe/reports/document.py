@@ -391,22 +391,19 @@ MOST_ACROSS = 32
 def head_grid(heat_map: HeatMap) -> Table:
     """A map of heads for forms without drawings: layers down, heads across, two digits.
 
-    A dash is a head that was not tested, a star one whose interval reaches the threshold, or
-    lies above the middle where there is none.
+    A dash is a head that was not tested, a star marks what the caption says.
     """
-    middle, threshold = heat_map.centre or 0.0, heat_map.threshold
     across = range(len(heat_map.heads))
     rows: list[list[Cell]] = []
     for i, layer in enumerate(heat_map.layers if len(across) <= MOST_ACROSS else ()):
         row: list[Cell] = [str(layer)]
         for k in across:
-            low = heat_map.low[i][k] if heat_map.low else float("nan")
-            is_sure = low > middle if threshold is None else low >= threshold
-            sure = "*" if is_sure else ""
-            row.append(Figures(f"{number(heat_map.values[i][k], digits=2)}{sure}"))
+            has_ends = bool(heat_map.low)
+            is_marked = has_ends and heat_map.is_marked(heat_map.low[i][k], heat_map.high[i][k])
+            star = "*" if is_marked else ""
+            row.append(Figures(f"{number(heat_map.values[i][k], digits=2)}{star}"))
         rows.append(row)
-    where = f"above {middle:g}" if threshold is None else f"at {threshold:g} or more"
-    starred = f"; *: the interval lies {where}" if heat_map.low else ""
+    starred = f"; *: {heat_map.mark}" if heat_map.low else ""
     caption = f"{heat_map.value_label}, by layer and head{starred}"
     return Table(["layer", *(f"head {h}" for h in heat_map.heads)], rows, caption, sortable=False)
 

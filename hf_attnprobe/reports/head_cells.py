@@ -28,7 +28,7 @@ class Shaded:
 
 @dataclass(frozen=True)
 class HeadCell(Shaded):
-    """A head's cell: what stands in it, what is said of it, and whether it surely counts."""
+    """A head's cell: what stands in it, what is said of it, and whether it is marked."""
 
     shown: str
     said: str
@@ -85,17 +85,11 @@ class ShadedMap:
         digits = 2 if self.most > LEAST_FULL else 3
         said = number(value, sign=sign)
         ends = interval_of(self.heat_map, i, k)
-        is_bold = ends is not None and self._is_sure(*ends)
+        is_bold = ends is not None and self.heat_map.is_marked(*ends)
         if self.heat_map.low:
             said += f" {bounds(ends) if ends else TOO_FEW}"
         shown = number(value, digits=digits, sign=sign) if self.is_written else ""
         return HeadCell(**vars(self.shaded(value)), shown=shown, said=said, is_bold=is_bold)
-
-    def _is_sure(self, low: float, high: float) -> bool:
-        """Whether an interval reaches the threshold, or lies off the middle where there is none."""
-        if self.heat_map.threshold is not None:
-            return low >= self.heat_map.threshold
-        return self.heat_map.centre is not None and (low > self.centre or high < self.centre)
 
     def paths(self) -> list[tuple[bool, float, str]]:
         """The map as squares, a path for each shade; those below the middle are smaller."""
@@ -122,8 +116,8 @@ class ShadedMap:
         notes = []
         if any(v < self.centre for v in self.known):
             notes.append(f"{'smaller squares' if self.is_coarse else 'hatched'}: below {middle}")
-        if heat_map.centre is not None and heat_map.low and self.is_written:
-            notes.append(f"bold: the interval {self._where_bold(middle)}")
+        if heat_map.low and self.is_written:
+            notes.append(f"bold: {heat_map.mark}")
         if len(self.known) < self.n_cells:
             notes.append("empty: not tested" if self.is_coarse else "dot: not tested")
         if self.is_coarse:
