@@ -22,9 +22,8 @@ import report_schema
 import zoo
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
-from hf_attnprobe.auditing.document import facts, origin
-from hf_attnprobe.auditing.head_tables import COLUMNS
-from hf_attnprobe.auditing.heads import which_heads
+from hf_attnprobe.auditing.document import origin
+from hf_attnprobe.auditing.heads import EDITS, which_heads
 from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
 from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
 from hf_attnprobe.auditing.report import read_audit
@@ -50,10 +49,11 @@ from hf_attnprobe.reports import html as pages
 from hf_attnprobe.reports.html import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import Answer, grade
-from hf_attnprobe.statistics.rows import Rows, nothing
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding
 from hf_attnprobe.storage.asked import OBJECT, repeating
+from made_up_rows import judged_rows
 
 
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
@@ -139,7 +139,7 @@ def test_every_number_over_all_texts_is_there(shown):
     checked = 0
     for s in report.statistics:
         own = not several or (s.layer, s.head) == (-1, -1)
-        is_in_sites = s.statistic in COLUMNS
+        is_in_sites = s.statistic in (EFFECT, *EDITS) and s.statistic != "median_tvd"
         if s.n and s.group == "all" and (own or is_in_sites):
             assert f"{s.mean:z.{3 if own else 2}f}" in seen, s
             checked += 1
@@ -172,8 +172,8 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
 
 def test_heads_are_beside_groups(transformer):
     _, _, read = pages_of(transformer)
-    assert "Which heads matter" in read.text
-    table = read.text.partition("Groups of heads and single heads, all numbers")[2]
+    assert "Which heads count" in read.text
+    table = read.text.partition("Heads and groups of heads, all numbers")[2]
     for place in ("all attention", "layer 0", "layer 1", "0.0", "0.1", "1.0", "1.1"):
         assert place in table
     assert "simultaneous" in table
@@ -402,14 +402,16 @@ def test_an_audit_with_a_time_promises_no_equal_numbers(classifier):
 
 
 def test_heads_are_counted_once(classifier):
-    """Heads that a test reached and heads that one edit reached are two counts."""
+    """Heads that were judged and heads that any test reached are two counts."""
     report = read_audit(classifier)
     one = next(s for s in report.statistics if s.statistic == "median_tvd" and s.group == "all")
-    heads = [dataclasses.replace(one, layer=0, head=k) for k in range(2)]
-    seen = dataclasses.replace(one, statistic="attention_leave_one_out_tau", layer=0, head=2)
-    told = dataclasses.replace(report, statistics=(*heads, seen), rows=nothing())
-    assert "Only 2 of 3 heads were edited in this way" in which_heads(told)
-    assert "3 heads one by one" in str(facts(told))
+    screened = [
+        dataclasses.replace(one, test="screen", statistic="first_order_uniform", head=k)
+        for k in range(3)
+    ]
+    two = pd.concat([judged_rows((0, k), 0.3, 0.5) for k in range(2)])
+    told = dataclasses.replace(report, statistics=(*screened, one), rows=Rows.of(two))
+    assert which_heads(told).endswith(" Only 2 of 3 heads were tested one by one.")
 
 
 def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():

@@ -15,11 +15,13 @@ from matplotlib.figure import Figure
 
 from hf_attnprobe import figures
 from hf_attnprobe.auditing.charts import audit_charts
-from hf_attnprobe.auditing.head_maps import group_charts, head_maps
+from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.heads import judged
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
+from hf_attnprobe.statistics.verdicts import RULES
 from made_up_rows import audit_rows, head_rows, long_rows
 
 
@@ -137,8 +139,8 @@ def test_long_names_are_written_below_each_other():
 
 
 def test_the_head_map_writes_every_number(report_of_heads):
-    chart = named(report_of_heads, "heads_attention_leave_one_out_tau")
-    ax = report_of_heads.plot("heads_attention_leave_one_out_tau")
+    chart = named(report_of_heads, "heads_faithfulness")
+    ax = report_of_heads.plot("heads_faithfulness")
     written = [float(t.get_text().replace("−", "-")) for t in ax.texts]
     assert written == pytest.approx(np.array(chart.values).ravel(), abs=0.0051)
     assert ax.images[0].get_array().tolist() == [list(row) for row in chart.values]
@@ -259,10 +261,7 @@ def save_all(folder):
     some = rows[rows.test.isin(["prediction", "erasure", "adversarial", "correlation"])]
     figures.save(audit_charts(some, ["neg", "pos"], site=(0, 0)), folder, ["svg"])
     heads = head_rows(40)
-    shuffled = heads[heads.test == "permutation"]
-    statistics = summarize(shuffled, [], {"permutation": {}})
-    charts = [*head_maps(statistics, shuffled), *group_charts(statistics, shuffled)]
-    figures.save(charts, Path(folder) / "heads")
+    figures.save(head_maps(judged(heads, RULES), RULES), Path(folder) / "heads")
 
 
 def digests(folder):
@@ -285,8 +284,8 @@ def test_files_are_the_same_in_another_process(saved, run_python, tmp_path):
     files = digests(saved)
     assert digests(tmp_path) == files
     assert {"tau_gradient.svg", "captions.md"} <= set(files)
-    assert {f"heads/heads_median_tvd.{kind}" for kind in ("svg", "pdf")} <= set(files)
-    assert len(files) == 5 + 1 + 2 * 2 + 1  # τ, τ, distance, ΔJS, flips; map, groups
+    assert {f"heads/heads_faithfulness.{kind}" for kind in ("svg", "pdf")} <= set(files)
+    assert len(files) == 5 + 1 + 2 * 2 + 1  # τ, τ, distance, ΔJS, flips; two maps
 
 
 def test_files_are_what_their_names_say(saved):

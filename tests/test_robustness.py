@@ -13,13 +13,14 @@ import torch
 
 from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
 from hf_attnprobe.auditing.head_maps import head_maps
-from hf_attnprobe.auditing.heads import heads_of
-from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.hub.pipeline import TextExplainer
+from hf_attnprobe.statistics.heads import judged
 from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.summary import group_names, groups_of_texts, summarize
+from hf_attnprobe.statistics.summary import group_names, groups_of_texts
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage import rows as stored
 from hf_attnprobe.storage.folders import write_atomically
+from made_up_rows import head_rows
 
 
 FILES = ("summary.json", "texts.json", "report.md", "report.html")
@@ -171,18 +172,9 @@ def test_a_cell_keeps_to_its_place():
 
 
 def test_heads_without_a_value_have_no_map():
-    places = [(layer, head) for layer in range(2) for head in range(2)]
-    rows = pd.DataFrame(
-        [
-            ("correlation", "attention_leave_one_out_tau", k, *place, np.nan)
-            for place in places
-            for k in range(3)
-        ],
-        columns=["test", "statistic", "example_id", "layer", "head", "value"],
-    )
-    statistics = summarize(rows, [], readings())
-    assert not heads_of(statistics, rows, "attention_leave_one_out_tau").means
-    assert head_maps(statistics, rows) == ()
+    rows = head_rows(40)
+    nothing = judged(rows.assign(value=np.nan), RULES)
+    assert nothing == [] and head_maps(nothing, RULES) == ()
 
 
 def test_a_model_of_nan_is_told_so(make_model, tokenizer, rows):

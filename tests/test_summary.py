@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hf_attnprobe.auditing.head_maps import head_maps
-from hf_attnprobe.auditing.heads import head_sentences
 from hf_attnprobe.auditing.report import Report, from_json
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.data.examples import DatasetName
@@ -276,20 +274,6 @@ def test_comparisons_survive_json(report):
     assert again.comparisons == report.comparisons and len(again.comparisons) == 1 + 5 + 5 + 5 + 2
     again = dataclasses.replace(again, rows=report.rows)
     assert again.to_text(verbose=True) == report.to_text(verbose=True)
-
-
-def test_many_heads_have_sentences_of_erasure(readings):
-    rows = pd.concat(
-        [erasure_rows(), erasure_rows(layer=1, head=2)[lambda x: x.test != "prediction"]]
-    )
-    rows.loc[(rows.statistic == "comprehensiveness@attention") & (rows.layer == 1), "value"] = 0
-    rows.loc[(rows.statistic == "never_flips@attention") & (rows.layer == 1), "value"] = 1
-    statistics = summarize(rows, ["a", "b"], READINGS)
-    (said,) = head_sentences(statistics, rows)
-    (removal,) = [m.finding for m in head_maps(statistics, rows) if "comprehens" in m.key]
-    assert "head 0.0 (layer.head, from 0) costs" in removal and "cost: 0.20 [" in removal
-    assert "are 1 (95%" in removal and "in 2 of 2 heads some order" in said
-    assert compare_rankings(rows) == ()
 
 
 def test_heads_that_could_only_be_zero_ablated_are_said_to_be():

@@ -1,28 +1,24 @@
-"""Maps of heads and charts of groups, against plain pandas."""
+"""Maps of heads and the λ curve, against plain pandas."""
 
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
 
 from hf_attnprobe import figures
 from hf_attnprobe.auditing import head_maps as drawn
-from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.retraining.document import penalty_curve
 from hf_attnprobe.retraining.verdict import PUBLISHED_ADVERSARY, Point, points_of
-from hf_attnprobe.statistics.estimates import Estimate, mean_interval
-from hf_attnprobe.statistics.summary import Statistic, summarize
-from made_up_rows import head_rows, long_rows
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.heads import judged
+from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.verdicts import RULES
+from made_up_rows import head_rows, judged_rows
 
 
 def head_maps(rows):
-    return drawn.head_maps(summarize(rows, [], readings()), rows)
-
-
-def group_charts(rows):
-    return drawn.group_charts(summarize(rows, [], readings()), rows)
+    return drawn.head_maps(judged(rows, RULES), RULES)
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +36,34 @@ def mean_of(rows, statistic, layer, head):
     return rows[own].value.mean()
 
 
-@pytest.mark.parametrize("statistic", ["median_tvd", "attention_leave_one_out_tau"])
-def test_every_cell_is_a_mean_within_its_interval(rows_of_heads, maps, statistic):
-    chart = maps[f"heads_{statistic}"]
-    assert (chart.layers, chart.heads) == ((0, 1, 2), (0, 1, 2, 3))
-    for k in chart.layers:
-        for h in chart.heads:
-            mean = mean_of(rows_of_heads, statistic, k, h)
-            assert chart.values[k][h] == pytest.approx(mean)
-            assert chart.low[k][h] < mean < chart.high[k][h]
+def place_of(rows, layer, head):
+    """Faithfulness from the means: of importance, removal and mass."""
+    mean = lambda name: mean_of(rows, name, layer, head)  # noqa: E731
+    random, best = mean("removal@random"), mean("removal@best")
+    chance = mean("mass_by_chance@attention")
+    removal = (mean("removal@attention") - random) / (best - random)
+    mass = (mean("mass@attention") - chance) / (1 - chance)
+    return (mean("importance@attention") + removal + mass) / 3
+
+
+def test_every_cell_is_a_number_within_its_interval(rows_of_heads, maps):
+    effect, faithful = maps["heads_standard_tvd"], maps["heads_faithfulness"]
+    for chart in (effect, faithful):
+        assert (chart.layers, chart.heads) == ((0, 1, 2), (0, 1, 2, 3))
+    for k in effect.layers:
+        for h in effect.heads:
+            moved = mean_of(rows_of_heads, "standard_tvd", k, h)
+            place = place_of(rows_of_heads, k, h)
+            assert effect.values[k][h] == pytest.approx(moved)
+            assert effect.low[k][h] < moved < effect.high[k][h]
+            assert faithful.values[k][h] == pytest.approx(place)
+            assert faithful.low[k][h] <= place + 1e-12 and place < faithful.high[k][h]
 
 
 def test_intervals_hold_for_all_heads_at_once(rows_of_heads, maps):
     """Wider than those of one head, and no wider than Bonferroni's."""
-    chart = maps["heads_median_tvd"]
-    own = rows_of_heads[(rows_of_heads.statistic == "median_tvd") & (rows_of_heads["head"] >= 0)]
+    chart = maps["heads_standard_tvd"]
+    own = rows_of_heads[(rows_of_heads.statistic == "standard_tvd") & (rows_of_heads["head"] >= 0)]
     wide = own.pivot_table(index="example_id", columns=["layer", "head"], values="value")
     error = (wide.std(ddof=1) / np.sqrt(len(wide))).to_numpy().reshape(3, 4)
     half = (np.array(chart.high) - np.array(chart.low)) / 2
@@ -63,87 +72,70 @@ def test_intervals_hold_for_all_heads_at_once(rows_of_heads, maps):
     assert (half < 1.02 * bonferroni * error).all()  # and a little for skewness
 
 
-def test_the_sentence_names_the_largest_head_and_counts_what_is_sure(maps):
-    values = np.array(maps["heads_median_tvd"].values)
+@pytest.mark.parametrize("key", ["heads_standard_tvd", "heads_faithfulness"])
+def test_the_sentence_names_the_foremost_head_and_counts_what_is_sure(maps, key):
+    chart = maps[key]
+    values = np.array(chart.values)
     layer, head = np.unravel_index(values.argmax(), values.shape)
-    finding = maps["heads_median_tvd"].finding
-    assert f"head {layer}.{head} " in finding
-    assert f"{values.max():.2f} [" in finding
-    assert "Of 12 heads tested" in finding
-    assert "80 texts" in finding
-    low = np.array(maps["heads_attention_leave_one_out_tau"].low)
-    sure = int((low >= 0.3).sum())
-    assert f"are {sure} (95%" in maps["heads_attention_leave_one_out_tau"].finding
+    assert f"the foremost is {layer}.{head} (layer.head" in chart.finding
+    assert f"with {values.max():.2f} [" in chart.finding
+    n_sure = (np.array(chart.low) >= chart.threshold).sum()
+    assert 0 < n_sure < 12
+    assert f"at {chart.threshold:.2f} or more: {n_sure} of 12 heads" in chart.finding
 
 
-def test_only_correlations_have_a_middle(maps):
-    assert maps["heads_median_tvd"].centre is None
-    assert maps["heads_attention_leave_one_out_tau"].centre == 0
+def test_only_faithfulness_has_a_middle(maps):
+    assert maps["heads_standard_tvd"].centre is None
+    assert maps["heads_faithfulness"].centre == 0
+
+
+def test_what_is_marked_is_sure(maps):
+    chart = maps["heads_faithfulness"]
+    marked = [
+        (k, h)
+        for k in chart.layers
+        for h in chart.heads
+        if chart.is_marked(chart.low[k][h], chart.high[k][h])
+    ]
+    assert marked == [(0, 1), (1, 1), (2, 1)]
+    assert chart.mark == "the interval lies at 0.40 or more"
 
 
 def test_heads_that_were_not_tested_are_empty_cells():
     rows = head_rows(40)
     some = rows[~((rows.layer == 1) & (rows["head"] == 2))]
-    chart = head_maps(some)[0]
-    assert math.isnan(chart.values[1][2])
-    assert math.isnan(chart.low[1][2])
+    for chart in head_maps(some):
+        assert math.isnan(chart.values[1][2])
+        assert math.isnan(chart.low[1][2])
 
 
 def test_few_texts_have_no_intervals():
-    chart = head_maps(head_rows(20))[0]
-    assert chart.low == chart.high == ()
-    assert "too few texts (20 texts)" in chart.finding
+    for chart in head_maps(head_rows(20)):
+        assert chart.low == chart.high == ()
+        assert chart.finding.startswith("Too few texts")
 
 
 def test_heads_of_few_texts_are_not_among_those_that_are_sure():
     rows = head_rows(40)
-    few = (rows["head"] == 0) & (rows.example_id >= 120)
+    few = (rows["head"] == 1) & (rows.example_id >= 120)
     chart = head_maps(rows[~few])[0]
-    known = np.isfinite(np.array(chart.low))
-    assert 0 < known.sum() < known.size
-    assert f"of the {known.sum()} with 30 texts or more" in chart.finding
-    assert "20 to 40 texts a head" in chart.finding
+    assert np.isnan(np.array(chart.low)[:, 1]).all() and np.isfinite(np.array(chart.low)).any()
+    assert "or more: 0 of 12 heads" in chart.finding
 
 
 def test_one_head_is_no_map():
-    rows = long_rows({"median_tvd": np.linspace(0, 1, 50)}, "permutation")
+    rows = judged_rows((0, 0), 0.3, 0.8, n=50)
     assert head_maps(rows) == ()
     assert head_maps(rows[:0]) == ()
-    assert group_charts(rows) == ()
 
 
-def test_groups_beside_their_largest_head(rows_of_heads):
-    (chart,) = group_charts(rows_of_heads)
-    together, single = chart.series
-    assert together.x == ("all attention", "layer 0", "layer 1", "layer 2")
-    places = [(-1, -1), (0, -1), (1, -1), (2, -1)]
-    expected = [mean_of(rows_of_heads, "median_tvd", *place) for place in places]
-    assert together.y == pytest.approx(expected)
-    by_layer = [max(mean_of(rows_of_heads, "median_tvd", k, h) for h in range(4)) for k in range(3)]
-    assert single.y == pytest.approx([max(by_layer), *by_layer])
-    assert f"{expected[0]:.2f} [" in chart.finding
-
-
-def test_the_interval_of_a_group_is_that_of_its_texts(rows_of_heads):
-    (chart,) = group_charts(rows_of_heads)
-    own = rows_of_heads[(rows_of_heads.statistic == "median_tvd") & (rows_of_heads.layer == -1)]
-    low, high = mean_interval(own.sort_values("example_id").value.to_numpy()[:, None])
-    assert (chart.series[0].low[0], chart.series[0].high[0]) == pytest.approx((low[0], high[0]))
-
-
-def test_groups_without_single_heads(rows_of_heads):
-    groups = rows_of_heads[rows_of_heads["head"] < 0]
-    (chart,) = group_charts(groups)
-    assert len(chart.series) == 1
-    assert "single head," not in chart.finding
-    assert head_maps(groups) == ()
+def test_groups_are_no_cells(rows_of_heads):
+    assert head_maps(rows_of_heads[rows_of_heads["head"] < 0]) == ()
 
 
 def test_the_order_of_rows_does_not_matter(rows_of_heads, maps):
     shuffled = rows_of_heads.sample(frac=1, random_state=2)
-    again = {m.key: m for m in head_maps(shuffled)}
-    assert again == maps
-    assert isinstance(shuffled, pd.DataFrame)
+    assert {m.key: m for m in head_maps(shuffled)} == maps
 
 
 # The λ curve, against numbers written by hand

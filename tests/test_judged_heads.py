@@ -1,0 +1,277 @@
+"""Heads by effect and faithfulness: made-up rows with a known head, and a head that is proved necessary."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zoo
+from hf_attnprobe import AuditOptions, Report, audit, build_tokenizer
+from hf_attnprobe.auditing.document import heads_section, lead
+from hf_attnprobe.auditing.head_tables import head_table
+from hf_attnprobe.auditing.heads import which_heads
+from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.reports.markdown import blocks
+from hf_attnprobe.statistics.estimates import Estimate, simultaneous_interval
+from hf_attnprobe.statistics.grades import GRADES, Answer
+from hf_attnprobe.statistics.heads import judged, possible_verdicts
+from hf_attnprobe.statistics.questions import Measured
+from hf_attnprobe.statistics.rows import Rows
+from hf_attnprobe.statistics.summary import summarize
+from hf_attnprobe.statistics.verdicts import RULES, answered, conclude
+from made_up_rows import judged_rows
+
+
+# --- the rule ------------------------------------------------------------------------------------
+
+
+@st.composite
+def estimates(draw):
+    value = draw(st.floats(-0.2, 1))
+    below, above = (draw(st.floats(0, 0.3)) for _ in range(2))
+    ends = draw(st.sampled_from([(value - below, value + above), None]))
+    return Estimate(value, ends, draw(st.sampled_from([29, 30, 500])))
+
+
+@given(estimates(), estimates())
+def test_a_head_is_judged_as_the_whole_model_is(effect, score):
+    asked = {"effect": effect, "faithfulness": score}
+    findings = [answered(key, RULES[key], Measured(e, "", {})) for key, e in asked.items()]
+    possible = possible_verdicts(effect, score, RULES)
+    whole = conclude(findings).answer
+    assert whole == (possible[0] if len(possible) == 1 else Answer.CANNOT_SAY)
+    assert list(possible) == [grade for grade in GRADES if grade in possible]
+
+
+# --- the numbers ---------------------------------------------------------------------------------
+
+
+def jackknifed(rows, layer, head):
+    """Pseudo-values of faithfulness from means without each text, in plain pandas."""
+    own = rows[(rows.layer == layer) & (rows["head"] == head) & (rows.test == "scale")]
+    wide = own.pivot(index="example_id", columns="statistic", values="value")
+
+    def place(mean):
+        chance, random, best = (
+            mean[name] for name in ("mass_by_chance@attention", "removal@random", "removal@best")
+        )
+        removal = (mean["removal@attention"] - random) / (best - random)
+        mass = (mean["mass@attention"] - chance) / (1 - chance)
+        return (mean["importance@attention"] + removal + mass) / 3
+
+    n, whole = len(wide), place(wide.mean())
+    return [n * whole - (n - 1) * place(wide.drop(index=k).mean()) for k in wide.index]
+
+
+def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    rows = pd.concat(
+        [judged_rows(p, 0.1, s, 40) for p, s in zip(places, (0.2, 0.5, 0.7, 0.9), strict=True)]
+    )
+    groups = [judged_rows(p, 0.3, 0.6, 40) for p in ((0, -1), (-1, -1))]
+    found = {j.place: j for j in judged(pd.concat([rows, *groups]), RULES)}
+    expected = simultaneous_interval(np.column_stack([jackknifed(rows, *p) for p in places]))
+    ours = np.array([found[place].faithfulness.ci95 for place in places]).T
+    np.testing.assert_allclose(ours, expected.clip(max=1), rtol=1e-9)
+    assert [found[p].faithfulness.value for p in places] == pytest.approx([0.2, 0.5, 0.7, 0.9])
+    low, high = found[0, -1].faithfulness.ci95  # by itself, so narrower than a head's
+    assert high - low < np.diff(found[0, 1].faithfulness.ci95)
+    assert found.keys() == {*places, (0, -1), (-1, -1)}
+
+
+def test_intervals_cover_all_heads_at_once():
+    """Texts are drawn from a population, whose faithfulness of every head is known."""
+    rng = np.random.default_rng(0)
+    n_heads, n_texts, n_population = 5, 60, 4000
+    shares = np.linspace(0.3, 0.8, n_heads)
+    of_text = rng.standard_normal((n_population, 1))
+    right = rng.standard_normal((n_population, n_heads)) + of_text < 2 * shares - 1
+    mass = 0.2 + 0.5 * right + 0.2 * rng.uniform(size=right.shape)
+    random, best = 0.1 * rng.uniform(size=(2, n_population, 1))
+    best = best + 0.5
+    removal = random + (best - random) * right * rng.uniform(size=right.shape)
+
+    def places(means):
+        importance, mass, removal, random, best, _ = means
+        return (importance + (mass - 0.2) / 0.8 + (removal - random) / (best - random)) / 3
+
+    numbers = np.stack(np.broadcast_arrays(right, mass, removal, random, best, 0.2))
+    truth = places(numbers.mean(1))
+    names = [
+        "importance@attention",
+        "mass@attention",
+        "removal@attention",
+        "removal@random",
+        "removal@best",
+        "mass_by_chance@attention",
+    ]
+    columns = [("scale", name, 0, k) for k in range(n_heads) for name in names]
+    by_column = {c: numbers[names.index(c[1]), :, c[3]] for c in columns}
+    covered = 0
+    for _ in range(120):
+        texts = rng.integers(0, n_population, n_texts)
+        rows = Rows(
+            np.arange(n_texts),
+            tuple(sorted(columns)),
+            read=lambda column, texts=texts: by_column[column][texts],
+            is_there=lambda _: np.ones(n_texts, dtype=bool),
+        )
+        ends = np.array([j.faithfulness.ci95 for j in judged(rows, RULES)])
+        covered += ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).all()
+    assert covered >= 108  # 95%, less two Monte Carlo errors and a half
+
+
+def test_faithfulness_is_of_the_texts_that_are_explained():
+    rows = judged_rows((0, 0), 0.3, 0.5)
+    right = rows[(rows.statistic == "importance@attention") & (rows.value == 1)]
+    (head,) = judged(rows, RULES, explained=right.example_id.to_numpy())
+    assert head.faithfulness.value == pytest.approx(1) and head.faithfulness.n == 40
+    assert head.effect.value == pytest.approx(0.3) and head.effect.n == 80
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+def report_of(rows, **provenance):
+    told = {"classes": ["a", "b"], **provenance}
+    statistics = summarize(rows, ["a", "b"], readings())
+    return Report("m", DatasetName("d", "test"), 80, 0, statistics, told, rows=Rows.of(rows))
+
+
+def known(n=80):
+    """72 heads: 5.9 decides, 2.1 ranks well what it does not decide, 3.3 moves what it ranks badly."""
+    effects, shares = dict.fromkeys(np.ndindex(6, 12), 0.02), {}
+    effects |= {(5, 9): 0.4, (3, 3): 0.5}
+    shares |= {(5, 9): 0.9, (2, 1): 0.9}
+    rows = [judged_rows(p, effect, shares.get(p, 0.1), n) for p, effect in effects.items()]
+    return pd.concat(rows, ignore_index=True)
+
+
+@pytest.fixture(scope="module", name="rows")
+def rows_of_72_heads():
+    return known()
+
+
+def test_only_the_head_that_decides_is_named(rows):
+    report = report_of(rows)
+    assert [j.place for j in report.judged if j.is_named] == [(5, 9)]
+    assert which_heads(report) == (
+        "2 of 72 heads move the output surely by 0.10 or more when shuffled alone; 1 of these is "
+        "surely faithful (F 0.40 or more): 5.9 (F 0.90)."
+    )
+    table = {row[0]: row for row in head_table(report).rows}
+    assert list(table)[:2] == ["5.9", "3.3"] and len(table) == 40
+    assert [table[head][1] for head in ("5.9", "3.3")] == ["yes", "no"]
+    for shown in (lead(report), [heads_section(report)]):
+        assert which_heads(report) in "\n".join(blocks(shown))
+
+
+def test_thresholds_are_those_that_the_audit_was_asked_for(rows):
+    asked = {"thresholds": ["effect=.3", "faithfulness=.95"]}
+    report = report_of(rows, asked_for=asked)
+    assert [j.place for j in report.judged if j.is_named] == []
+    assert which_heads(report).startswith("2 of 72 heads move the output surely by 0.30 or more")
+
+
+def test_few_texts_name_no_head():
+    report = report_of(known(29))
+    assert {j.answer for j in report.judged} == {"cannot say"}
+    said = (
+        "with fewer than 30 texts no head surely moves the output; head 3.3 moves it most, by 0.50."
+    )
+    assert which_heads(report) == said
+
+
+def test_what_was_not_measured_is_said(rows):
+    only_moved = which_heads(report_of(rows[rows.test == "permutation"]))
+    assert only_moved.endswith("; their faithfulness was not measured (test scale).")
+    only_placed = which_heads(report_of(rows[rows.test == "scale"]))
+    assert only_placed.endswith("was not measured (test permutation).")
+    zeroed = rows[rows.statistic == "standard_tvd"].assign(
+        test="head_ablation", statistic="zero_tvd"
+    )
+    said = which_heads(report_of(zeroed))
+    assert said.startswith("of 72 heads zeroed one by one, 3.3 moves the output most, by 0.50 [")
+
+
+# --- a head that is proved necessary -------------------------------------------------------------
+
+
+WIDTH, N_HEADS, PLANTED = 32, 4, 2
+WORDS = [f"word{k}" for k in range(20)]
+
+
+def reviews(n):
+    """Void words and one that decides, at a place by lot."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for k in range(n):
+        words = list(rng.choice(WORDS, size=rng.integers(16, 24)))
+        words[rng.integers(len(words))] = ("bad", "good")[k % 2]
+        rows.append({"text": " ".join(words), "label": k % 2})
+    return rows
+
+
+@torch.no_grad()
+def bert_of_one_head(tokenizer):
+    """A BERT of four heads, all of which look; only one of them says what it has read."""
+    model = zoo.bert(tokenizer, layers=1, heads=N_HEADS, width=WIDTH, num_labels=2, spread=0.3)
+    embedding, layer = model.bert.embeddings, model.bert.encoder.layer[0]
+    words = embedding.word_embeddings.weight
+    words[:, :6] = 0
+    for word, sign in (("good", 1.0), ("bad", -1.0)):
+        token = tokenizer.convert_tokens_to_ids(word)
+        words[token, :4] = torch.tensor([sign, -sign, 1.0, -1.0])
+    embedding.position_embeddings.weight[:, :6] *= 0.5  # deleting any word moves all behind it
+    attention, own = layer.attention.self, slice(8 * PLANTED, 8 * PLANTED + 8)
+    for projection in (attention.query, attention.key, attention.value):
+        projection.weight[own] = 0
+        projection.bias[own] = 0
+    attention.query.bias[8 * PLANTED] = 4.0
+    attention.key.weight[8 * PLANTED, 2:4] = torch.tensor([1.5, -1.5])
+    attention.value.weight[8 * PLANTED, :2] = torch.tensor([1.0, -1.0])
+    layer.attention.output.dense.weight.zero_()
+    layer.attention.output.dense.weight[4:6, 8 * PLANTED] = torch.tensor([2.0, -2.0])
+    layer.output.dense.weight.zero_()
+    model.bert.pooler.dense.weight.zero_()
+    model.bert.pooler.dense.weight[0, 4:6] = torch.tensor([1.0, -1.0])
+    model.classifier.weight.zero_()
+    model.classifier.weight[:, 0] = torch.tensor([-2.0, 2.0])
+    return model
+
+
+@torch.no_grad()
+def accuracy_without(model, tokenizer, rows, head):
+    """Share of texts decided rightly with one head's values set to 0."""
+    value = model.bert.encoder.layer[0].attention.self.value
+    kept = value.weight.clone(), value.bias.clone()
+    if head is not None:
+        value.weight[8 * head : 8 * head + 8] = 0
+        value.bias[8 * head : 8 * head + 8] = 0
+    read = tokenizer([row["text"] for row in rows], return_tensors="pt", padding=True)
+    said = model(**read).logits.argmax(-1).tolist()
+    value.weight.copy_(kept[0])
+    value.bias.copy_(kept[1])
+    return np.mean([s == row["label"] for s, row in zip(said, rows, strict=True)])
+
+
+def test_the_head_that_decides_is_named_although_it_orders_void_words_by_chance():
+    rows = reviews(60)
+    tokenizer = build_tokenizer([row["text"] for row in rows])
+    model = bert_of_one_head(tokenizer)
+    without = [accuracy_without(model, tokenizer, rows, head) for head in (None, *range(N_HEADS))]
+    assert [a == 1 for a in without] == [head != PLANTED for head in (None, *range(N_HEADS))]
+    assert without[1 + PLANTED] < 0.7
+    report = audit(
+        (model, tokenizer),
+        rows,
+        ["permutation", "scale", "correlation"],
+        options=AuditOptions(groups=False),
+        progress=False,
+    )
+    tau = report.summary_frame("attention_leave_one_out_tau").set_index(["head", "group"])["mean"]
+    assert tau[PLANTED, "all"] < 0.3
+    assert [j.place for j in report.judged if j.is_named] == [(0, PLANTED)]
