@@ -49,6 +49,7 @@ from hf_attnprobe.reports import html as pages
 from hf_attnprobe.reports.html import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import Answer, grade
+from hf_attnprobe.statistics.heads import EFFECT
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding

@@ -21,8 +21,12 @@ from hf_attnprobe.statistics.heads import judged, possible_verdicts
 from hf_attnprobe.statistics.questions import Measured
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import RULES, answered, conclude
+from hf_attnprobe.statistics.verdicts import answered, conclude, with_thresholds
 from made_up_rows import judged_rows
+
+
+ASKED = ("effect=.1", "faithfulness=.4,.7")
+RULES = with_thresholds(ASKED)
 
 
 # --- the rule ------------------------------------------------------------------------------------
@@ -136,7 +140,7 @@ def test_faithfulness_is_of_the_texts_that_are_explained():
 
 
 def report_of(rows, **provenance):
-    told = {"classes": ["a", "b"], **provenance}
+    told = {"classes": ["a", "b"], "asked_for": {"thresholds": ASKED}, **provenance}
     statistics = summarize(rows, ["a", "b"], readings())
     return Report("m", DatasetName("d", "test"), 80, 0, statistics, told, rows=Rows.of(rows))
 

@@ -13,8 +13,11 @@ from hf_attnprobe.retraining.verdict import PUBLISHED_ADVERSARY, Point, points_o
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.heads import judged
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.verdicts import with_thresholds
 from made_up_rows import head_rows, judged_rows
+
+
+RULES = with_thresholds(["effect=.1", "faithfulness=.4,.7"])
 
 
 def head_maps(rows):
