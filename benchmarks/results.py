@@ -178,14 +178,14 @@ def minutes_taken(file: Path) -> dict[str, float]:
 def make_all(wanted: Sequence[Part], file: Path) -> None:
     """Makes the parts that have not finished, and keeps their minutes after each."""
     for part in wanted:
-        done = minutes_taken(file)
-        if part.name in done:
+        if part.name in minutes_taken(file):
             continue
         print(f"== {part.name} (about {part.minutes:.1f} min of one processor)", flush=True)
         before = _processor_seconds()
         part.make()
         minutes = (_processor_seconds() - before) / 60
-        file.write_text(json.dumps(done | {part.name: round(minutes, 1)}, indent=1), "utf-8")
+        taken = minutes_taken(file) | {part.name: round(minutes, 1)}
+        file.write_text(json.dumps(taken, indent=1), "utf-8")
         print(f"== {part.name}: {minutes:.1f} min", flush=True)
 
 

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.markdown import MISSING, interval, number, table
 from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 
 
@@ -48,7 +47,7 @@ def filled(page: str, folder: Path) -> str:
 def faithfulness(reports: dict[str, Report], models: Iterable[str]) -> list[str]:
     """Returns a row per model: faithfulness, its parts, the effect, and the verdict."""
     head = ["model", "texts", "accuracy", "faithfulness [95%]", *PARTS]
-    head += ["effect", "only weights", "verdict", "of two halves"]
+    head += ["effect", "only weights", "follows exchange", "verdict", "of two halves"]
     return table(head, [_row(model, reports[model]) for model in models if model in reports])
 
 
@@ -65,6 +64,7 @@ def _row(model: str, report: Report) -> list[str]:
         *(_said(by_rule.get(part)) for part in PARTS),
         _said(by_rule.get("effect")),
         _said(pinned) if pinned is not None and pinned.n else MISSING,
+        _pair(*([_mean(report, f"follows@{place}")] for place in ("attention", "other"))),
         f"**{report.answer}**",
         " / ".join(_answers_of_halves(report)),
     ]
@@ -129,16 +129,23 @@ def _pair(ours: Sequence[float | None], theirs: Sequence[float | None]) -> str:
 
 
 def _mean(report: Report, statistic: str) -> float | None:
-    found = [s.mean for s in report.statistics if s.statistic == statistic and s.group == "all"]
-    return float(np.mean(found)) if found else None
+    found = _by_group(report, statistic).get(ALL_TEXTS)
+    return None if found is None else found.mean
 
 
 def _medians(report: Report, statistic: str) -> list[float]:
     """Returns the median over the texts of each predicted class; of all where they are many."""
     classes = report.provenance["classes"]
-    groups = classes if len(classes) == 2 else ["all"]
-    found = {s.group: s.median for s in report.statistics if s.statistic == statistic}
-    return [found[group] for group in groups if group in found]
+    found = _by_group(report, statistic)
+    groups = classes if len(classes) == 2 else [ALL_TEXTS]
+    return [found[group].median for group in groups if group in found]
+
+
+def _by_group(report: Report, statistic: str) -> dict[str, Statistic]:
+    """Returns a statistic of what stands for the model's attention, by predicted class."""
+    place = site_of_model(report.rows)
+    own = [s for s in report.statistics if s.statistic == statistic]
+    return {s.group: s for s in own if (s.layer, s.head) == place}
 
 
 # --- which models -------------------------------------------------------------------------------
