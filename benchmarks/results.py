@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import results_tables
-
 
 ROOT = Path(__file__).absolute().parents[1]
 FINISHED = "minutes.json"
@@ -152,6 +150,8 @@ def pages() -> None:
 
 def tables() -> None:
     """Writes the tables of docs/results.md."""
+    import results_tables  # slow to import
+
     page = ROOT / "docs/results.md"
     page.write_text(results_tables.filled(page.read_text(encoding="utf-8"), Path()), "utf-8")
 
