@@ -42,11 +42,13 @@ FROM_THE_DEMO = (
 )
 DEMO, PAGE = "attnprobe-demo", "audit/report.html"
 ON_THE_PAGE = (
+    "scale",
     "correlation",
     "permutation",
     "adversarial",
     "erasure",
     "input_erasure",
+    "interchange",
     "plausibility",
 )
 LARGEST = 300_000  # bytes of the example page
