@@ -68,6 +68,7 @@ from hf_attnprobe.faithfulness.registry import FaithfulnessTest as FaithfulnessT
 from hf_attnprobe.faithfulness.registry import register_test as register_test
 from hf_attnprobe.hub.options import CardOptions as CardOptions
 from hf_attnprobe.hub.pipeline import TextExplainer as TextExplainer
+from hf_attnprobe.hub.pipeline import explain as explain
 from hf_attnprobe.hub.pipeline import explain_html as explain_html
 from hf_attnprobe.hub.pipeline import explain_text as explain_text
 from hf_attnprobe.hub.publish import WrittenCard as WrittenCard

@@ -1,15 +1,20 @@
 """``pipeline("attention-explain")`` and the functions behind the Space's app."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from transformers.pipelines import check_task
 
+import speakers
 import zoo
-from hf_attnprobe import audit
+from hf_attnprobe import Answers, audit, wrap
+from hf_attnprobe import explain as explain_answer
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hub.pipeline import CAUTION, TextExplainer, explain_html, explain_text
+from hf_attnprobe.inference.answers import answered
 from test_head_sentences import pair_tokenizer, question, sentences
 
 
@@ -132,3 +137,94 @@ def test_the_page_takes_what_the_pipeline_takes(bert):
     assert explainer.explain(asked) == explainer.explain(first, second)
     with pytest.raises(AttnProbeError, match="name the second text text_pair"):
         explainer.html({"text": first, "second": second})
+
+
+# --- answers of language models ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def speaker():
+    tokenizer = speakers.tokenizer()
+    return speakers.llama(tokenizer), tokenizer
+
+
+ASKED = {"context": speakers.PASSAGE, "question": "Where does Bob live?"}
+
+
+def test_an_answer_is_explained_as_an_audit_explains_it(speaker):
+    model, tokenizer = speaker
+    given = ASKED | {"answer": "Oslo"}
+    shown = explain_answer(model, tokenizer, **given)
+    report = audit(speaker, Answers([given]), progress=False)
+    assert replace(report.examples[0], why="") == replace(shown, scores=report.examples[0].scores)
+    for name, values in report.examples[0].scores.items():
+        assert shown.scores[name] == pytest.approx(values, abs=1e-6)
+    assert [unit["text"] for unit in shown.units] == [*shown.tokens] and len(shown.tokens) == 4
+
+
+def test_without_an_answer_the_models_own_is_explained(speaker):
+    shown = explain_answer(*speaker, **ASKED, units="word")
+    assert (
+        shown.is_greedy and shown.predicted and len(shown.tokens) == len(ASKED["context"].split())
+    )
+
+
+@torch.no_grad()
+def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
+    """By hand: without a sentence, the log-probability of the part's tokens alone."""
+    model, tokenizer = speaker
+    shown = explain_answer(*speaker, **ASKED, answer="Bob lives in Oslo, not Rome", span="Oslo")
+    data = Answers([ASKED | {"answer": "Bob lives in Oslo, not Rome"}])
+    row = answered(data.examples(), data, tokenizer, wrap(model), model)[0]
+    n_prompt = row["labelled"].index(1)
+    said = [tokenizer.decode(row["input_ids"][n_prompt:k]) for k in range(n_prompt, 200)]
+    first = n_prompt + next(k for k, text in enumerate(said) if len(text) > 13) - 1
+    behind = n_prompt + next(k for k, text in enumerate(said) if len(text) >= 17)
+    tokens = [*zip(row["unit_ids"], row["input_ids"], strict=True)][:behind]
+
+    def log_prob(without):
+        ids = [token for unit, token in tokens if unit != without]
+        rows, wanted = slice(-(behind - first) - 1, -1), ids[-(behind - first) :]
+        logits = model(torch.tensor([ids])).logits[0, rows].double().log_softmax(-1)
+        return float(logits[range(len(wanted)), wanted].sum())
+
+    assert shown.predicted == "Oslo"
+    for number, unit in enumerate(shown.units):
+        lost = log_prob(None) - log_prob(number)
+        assert unit["leave_one_out"] == pytest.approx(lost, abs=1e-5)
+    assert (
+        explain_answer(*speaker, **ASKED, answer="Bob lives in Oslo", span=(13, 17)).scores
+        == shown.scores
+    )
+
+
+def test_the_pipeline_explains_answers(speaker):
+    model, tokenizer = speaker
+    explains = pipeline("attention-explain", model=model, tokenizer=tokenizer)
+    (found,) = explains(ASKED | {"answer": "Oslo"})
+    shown = explain_answer(model, tokenizer, **ASKED, answer="Oslo")
+    assert found["tokens"] == [*shown.tokens] and found["rests_on"] == shown.rests_on
+    assert found["leave_one_out"] == [*shown.scores["leave_one_out"]]
+    json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("Where does Bob live?", "expected a dict of context and question for a language model"),
+        ({"text": "Bob."}, "expected a dict of context and question for a language model"),
+        (ASKED | {"anwser": "Oslo"}, "did you mean answer?"),
+        (ASKED | {"answer": "Oslo", "span": "Rome"}, "expected a part of the answer 'Oslo'"),
+        (ASKED | {"context": "Bob lives in Oslo."}, "are of one sentence only"),
+    ],
+)
+def test_what_is_no_question_is_said_in_one_line(speaker, given, said):
+    model, tokenizer = speaker
+    with pytest.raises(AttnProbeError) as caught:
+        pipeline("attention-explain", model=model, tokenizer=tokenizer)(given)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_classifier_answers_no_question(bert):
+    with pytest.raises(AttnProbeError, match="expected a language model"):
+        explain_answer(*bert, **ASKED)

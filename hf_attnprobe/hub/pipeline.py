@@ -1,22 +1,25 @@
-"""Explains one text: ``pipeline("attention-explain")``, or as data or HTML."""
+"""Explains one text, or one answer: ``pipeline("attention-explain")``, as data or HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.subject import make_subject
+from hf_attnprobe.auditing.subject import is_language_model, make_subject
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.origins import origin_of
+from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.inference.answers import answered, encode_answers, of_span
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.options import check_known
 from hf_attnprobe.reports.document import Texts
 from hf_attnprobe.reports.html import to_cell
 from hf_attnprobe.texts import Explainer, whole_attention
@@ -27,6 +30,11 @@ CAUTION = (
     "plausible here may be one of many that give the same output, and measures of "
     "importance disagree on single texts. Audit the model on many texts."
 )
+
+
+OF_ANSWERS = ("context", "question", "answer", "span", "units")
+"""What a dict may have of which a language model's answer is explained."""
+Units = Literal["sentence", "token", "word", "passage", "turn"]
 
 
 class TextExplainer:
@@ -54,6 +62,34 @@ class TextExplainer:
         site, of = whole_attention(subject.adapter)
         return Explainer(subject.adapter, subject.tokenizer, site, attention_of=of)
 
+    @cached_property
+    def _answers(self) -> bool:
+        """Whether the model answers from a passage."""
+        return is_language_model(self.model, AuditOptions())
+
+    def answer(
+        self,
+        context: str | Sequence[str],
+        question: str,
+        answer: str | None = None,
+        *,
+        span: str | tuple[int, int] | None = None,
+        units: Units = "sentence",
+    ) -> ShownText:
+        """What a language model's answer from a passage rests on, see :func:`explain`."""
+        if not self._answers:
+            raise AttnProbeError(
+                f"expected a language model (…ForCausalLM), got {type(self.model).__name__}; a "
+                "text that it predicts is explained by explain_text"
+            )
+        row = {"context": context, "question": question}
+        data = Answers([row if answer is None else {**row, "answer": answer}], units=units)
+        explainer = self._explainer
+        explainer.model.unit = units
+        rows = answered(data.examples(), data, self.tokenizer, explainer.model, self.model)
+        text = encode_answers(rows).texts[0]
+        return explainer.explain(text if span is None else of_span(text, span, self.tokenizer))
+
     @torch.enable_grad()
     def explain(
         self,
@@ -72,6 +108,8 @@ class TextExplainer:
         Raises:
             AttnProbeError: no text, or not what the model reads.
         """
+        if self._answers:
+            return self.answer(**arguments_of_answer(text))
         if not isinstance(text, str):
             return self.explain(**arguments_of(text))
         seconds: Sequence[str | None] = choices or [text_pair]
@@ -119,6 +157,21 @@ def arguments_of(given: Any) -> dict[str, Any]:
     return dict(given)
 
 
+def arguments_of_answer(given: Any) -> dict[str, Any]:
+    """Arguments of :meth:`TextExplainer.answer` from a dict with them.
+
+    Raises:
+        AttnProbeError: no such dict.
+    """
+    if not isinstance(given, Mapping) or not {"context", "question"} <= {*given}:
+        raise AttnProbeError(
+            f"expected a dict of context and question for a language model, got {given!r:.80}; "
+            "give the passage that it answers from"
+        )
+    check_known("part", given, OF_ANSWERS)
+    return dict(given)
+
+
 def _check_text(text: object) -> None:
     if not isinstance(text, str):
         raise AttnProbeError(f"expected a text, got {text!r:.80}; write some words")
@@ -128,6 +181,39 @@ def _check_text(text: object) -> None:
         raise AttnProbeError(
             f"expected a text of whole characters, got half of one at {error.start}; mend it"
         ) from error
+
+
+def explain(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    context: str | Sequence[str],
+    question: str,
+    answer: str | None = None,
+    *,
+    span: str | tuple[int, int] | None = None,
+    units: Units = "sentence",
+) -> ShownText:
+    """Explains what a language model's answer from a passage rests on.
+
+        print(explain(model, tokenizer, passage, "Who directs it?"))
+
+    Every unit is deleted and knocked out; see :class:`ShownText`, whose ``units`` has a row for
+    each. It takes seconds, writes nothing, and says nothing of other texts: see :func:`audit`.
+
+    Args:
+        model: a …ForCausalLM; it is left as it is.
+        tokenizer: of the model, a fast one.
+        context: the passage, or several.
+        question: about it.
+        answer: what is explained; None: what the model says, greedily.
+        span: a part of the answer, as it is written or by its characters; None: the whole.
+        units: parts of the passage that are compared, see :class:`Answers`.
+
+    Raises:
+        AttnProbeError: another model, a passage of one unit, or no such part of the answer.
+    """
+    explainer = TextExplainer(model, tokenizer)
+    return explainer.answer(context, question, answer, span=span, units=units)
 
 
 def explain_text(
@@ -164,6 +250,11 @@ class AttentionExplainPipeline(Pipeline):
     ``adversary``), ``smallest_set`` (positions, or None where it is not known),
     ``numbers`` of the text, ``attention_of`` (which heads) and ``caution``.
 
+    Of a language model a dict of ``context`` and ``question`` is explained, with ``answer``,
+    ``span`` and ``units`` as :func:`explain` takes them. ``tokens`` are the units of the passage,
+    ``matters`` the positions of those that cost the answer more than noise, and ``rests_on`` says
+    what it rests on.
+
     Texts are run one by one, so ``batch_size`` changes nothing: their numbers are those
     of an audit.
     """
@@ -198,8 +289,8 @@ class AttentionExplainPipeline(Pipeline):
         """Returns a dict for every text.
 
         Args:
-            inputs: a text, a dict of ``text`` with ``text_pair`` or ``choices``, or
-                several of these.
+            inputs: a text, a dict of ``text`` with ``text_pair`` or ``choices``, of a language
+                model one of ``context`` and ``question``, or several of these.
             num_workers: changes nothing.
             batch_size: changes nothing.
 
@@ -212,11 +303,11 @@ class AttentionExplainPipeline(Pipeline):
         return [self.run_single(one, {}, {}, {}) for one in several]
 
     def preprocess(self, input_: Any, **given: Any) -> dict[str, Any]:
-        """Returns the arguments of :meth:`TextExplainer.explain`."""
-        return arguments_of(input_)
+        """Returns what is explained, as it is."""
+        return {"given": input_}
 
     def _forward(self, input_tensors: dict[str, Any], **given: Any) -> ModelOutput:
-        return ModelOutput(shown=self.explainer.explain(**input_tensors))
+        return ModelOutput(shown=self.explainer.explain(input_tensors["given"]))
 
     def postprocess(self, model_outputs: dict[str, Any], **given: Any) -> dict[str, Any]:
         """Returns plain data that can be printed or written as JSON."""
@@ -225,7 +316,8 @@ class AttentionExplainPipeline(Pipeline):
 
 def as_dict(shown: ShownText) -> dict[str, Any]:
     """An explained text as the pipeline returns it."""
-    flips = shown.smallest_set
+    flips, matters = shown.smallest_set, shown.matters
+    of_answers = {"matters": matters and list(matters), "rests_on": shown.rests_on}
     return {
         "prediction": shown.predicted,
         "probability": shown.probability,
@@ -233,6 +325,7 @@ def as_dict(shown: ShownText) -> dict[str, Any]:
         **{name: list(values) for name, values in shown.scores.items()},
         "smallest_set": None if flips is None else list(flips),
         "numbers": dict(shown.numbers),
+        **(of_answers if shown.unit else {}),
         "attention_of": shown.attention_of or "the only head",
         "caution": CAUTION,
     }

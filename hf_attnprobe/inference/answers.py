@@ -8,7 +8,7 @@ scored in one pass over prompt and answer, whether it was given or generated.
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -441,6 +441,37 @@ def _check_length(n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, 
             f"{name} has {n:,} tokens with its answer, the model reads {longest:,}; shorten its "
             "passage or leave it out"
         )
+
+
+def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) -> Text:
+    """The text with a part of its answer as the answer; what stands behind the part is left out.
+
+    No token sees a later one, so the part is as likely as within the whole answer.
+
+    Args:
+        text: of :func:`encode_answers`.
+        span: a part of the answer as it is written, or its first character and the one behind.
+
+    Raises:
+        AttnProbeError: the answer has no such part.
+    """
+    labelled = list(text.inputs["labelled"])
+    n_prompt = labelled.count(0)
+    said = text.inputs["input_ids"][n_prompt:]
+    ends = [len(_said(tokenizer, said[: k + 1])) for k in range(len(said))]
+    whole = _said(tokenizer, said)
+    first = whole.find(span) if isinstance(span, str) else span[0]
+    behind = first + len(span) if isinstance(span, str) else span[1]
+    inside = [k for k, (a, b) in enumerate(pairwise([0, *ends])) if a < behind and b > first]
+    if not 0 <= first < behind or not inside:
+        raise AttnProbeError(
+            f"expected a part of the answer {whole.strip()[:60]!r}, got {span!r}; give it as it is "
+            "written there, or its characters"
+        )
+    n_kept = n_prompt + inside[-1] + 1
+    inputs = {name: list(values[:n_kept]) for name, values in text.inputs.items()}
+    inputs["labelled"] = [int(k >= n_prompt + inside[0]) for k in range(n_kept)]
+    return replace(text, inputs=inputs)
 
 
 def encode_answers(examples: "datasets.Dataset") -> Tokenized:
