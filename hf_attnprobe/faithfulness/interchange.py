@@ -64,8 +64,8 @@ class InterchangeResult:
     """By place [batch]: whether the decision follows, 0 or 1, and the output's change in [0, 1].
 
     The places are those that the rankings put first, and ``other``: the mean over places
-    that do not have most attention, NaN in texts of one unit. All are NaN where every text of the
-    sample is predicted alike, and empty without a sample.
+    that do not have most attention, NaN in texts of one unit. All are NaN in texts without a unit,
+    and where every text of the sample is predicted alike; empty without a sample.
     """
 
     follows: dict[str, Tensor] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def interchange(
     exchangeable = model.require(ExchangeableStates, site)
     after = exchangeable.replay_exchanged(observation, site, units.clamp_min(0), states)
     follows = (model.prediction.decision(after) == donors.decisions[drawn]).all(-1).double()
-    missing = (units < 0) | (drawn < 0)
+    missing = (units < 0) | (drawn < 0) | ~observation.batch.content_mask.any(-1)
 
     def by_place(values: Tensor) -> dict[str, Tensor]:
         found = values.masked_fill(missing, torch.nan)

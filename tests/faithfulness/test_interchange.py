@@ -12,7 +12,7 @@ import zoo
 from by_name import audit_by_name
 from hf_attnprobe import audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, SET, ExchangeableStates, Site
+from hf_attnprobe.attention_model import ALL, SET, Donors, ExchangeableStates, Site
 from hf_attnprobe.auditing.selection import parse_head_sets
 from hf_attnprobe.faithfulness.interchange import DONOR_STREAM, donors_of, interchange
 from hf_attnprobe.faithfulness.options import Interchange
@@ -449,6 +449,26 @@ def test_an_audit_keeps_the_states_of_other_texts_once():
     np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-9)
 
 
+@pytest.mark.parametrize("site", [Site(1, 0), EVERYWHERE], ids=str)
+def test_padding_and_order_change_nothing(site):
+    texts, adapter = bert_texts(), wrap(make_bert("sdpa"))
+    batch = adapter.prepare(zoo.encoded(texts, special=(1, 2)), IDS)
+    adapter.donors = donors_of(adapter, [batch], [site], SEED)
+
+    def found(rows, **padding):
+        encoded = zoo.encoded([texts[row] for row in rows], special=(1, 2), **padding)
+        some = adapter.prepare(encoded, tuple(IDS[row] for row in rows))
+        return interchange(adapter.observe(some), site, Interchange(n_others=2), seed=SEED)
+
+    whole = found(range(6))
+    for rows in ((5, 4, 3, 2, 1, 0), (2, 0), (3,)):
+        part = found(rows, extra=3)
+        for field in ("follows", "moved"):
+            for key, values in getattr(part, field).items():
+                expected = getattr(whole, field)[key][list(rows)]
+                torch.testing.assert_close(values, expected, atol=1e-9, rtol=0, equal_nan=True)
+
+
 def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
     rows, words = reviews(9)
     tokenizer = build_tokenizer([" ".join(words)] * 9)
@@ -468,6 +488,15 @@ def test_it_needs_a_decision_for_one_of_the_same_classes():
         model = wrap(zoo.bert(**zoo.HEADS[kind]))
         assert "one of the same classes" in model.lacks(ExchangeableStates)
     assert not wrap(zoo.bert()).lacks(ExchangeableStates)
+
+
+def test_a_text_without_words_has_no_numbers():
+    adapter, observation = zoo.seen(zoo.classifier(read_out=9), [[2, 5, 6, 3], [2, 3, 0, 0]])
+    states = torch.ones(2, 1, adapter.model.config.hidden_size).double()
+    adapter.donors = Donors(torch.tensor([[0], [1]]), {Site(): {0: states}})
+    found = interchange(observation, Site())
+    assert found.follows["attention"].isnan().tolist() == [False, True]
+    assert found.moved["attention"].isnan().tolist() == [False, True]
 
 
 def test_without_other_texts_there_are_no_numbers():
