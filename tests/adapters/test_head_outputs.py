@@ -10,7 +10,7 @@ from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.head_outputs import head_outputs
 from hf_attnprobe.adapters.transformer.replay import hidden_of
 from hf_attnprobe.adapters.transformer.resume import recorded
-from hf_attnprobe.attention_model import HeadOutputs
+from hf_attnprobe.attention_model import ALL, HeadOutputs
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -49,6 +49,29 @@ def test_outputs_are_attention_times_values(family, implementation):
         torch.testing.assert_close(output, attention @ value, atol=1e-6, rtol=1e-5)
     assert adapter.lacks(HeadOutputs) is None
     assert state_of(adapter.model) == before
+
+
+def test_reading_nothing_at_a_unit_is_having_no_weight_there(adapter):
+    """A state of 0 in place of a unit's own; its own moves nothing, whichever heads read it."""
+    observation = adapter.observe(prepare(adapter))
+    unit = observation.batch.content_mask.int().argmax(-1)
+    at_unit = torch.nn.functional.one_hot(unit, observation.batch.mask.shape[1]).bool()
+    n_layers = len(adapter.layers)
+    for site in (Site(0, 1), Site(n_layers - 1, 0), Site(ALL, ALL)):
+        places, own = {}, {}
+        for layer, heads in adapter.members(site).items():
+            places[layer] = adapter.positions(observation, layer, at_unit)
+            values = observation.head_values[layer][:, heads]
+            own[layer] = (values * places[layer][:, None, :, None]).sum(2)
+        same = adapter.replay_exchanged(observation, site, unit[None], own)[0]
+        torch.testing.assert_close(same, observation.probs, atol=1e-5, rtol=0)
+        if site.is_group:
+            continue
+        none = {layer: torch.zeros_like(states) for layer, states in own.items()}
+        found = adapter.replay_exchanged(observation, site, unit[None], none)
+        keys = places[site.layer][:, None, None]
+        edit = observation.edited(site, lambda _, weights, keys=keys: (weights * ~keys)[None])
+        torch.testing.assert_close(found, adapter.replay(observation, edit), atol=1e-5, rtol=0)
 
 
 def test_replacing_outputs_is_editing_attention(adapter):
