@@ -187,12 +187,14 @@ def alone(monkeypatch):
 
 
 def test_built_in_tests_in_their_order():
-    assert list(registry.tests())[:5] == [
+    assert list(registry.tests())[:7] == [
+        "scale",
         "correlation",
         "permutation",
         "adversarial",
         "erasure",
         "input_erasure",
+        "interchange",
     ]
     for name, test in registry.tests().items():
         assert test.name == name == test.function.__name__
@@ -332,7 +334,7 @@ def test_what_a_model_lacks_is_left_out_and_said_once(without, checkpoint, revie
     data = reviews["test"].select(range(3))
     report = audit(checkpoint, data, progress=False)
     left_out = report.provenance["left_out"]
-    assert left_out.keys() == {"correlation", "input_erasure", "plausibility"}
+    assert left_out.keys() == {"scale", "correlation", "input_erasure", "plausibility"}
     assert set(left_out.values()) == {"this one cannot (1 of 1 heads)"}
     assert [record.message for record in caplog.records] == [
         f"the test {name} is left out: {reason}" for name, reason in left_out.items()
