@@ -26,8 +26,7 @@ from shown_page import Reader
 
 N = 80
 CLASSES = ("neg", "pos")
-AGREEMENT = "attention_leave_one_out_agreement"
-LOSSES = "comprehensiveness@attention", "comprehensiveness@random"
+IMPORTANCE = "importance@attention"
 
 
 def tidy(test, statistic, values, ids, **place):
@@ -51,23 +50,33 @@ def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
         tvd = text / 4 + noise.random(len(ids)) / 100
         parts += [
             tidy("correlation", "attention_leave_one_out_tau", tau, ids, head=head),
-            tidy("correlation", AGREEMENT, tau, ids, head=head),
+            tidy("scale", IMPORTANCE, tau, ids, head=head),
+            tidy("scale", "mass@attention", 0.3 + tau / 2, ids, head=head),
+            tidy(
+                "scale",
+                "mass_by_chance@attention",
+                0.2 + noise.random(len(ids)) / 50,
+                ids,
+                head=head,
+            ),
             tidy("correlation", "attention_gradient_tau", tau / 2, ids, head=head),
             tidy("correlation", "attention_leave_one_out_p_value", tau, ids, head=head),
             tidy("permutation", "median_tvd", tvd, ids, head=head),
+            tidy("permutation", "standard_tvd", 2 * tvd, ids, head=head),
+            tidy("permutation", "largest_standard_tvd", 3 * tvd, ids, head=head),
             tidy("permutation", "max_tvd", tvd * 2, ids, head=head),
         ]
     return pd.concat(parts, ignore_index=True)
 
 
 def report_of(rows, *, model="models/base", options=None, **provenance):
-    given = {"correlation": {"target": None}, "permutation": {"n_permutations": 100}}
+    given = {"correlation": {"target": None}, "scale": {}, "permutation": {"n_permutations": 100}}
     provenance = {
         "model_fingerprint": model,
         "data_fingerprint": "data",
         "dtype": "float64",
         "options": given | (options or {}),
-        "tests": ["correlation", "permutation"],
+        "tests": ["correlation", "scale", "permutation"],
         "classes": list(CLASSES),
         "asked_for": {"model": "models/any", "dataset": "reviews"},
     } | provenance
@@ -78,7 +87,7 @@ def report_of(rows, *, model="models/base", options=None, **provenance):
         seed=0,
         statistics=summarize(rows, CLASSES, readings()),
         provenance=provenance,
-        findings=findings(rows, None, CLASSES, seed=0),
+        findings=findings(rows, CLASSES, seed=0),
         rows=Rows.of(rows),
     )
 
@@ -201,11 +210,11 @@ def test_only_shared_texts_are_compared(base):
 def test_tests_with_other_options_are_not_compared(base):
     other = report_of(rows_of(2), model="b", options={"permutation": {"n_permutations": 10}})
     comparison = compare([base, other])
-    assert {s.test for s in comparison.statistics} == {"correlation"}
+    assert {s.test for s in comparison.statistics} == {"correlation", "scale"}
     assert any("other options: permutation" in c for c in comparison.cautions)
     questions = {q.rule: q for q in comparison.questions}
-    assert questions["assignment"].differences == (None,)
-    assert "not compared" in questions["assignment"].sentences[0]
+    assert questions["effect"].differences == (None,)
+    assert "not compared" in questions["effect"].sentences[0]
     setting = next(s for s in comparison.settings if "n permutations" in s.name)
     assert setting.values == ("100", "10")
 
@@ -227,74 +236,31 @@ def test_accuracy_is_paired_by_text(base, moved, compared):
     assert question.differences[0].value == pytest.approx(wanted)
 
 
-def with_losses(rows, ids=range(N), *, lost=0.0):
-    """The rows with what texts lose without tokens with most attention, and of random ones."""
-    text = np.random.default_rng([7, 1]).uniform(0.2, 0.4, 1000)[np.asarray(ids)]
-    added = [
-        tidy("input_erasure", name, text * k + lost / (2 - k), ids) for k, name in enumerate(LOSSES)
-    ]
-    return pd.concat([rows, *added], ignore_index=True)
-
-
 def question_of(comparison, rule):
     return next(q for q in comparison.questions if q.rule == rule)
 
 
-def test_controls_are_subtracted_where_all_have_one(base, moved):
-    """Of removal, which is graded so text by text."""
-    reports = [
-        report_of(
-            with_losses(r.to_pandas(), lost=k / 10),
-            model=r.model,
-            options={"input_erasure": {}},
-            tests=["correlation", "permutation", "input_erasure"],
+def test_what_is_graded_is_compared(base, moved, compared):
+    """Of each audit as graded; text by text, so that a difference has an interval."""
+    first, other = (report.to_pandas() for report in (base, moved))
+    for rule, statistic in (("importance", IMPORTANCE), ("effect", "standard_tvd")):
+        wanted = values(other, statistic) - values(first, statistic)
+        assert question_of(compared, rule).differences[0].value == pytest.approx(wanted.mean())
+
+    def place_of_mass(rows):
+        overlap, chance = (
+            values(rows, f"{k}@attention").mean() for k in ("mass", "mass_by_chance")
         )
-        for k, r in enumerate((base, moved), 1)
-    ]
-    controls = [with_losses(rows_of(5), lost=0.01), with_losses(rows_of(6), lost=0.04)]
-    question = question_of(compare(reports, controls=controls), "removal")
-    beyond = [
-        values(r.to_pandas(), LOSSES[0])
-        - values(r.to_pandas(), LOSSES[1])
-        - (values(c, LOSSES[0]) - values(c, LOSSES[1]))
-        for r, c in zip(reports, controls, strict=True)
-    ]
-    wanted = (beyond[1] - beyond[0]).mean()
-    assert question.differences[0].value == pytest.approx(wanted)
-    assert "control" in question.measure and question.beyond_control
-    alone = compare(reports, controls=[controls[0], None])
-    own = question_of(alone, "removal")
-    assert "control" not in own.measure and not own.beyond_control
-    assert any("Removal is graded beyond a control" in c for c in alone.cautions)
+        return (overlap - chance) / (1 - chance)
 
-
-def test_a_ratio_of_means_is_compared_by_the_models_own_numbers(base, moved, compared):
-    """Importance is graded so, and no text has it."""
-    question = question_of(compared, "importance")
-    wanted = values(moved.to_pandas(), AGREEMENT) - values(base.to_pandas(), AGREEMENT)
-    assert question.differences[0].value == pytest.approx(wanted.mean())
-    controls = [rows_of(5, moved=-0.1), rows_of(6, moved=-0.2)]
-    beside = question_of(compare([base, moved], controls=controls), "importance")
-    assert beside.differences == question.differences
-    said = "paired difference of the models' own numbers"
-    assert any(said in c and "importance" in c for c in compared.cautions)
-
-
-def test_assignment_is_compared_in_what_is_graded(base, moved):
-    """In log-odds where these move more than the probability, in all audits."""
-
-    def in_log_odds(report, factor):
-        tvd = report.to_pandas()[report.to_pandas().statistic == "median_tvd"]
-        share = tvd.assign(statistic="median_share_of_log_odds", value=factor * tvd.value)
-        return report_of(pd.concat([report.to_pandas(), share]), model=report.model)
-
-    for factors, said in (((3, 2), "log-odds"), ((3, 0.5), "change of the output")):
-        reports = [in_log_odds(r, f) for r, f in zip((base, moved), factors, strict=True)]
-        question = question_of(compare(reports), "assignment")
-        assert said in question.measure
-    name = "median_tvd"
-    wanted = values(moved.to_pandas(), name).mean() - values(base.to_pandas(), name).mean()
-    assert question.differences[0].value == pytest.approx(wanted)
+    difference = question_of(compared, "mass").differences[0]
+    assert difference.value == pytest.approx(place_of_mass(other) - place_of_mass(first), abs=1e-4)
+    for audit, report in enumerate((base, moved)):
+        score = question_of(compared, "faithfulness").means[audit]
+        assert score == compared.scores[audit] == report.score and score.n == N
+    parts = [question_of(compared, rule).differences[0].value for rule in ("importance", "mass")]
+    whole = question_of(compared, "faithfulness").differences[0]
+    assert whole.value == pytest.approx(np.mean(parts)) and whole.can_be_told
 
 
 def test_names_are_short_and_different(base):
@@ -362,7 +328,7 @@ def test_the_page_holds_every_finding_and_caution(base, moved, compared):
     for question in compared.questions:
         assert question.sentences[0] in seen.words
         for found in question.findings:
-            assert all(f.sentence in seen.words for f in found)
+            assert found is None or found.sentence in seen.words
     for caution in compared.cautions:
         assert caution in seen.words
     assert len(seen.ids) == len(set(seen.ids))
@@ -372,7 +338,7 @@ def test_the_page_holds_every_finding_and_caution(base, moved, compared):
 
 
 def test_what_was_found_for_and_against_stands_where_the_page_asks_for_it(base, moved):
-    """Who shows attention is to say beside it what was found: there it is."""
+    """Who shows attention with a warning finds there what it is about."""
     right, *_, importance = sorted(moved.findings, key=lambda f: f.is_about_attention)
     partly = [
         dataclasses.replace(importance, rule=rule, answer=Answer.PARTLY) for rule in QUESTIONS
@@ -380,7 +346,7 @@ def test_what_was_found_for_and_against_stands_where_the_page_asks_for_it(base, 
     right = dataclasses.replace(right, answer=Answer.YES)
     told = dataclasses.replace(moved, findings=(right, *partly))
     page = Reader(compare([base, told]).to_html())
-    assert "what these tests found for and against it" in may_be_shown(told.findings)
+    assert may_be_shown(told.findings).startswith("Only with a warning")
     words = page.words[page.words.index(may_be_shown(told.findings)) :]
     sentences = [s for said in what_is_shown(told.findings).values() for s in said]
     assert sentences and all(sentence in words for sentence in sentences)

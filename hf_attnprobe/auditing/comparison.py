@@ -47,6 +47,7 @@ from hf_attnprobe.reports.document import (
 )
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.differences import Difference
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import RULES
@@ -92,6 +93,7 @@ class AuditComparison(Documented):
         n_shared: texts that an audit behind the first shares with the first; 0 where
             the data are others.
         answers: whether attention explains the predictions, by audit.
+        scores: faithfulness of each; n is 0 where it was not asked.
         questions: in the order of the rules.
         statistics: all that the first audit shares with another one.
         settings: what differs in settings, model and versions.
@@ -107,6 +109,7 @@ class AuditComparison(Documented):
     n: tuple[int, ...]
     n_shared: tuple[int, ...]
     answers: tuple[Answer, ...]
+    scores: tuple[Estimate, ...]
     questions: tuple[ComparedQuestion, ...]
     statistics: tuple[ComparedStatistic, ...]
     settings: tuple[Setting, ...]
@@ -193,6 +196,7 @@ def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
         n=tuple(r.n for r in reports),
         n_shared=n_shared,
         answers=tuple(r.answer for r in reports),
+        scores=tuple(r.score for r in reports),
         questions=questions,
         statistics=statistics_of(reports, n_shared, seed),
         settings=differing_settings(reports),
@@ -303,17 +307,19 @@ def reading_note(comparison: AuditComparison) -> str:
 def _audits(comparison: AuditComparison) -> Table:
     """Every audit with its own answer."""
     rows: list[list[Cell]] = [
-        [name, str(answer), Quoted(model), dataset, n]
-        for name, answer, model, dataset, n in zip(
+        [name, str(answer), score if score.n else None, Quoted(model), dataset, n]
+        for name, answer, score, model, dataset, n in zip(
             comparison.names,
             comparison.answers,
+            comparison.scores,
             comparison.models,
             comparison.datasets,
             comparison.n,
             strict=True,
         )
     ]
-    head = ["audit", "does its attention explain it?", "model", "texts of", "texts"]
+    explains = ["does its attention explain it?", "faithfulness [95%]"]
+    head = ["audit", *explains, "model", "texts of", "texts"]
     return Table(head, rows, "The audits, with each one's own answer")
 
 
@@ -326,8 +332,7 @@ def _overview(comparison: AuditComparison) -> Table:
         rows.append([q.question, *answers, *map(_moved, q.differences)])
     head = ["question", *names, *(f"{name} against {names[0]}" for name in names[1:])]
     caption = (
-        "The answers side by side, of each class where classes differ; “higher” and “lower” are "
-        "said of the number that is named below"
+        "The answers side by side; “higher” and “lower” are said of the number that is named below"
     )
     return Table(head, rows, caption, sortable=False)
 
@@ -404,9 +409,9 @@ def _question(comparison: AuditComparison, question: ComparedQuestion) -> Sectio
                 NumberLine(shown, thresholds={"no difference": 0.0}),
             ]
     own = [
-        f"{name}: {f.sentence}"
+        f"{name}: {found.sentence}"
         for name, found in zip(names, question.findings, strict=True)
-        for f in found
+        if found is not None
     ]
     return Section(
         question.question,

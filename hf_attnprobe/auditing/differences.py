@@ -7,6 +7,7 @@ are pairs; only tests with the same options are compared. Pure.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -39,16 +40,15 @@ class ComparedQuestion:
 
     Attributes:
         rule: key of the rule.
-        findings: of every audit: none where it was not asked, several where predicted
-            classes have different answers.
+        findings: of every audit; None where it was not asked.
         measure: the number whose differences are taken, in words; empty without any.
-        means: of that number over each audit's own texts; None without it.
+        means: each audit's own number, as it was graded; None without one.
         differences: of every audit behind the first to the first; None without both.
         sentences: what each of these differences says.
     """
 
     rule: str
-    findings: tuple[tuple[Finding, ...], ...]
+    findings: tuple[Finding | None, ...]
     measure: str
     means: tuple[Estimate | None, ...]
     differences: tuple[Difference | None, ...]
@@ -60,11 +60,9 @@ class ComparedQuestion:
         return RULES[self.rule].question
 
     def answer(self, number: int) -> str:
-        """An audit's answer, by class where classes differ; empty if there is none."""
-        said = self.findings[number]
-        if len(said) == 1:
-            return str(said[0].answer)
-        return ""
+        """An audit's answer; empty if there is none."""
+        found = self.findings[number]
+        return "" if found is None else str(found.answer)
 
     def changed(self, number: int) -> bool:
         """Whether an audit's answer differs from the first's, and the difference is told from
@@ -376,17 +374,30 @@ def questions_of(
         numbers = chosen.get(rule, nothing)
         question = ComparedQuestion(
             rule=rule,
-            findings=tuple(tuple(f for f in r.findings if f.rule == rule) for r in reports),
+            findings=tuple(map(partial(_finding, rule), reports)),
             measure=numbers.words,
-            means=tuple(
-                None if v is None else mean_estimate(v.to_numpy()) for v in numbers.by_text
-            ),
+            means=tuple(map(partial(_own_number, rule), reports, numbers.by_text)),
             differences=tuple(changed.get(rule) for changed in found_changes),
             sentences=(),
         )
         said = (difference_sentence(question, k, names) for k in range(1, len(names)))
         questions.append(replace(question, sentences=tuple(said)))
     return tuple(questions)
+
+
+def _finding(rule: str, report: AuditResult) -> Finding | None:
+    """What an audit says to a question."""
+    return next((f for f in report.findings if f.rule == rule), None)
+
+
+def _own_number(rule: str, report: AuditResult, by_text: pd.Series | None) -> Estimate | None:
+    """An audit's number: of a place on the scale the graded one, else the mean over texts."""
+    if by_text is None:
+        return None
+    found = _finding(rule, report)
+    if found is not None and found.role in ("score", "part"):
+        return found.estimate
+    return mean_estimate(by_text.to_numpy())
 
 
 def _chosen(reports: Sequence[AuditResult], audits: Sequence[Texts]) -> dict[str, Numbers]:
