@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.auditing.result import COUNTED, SCHEMA_VERSION
+from hf_attnprobe.auditing.result import SCHEMA_VERSION
 from hf_attnprobe.plain_data import written_as
-from hf_attnprobe.statistics.differences import Comparison, Contrast
+from hf_attnprobe.statistics.differences import Comparison
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
@@ -24,7 +24,6 @@ TEXT, COUNT, TRUE_OR_FALSE = ({"type": kind} for kind in ("string", "integer", "
 NUMBER = {"type": ["number", "null"], "description": "null where it is not defined"}
 GRADES = {"enum": [str(answer) for answer in Answer]}
 TEXTS = {"type": "array", "items": TEXT}
-ASKED = {"type": "array", "items": {"enum": list(QUESTIONS)}}
 
 
 def schema_of(kind: object) -> dict:
@@ -75,13 +74,12 @@ def expected() -> dict:
         for name, kind in (
             ("findings", "finding"),
             ("statistics", "statistic"),
-            ("contrasts", "contrast"),
             ("comparisons", "comparison"),
         )
     }
-    finding = object_of(Finding)
+    finding, number = object_of(Finding), object_of(Estimate)
     finding["properties"]["rule"] = {"enum": list(RULES)}
-    short = {name: finding["properties"][name] for name in ("rule", "group", "answer", "sentence")}
+    short = {name: finding["properties"][name] for name in ("rule", "answer", "sentence")}
     properties = {
         "schema_version": {"const": SCHEMA_VERSION},
         "model": {**TEXT, "description": "folder, Hub id, or class of the model"},
@@ -90,15 +88,23 @@ def expected() -> dict:
         "seed": COUNT,
         "predicts": {**TEXT, "description": "what is predicted, in words"},
         "answer": {**GRADES, "description": "does attention explain the predictions?"},
+        "score": {
+            "type": ["object", "null"],
+            "description": "faithfulness, 0 a random order and 1 the best; null where not asked",
+            "properties": {
+                **number["properties"],
+                "parts": {"type": "object", "additionalProperties": number},
+            },
+            "required": [*number["required"], "parts"],
+            "additionalProperties": False,
+        },
         "verdict": {
             "type": "object",
             "properties": {
                 "question": TEXT,
                 "answer": GRADES,
                 "sentence": {"type": ["string", "null"]},
-                "asked": {**COUNT, "description": "questions about attention"},
-                "of": {**COUNT, "description": "questions that there are"},
-                **dict.fromkeys(COUNTED, ASKED),
+                "why": {**TEXT, "description": "the reason, where it is not the score alone"},
                 "findings": {
                     "type": "array",
                     "items": {
@@ -112,9 +118,7 @@ def expected() -> dict:
                 "question",
                 "answer",
                 "sentence",
-                "asked",
-                "of",
-                *COUNTED,
+                "why",
                 "findings",
             ],
         },
@@ -157,7 +161,6 @@ def expected() -> dict:
         "$defs": {
             "finding": finding,
             "statistic": object_of(Statistic),
-            "contrast": object_of(Contrast),
             "comparison": object_of(Comparison),
         },
     }

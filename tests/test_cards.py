@@ -78,7 +78,6 @@ Words of the user, with a table | a | b |
 def finding(**changes):
     values = {
         "rule": "importance",
-        "group": "all",
         "answer": Answer.NO,
         "sentence": "Importance: no. τ 0.22 [0.20, 0.24], chance 0.",
         "value": 0.22,
@@ -120,7 +119,7 @@ def check_plain(value):
 
 
 def test_both_formats_parse_back_to_the_same_results(tmp_path):
-    made = card(finding(), finding(rule="removal", group="pos", answer=Answer.YES))
+    made = card(finding(), finding(rule="removal", answer=Answer.YES))
     read = reread(updated(None, made), tmp_path)
     assert read.data.eval_results == eval_results(made)
     assert read.data.model_name == "bilstm"
@@ -195,7 +194,7 @@ def test_the_cards_here_parse_and_are_as_the_command_writes_them():
         assert f"\n{BEGIN}\n" in text and all(line in text for line in limits)
 
 
-NAMES = dict.fromkeys(("group", "sentence", "name", "label", "dataset"), names)
+NAMES = dict.fromkeys(("sentence", "name", "label", "dataset"), names)
 
 
 @settings(max_examples=15, deadline=None)
@@ -208,7 +207,7 @@ NAMES = dict.fromkeys(("group", "sentence", "name", "label", "dataset"), names)
 )
 def test_odd_numbers_and_names(value, low, yardsticks, score, said, tmp_path_factory):
     changes = {"value": value, "ci95": (low, value), "yardsticks": yardsticks}
-    odd = finding(**changes, group=said["group"], sentence=said["sentence"])
+    odd = finding(**changes, sentence=said["sentence"])
     record = RECORD | {"metrics": {"test_f1": float(score)}, "dataset": said["dataset"]}
     config = CONFIG | {"id2label": {0: said["label"], 1: "b"}}
     made = card(odd, name=said["name"], record=record, config=config)

@@ -42,6 +42,7 @@ WHOLE = [
     "seed",
     "predicts",
     "answer",
+    "score",
     "verdict",
     "accuracy",
     "findings",
