@@ -366,5 +366,5 @@ def test_heads_have_maps_and_a_map_of_differences():
     comparison = compare(reports)
     assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
     ids = Reader(comparison.to_html()).ids
-    found = [i for i in ids if i.startswith("heads_median_tvd")]
-    assert found == ["heads_median_tvd_1", "heads_median_tvd_2", "heads_median_tvd_difference_2"]
+    found = [i for i in ids if i.startswith("heads_standard_tvd")]
+    assert found == [f"heads_standard_tvd_{k}" for k in ("1", "2", "difference_2")]
