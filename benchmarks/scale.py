@@ -1,14 +1,14 @@
-"""Does memory stay flat as the texts grow? The plan, a worker and the report of jobs.
+"""Does memory stay flat as the texts grow, and are shares joined as fast as one folder is read?
 
     python benchmarks/scale.py 10000 100000 1000000 --folder scale
 
 For each number of texts: the largest resident set, CPU seconds and wall seconds of
 
-- ``plan``: generated texts as JSON lines, cut into partitions;
-- ``work``: one worker on all of them (a classifier of 8 units, uniform attention), up to
-  ``--work-up-to`` texts;
-- ``report``: terminal and page of a job of made-up rows, 26 statistics of one head and the
-  predictions, with ``--draws`` of a control.
+- ``audit``: generated texts as JSON lines, uniform attention of a classifier of 8 units, up to
+  ``--audit-up-to`` texts;
+- ``report``: terminal and page of an audit of made-up rows, 26 statistics of one head and the
+  predictions;
+- ``joined``: the same of as many rows in ``--shares`` folders.
 
 Every step is a process of its own, as a user starts it, and so is what makes its input: this
 script stays small, since a process begins with the largest resident set of who started it.
@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-    from hf_attnprobe.partitions.plan import Plan
 
 
 WORDS = ["".join(letters) for letters in itertools.product("bdfgk", "aeiou", "lmnrst")]
@@ -61,10 +60,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("texts", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--per-partition", type=int, default=5000)
-    parser.add_argument("--work-up-to", type=int, default=100_000)
-    parser.add_argument("--draws", type=int, default=0)
-    parser.add_argument("--steps", nargs="+", default=["plan", "work", "report"])
+    parser.add_argument("--shares", type=int, default=64)
+    parser.add_argument("--audit-up-to", type=int, default=100_000)
+    parser.add_argument("--steps", nargs="+", default=["audit", "report", "joined"])
     given = parser.parse_args()
     model = given.folder / "model"
     apart(make_model, model)
@@ -77,18 +75,20 @@ def main() -> None:
 
 def steps(given: argparse.Namespace, n_texts: int, model: Path, folder: Path):
     """The steps that are asked for, with what each took."""
-    data, job, made = folder / "test.jsonl", folder / "job", folder / "made"
-    if "plan" in given.steps:
+    page = ["--output", str(folder / "report.html")]
+    if "audit" in given.steps and n_texts <= given.audit_up_to:
+        data = folder / "test.jsonl"
         make_texts(data, n_texts)
         asked = ["--model", str(model), "--dataset", str(data), "--tests", "uniform_attention"]
-        asked += ["--batch-size", "512", "--dtype", "float32", "--output-dir", str(job)]
-        partitions = max(2, n_texts // given.per_partition)
-        yield "plan", measured("plan", *asked, "--partitions", str(partitions))
-    if "work" in given.steps and n_texts <= given.work_up_to:
-        yield "work", measured("work", str(job))
+        asked += ["--batch-size", "512", "--dtype", "float32", "--output-dir", str(folder / "own")]
+        yield "audit", measured("audit", *asked)
     if "report" in given.steps:
-        apart(make_job, made, n_texts, given.draws)
-        yield "report", measured("report", str(made), "--output", str(folder / "report.html"))
+        apart(make_audits, folder / "made", model, n_texts, 1)
+        yield "report", measured("report", str(folder / "made" / "share-0-of-1"), *page)
+    if "joined" in given.steps:
+        apart(make_audits, folder / "shares", model, n_texts, given.shares)
+        shares = map(str, sorted((folder / "shares").glob("share-*")))
+        yield "joined", measured("report", *shares, *page)
 
 
 def measured(*command: str) -> dict[str, float]:
@@ -148,84 +148,75 @@ def make_model(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-# --- a job of made-up rows -------------------------------------------------------------
+# --- audits of made-up rows -------------------------------------------------------------
 
 
-def make_job(folder: Path, n_texts: int, n_draws: int) -> None:
-    """A finished job, through the functions that workers use."""
-    from hf_attnprobe.partitions.plan import Part, commit, read_plan, rows_ending, write_plan
-    from hf_attnprobe.partitions.store import Store
+def make_audits(folder: Path, model: Path, n_texts: int, n_shares: int) -> None:
+    """Finished shares of an audit: a real one of a few texts, whose rows are then others."""
+    import shutil
 
-    from hf_attnprobe.storage.rows import parquet_bytes
+    from hf_attnprobe import AuditOptions, audit
+    from hf_attnprobe.storage.rows import append_rows
 
-    store = Store(str(folder))
-    write_plan(store, _plan(n_texts, n_draws))
-    plan = read_plan(store)
-    for k in range(plan.n_partitions):
-        files = {
-            rows_ending(draw): parquet_bytes(_rows_of(k, draw)) for draw in (None, *range(n_draws))
-        }
-        ids = range(k * PER_PART, (k + 1) * PER_PART)
-        commit(store, plan, Part(k, ids, PER_PART * (len(TESTS) + 1), {}, 0, files))
-
-
-def _plan(n_texts: int, n_draws: int) -> "Plan":
-    from hf_attnprobe.partitions.plan import Plan
-
-    return Plan(
-        model={"name": "a-tiny-classifier", "fingerprint": "generated"},
-        data={"dataset": "generated", "split": "test", "columns": "text"},
-        tests={test: {} for test in TESTS},
-        left_out={},
-        options={},
-        classes=["no", "yes"],
-        prediction={"kind": "classes", "name": "", "parts": []},
-        reference=[],
-        rationales=False,
-        spread=None,
-        control="reassigned attention" if n_draws else "none",
-        control_draws=n_draws,
-        texts=[{"texts": PER_PART, "sha256": ""}] * (n_texts // PER_PART),
-        seed=0,
-        versions={},
-    )
+    few = folder.parent / f"{folder.name}.jsonl"
+    make_texts(few, 40)
+    options = AuditOptions(share="0/1", shown_texts=0, prune=False)
+    audit(model, few, list(TESTS), options=options, output_dir=folder, progress=False)
+    own = folder / "share-0-of-1"
+    for k in range(n_shares):
+        share = folder / f"share-{k}-of-{n_shares}"
+        if share != own:
+            shutil.copytree(own, share)
+        shutil.rmtree(share / "rows")
+        ids = [*range(k, n_texts, n_shares)]
+        for start in range(0, len(ids), PER_PART):
+            append_rows(share / "rows", _rows_of(ids[start : start + PER_PART]))
+        _say(share / "summary.json", k, n_shares, ids)
+    if n_shares > 1:
+        shutil.rmtree(own)
 
 
-def _rows_of(k: int, of_control: int | None) -> "pa.Table":
-    """Rows of one part, of the model or of a draw of its control; ids are its own."""
+def _say(file: Path, k: int, n_shares: int, ids: list[int]) -> None:
+    """Has a summary tell of these texts."""
+    summary = json.loads(file.read_text())
+    summary |= {"n": len(ids), "example_ids": ids}
+    summary["provenance"]["share"] = [k, n_shares]
+    file.write_text(json.dumps(summary))
+
+
+def _rows_of(ids: list[int]) -> "pa.Table":
+    """Rows of one part; they are drawn by its first id."""
     import numpy as np
 
     from hf_attnprobe.attention_model import Site
     from hf_attnprobe.storage.rows import NO_SITE, joined
 
-    draw = np.random.default_rng([k, 0 if of_control is None else of_control + 1])
-    ids = np.arange(k * PER_PART, (k + 1) * PER_PART)
+    n = len(ids)
+    draw = np.random.default_rng(ids[0])
     tables = []
     for test, names in TESTS.items():
-        is_lacking = draw.uniform(size=PER_PART) < 0.1  # the same for all: erasure's rule
-        values = {name: np.where(is_lacking, np.nan, _values(draw, name)) for name in names}
+        is_lacking = draw.uniform(size=n) < 0.1  # the same for all: erasure's rule
+        values = {name: np.where(is_lacking, np.nan, _values(draw, name, n)) for name in names}
         if test == "permutation":
             values["max_tvd"] = np.maximum(values["max_tvd"], values["median_tvd"])
         tables.append(_table(test, ids, values, Site(0, 0)))
-    if of_control is not None:
-        return joined(tables)
-    label = draw.integers(0, 2, PER_PART)
+    label = draw.integers(0, 2, n)
     of_model = {
-        "predicted_class": np.where(draw.uniform(size=PER_PART) < 0.9, label, 1 - label),
+        "predicted_class": np.where(draw.uniform(size=n) < 0.9, label, 1 - label),
         "label": label,
-        "probability": draw.uniform(0.5, 1, PER_PART),
-        "n_tokens": draw.integers(3, 60, PER_PART),
+        "probability": draw.uniform(0.5, 1, n),
+        "n_tokens": draw.integers(3, 60, n),
     }
     return joined([*tables, _table("prediction", ids, of_model, NO_SITE)])
 
 
-def _values(draw: "np.random.Generator", name: str) -> "np.ndarray":
+def _values(draw: "np.random.Generator", name: str, n: int) -> "np.ndarray":
     """Numbers of full precision, and flags."""
-    values = draw.uniform(size=PER_PART) ** 2
+    values = draw.uniform(size=n) ** 2
     return values.round() if name.startswith("never") else values
 
 
-def _table(test: str, ids: "np.ndarray", values: dict[str, "np.ndarray"], site: Any) -> "pa.Table":
+def _table(test: str, ids: list[int], values: dict[str, "np.ndarray"], site: Any) -> "pa.Table":
     import torch
 
     from hf_attnprobe.storage.rows import to_rows

@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 LABELS = (*LABEL_NAMES, "mixed", "none")
 
 
-DRAWN = "page audit_page reports report_forms text_view security job_report study cli publishing"
+DRAWN = "page audit_page reports report_forms text_view security audit_shares study cli publishing"
 DRAWN += " calibrate kills differences retraining checkpoint_comparison deception robustness"
 """Folders and files of tests that look at what is drawn on a page, or draw what is spoilt."""
 

@@ -24,7 +24,6 @@ os.environ |= {
 }
 
 import torch
-import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe import (
@@ -44,6 +43,7 @@ from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import StudyOptions
 from hf_attnprobe.studies.run import study
+from hf_attnprobe.studies.steps import Steps
 from hf_attnprobe.training.classifier import new_model
 from hf_attnprobe.training.options import TrainingOptions
 
@@ -161,85 +161,30 @@ def record_study(folder: Path) -> None:
         frame = examples.remove_columns("rationale").to_pandas()
         (folder / "reviews").mkdir(exist_ok=True)
         frame.to_json(folder / "reviews" / f"{name}.jsonl", orient="records", lines=True)
-    content = {
-        "title": "A tiny study",
-        "grid": {"dataset": ["reviews"], "encoder": ["mlp", "bilstm"]},
-        "steps": [
-            {
-                "name": "base",
-                "verb": "train",
-                "with": {"dataset": "$dataset", "encoder": "$encoder", **SMALL},
-            },
-            {
-                "name": "audit",
-                "verb": "audit",
-                "with": {"model": "base", "dataset": "$dataset"},
-            },
-            {
-                "name": "own",
-                "verb": "train",
-                "with": {"dataset": "$dataset", "encoder": "mlp", **SMALL},
-            },
-            {
-                "name": "transfer",
-                "verb": "transfer",
-                "with": {"model": "own", "guide": "base", "dataset": "$dataset"},
-            },
-            {
-                "name": "compare",
-                "verb": "compare",
-                "with": {"models": ["base"], "dataset": "$dataset"},
-            },
-            {
-                "name": "deceive",
-                "verb": "deceive",
-                "with": {
-                    "model": "base",
-                    "dataset": "$dataset",
-                    "tokens": ["dull", "wonderful"],
-                    "epochs": 1,
-                },
-            },
-        ],
-        "tables": [
-            {
-                "title": "Room",
-                "columns": [
-                    {
-                        "name": "room",
-                        "step": "audit",
-                        "statistic": "epsilon_max_jsd@0.05",
-                        "threshold": 0.01,
-                        "means": "room",
-                    },
-                    {
-                        "name": "lost",
-                        "step": "transfer",
-                        "score": "transfer/guided/f1",
-                        "difference": True,
-                    },
-                ],
-            },
-            {
-                "title": "By length",
-                "lengths": [12, 25],
-                "columns": [
-                    {
-                        "name": "room",
-                        "step": "audit",
-                        "statistic": "epsilon_max_jsd@0.05",
-                    }
-                ],
-            },
-        ],
-    }
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     study(
-        folder / "tiny.yaml",
+        tiny,
         output_dir=folder / "study",
         options=StudyOptions(dataset=f"reviews={folder / 'reviews'}"),
         progress=False,
     )
+
+
+def tiny(s: Steps) -> None:
+    """A tiny study"""
+    for data in s.grid(dataset=["reviews"]):
+        own = s.add("train", "own", data, **data, encoder="mlp", **SMALL)
+        for encoder in s.grid(encoder=["mlp", "bilstm"]):
+            at = data | encoder
+            base = s.add("train", "base", at, **at, **SMALL)
+            s.add("audit", "audit", at, model=base, **data)
+            s.add("transfer", "transfer", at, model=own, guide=base, **data)
+            s.add("compare", "compare", at, models=[base], **data)
+            tokens = {"tokens": ["dull", "wonderful"], "epochs": 1}
+            s.add("deceive", "deceive", at, model=base, **data, **tokens)
+    room = {"statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "room"}
+    lost = {"score": "transfer/guided/f1", "difference": True}
+    s.table("Room", audit={"room": room}, transfer={"lost": lost})
+    s.table("By length", [12, 25], audit={"room": "epsilon_max_jsd@0.05"})
 
 
 RECORDS = (

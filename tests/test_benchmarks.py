@@ -21,9 +21,8 @@ TINY = {
     "language": "{speaker} {out} --prompts 4 --masks 4",
     "language_speed": "--tokens 40 --behind 6 --memory 60",
     "results": "--list --folder {out}",
-    "scale": "4000 --folder {out} --per-partition 2000 --draws 1",
+    "scale": "400 --folder {out} --shares 3",
     "selection_coverage": "--audit {audit} --n-texts 4 --n-samples 3 --n-draws 5",
-    "stopping": "--audit {audit} --top 1 --n-orders 2",
 }
 HELPERS = {"peers", "plain", "results_tables", "sides", "work"}  # imported by others
 OF_A_CHECKOUT = {"mutation"}  # runs the whole suite on copies of it

@@ -521,6 +521,7 @@ def run_study(arguments: dict[str, Any]) -> None:
 
 def add_spike(parser: CommandParser) -> None:
     """Flags of spike."""
+    add_help_all(parser)
     parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
     parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
     add_options(parser, SpikeOptions)
