@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import time
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import report_schema
@@ -50,15 +49,16 @@ from hf_attnprobe.reports.html import SYMBOLS
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.heads import EFFECT
+from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import NO_CONTROL, ONE_DRAW, RULES, Finding
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.asked import OBJECT, repeating
 from made_up_rows import judged_rows
 
 
 TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
-OF_HEADS = ("correlation", "permutation", "uniform_attention", "head_ablation")
+OF_HEADS = ("scale", "correlation", "permutation", "uniform_attention", "head_ablation")
 EVIL = "<script>alert(1)</script>"
 
 
@@ -201,7 +201,7 @@ def test_a_long_text_is_whole_and_turns_nothing_around(classifier, open_page, tm
     tokens = tuple(EVERYTHING.split())
     scores = {"attention": tuple(1 / len(tokens) for _ in tokens)}
     text = ShownText(7, tokens, "a\u202eb", 0.5, "a\u202eb", True, scores, why="\u202e")
-    finding = dataclasses.replace(report.findings[0], group="a\u202eb")
+    finding = dataclasses.replace(report.findings[0], sentence="a\u202eb")
     spoilt = dataclasses.replace(
         report,
         model="/a/long/path" * 20 + "\u202e",
@@ -267,31 +267,32 @@ def test_the_number_of_texts_that_an_interval_needs():
 
 def test_it_says_how_many_texts_are_missing(classifier):
     report = read_audit(classifier)
-    removal = Finding("removal", "all", Answer.CANNOT_SAY, "s", 0.11, (0.09, 0.13), 100)
+    removal = Finding("removal", Answer.CANNOT_SAY, "s", 0.41, (0.39, 0.43), 100)
     told = dataclasses.replace(report, findings=(report.findings[0], removal))
     said = " ".join(change_sentences(told.findings))
-    assert "about 300 more texts would settle it" in said and "estimate" in said
+    assert "about 310 more texts would settle it" in said and "estimate" in said
     few = dataclasses.replace(removal, n=12)
     told = dataclasses.replace(report, findings=(few,))
     assert "at least 30 texts; here are 12" in " ".join(change_sentences(told.findings))
 
 
-GRADED = ("importance", "assignment", "uniqueness", "erasure", "removal")
+BOUND = "how far other attention can go is only known from below"
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    rule=st.sampled_from(GRADED),
+    rule=st.sampled_from(sorted(QUESTIONS)),
     value=st.floats(-1, 1),
     halves=st.tuples(st.floats(0.001, 0.5), st.floats(0.001, 0.5)),
     n=st.integers(30, 5000),
-    stops=st.sampled_from(["", NO_CONTROL, ONE_DRAW]),
+    stops=st.sampled_from(["", BOUND]),
 )
+@example(rule="uniqueness", value=0.5, halves=(0.125, 0.5), n=30, stops="")
 def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
     """An interval that narrows with √n excludes every threshold, if the mean stays."""
     low, high = value - halves[0], value + halves[1]
     answer = grade(Estimate(value, (low, high), n), RULES[rule])
-    found = Finding(rule, "all", answer, "s", value, (low, high), n)
+    found = Finding(rule, answer, "s", value, (low, high), n)
     found = dataclasses.replace(found, open_because=stops)
     if answer != Answer.CANNOT_SAY:
         return
@@ -311,56 +312,42 @@ def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
 
 
 def test_it_claims_no_more_than_the_answer():
-    """One question of five is no verdict; what it says stands under its heading."""
-    yes = Finding("accuracy", "all", Answer.YES, "s", 0.3, (0.2, 0.4), 100)
+    """One part is no verdict; what it says stands under its heading."""
+    yes = Finding("accuracy", Answer.YES, "s", 0.3, (0.2, 0.4), 100)
     headings = ("For it", "Between", "Against it", "Not known")
     answers = (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY)
     for answer, heading in zip(answers, headings, strict=True):
-        found = Finding("erasure", "all", answer, "s", 0.5, (0.4, 0.6), 100)
+        found = Finding("erasure", answer, "s", 0.5, (0.4, 0.6), 100)
         assert may_be_shown([yes, found]).startswith("Not yet")
         assert "because a verdict also needs " in may_be_shown([yes, found])
         assert list(what_is_shown([yes, found])) == [heading]
 
 
-VERDICTS = [
-    ("yyyyy", "yes", "Yes, with a note"),
-    ("yynyy", "yes", "Yes, with a note"),
-    ("yynny", "mostly yes", "Only with a warning"),
-    ("nnnny", "mostly no", "Only with a warning"),
-    ("nynnp", "mostly no", "Only with a warning"),
-    ("nynnn", "no", "No."),
-    ("?????", "cannot say", "Not yet"),
-    ("pppyn", "partly", "Only with a warning"),
+VERDICTS = [  # faithfulness, effect
+    (Answer.YES, Answer.YES, "yes", "Yes, with a note"),
+    (Answer.PARTLY, Answer.YES, "partly", "Only with a warning"),
+    (Answer.NO, Answer.YES, "no", "No."),
+    (Answer.YES, Answer.NO, "no", "No, because giving the same weights to other tokens"),
+    (Answer.CANNOT_SAY, Answer.YES, "cannot say", "Not yet"),
 ]
 
 
-def test_the_verdict_counts_the_questions(classifier):
-    """What every form is made of: the sentences and the JSON; of the last one the forms, too."""
-    of = {"y": Answer.YES, "n": Answer.NO, "p": Answer.PARTLY, "?": Answer.CANNOT_SAY}
-    names = {"y": "yes", "p": "partly", "n": "no", "?": "undecided"}
-    accuracy = Finding("accuracy", "all", Answer.YES, "s. t.", 0.3, (0.2, 0.4), 100)
-    audited = read_audit(classifier)
-    without_rules = partial(re.sub, r" \([a-z, ]+\)", "")
-    for said, answer, start in VERDICTS:
-        letters = list(zip(GRADED, said, strict=True))
-        found = [
-            Finding(rule, "all", of[letter], "s. t.", 0.5, (0.4, 0.6), 100)
-            for rule, letter in letters
-        ]
-        report = dataclasses.replace(audited, findings=(accuracy, *found))
-        counts = [f"{said.count(k)} {word}" for k, word in names.items() if k in said]
-        count = f"5 of 5 questions asked: {', '.join(counts)}"
-        assert count in conclusion_sentence(report.findings)
-        assert may_be_shown(report.findings).startswith(start)
-        verdict = to_json(report)["verdict"]
-        assert verdict["answer"] == answer and verdict["asked"] == verdict["of"] == 5
-        for key, kind in zip(("for", "partly", "against", "open"), "ypn?", strict=True):
-            assert verdict[key] == [rule for rule, letter in letters if letter == kind]
-    text = without_rules(" ".join(str(report).split()))
-    assert text.startswith(f"{QUESTION} {answer}. ") and count in text
+@pytest.mark.parametrize(("score", "effect", "answer", "start"), VERDICTS)
+def test_every_form_says_the_verdict(classifier, score, effect, answer, start):
+    """What every form is made of: the sentences and the JSON; and two of the forms."""
+    said = {"accuracy": Answer.YES, "faithfulness": score, "effect": effect, "mass": Answer.PARTLY}
+    found = tuple(Finding(k, a, "s. t.", 0.5, (0.4, 0.6), 100) for k, a in said.items())
+    report = dataclasses.replace(read_audit(classifier), findings=found)
+    assert conclusion_sentence(found).startswith(f"{QUESTION} {answer.capitalize()} (")
+    assert "faithfulness 0.50 [0.40, 0.60]" in conclusion_sentence(found)
+    assert may_be_shown(found).startswith(start)
+    told = to_json(report)
+    assert told["verdict"]["answer"] == told["answer"] == answer
+    assert (told["score"]["value"], told["score"]["ci95"]) == (0.5, [0.4, 0.6])
+    assert told["score"]["parts"]["mass"]["value"] == 0.5
+    assert " ".join(str(report).split()).startswith(f"{QUESTION} {answer}. ")
     page = report.to_html()
-    assert f'class="answer {answer}"' in page
-    assert all(f"{word} (" in Read(page).text for word in counts)
+    assert f'class="answer {answer.replace(" ", "-")}"' in page
 
 
 def test_every_answer_has_a_symbol_and_a_tone():

@@ -441,8 +441,10 @@ def more_texts(finding: Finding) -> float | None:
     crossed = [t for t in set(finding.graded_by.thresholds.values()) if low <= t <= high]
     if not crossed:
         return None
-    needed = [texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed]
-    return max(max(needed) - finding.n, 1)
+    needed = max(texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed)
+    if math.isinf(needed):
+        return needed
+    return max(math.floor(needed) + 1 - finding.n, 1)  # at exactly so many an end is the threshold
 
 
 def _rounded(count: float) -> int:
