@@ -97,6 +97,20 @@ def test_texts_in_which_no_order_takes_the_lead_are_none_of_the_way():
     assert part_of(texts_of(never), ERASURE).n == 50
 
 
+def test_each_part_is_of_the_texts_that_have_it():
+    columns, draw = measured(80), np.random.default_rng(3)
+    for part in ("importance", "fraction_to_lose_lead", "removal", "mass"):
+        gone = draw.uniform(size=80) < 0.3
+        for name in columns:
+            if name.startswith(part):
+                columns[name] = np.where(gone, np.nan, columns[name])
+        if part == "fraction_to_lose_lead":
+            columns["lead_is_lost"] = np.where(gone, np.nan, columns["lead_is_lost"])
+    found = faithfulness(texts_of(columns))
+    assert found.score.value == pytest.approx(by_hand(columns, np.arange(80)), abs=1e-9)
+    assert found.parts["mass"].n == np.isfinite(columns["mass@attention"]).sum()
+
+
 def test_two_parts_are_needed_and_what_was_not_asked_is_left_out():
     columns = measured()
     one = {name: values for name, values in columns.items() if name.startswith("importance")}
