@@ -19,7 +19,6 @@ from hf_attnprobe import markdown
 from hf_attnprobe.retraining.verdict import over_seeds
 from hf_attnprobe.statistics.estimates import (
     Estimate,
-    function_estimate,
     mean_interval,
     paired_share_interval,
     resample_counts,
@@ -182,65 +181,6 @@ def of_trainings(n_seeds: int) -> Cell:
     return cell
 
 
-# --- the way from a control to the best -----------------------------------------------
-
-
-def agreements(kind: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """How well attention and its control agree with the best order, by text; 1 is the best."""
-    if kind == "skewed":
-        own = 1 - rng.gamma(0.3, 0.3, n).clip(0, 2)
-        return own, 0.9 - rng.gamma(0.5, 0.6, n).clip(0, 1.6)
-    if kind == "bounded":
-        return 2 * rng.beta(4, 0.6, n) - 1, 2 * rng.beta(2, 1, n) - 1
-    if kind == "noisy":
-        return rng.uniform(-0.5, 0.9, n), rng.uniform(-0.9, 0.9, n)
-    return 1 - rng.exponential(0.02, n), 0.95 - rng.exponential(0.1, n)
-
-
-def removals(kind: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Shares of a text's tokens: erased in attention's order, in a random one, the least.
-
-    Of the model, then of its control, where a random order and the least vary a little.
-    """
-    least = rng.beta(2, 8, n)
-    room = (1 - least) * rng.beta(4, 2, n)
-    columns = []
-    for agreement in agreements(kind, n, rng):
-        varied = room * rng.uniform(0.8, 1.0, n)
-        columns += [least + varied * (1 - agreement) / 2, least + varied, least]
-    return tuple(columns)
-
-
-def beyond_control(own: np.ndarray, control: np.ndarray) -> np.ndarray:
-    """The way from the control's agreement to 1, as Cohen's κ."""
-    return (own - control) / (1 - control)
-
-
-def of_importance(means: np.ndarray) -> np.ndarray:
-    return beyond_control(means[..., 0], means[..., 1])
-
-
-def of_erasure(means: np.ndarray) -> np.ndarray:
-    def way(k: int) -> np.ndarray:
-        attention, random, least = (means[..., k + j] for j in range(3))
-        return 1 - (attention - least) / (random - least)
-
-    return beyond_control(way(0), way(3))
-
-
-def of_way(kind: str, draw, of_means) -> Cell:
-    @cache
-    def truth() -> float:
-        many = draw(kind, 1_000_000, np.random.default_rng(SEED + 1))
-        return float(of_means(np.array([column.mean() for column in many])))
-
-    def cell(rng, n):
-        found = [function_estimate(draw(kind, n, rng), of_means).ci95 for _ in range(N_SAMPLES)]
-        return np.array(found).T, truth()
-
-    return cell
-
-
 # --- many heads at once ---------------------------------------------------------------
 
 
@@ -263,7 +203,6 @@ def of_heads(name: str, which: str) -> Cell:
     return cell
 
 
-AGREEMENTS = ("skewed", "bounded", "noisy", "tight")
 HEADS = ("normal", "exponential", "60% are 0, else Beta(1, 4)")
 TWO = {"85% and 80% are right": ((0.85, 0.8), 0.5), "95% and 94%": ((0.95, 0.94), 0.5)}
 TWO["90% and 88%, 15% are of class 1"] = ((0.9, 0.88), 0.15)
@@ -288,16 +227,6 @@ CELLS: dict[tuple[str, str], Cell] = {
     },
     **{("largest of 24 heads", name): of_heads(name, "largest") for name in HEADS},
     **{("all of 24 heads", name): of_heads(name, "all") for name in HEADS},
-    **{
-        ("way from a control, importance's", f"{kind} agreement"): (
-            of_way(kind, agreements, of_importance)
-        )
-        for kind in AGREEMENTS
-    },
-    **{
-        ("way from a control, erasure's", f"{kind} agreement"): (of_way(kind, removals, of_erasure))
-        for kind in AGREEMENTS
-    },
 }
 BEFORE: dict[tuple[str, str], Cell] = {
     **{("mean", name): of_means(name, by_percentiles) for name in POPULATIONS},

@@ -16,18 +16,9 @@ BELOW = {
     ("mean", "97% are 0, else Beta(1, 4)"): (30, 100),
     ("R²", "predictions that explain .36"): (30,),
     ("mean", "exponential, every text 2 to 5 times"): SIZES,
-    **{
-        (f"way from a control, {rule}'s", f"{kind} agreement"): (30,)
-        for rule in ("importance", "erasure")
-        for kind in ("skewed", "tight")
-    },
 }
 """What the documentation says holds less often."""
-QUICK = [
-    cell
-    for cell in CELLS
-    if cell[0].startswith(("mean", "share of", "difference of shares", "way"))
-]
+QUICK = [cell for cell in CELLS if cell[0].startswith(("mean", "share of", "difference of shares"))]
 
 
 def test_every_cell_is_stored_and_holds_often_enough():
@@ -38,7 +29,7 @@ def test_every_cell_is_stored_and_holds_often_enough():
             assert below == set(BELOW.get(cell, ())), cell
 
 
-def test_means_shares_and_ways_of_thirty_texts():
+def test_means_and_shares_of_thirty_texts():
     for cell in QUICK:
         assert measured(CELLS[cell], 30) == pytest.approx(FOUND[cell]["30"], abs=0.005), cell
 

@@ -195,7 +195,7 @@ class NumberLine:
     Attributes:
         number: what is on the line; a NaN is not drawn.
         thresholds: where the answer changes, by what they are.
-        yardsticks: what others reach, such as chance or the control, by what they are.
+        yardsticks: what others reach, such as a random order, by what they are.
         ends: of the line; None for round numbers around all that is on it.
         before: words before the number, such as "at most".
     """
