@@ -23,7 +23,6 @@ from hf_attnprobe.adapters import register_adapter, wrap
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.data.tokenizer import SPECIAL_TOKENS, build_tokenizer
 from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.intervention import permute, random_permutations
 
 
 N_FILLERS = 60
@@ -195,23 +194,13 @@ class ConstructedAdapter(AttentionModelBase):
 
     Args:
         model: what is read.
-        reassignment: seed by which each text's weights go to other tokens of it; None
-            leaves them where they are.
     """
 
-    def __init__(self, model: ConstructedModel, *, reassignment: int | None = None) -> None:
+    def __init__(self, model: ConstructedModel) -> None:
         self.model: ConstructedModel = model.double().eval()
-        self.reassignment = reassignment
         n_words, n_classes = model.values.shape
         self.n_embeddings = n_words
         self.label_names = [f"class {k}" for k in range(n_classes)]
-
-    def reassigned(self, seed: int) -> "ConstructedAdapter":
-        """The same model with each text's weights shuffled among its content tokens.
-
-        Of what is left of a text each token keeps the weight it was given, renormalised.
-        """
-        return ConstructedAdapter(self.model, reassignment=seed)
 
     def sites(self) -> list[Site]:
         return [Site()]
@@ -230,14 +219,6 @@ class ConstructedAdapter(AttentionModelBase):
     def observe(self, batch: Batch) -> Observation:
         """Keeps as state the scores, the averaged values and the bypassing values."""
         scores = self.model.scores[batch.inputs["input_ids"]]
-        if self.reassignment is not None:
-            order = random_permutations(
-                batch.content_mask[:, None],
-                1,
-                seed=self.reassignment,
-                example_ids=batch.example_ids,
-            )
-            scores = permute(scores, order[0, :, 0])
         states, rest = self.model.read(batch.inputs["input_ids"], batch.mask.double())
         attention = attend(scores, batch.mask)
         probs = _probs(attention, states, rest)
@@ -245,8 +226,6 @@ class ConstructedAdapter(AttentionModelBase):
         return Observation(self, batch, probs, maps, (scores, states, rest))
 
     def native_probs(self, batch: Batch) -> Tensor | None:
-        if self.reassignment is not None:
-            return None
         return self.model(batch.inputs["input_ids"], batch.mask).softmax(-1)
 
     def visible(self, observation: Observation, layer: int) -> Tensor:

@@ -23,10 +23,8 @@ def audit_by_name(
 ):
     """Data arguments and options of the audit, all flat.
 
-    ``n_permutations`` is of the test ``permutation``, where it is run. No control is audited
-    unless one is asked for: it takes several times as long as the model.
+    ``n_permutations`` is of the test ``permutation``, where it is run.
     """
-    values = values
     tests = ["default"] if tests is None else tests
     if n_permutations is not None and ("default" in tests or "permutation" in tests):
         tests = [*tests, Permutation(n_permutations)]

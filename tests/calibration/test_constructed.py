@@ -18,6 +18,7 @@ from hf_attnprobe.calibration.run import TESTS, batch_of, rows_of
 
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.functional.intervention import permute, random_permutations
 from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.testing import check_adapter
@@ -95,30 +96,6 @@ def test_leaving_words_out_is_the_shorter_text(name):
             np.testing.assert_allclose(without[row, place], probs, atol=1e-12)
 
 
-def test_reassigned_weights_are_the_same_and_stay_with_their_words():
-    drawn = drawn_as("pointer")
-    own, other = observed(drawn), drawn.adapter.reassigned(7)
-    moved = other.observe(own.batch)
-    weights = [seen.attention[0].sort(-1).values for seen in (own, moved)]
-    torch.testing.assert_close(*weights)
-    assert not torch.equal(own.attention[0], moved.attention[0])
-    alone = drawn_as("pointer", n_texts=3)
-    few = other.observe(batch_of(alone)).read(alone.adapter.sites()[0])
-    whole = moved.read(alone.adapter.sites()[0])[:3, : few.shape[1]]
-    torch.testing.assert_close(few, whole)  # by text, not by batch
-    weights = moved.attention[0][:, 0, 0]
-    gone = torch.zeros_like(own.batch.mask)
-    gone[:, 1] = True
-    left = weights.masked_fill(gone, 0)
-    left = left / left.sum(-1, keepdim=True)
-    for row, mask in enumerate(own.batch.mask):
-        kept = mask & ~gone[row]
-        ids = own.batch.inputs["input_ids"][row, kept].numpy()
-        probs, _ = by_hand(drawn.adapter.model, ids, left[row, kept].numpy())
-        erased = other.erase_inputs(moved, gone[None])[0, row]
-        np.testing.assert_allclose(erased, probs, atol=1e-12)
-
-
 # --- what the truths claim ---------------------------------------------------------------
 
 
@@ -142,7 +119,10 @@ def test_where_assignment_is_none_no_attention_moves_the_output(name):
     if name in ("ornament", "path of weight 0"):
         assert log_odds.max() < 1e-9
     elif not truth.holds:  # even: its own weights, in any order
-        shuffled = drawn.adapter.reassigned(3).observe(observation.batch).probs
+        ids, visible = observation.batch.example_ids, observation.batch.mask[:, None]
+        order = random_permutations(visible, 1, seed=3, example_ids=ids)
+        weights = permute(observation.attention[0][:, 0], order)[:, :, None]
+        shuffled = drawn.adapter.replay(observation, {0: weights})[0]
         moved = (shuffled - observation.probs).abs().sum(-1) / 2
         assert moved.mean() < RULES["assignment"].yes / 2
     else:
