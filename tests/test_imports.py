@@ -91,7 +91,7 @@ AUDIT = ("audit", "--model", "x", "--dataset", "d")
 
 TWICE = ["study", "room", "--output-dir", "o", "--dataset", "a/x", "b/x"]
 ANSWERS = [
-    (["--help"], 0, "calibrate"),
+    (["--help"], 0, "spike"),
     (["audit", "--help"], 0, "--text-column"),
     (["train", "--help"], 0, "--encoder"),
     (["audit", "--modell", "x"], 2, "did you mean --model?"),

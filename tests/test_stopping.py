@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 import zoo
 from hf_attnprobe import AuditOptions, Data, Permutation, audit, build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.auditing import rounds
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.rounds import RowsSoFar, Stage, Timetable
+from hf_attnprobe.auditing.rounds import RowsSoFar, run_in_time
 from hf_attnprobe.auditing.stopping import limit_of, seconds_of
 from hf_attnprobe.auditing.sweep import plan
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.stopping import without_gaps
 from made_up_rows import rows_of_texts
@@ -29,7 +31,7 @@ def test_only_texts_up_to_a_gap_count_whatever_was_run():
         rows_of_texts({("a", "x"): 1.0}, ids=sorted(ids), head=head)
         for head, ids in enumerate((order[:6], gap))
     ]
-    kept = without_gaps(pd.concat(rows), order)
+    kept = without_gaps(Rows.of(pd.concat(rows)), order)
     by_place = kept.long().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
     assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
 
@@ -120,68 +122,71 @@ class Worker:
 ALL = [Site(-1, -1)]
 
 
+LAYERS = [Site(k, -1) for k in range(3)]
+
+
+def in_time(worker, known, *turns):
+    """Runs turns of tests at sites within the worker's time."""
+    run_in_time(known, worker.clock, lambda: iter(turns), batch_size=16)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
-def test_a_timetable_keeps_its_time_and_its_order(tmp_path_factory, cheap, dear, limit):
+def test_a_time_is_kept_and_all_attention_comes_first(tmp_path_factory, cheap, dear, limit):
     worker = Worker({"cheap": cheap, "dear": dear}, limit)
     known = worker.rows_of(tmp_path_factory.mktemp("none"), 40)
-    layers = [Site(k, -1) for k in range(3)]
-    stages = [
-        Stage({"cheap": ALL, "dear": ALL}, 0.5, first=30),
-        Stage({"cheap": layers, "dear": layers}),
-    ]
-    Timetable(known, worker.clock, 16).run(stages)
+    in_time(worker, known, *({"cheap": at, "dear": at} for at in (ALL, LAYERS)))
     # A step whose cost is not known yet may be begun with little time left.
     assert worker.now <= limit + 2 * max(cheap, dear)
     tested = [(test, site) for test, site, n in worker.ran if n and test != "prediction"]
     assert tested[0][1] in ALL
     n_cheap, n_dear = (len(known.ids(test, ALL[0])) for test in ("cheap", "dear"))
-    assert n_cheap >= min(n_dear, 30) or 2 * cheap > dear
-    if (cheap + dear) * 120 < limit / 4:
-        assert known.n_done({"cheap": layers, "dear": layers}) == 2 * 3 * 40
+    assert n_cheap >= n_dear or cheap > dear
+    if any(site in LAYERS for _, site in tested):
+        assert max(n_cheap, n_dear) == 40
+    if (cheap + dear) * 160 < limit / 4:
+        assert known.n_done({"cheap": LAYERS, "dear": LAYERS}) == 2 * 3 * 40
 
 
-def test_a_test_that_comes_to_no_answer_waits_for_those_that_do(tmp_path):
-    worker = Worker({"cheap": 3.0, "dear": 20.0}, 250.0)  # 30 texts of it take 600 s
+def test_the_cheap_tests_come_first_and_searches_last(tmp_path):
+    worker = Worker({"cheap": 3.0, "dear": 20.0, "erasure": 0.1}, 250.0)
     known = worker.rows_of(tmp_path, 40)
-    Timetable(known, worker.clock, 16).run([Stage({"dear": ALL, "cheap": ALL})])
+    in_time(worker, known, dict.fromkeys(("erasure", "dear", "cheap"), ALL))
     ran = [test for test, _, n in worker.ran if n and test != "prediction"]
-    first_dear, *others = [place for place, test in enumerate(ran) if test == "dear"]
-    last_cheap = len(ran) - 1 - ran[::-1].index("cheap")
-    assert len(known.ids("cheap", ALL[0])) == 40
-    # One to tell what it costs; more only when nothing else is left.
-    assert first_dear < last_cheap < min(others)
+    # One text of each to tell what it costs; then the cheap one to its end.
+    assert ran[:3] == ["erasure", "dear", "cheap"] and ran[3] == "cheap"
+    first_dear = next(k for k in range(3, len(ran)) if ran[k] == "dear")
+    assert len(known.ids("cheap", ALL[0])) == 40 and "erasure" not in ran[3:first_dear]
 
 
 def test_when_time_is_up_nothing_more_begins(tmp_path):
     worker = Worker({"cheap": 1.0}, 60.0)
     known = worker.rows_of(tmp_path, 100)
-    timetable = Timetable(known, worker.clock, 16)
-    timetable.run([Stage({"cheap": ALL}, first=10)])
+    in_time(worker, known, {"cheap": ALL})
+    assert 0 < len(known.ids("cheap", ALL[0])) < 60
     worker.now += 500.0  # the machine slept
-    n_before, stages = len(worker.ran), [Stage({"cheap": ALL}), Stage({"new": ALL}, 0.5)]
-    timetable.run(stages)
-    timetable.run(stages[1:])
-    assert len(worker.ran) == n_before > 0
+    n_before = len(worker.ran)
+    in_time(worker, known, {"cheap": ALL}, {"new": ALL})
+    assert len(worker.ran) == n_before
 
 
-def test_beyond_enough_texts_what_an_answer_rests_on_comes_first(tmp_path):
-    worker = Worker({"conicity": 0.1, "correlation": 1.0}, 150.0)  # 120 s of correlation
-    known = worker.rows_of(tmp_path, 120)
-    Timetable(known, worker.clock, 16).run([Stage({"conicity": ALL, "correlation": ALL})])
-    ran = [(test, n) for test, _, n in worker.ran if n and test != "prediction"]
-    last = {test: place for place, (test, _) in enumerate(ran)}
-    assert len(known.ids("correlation", ALL[0])) == 120
-    assert ran[0][0] == "conicity" and last["conicity"] > last["correlation"]
+def test_every_place_has_enough_texts_before_one_has_more(tmp_path):
+    worker = Worker({"test": 0.5}, 160.0)  # 60 texts everywhere take 120 s
+    known = worker.rows_of(tmp_path, 400)
+    in_time(worker, known, {"test": ALL}, {"test": LAYERS})
+    sizes = [len(known.ids("test", site)) for site in (*ALL, *LAYERS)]
+    assert sizes[0] > 60 and sizes[1:] == [60] * 3
+    first = [text.example_id for text in known.texts[: sizes[0]]]
+    assert known.ids("test", ALL[0]) == {*first}
 
 
 def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path):
     """Nothing but predictions: refused, and the same command goes on with more time."""
 
-    def only_predict(timetable, stages):
-        timetable.so_far.run(timetable.so_far.texts, {})
+    def only_predict(so_far, *others):
+        so_far.run(so_far.texts, {})
 
-    monkeypatch.setattr(Timetable, "run", only_predict)
+    monkeypatch.setattr(rounds, "run_in_time", only_predict)
     with pytest.raises(AttnProbeError, match="give more with --time"):
         run(model, tmp_path / "out", time="1m")
     kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}

@@ -1,9 +1,8 @@
-"""The work of an audit: rounds of texts over the places still open, until a rule says stop.
+"""The work of an audit: texts in a fixed random order, and within a time what matters most first.
 
-Texts come in a fixed random order, what an answer rests on first. With ``--time`` answers
-come before numbers, so all attention gets as many texts as the measured costs allow before any
-layer or head is looked at. ``torch.compile`` is not used: it won 1 to 23% of plain passes on a
-processor and costs 16 to 40 s (``benchmarks/README.md``).
+With ``--time`` all attention gets its texts before any layer or head is looked at, until the
+clock says stop. ``torch.compile`` is not used: it won 1 to 23% of plain passes on a processor and
+costs 16 to 40 s (``benchmarks/README.md``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,18 +22,14 @@ from hf_attnprobe.auditing.sweep import (
     Sweep,
     Where,
     Work,
-    few_sites,
     run_missing,
     work_left,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.inference.batching import by_length
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
-from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.summary import PREDICTION
@@ -42,7 +37,6 @@ from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     Done,
-    Parts,
     Place,
     finished_ids,
     parts_in,
@@ -57,7 +51,6 @@ ESTIMATES = ("first_order_uniform", "first_order_zero")
 LEFT_OUT = (
     "accuracy as heads are removed together",
     "texts shown with their scores",
-    "the distance of erased texts from the data",
 )
 """Of a report in haste, because it takes the model once more."""
 
@@ -86,7 +79,6 @@ class RowsSoFar:
     run_missing: Run
     done: dict[Place, set[int]] = field(init=False)
     _seen: set[Path] = field(default_factory=set, init=False)
-    _parts: Parts = field(default_factory=Parts, init=False)
 
     def __post_init__(self) -> None:
         self.done = finished_ids(self.folder)
@@ -105,10 +97,8 @@ class RowsSoFar:
         """Reads the parts that were added since the last look."""
         for part in (part for part in parts_in(self.folder) if part not in self._seen):
             self._seen.add(part)
-            rows = read_part(part)
-            for place, ids in places_of(rows).items():
+            for place, ids in places_of(read_part(part, only_places=True)).items():
                 self.done.setdefault(place, set()).update(ids)
-            self._parts.add(rows)
 
     def ids(self, test: str, site: Site) -> set[int]:
         """Of the texts that a test has been run on at a site."""
@@ -148,190 +138,93 @@ def rows_so_far(sweep: Sweep, *, tell: bool = False) -> RowsSoFar:
     return RowsSoFar(sweep.folder, texts, work)
 
 
-# --- rounds, and the rules that end them ------------------------------------------------
-
-
 # --- within a time ----------------------------------------------------------------------
 
 # How many texts a test gets is chosen from what they cost and from nothing else, so that the clock
-# looks at no result. The cheap tests come first; a test that would not come to as many texts as an
-# answer needs is left out, and what is dear by itself, erasure and search, is so the last.
+# looks at no result and intervals are those of as many texts.
 
 
 SEARCHES = ("adversarial", "erasure")
 """Tests that try many edits of each text, and come last."""
-ENOUGH = 60  # texts that decide most questions that can be decided
+ENOUGH = 60
+"""Texts that decide most questions that can be decided: so many everywhere, then twice as many."""
 AT_ONCE = 10  # heads that are looked at together
-SLICES = 24  # the time of a stage is cut into about so many portions
-SHORTEST = 1.0  # seconds of a portion, where texts are left; less is overhead
 CAUTION = 1.3  # portions vary; by so much more than expected one may take
-TRIED = (1, 3)  # texts that tell what a test costs
-QUICK = 0.02  # of the time that is left: a second try that costs less is worth it
-
-# Shares of the time that is left when it is their turn.
-FOR_PREDICTIONS = 0.15  # of all texts
-FOR_ALL = 0.85  # all attention
-FOR_SCREEN = 0.25
-FOR_LAYERS = 0.6
-FOR_FOREMOST = 0.6  # ten heads
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Tests at sites that belong together.
+def run_in_time(
+    so_far: RowsSoFar, clock: Clock, turns: Callable[[], Iterable[Where]], batch_size: int
+) -> None:
+    """Runs tests on the first texts of the random order, then on twice as many, while there is time.
 
-    Attributes:
-        where: the tests, each with its sites.
-        share: of the time that is left when it begins.
-        first: so many texts of each test are enough; None: all.
-    """
-
-    where: Where
-    share: float = 1.0
-    first: int | None = None
-
-    def goals(self, n_texts: int) -> Iterator[int]:
-        """Numbers of texts that one test after the other comes to."""
-        goal = self.first or ENOUGH
-        yield min(goal, n_texts)
-        while self.first is None and goal < n_texts:
-            goal *= 2
-            yield min(goal, n_texts)
-
-
-@dataclass
-class Timetable:
-    """Runs stages within the time of a clock.
-
-    Attributes:
+    Args:
         so_far: the rows on disk.
+        clock: with a limit.
+        turns: the tests at sites in their order, what matters most first; made anew in each
+            round, from what is known by then.
         batch_size: largest number of texts in a portion.
     """
-
-    so_far: RowsSoFar
-    clock: Clock
-    batch_size: int
-
-    def run(self, stages: Iterable[Stage]) -> None:
-        """The stages one after the other, as far as the time goes.
-
-        Args:
-            stages: may be made as they are asked for, from what is known by then.
-        """
-        for stage in stages:
-            self._run_stage(stage)
-            if self.so_far.agreed(self.clock.left <= 0):
-                return
-
-    def _run_stage(self, stage: Stage) -> None:
-        end = self.clock.left * (1 - stage.share)
-        for test, sites in stage.where.items():
-            if sites and not self.so_far.agreed(self.clock.knows(test)):
-                self._try(test, sites, end)
-        for goal in stage.goals(len(self.so_far.texts)):
-            for test in self._cheap_first(stage.where, goal):
-                for n in sorted({goal, min(goal, MIN_TEXTS)}, reverse=True):
-                    sites = stage.where[test]
-                    if self._fits(test, sites, self._lacking(test, sites, n), end):
-                        self._bring(test, sites, n, end)
-                        break
-        if stage.first is None:  # with the rest of the time what does not fit as a whole
-            n_texts = len(self.so_far.texts)
-            for test in self._cheap_first(stage.where, n_texts):
-                self._bring(test, stage.where[test], n_texts, end)
-
-    def _lacking(self, test: str, sites: Sequence[Site], n: int) -> list[Text]:
-        """Of the first n texts those on which the test is left to run."""
-        where = {test: sites}
-        return [text for text in self.so_far.texts[:n] if self.so_far.lacks(where, text)]
-
-    def _expects(self, test: str, sites: Sequence[Site], texts: Sequence[Text]) -> float:
-        """Seconds of a test on some texts."""
-        texts, n = by_length(texts), self.batch_size
-        batches = [texts[start : start + n] for start in range(0, len(texts), n)]
-        return self.clock.expects(steps_of([({test: sites}, batch) for batch in batches]))
-
-    def _fits(self, test: str, sites: Sequence[Site], texts: Sequence[Text], end: float) -> bool:
-        """Whether there is time for a test on some texts."""
-        return self.so_far.agreed(self._expects(test, sites, texts) <= self.clock.left - end)
-
-    def _cheap_first(self, where: Where, n_texts: int) -> list[str]:
-        """The tests, that with the least seconds a text first, and searches last.
-
-        Above :data:`ENOUGH` texts those come first that an answer rests on.
-        """
-        text, more = self.so_far.texts[:1], n_texts > ENOUGH
-        asked = {question.test for question in EVERY_QUESTION.values()}
-
-        def place(test: str) -> tuple[bool, bool, float]:
-            is_besides = more and test not in asked
-            return is_besides, test in SEARCHES, self._expects(test, where[test], text)
-
-        return self.so_far.agreed(sorted(where, key=place))
-
-    def _try(self, test: str, sites: Sequence[Site], end: float) -> None:
-        """Runs a test whose cost is not known on a few texts, which the clock measures."""
-        few, start = few_sites(sites), 0
-        for n in TRIED:
-            texts = self.so_far.texts[start : start + n]
-            is_quick = self._expects(test, few, texts) <= QUICK * self.clock.left
-            if not texts or not self.so_far.agreed(
-                self.clock.left > end and (is_quick or not start)
-            ):
-                return
-            self._run(texts, {test: few})
-            start += n
-
-    def _bring(self, test: str, sites: Sequence[Site], n_texts: int, end: float) -> None:
-        """Runs a test portion by portion on the first texts, while there is time."""
-        slice_ = max((self.clock.left - end) / SLICES, SHORTEST)
-        while texts := self._lacking(test, sites, n_texts):
-            one = max(self._expects(test, sites, texts[:1]), 1e-9)
-            room = min((self.clock.left - end) / CAUTION, slice_)
-            n = self.so_far.agreed(min(int(room / one), self.batch_size))
-            if n < 1 and not self._fits(test, sites, texts[:1], end):
-                return
-            self._run(texts[: max(n, 1)], {test: sites})
-
-    def _run(self, texts: Sequence[Text], where: Where) -> None:
-        self.so_far.run(texts, where)
-        self.so_far.look()
+    goal, n_texts = ENOUGH, len(so_far.texts)
+    while True:
+        for where in turns():
+            for test in where:  # one text tells what a test costs
+                if not so_far.agreed(clock.knows(test)):
+                    _bring(so_far, clock, {test: where[test]}, so_far.texts[:1], batch_size)
+            for test in _cheap_first(so_far, clock, where):
+                _bring(so_far, clock, {test: where[test]}, so_far.texts[:goal], batch_size)
+        if goal >= n_texts or so_far.agreed(clock.left <= 0):
+            return
+        goal *= 2
 
 
-def stages(
-    sweep: Sweep, so_far: RowsSoFar, heads: Sequence[Site], groups: Sequence[Site]
-) -> Iterator[Stage]:
-    """What answers come of first: of few texts, at the places that matter most.
+def _cheap_first(so_far: RowsSoFar, clock: Clock, where: Where) -> list[str]:
+    """The tests: the cheapest first, searches last."""
+    text = so_far.texts[:1]
 
-    Predictions; then all attention, the layers and the foremost ten heads, each with as
-    many texts as an answer needs; then more texts there, the other heads, and the rest.
-    """
+    def place(test: str) -> tuple[bool, float]:
+        return test in SEARCHES, clock.expects(steps_of([({test: where[test]}, text)]))
+
+    return so_far.agreed(sorted((test for test in where if where[test]), key=place))
+
+
+def _bring(
+    so_far: RowsSoFar, clock: Clock, where: Where, texts: Sequence[Text], batch_size: int
+) -> None:
+    """Runs a test portion by portion on the texts that lack it, while there is time."""
+    (test,) = where
+    lacking = [text for text in texts if so_far.lacks(where, text)]
+    while lacking:
+        one = max(clock.expects(steps_of([(where, lacking[:1])])), 1e-9)
+        room = clock.left / CAUTION / one if clock.knows(test) else float(clock.left > 0)
+        n = so_far.agreed(int(min(room, batch_size)))
+        if n < 1:
+            return
+        so_far.run(lacking[:n], where)
+        so_far.look()
+        lacking = lacking[n:]
+
+
+def turns_of(
+    sweep: Sweep, heads: Sequence[Site], groups: Sequence[Site]
+) -> Callable[[], Iterator[Where]]:
+    """What answers come of first: all attention, then layers, then heads by their promise."""
     names = [name for name in sweep.options if name != "screen"]
+    whole = [group for group in groups if group.layer in (ALL, SET)]
+    layers = [group for group in groups if group not in whole]
+    is_one = len(sweep.adapter.sites()) == 1
 
-    def where(sites: Sequence[Site], groups: Sequence[Site]) -> Where:
-        return sites_by_test(names, sweep.adapter, sites, groups)
+    def turns() -> Iterator[Where]:
+        yield sites_by_test(names, sweep.adapter, heads if is_one else [], whole)
+        yield sites_by_test(names, sweep.adapter, [], layers)
+        if is_one:
+            return
+        if "screen" in sweep.options:
+            yield sites_by_test(["screen"], sweep.adapter, heads)
+        ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
+        for start in range(0, len(ranked), AT_ONCE):
+            yield sites_by_test(names, sweep.adapter, ranked[start : start + AT_ONCE], [])
 
-    yield Stage({PREDICTION: [NO_SITE]}, FOR_PREDICTIONS)
-    whole = [g for g in groups if g.layer in (ALL, SET)]
-    layers = [g for g in groups if g not in whole]
-    single = heads if len(sweep.adapter.sites()) == 1 else []
-    if whole or single:
-        yield Stage(where(single, whole), FOR_ALL, first=ENOUGH)
-    if heads and "screen" in sweep.options:
-        yield Stage(sites_by_test(["screen"], sweep.adapter, heads), FOR_SCREEN)
-    ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
-    foremost = ranked[:AT_ONCE]
-    if layers:
-        yield Stage(where([], layers), FOR_LAYERS, first=MIN_TEXTS)
-    if foremost:
-        yield Stage(where(foremost, []), FOR_FOREMOST, first=MIN_TEXTS)
-    if whole or single:
-        yield Stage(where(single, whole), FOR_ALL)
-    if groups:
-        yield Stage(where([], groups), FOR_LAYERS)
-    for start in range(0, len(ranked), AT_ONCE):
-        yield Stage(where(ranked[start : start + AT_ONCE], []), FOR_FOREMOST)
-    yield Stage(sites_by_test(list(sweep.options), sweep.adapter, heads, groups))
+    return turns
 
 
 def by_promise(estimates: Rows, heads: Sequence[Site]) -> list[Site]:
@@ -367,8 +260,8 @@ def run_tests(
     everything = sites_by_test(names, sweep.adapter, heads, groups)
     if limit is not None:
         was_seen = (sweep.folder.parent / SUMMARY).is_file()
-        timetable = Timetable(so_far, sweep.clock, sweep.batch_size)
-        timetable.run(stages(sweep, so_far, heads, groups))
+        turns = turns_of(sweep, heads, groups)
+        run_in_time(so_far, sweep.clock, turns, sweep.batch_size)
         _check_begun(so_far, limit)
         so_far.look()
         return work_facts(
