@@ -25,7 +25,7 @@ from hf_attnprobe.auditing.document import GLOSSARY
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.heads import head_name
 from hf_attnprobe.auditing.report import Report, read_audit
-from hf_attnprobe.auditing.verdict import may_be_shown, what_is_shown
+from hf_attnprobe.auditing.verdict import may_be_shown
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import plain
@@ -33,7 +33,6 @@ from hf_attnprobe.reports.document import (
     Block,
     Cell,
     Document,
-    Facts,
     Figures,
     Folded,
     Listing,
@@ -362,11 +361,11 @@ def _against_first(comparison: AuditComparison, number: int) -> Section:
 def _for_users(comparison: AuditComparison) -> Section:
     """Whether each attention may be shown, by its audit's own answers."""
     return Section(
-        "May this attention be shown to users as an explanation?",
+        "May I show this to users?",
         [
             Section(
                 name,
-                [may_be_shown(report.findings), Facts(dict(what_is_shown(report.findings)))],
+                [" ".join(may_be_shown(report.findings, report.words))],
                 id=f"for-users-{k}",
             )
             for k, (name, report) in enumerate(

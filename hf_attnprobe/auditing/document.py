@@ -1,16 +1,16 @@
-"""An audit as a document; the terminal shows its lead. Pure."""
+"""An audit as a document; the terminal shows its first screen. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.charts import audit_charts
+from hf_attnprobe.auditing.first_screen import first_screen, line_of, rankings, whole
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.head_tables import (
     HOW_TO_READ,
-    ROLES_TEST,
-    head_roles,
     head_table,
     part_section,
     prune_table,
@@ -18,21 +18,17 @@ from hf_attnprobe.auditing.head_tables import (
     role_table,
 )
 from hf_attnprobe.auditing.heads import (
-    EDITS,
-    at_places,
     has_several,
     heads_of_model,
     screen_sentences,
     tested_heads,
     which_heads,
 )
-from hf_attnprobe.auditing.numbers import JUDGED, judged, numbers_section
+from hf_attnprobe.auditing.numbers import JUDGED, numbers_section
 from hf_attnprobe.auditing.result import AuditResult, to_json
 from hf_attnprobe.auditing.verdict import (
     QUESTION,
-    change_sentences,
     may_be_shown,
-    what_is_shown,
     zero_ablation_only,
 )
 from hf_attnprobe.charts.chart import Chart
@@ -51,8 +47,6 @@ from hf_attnprobe.reports.document import (
     Folded,
     Listing,
     Note,
-    Number,
-    NumberLine,
     Section,
     Strong,
     Table,
@@ -67,7 +61,7 @@ from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.known_truth import row_of
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
-from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by, conclude
+from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.storage.asked import is_repeatable, repeating
 from hf_attnprobe.storage.provenance import in_words
@@ -88,23 +82,39 @@ def document_of(report: AuditResult) -> Document:
     Args:
         report: with its rows; without them there are no charts and no intervals of heads.
     """
-    parts = [
-        Section("What was audited", [facts(report)], id="audited"),
-        for_users(report),
-        standing(report),
-        questions(report),
+    words = report.words
+    sections = [
+        Section(_texts_title(report), [Texts(report.examples[:N_FIRST])], id="texts"),
+        Section("May I show this to users?", [" ".join(may_be_shown(report.findings, words))]),
+        Section("Other rankings of the same texts", [rankings(report)], id="rankings"),
         heads_section(report),
-        Section("Texts", [Texts(_on_page(report.examples))], id="texts"),
-        not_tested(report),
     ]
-    numbers = numbers_section(report)
+    folded = [
+        questions(report),
+        Section("More texts", [Texts(report.examples[N_FIRST:])], id="more-texts"),
+        audited(report),
+        not_tested(report),
+        origin(report),
+        numbers_section(report),
+    ]
+    meanings = glossary([*sections, *folded], GLOSSARY)
     return Document(
         f"Does attention explain {report.model}?",
-        lead(report),
-        [*parts, glossary([*parts, numbers], GLOSSARY), origin(report), numbers],
+        first_screen(report),
+        [*sections, *(replace(part, folded=True) for part in [*folded, meanings])],
         data=page_data(report),
         heading=QUESTION,
     )
+
+
+N_FIRST = 3
+"""Texts that are seen at once: one where attention is right, one where not, a wrong prediction."""
+
+
+def _texts_title(report: AuditResult) -> str:
+    """Returns how many texts are seen at once, as a heading."""
+    n = len(report.examples[:N_FIRST])
+    return {1: "One text", 2: "Two texts", 3: "Three texts"}.get(n, "Texts")
 
 
 def page_data(report: AuditResult) -> dict[str, Any]:
@@ -125,111 +135,6 @@ def _is_about_all(statistic: Mapping[str, Any], several: bool) -> bool:
     """Whether it is of all texts and of the model's attention as a whole."""
     place = statistic["layer"], statistic["head"]
     return statistic["group"] == "all" and (place == (-1, -1) or not several)
-
-
-# --- the lead: what the terminal shows --------------------------------------------------------------
-
-
-NOT_ASKED = (
-    "No question about the attention as a whole was asked: heads were tested one by one, "
-    "or too few tests were run."
-)
-
-
-def lead(report: AuditResult) -> list[Block]:
-    """The verdict, what it is about, and every question with its number."""
-    attention = attention_line(report)
-    return [
-        Answered("", str(report.answer), _why(report)),
-        f"{report.model} on {report.dataset}: {report.n} texts{_left_out(report.provenance)}, "
-        f"seed {report.seed}.",
-        [f"CONTRADICTION, report it: {s}" for s in report.contradictions],
-        f"{attention}." if attention else None,
-        [*units_note(report), *target_note(report)],
-        *judged(report),
-        glance(report),
-        _by_place(report),
-        list(report.notes),
-    ]
-
-
-def _why(report: AuditResult) -> str:
-    """What the answer rests on, in a sentence."""
-    if not any(f.is_about_attention for f in report.findings):
-        return NOT_ASKED
-    concluded = conclude(report.findings)
-    rule = RULES["faithfulness"] if concluded.score is None else concluded.score.graded_by
-    reason = concluded.why or rule.in_short(concluded.answer)
-    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
-
-
-def _left_out(provenance: Mapping) -> str:
-    """What happened to texts that are too long or empty."""
-    asides = []
-    if provenance.get("truncated"):
-        asides.append(f"{provenance['truncated']} cut to the model's length")
-    if provenance.get("skipped_empty"):
-        asides.append(f"{provenance['skipped_empty']} empty left out")
-    return f" ({', '.join(asides)})" if asides else ""
-
-
-def glance(report: AuditResult) -> Table:
-    """A row per question: answer, number, and its yardsticks."""
-    rows = [_glanced(f, report.words) for f in report.findings]
-    head = ["question", "answer", "number [95%]", "beside it", "texts"]
-    return Table(head, rows, sortable=False)
-
-
-def _glanced(found: Finding, words: Words) -> list[Cell]:
-    rule = found.graded_by
-    asked = rule.asks
-    if not found.n:  # there is nothing to compare
-        return [asked, str(found.answer), None, found.open_because, found.n]
-    beside = rule.beside(found.yardsticks)
-    is_number = found.rule == "accuracy" and words.is_number
-    before = f"{'R²' if is_number else rule.word}{' ≤' if found.is_upper_bound else ''}"
-    number = Number(found.value, found.ci95, digits=2, before=before)
-    return [asked, str(found.answer), number, ", ".join(beside) or None, found.n]
-
-
-BEHIND_LINES = {"uniform_attention", "head_ablation"} | {q.test for q in EVERY_QUESTION.values()}
-"""Tests whose numbers stand in the lead; others are named."""
-MOST_LAYERS = 12  # whose numbers are all told
-N_FOREMOST = 3
-
-
-def _by_place(report: AuditResult) -> Facts:
-    """Effects of edits of the whole model, its layers and its heads."""
-    found = {name: at_places(report.statistics, name) for name in EDITS}
-    whole = [
-        f"{EDITS[name]} {markdown.interval(s.mean, s.ci95, digits=2)}"
-        for name, values in found.items()
-        if (s := values.get(EVERYWHERE)) is not None
-    ]
-    layers = (
-        _layers(EDITS[name], means)
-        for name, values in found.items()
-        if (means := {layer: s.mean for (layer, head), s in values.items() if head < 0 <= layer})
-    )
-    others = {s.test for s in report.statistics} - BEHIND_LINES
-    return Facts(
-        {
-            "whole model": ", ".join(whole),
-            "layers": next(layers, ""),
-            "heads": which_heads(report),
-            "heads look at": "; ".join(head_roles(report.statistics)),
-            "also run": ", ".join(sorted(others - {ROLES_TEST})),
-        }
-    )
-
-
-def _layers(edit: str, means: Mapping[int, float]) -> str:
-    """All layers in order, or of many those with the largest effect."""
-    layers, of = sorted(means), ""
-    if len(layers) > MOST_LAYERS:
-        layers = sorted(layers, key=lambda layer: -means[layer])[:N_FOREMOST]
-        of = f", most of {len(means)}"
-    return f"{edit}{of}: {', '.join(f'layer {k} {means[k]:.2f}' for k in layers)}"
 
 
 def predicts_note(report: AuditResult) -> list[str]:
@@ -287,44 +192,45 @@ def attention_line(report: AuditResult) -> str:
     which = report.provenance.get("attention")
     if not which:
         return ""
-    sink, passage = (
-        at_places(report.statistics, name).get(EVERYWHERE)
-        for name in ("sink_share", "passage_share")
-    )
+    sink, passage = (whole(report, name) for name in ("sink_share", "passage_share"))
     if sink and passage:
         on_units = f"{passage.mean:.0%} of it on the passage, which is shown"
-        return f"Attention: {which}; {on_units}, {sink.mean:.0%} on the sink"
-    share = _special_share(report)
-    if share is None or share < 0.005:
-        return f"Attention: {which}"
+        return f"{which}; {on_units}, {sink.mean:.0%} on the sink"
+    special = whole(report, "special_attention")
+    if special is None or special.mean < 0.005:
+        return which
     held = " and the text that is held" if report.provenance.get("segment") else ""
-    return f"Attention: {which}; {share:.0%} of it on special tokens{held}, not shown"
-
-
-def _special_share(report: AuditResult) -> float | None:
-    """Of all heads at once, else of the only one."""
-    known = at_places(report.statistics, "special_attention")
-    if EVERYWHERE in known:
-        return known[EVERYWHERE].mean
-    return next(iter(known.values())).mean if len(known) == 1 else None
+    return f"{which}; {special.mean:.0%} of it on special tokens{held}, not shown"
 
 
 # --- what was audited -------------------------------------------------------------------------
 
 
-def facts(report: AuditResult) -> Facts:
-    """Model, texts and seed, in a list of terms."""
+def audited(report: AuditResult) -> Section:
+    """Returns model, texts and seed, and what must be known of them."""
+    provenance = report.provenance
     known: dict[str, Said | list[Said] | None] = {
         "model": Code(report.model),
-        "texts": (f"{report.n:,} of ", Code(str(report.dataset))),
+        "texts": (f"{report.n:,} of ", Code(str(report.dataset)), _left_out(provenance)),
         "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ") or None,
         "classes": classes_note(report),
-        "accuracy": _quality(report.findings),
+        "attention": attention_line(report) or None,
         "attention tested": _tested(report),
         "this verdict elsewhere": _calibrated(report),
         "seed": str(report.seed),
     }
-    return Facts(known)
+    notes = [*units_note(report), *target_note(report), *report.notes]
+    return Section("What was audited", [Facts(known), notes], id="audited")
+
+
+def _left_out(provenance: Mapping) -> str:
+    """What happened to texts that are too long or empty."""
+    asides = []
+    if provenance.get("truncated"):
+        asides.append(f"{provenance['truncated']} cut to the model's length")
+    if provenance.get("skipped_empty"):
+        asides.append(f"{provenance['skipped_empty']} empty left out")
+    return f" ({', '.join(asides)})" if asides else ""
 
 
 def _calibrated(report: AuditResult) -> str | None:
@@ -333,18 +239,6 @@ def _calibrated(report: AuditResult) -> str | None:
     known = row_of("whole", report.n, decoders=asked is ANSWERS)
     has_own = any(f.partly is not None for f in report.findings)
     return None if known is None or has_own else known.sentence
-
-
-def _quality(findings: Sequence[Finding]) -> str | None:
-    """Accuracy and that of the most frequent answer, if both are known."""
-    for f in findings:
-        if f.rule == "accuracy" and f.n and "majority" in f.yardsticks:
-            majority = f.yardsticks["majority"]
-            return (
-                f"{majority + f.value:.2f} on {f.n} texts; always saying the most frequent answer "
-                f"has {majority:.2f}"
-            )
-    return None
 
 
 def _tested(report: AuditResult) -> str:
@@ -376,31 +270,7 @@ def classes_note(report: AuditResult) -> str | None:
     return ", ".join(f"{c} ({n:,} texts predicted so)" for c, n in counts.items())
 
 
-# --- may it be shown? -------------------------------------------------------------------------
-
-
-def for_users(report: AuditResult) -> Section:
-    """Whether the attention may be shown, the reasons for and against, and what would change
-    that.
-    """
-    return Section(
-        "May this attention be shown to users as an explanation?",
-        [
-            may_be_shown(report.findings),
-            Facts(dict(what_is_shown(report.findings))),
-            Section("What would change the verdict", [change_sentences(report.findings)]),
-        ],
-        id="for-users",
-    )
-
-
 # --- the questions ----------------------------------------------------------------------------
-
-
-def standing(report: AuditResult) -> Section:
-    """Is the model any good?"""
-    accuracy = [card(f, report.words) for f in report.findings if not f.is_about_attention]
-    return Section("What the answer stands on", accuracy, id="stands-on")
 
 
 def card(finding: Finding, words: Words, *said: str | None) -> Answered:
@@ -413,48 +283,16 @@ def card(finding: Finding, words: Words, *said: str | None) -> Answered:
     """
     rule = finding.graded_by
     return Answered(
-        rule.question,
+        f"{rule.name}: {rule.question}",
         str(finding.answer),
-        finding.sentence,
+        finding.said,
         [
             Note(words.fill(rule.done)),
             *said,
-            number_line_of(finding),
-            _on_the_line(finding),
+            line_of(finding),
             Folded("yardsticks and how it is graded", [_beside(finding), *_rule(finding)]),
         ],
     )
-
-
-def _on_the_line(finding: Finding) -> Note | None:
-    """Names the number on the line and its number of texts."""
-    if not finding.number:
-        return None
-    most = ": at most" if finding.is_upper_bound else ":"
-    scale = finding.graded_by.scale_of
-    return Note(f"On the line: {scale}{most} {finding.number}; {finding.n} texts.")
-
-
-def number_line_of(finding: Finding) -> NumberLine | None:
-    """The number with its interval among thresholds and yardsticks; None without one."""
-    if not finding.number:
-        return None
-    rule = finding.graded_by
-    is_share = set(rule.ends.values()) >= {0.0, 1.0}
-    return NumberLine(
-        Number(finding.value, finding.ci95),
-        rule.thresholds,
-        on_scale(finding),
-        (0.0, 1.0) if is_share and finding.value >= 0 else None,
-        "at most" if finding.is_upper_bound else "",
-    )
-
-
-def on_scale(finding: Finding) -> dict[str, float]:
-    """Positions on the scale, by name."""
-    ends = dict(RULES[finding.rule].ends)
-    bound = finding.yardsticks.get("upper_bound")
-    return ends if bound is None else {**ends, "certainly at least": 1 - bound}
 
 
 def _beside(finding: Finding) -> list[Said]:
@@ -480,15 +318,15 @@ def _rule(finding: Finding) -> list[str]:
 
 
 def questions(report: AuditResult) -> Section:
-    """A card for each question about attention, followed by its charts."""
-    asked = [f for f in report.findings if f.is_about_attention]
+    """Returns a card for each question, followed by its charts."""
     charts = _charts(report)
     parts: list[Block] = []
-    rules = list(dict.fromkeys(f.rule for f in asked))
-    for rule in rules:
-        parts += [card(f, report.words) for f in asked if f.rule == rule]
-        parts += [c for c in charts if c.key in EVERY_QUESTION[rule].charts]
-    shown = {key for rule in rules for key in EVERY_QUESTION[rule].charts}
+    shown: set[str] = set()
+    for finding in report.findings:
+        asked = EVERY_QUESTION.get(finding.rule)
+        own = () if asked is None else asked.charts
+        parts += [card(finding, report.words), *(c for c in charts if c.key in own)]
+        shown |= {*own}
     parts += [c for c in charts if c.key not in shown]
     return Section("The questions, one by one", parts, id="questions")
 

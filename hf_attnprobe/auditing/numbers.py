@@ -258,6 +258,7 @@ def numbers_section(report: AuditResult) -> Section:
                 [left, _statistics(report, shown)],
             ),
             Folded("Test by test", of_tests),
+            *judged(report),
             *comparisons(report.comparisons),
         ],
         id="numbers",

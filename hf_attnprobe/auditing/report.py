@@ -237,17 +237,8 @@ def from_json(data: Mapping) -> Report:
     return Report(**fields_from_json(data))
 
 
-def place_lines(folder: str | Path | None) -> list[str]:
-    """Names the files of an audit, or says how to keep them."""
-    more = "All numbers: --verbose."
+def place_line(folder: str | Path | None) -> str:
+    """Names the page of an audit, or says how to keep one."""
     if folder is None:
-        return [f"{more} Nothing was kept; --output-dir DIR keeps page and rows."]
-    places = {
-        "page": "report.html",
-        "text": "report.md",
-        "numbers": "summary.json",
-        "rows": "rows",
-    }
-    known = {what: Path(folder) / name for what, name in places.items()}
-    lines = [f"{what:<8} {file}" for what, file in known.items() if file.exists()]
-    return [*lines, more]
+        return "  page          nothing was kept; --output-dir DIR keeps page and rows"
+    return f"  page          {Path(folder) / 'report.html'}    more: --verbose"

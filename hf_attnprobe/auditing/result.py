@@ -5,7 +5,7 @@ Whatever shows an audit (terminal, Markdown, page) takes an :class:`AuditResult`
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -77,7 +77,9 @@ class AuditResult:
     def words(self) -> Words:
         """How sentences speak of what the model predicts."""
         unit = self.provenance.get("unit_of_number", "")
-        return words_of(self.provenance.get("prediction"), unit=unit)
+        words = words_of(self.provenance.get("prediction"), unit=unit)
+        units = self.provenance.get("units", words.units)
+        return replace(words, units=units.partition(" ")[0])
 
     @property
     def predicts(self) -> str:

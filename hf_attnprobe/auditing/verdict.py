@@ -13,7 +13,14 @@ import pandas as pd
 
 from hf_attnprobe.statistics.estimates import Estimate, of_few
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
-from hf_attnprobe.statistics.grades import MIN_PROMPTS, MIN_TEXTS, Answer, Rule, grade
+from hf_attnprobe.statistics.grades import (
+    MIN_SHOWN,
+    MIN_TEXTS,
+    Answer,
+    Rule,
+    grade,
+    possible_answers,
+)
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, said_as
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
@@ -26,7 +33,6 @@ from hf_attnprobe.statistics.verdicts import (
     CLASSIFIERS,
     RULES,
     Asked,
-    Conclusion,
     Finding,
     answered,
     conclude,
@@ -35,7 +41,7 @@ from hf_attnprobe.statistics.verdicts import (
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
-QUESTION = "Does this attention explain the predictions?"
+QUESTION = "Does attention explain these predictions?"
 
 
 def findings(
@@ -109,21 +115,15 @@ def conclusion(found: Sequence[Finding]) -> Answer:
     return conclude(found).answer
 
 
-def conclusion_sentence(found: Sequence[Finding]) -> str | None:
+def conclusion_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str | None:
     """The question and its answer, with what it rests on; None without evidence."""
-    concluded = conclude(found)
     if not any(f.is_about_attention for f in found):
         return None
-    reasons = [concluded.why, _score_said(concluded)]
-    because = "; ".join(filter(None, reasons))
-    answer = str(concluded.answer).capitalize()
-    return f"{QUESTION} {answer} ({because})."
-
-
-def _score_said(concluded: Conclusion) -> str:
-    """The score in words, as in "faithfulness 0.86 [0.83, 0.88]"; empty without one."""
+    concluded = conclude(found)
     score = concluded.score
-    return "" if score is None else f"{score.name.lower()} {score.number}"
+    number = "" if score is None else f" ({score.name.lower()} {score.number})"
+    answer = str(concluded.answer).capitalize()
+    return f"{QUESTION} {answer}. {answer_sentence(found, words).rstrip('.')}{number}."
 
 
 def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
@@ -307,59 +307,106 @@ def _right(found: Quality, words: Words) -> str:
     return f"{said} (mean over {n} texts)"
 
 
-# --- may it be shown, and what would change that? ----------------------------------------------
+# --- what the numbers mean, in words -------------------------------------------------------------
+
+
+WORSE = "worse than a random order of the {units}"
+
+
+def meaning(finding: Finding, words: Words = CLASSES) -> str:
+    """Returns what a number means, as a clause.
+
+    Words have the thresholds of ``RULES``, whatever thresholds graded the finding.
+    """
+    rule, ends = RULES[finding.rule], finding.ci95
+    answer = finding.answer
+    if finding.partly is not None:
+        answer = grade(finding.estimate, rule)
+        answer = Answer.CANNOT_SAY if answer != Answer.NO and finding.is_upper_bound else answer
+    if answer == Answer.CANNOT_SAY:
+        return what_is_missing(finding)
+    if finding.role in ("score", "part") and ends is not None and ends[1] < 0:
+        return words.fill(WORSE)
+    return words.fill(rule.in_short(answer))
+
+
+def answer_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str:
+    """Returns what the verdict rests on, in one sentence."""
+    concluded = conclude(found)
+    score = concluded.score
+    clause = concluded.why or ("" if score is None else meaning(score, words))
+    return sentence(words.fill(clause))
+
+
+def sentence(clause: str) -> str:
+    """Returns a clause with a capital and a full stop; nothing of nothing.
+
+    >>> sentence("it is so")
+    'It is so.'
+    """
+    return f"{clause[:1].upper()}{clause[1:].rstrip('.')}." if clause else ""
+
+
+# --- may it be shown? ----------------------------------------------------------------------------
 
 
 MAY = {
-    Answer.YES: "Yes, with a note",
-    Answer.PARTLY: "Only with a warning",
-    Answer.NO: "No",
-    Answer.CANNOT_SAY: "Not yet: this audit cannot tell",
+    Answer.YES: "Yes, with a note beside it.",
+    Answer.PARTLY: "Only with a warning beside it.",
+    Answer.NO: "No.",
+    Answer.CANNOT_SAY: "Not yet: this audit cannot tell.",
 }
 CAUTIONS = {
-    Answer.YES: "The note: this holds on average over texts like these, for this one training "
-    "of the model; a single text may differ.",
-    Answer.PARTLY: "The warning: the highlighted tokens are some of those that decide, and not "
+    Answer.YES: "The note: this holds on average over texts like these and for this one "
+    "training; in a single text it may be otherwise.",
+    Answer.PARTLY: "The warning: the highlighted {units} are some of those that decide, and not "
     "in every text.",
-    Answer.NO: "Shown as a heat map it would say something about the prediction that "
-    "these tests do not bear out.",
-    Answer.CANNOT_SAY: "This does not mean that attention is wrong.",
+    Answer.NO: "A heat map of it would tell users something about the prediction that is not so.",
+    Answer.CANNOT_SAY: "That does not mean that attention is wrong.",
 }
 
 
-def may_be_shown(findings: Sequence[Finding]) -> str:
-    """The answer in one or two sentences, no stronger than the graded one."""
-    concluded = conclude(findings)
-    answer, why = concluded.answer, concluded.why
-    if answer == Answer.CANNOT_SAY and not why:
-        why = _why_not_known(findings)
-    return f"{MAY[answer]}{f', because {why}' if why else ''}. {CAUTIONS[answer]}"
+def may_be_shown(found: Sequence[Finding], words: Words = CLASSES) -> list[str]:
+    """Returns whether the attention may be shown to users, in at most four sentences."""
+    answer = conclude(found).answer
+    named = {f.rule: f for f in found}
+    importance = named.get("importance")
+    hits = [] if importance is None else _hits(importance)
+    said = [MAY[answer], _answers_in_words(found), *hits, CAUTIONS[answer]]
+    return [words.fill(one) for one in said if one]
 
 
-def _why_not_known(findings: Sequence[Finding]) -> str:
-    """What stands in the way of an answer, where it is known."""
-    score = conclude(findings).score
-    if score is None:
-        return "no question about the attention as a whole was asked"
-    return f"{score.name.lower()} ({score.number}) is too near to a threshold for so few texts"
+def _answers_in_words(found: Sequence[Finding]) -> str:
+    """Returns which questions that decide say yes, partly, no, and cannot say."""
+    by_answer: dict[str, list[str]] = {}
+    for f in found:
+        if f.role in ("part", "effect"):
+            by_answer.setdefault(str(f.answer), []).append(f.name.lower())
+    said = [f"{answer} by {_listed(names)}" for answer, names in by_answer.items()]
+    return sentence("; ".join(said))
 
 
-def what_is_shown(findings: Sequence[Finding]) -> dict[str, list[str]]:
-    """What may be said for, against and neither, in words, by that heading."""
-    said: dict[str, list[str]] = {}
-    for f in findings:
-        rule = RULES[f.rule]
-        if not f.is_about_attention:
-            continue
-        heading, words = {
-            Answer.YES: ("For it", rule.if_yes),
-            Answer.NO: ("Against it", rule.if_no),
-            Answer.PARTLY: ("Between", f"only in part: {rule.if_yes}"),
-            Answer.CANNOT_SAY: ("Not known", f"whether {rule.if_yes}"),
-        }[f.answer]
-        said.setdefault(heading, []).append(f"{words} [{rule.name}]")
-    order = ("For it", "Between", "Against it", "Not known")
-    return {heading: said[heading] for heading in order if heading in said}
+def _listed(names: Sequence[str]) -> str:
+    """Returns names in a sentence.
+
+    >>> _listed(["erasure", "removal", "mass"])
+    'erasure, removal and mass'
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _hits(importance: Finding) -> list[str]:
+    """Returns how many of the units that matter attention names; nothing where unknown."""
+    share = importance.yardsticks.get("precision")
+    if share is None or importance.n < MIN_SHOWN:
+        return []
+    return [
+        f"Of the {{units}} that hold half of what matters, the most attended ones are {share:.0%}."
+    ]
+
+
+# --- what would change the verdict ---------------------------------------------------------------
 
 
 MOST_TEXTS = 1_000_000
@@ -367,7 +414,7 @@ MOST_TEXTS = 1_000_000
 
 
 def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: float) -> float:
-    """How many texts would make an interval exclude a threshold, if the mean stayed.
+    """Returns how many texts would make an interval end at a threshold, if the mean stayed.
 
     n · (half width / distance)², since an interval narrows with √n; the half is the one
     on the side of the threshold. Infinite where the mean is the threshold.
@@ -380,57 +427,34 @@ def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: flo
     return round(n * (half / distance) ** 2, 6) if distance else math.inf
 
 
-def change_sentences(found: Sequence[Finding]) -> list[str]:
-    """One sentence for the verdict, one for what is settled, one for each open question."""
-    concluded = conclude(found)
-    sentences = []
-    if concluded.is_closed:
-        sentences.append(f"The verdict waits for {concluded.asked.waits_for}.")
-    elif concluded.why:
-        sentences.append(f"{concluded.why[0].upper()}{concluded.why[1:]}.")
-    settled = [f for f in found if f.answer != Answer.CANNOT_SAY]
-    if settled:
-        sentences.append(_settled_sentence(settled))
-    open_ones = [f for f in found if f.answer == Answer.CANNOT_SAY]
-    least = concluded.asked.least_texts
-    return sentences + [f"{f.name}: {what_is_missing(f, least)}" for f in open_ones]
+def texts_in_all(finding: Finding) -> int | None:
+    """Returns how many texts would give an answer; None where no number of them would."""
+    if finding.open_because or not finding.n or (finding.ci95 is None and finding.n >= MIN_TEXTS):
+        return None
+    if finding.n < MIN_TEXTS or finding.ci95 is None:
+        return MIN_TEXTS
+    more = more_texts(finding)
+    return None if more is None or more > MOST_TEXTS else finding.n + _rounded(more)
 
 
-def _settled_sentence(settled: Sequence[Finding]) -> str:
-    """Which answers more of the same texts would not change, and how far they are."""
-    said = []
-    for f in settled:
-        nearest = min(f.graded_by.thresholds.values(), key=lambda t: abs(f.value - t))
-        said.append(f"{f.name} {f.answer} ({f.number}, the threshold is {nearest:.2f})")
-    return (
-        "Settled on these texts, so that more of the same kind would hardly change it: "
-        f"{'; '.join(said)}."
-    )
-
-
-def what_is_missing(finding: Finding, least: int = MIN_TEXTS) -> str:
-    """What an open question needs for an answer; what stops it comes before texts.
-
-    Args:
-        least: texts below which nothing is said.
-    """
+def what_is_missing(finding: Finding) -> str:
+    """Returns what an open question needs for an answer, as a clause."""
     if finding.open_because:
-        return f"more texts will not settle it: {finding.open_because.rstrip('.')}."
-    if finding.n < least:
-        return f"it takes at least {least} texts; here are {finding.n}."
-    needed = more_texts(finding)
-    if needed is None:
-        return "labels, or something to compare with, are missing."
-    if needed > MOST_TEXTS:
-        return (
-            f"the mean {finding.value:.2f} is too near to a threshold for any number of "
-            "texts to tell."
-        )
-    return f"about {_rounded(needed):,} more texts would settle it (an estimate)."
+        return f"more texts will not settle it: {finding.open_because.rstrip('.')}"
+    enough = texts_in_all(finding)
+    if 0 < finding.n < MIN_TEXTS:
+        return f"{finding.n} texts are too few, {MIN_TEXTS} are needed"
+    if finding.ci95 is None:
+        return "labels, or something to compare with, are missing"
+    low, *_, high = possible_answers(finding.estimate, finding.estimate, finding.graded_by)
+    between = f"{low} or {high}"
+    if enough is None:
+        return f"{between}: too near to a threshold for any number of texts to tell"
+    return f"{between}: about {enough - finding.n:,} more texts would decide"
 
 
 def more_texts(finding: Finding) -> float | None:
-    """How many more texts would take every threshold out of the interval.
+    """Returns how many more texts would take every threshold out of the interval.
 
     If the mean stayed, since an interval narrows with √n; infinite where the mean is a
     threshold, None where no threshold is in the interval.
@@ -448,7 +472,6 @@ def more_texts(finding: Finding) -> float | None:
 
 
 def _rounded(count: float) -> int:
-    """Two digits, rounded up: an estimate has no more."""
-    whole = math.ceil(count)
-    step = 10 ** max(len(str(whole)) - 2, 0)
-    return math.ceil(whole / step) * step
+    """Returns two digits, rounded up: an estimate has no more."""
+    step = 10 ** max(len(str(math.ceil(count))) - 2, 0)
+    return math.ceil(count / step) * step

@@ -219,7 +219,7 @@ def run_judge(arguments: dict[str, Any]) -> None:
 
 def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     """Prints a report in the form that is asked for, from one process."""
-    from hf_attnprobe.auditing.report import place_lines
+    from hf_attnprobe.auditing.report import place_line
     from hf_attnprobe.auditing.result import to_json
     from hf_attnprobe.distributed import process_state
 
@@ -228,8 +228,8 @@ def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     if arguments["json"]:
         show(json.dumps(to_json(report)))
     else:
-        show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
-        show("\n".join(place_lines(arguments["output_dir"])))
+        show(report.to_text(verbose=arguments["verbose"]))
+        show(place_line(arguments["output_dir"]))
 
 
 def run_compare(arguments: dict[str, Any]) -> None:
@@ -374,27 +374,23 @@ def run_demo(arguments: dict[str, Any]) -> None:
     """Trains, audits, and prints the report and how well attention finds the rationale."""
     folder, options = Path(arguments["output_dir"]), from_flat(arguments, DemoOptions)
     verbose = arguments["verbose"]
+
+    from hf_attnprobe.auditing.report import place_line
+
     if options.language_model:
         report, metrics = demo_language_model(folder, seed=options.seed)
-        show(report.to_text(verbose=verbose), end="\n\n")
-        show(f"greedy decoding answers {metrics['exact_answers']:.0%} of the questions", end="\n\n")
-        _show_demo_places(folder)
+        show(report.to_text(verbose=verbose))
+        show(place_line(folder / "audit"))
+        show(f"\ngreedy decoding answers {metrics['exact_answers']:.0%} of the questions")
         return
     report, found, metrics = demo(folder, options=options)
-    show(report.to_text(verbose=verbose), end="\n\n")
+    show(report.to_text(verbose=verbose))
+    show(place_line(folder / "audit"), end="\n\n")
     if verbose:
         show(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale")
-        show("\n".join(f"  {line}" for line in rationale_sentences(found)), end="\n\n")
+        show("\n".join(f"  {line}" for line in rationale_sentences(found)))
     else:
-        show(rationale_line(found), end="\n\n")
-    _show_demo_places(folder)
-
-
-def _show_demo_places(folder: Path) -> None:
-    from hf_attnprobe.auditing.report import place_lines
-
-    show(f"model    {folder / 'model'}")
-    show("\n".join(place_lines(folder / "audit")))
+        show(rationale_line(found))
 
 
 def run_train(arguments: dict[str, Any]) -> None:
@@ -437,7 +433,7 @@ def run_retrain(arguments: dict[str, Any]) -> None:
     """Trains models beside a base and prints what they say of it."""
     data, options = from_flat(arguments, Data), from_flat(arguments, RetrainOptions)
 
-    from hf_attnprobe.auditing.report import place_lines
+    from hf_attnprobe.auditing.report import place_line
     from hf_attnprobe.retraining.run import retrain
     from hf_attnprobe.retraining.verdict import to_json
 
@@ -451,8 +447,8 @@ def run_retrain(arguments: dict[str, Any]) -> None:
     if arguments["json"]:
         show(json.dumps(to_json(report)))
     else:
-        show(report.to_text(verbose=arguments["verbose"]), end="\n\n")
-        show("\n".join(place_lines(arguments["output_dir"])))
+        show(report.to_text(verbose=arguments["verbose"]))
+        show(place_line(arguments["output_dir"]))
 
 
 def run_deceive(arguments: dict[str, Any]) -> None:

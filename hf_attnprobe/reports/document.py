@@ -25,6 +25,7 @@ Blocks, which are what stands in a lead, a section, a fold or an answer:
 :class:`Table`         cells are values; their digits are the form's affair
 :class:`Answered`      a question with its graded answer and what it rests on
 :class:`NumberLine`    a number among its thresholds and yardsticks
+:class:`Scores`        numbers on one scale, a row each: name, number, line, meaning
 :class:`Listing`       a command or a file, letter by letter
 ``Chart, HeatMap``     of :mod:`hf_attnprobe.charts.chart`: a drawing, its numbers behind it
 :class:`Texts`         texts whose tokens are shaded by their scores
@@ -208,6 +209,35 @@ class NumberLine:
 
 
 @dataclass(frozen=True)
+class Score:
+    """A row of :class:`Scores`.
+
+    Attributes:
+        name: of the question.
+        number: None of a row that is a sentence alone.
+        meaning: of the number, or the sentence.
+        line: the number on its scale, for a page.
+        is_part: whether it is a part of the row above it.
+    """
+
+    name: str
+    number: Number | None
+    meaning: Words
+    line: NumberLine | None = None
+    is_part: bool = False
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Numbers on one scale, each with its meaning on its row."""
+
+    rows: Sequence[Score]
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+@dataclass(frozen=True)
 class Answered:
     """A question with its graded answer.
 
@@ -267,12 +297,14 @@ class Section:
         blocks: what stands in it.
         id: its name in links to a page; "" for one made of the title.
         brief: whether the terminal shows it without being asked for all.
+        folded: whether a page folds it away, so that it is printed only where it is opened.
     """
 
     title: str
     blocks: "Sequence[Block]"
     id: str = ""
     brief: bool = False
+    folded: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "blocks", tuple(filter(None, self.blocks)))
@@ -293,6 +325,7 @@ Block = (
     | Table
     | Answered
     | NumberLine
+    | Scores
     | Listing
     | Chart
     | HeatMap

@@ -29,6 +29,7 @@ from hf_attnprobe.reports.document import (
     Note,
     NumberLine,
     Quoted,
+    Scores,
     Section,
     Strong,
     Table,
@@ -45,8 +46,8 @@ from hf_attnprobe.reports.texts import legible
 IN_A_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """What could end a script, or a line of it, or cannot be written in UTF-8."""
 
-FEWEST_LISTED = 3
-"""A page with fewer sections has no contents."""
+FEWEST_LISTED = 5
+"""A page with fewer sections that are not folded has no contents."""
 
 LONG = 420
 """Letters of a finding that is too long to stand beside its drawing."""
@@ -64,6 +65,7 @@ KINDS = {
     Table: "table",
     Answered: "answered",
     NumberLine: "number_line",
+    Scores: "scores",
     Listing: "listing",
     Chart: "chart",
     HeatMap: "heads",
@@ -94,7 +96,8 @@ def to_html(report: Document) -> str:
         .get_template("page.html")
         .render(
             report=report,
-            is_listed=len(report.sections) >= FEWEST_LISTED,
+            listed=[s for s in report.sections if s is not None and not s.folded],
+            fewest=FEWEST_LISTED,
             policy=policy(script),
             style=_style(),
             script=Markup(script),  # nosec B704: a file of this package

@@ -19,6 +19,7 @@ from hf_attnprobe.reports.document import (
     Note,
     NumberLine,
     Quoted,
+    Scores,
     Section,
     Strong,
     Table,
@@ -146,6 +147,16 @@ def _(block: Answered, level: int) -> str:
     asked = f"**{words(block.question)}** " if block.question else ""
     said = f"{asked}**{block.answer}**: {words(block.sentence)}"
     return "\n\n".join([said, *blocks(block.blocks, level)])
+
+
+@_block.register
+def _(block: Scores, level: int) -> str:
+    lines = []
+    for row in block.rows:
+        begin = f"{'    ' if row.is_part else ''}- **{words(row.name)}**"
+        number = "" if row.number is None else f" {written(row.number)}"
+        lines.append(f"{begin}{number}: {words(row.meaning)}")
+    return "\n".join(lines)
 
 
 @_block.register

@@ -151,13 +151,13 @@ for (const box of all(".scroll"))
   if (!box.closest("details:not([open])") && box.scrollWidth <= box.clientWidth)
     box.removeAttribute("tabindex");
 
-/* What is folded away is printed too. */
-addEventListener("beforeprint", () => {
-  for (const part of all("details:not([open])")) {
-    part.open = true;
-    part.dataset.printed = "";
-  }
-});
-addEventListener("afterprint", () => {
-  for (const part of all("details[data-printed]")) part.open = false;
-});
+/* What is folded away is printed where it is opened: all of it by one button. */
+const folded = all("details.more");
+if (folded.length) {
+  const button = make("button", { type: "button", class: "unfold" }, "Open all parts, to print them too");
+  button.addEventListener("click", () => {
+    for (const part of all("details")) part.open = true;
+    button.remove();
+  });
+  folded[0].before(button);
+}

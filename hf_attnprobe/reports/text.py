@@ -22,6 +22,7 @@ from hf_attnprobe.reports.document import (
     Listing,
     Note,
     NumberLine,
+    Scores,
     Section,
     Table,
     Texts,
@@ -146,8 +147,22 @@ def _cell(cell: Cell) -> Text:
 @_block.register
 def _(block: Answered, width: int) -> str:
     asked = (block.question, " ") if block.question else ()
-    said = _words((*asked, f"{block.answer}. ", *_spans(block.sentence)), width)
+    answer = block.answer[:1].upper() + block.answer[1:]
+    said = _words((*asked, f"{answer}. ", *_spans(block.sentence)), width)
     return "\n".join([said, *(indent(part, "  ") for part in _blocks(block.blocks, width - 2))])
+
+
+@_block.register
+def _(block: Scores, width: int) -> str:
+    names = [f"{'    ' if row.is_part else '  '}{one_line(row.name)}" for row in block.rows]
+    numbers = ["" if row.number is None else written(row.number) for row in block.rows]
+    name_room, number_room = (2 + max(map(len, column)) for column in (names, numbers))
+    lines = []
+    for row, name, number in zip(block.rows, names, numbers, strict=True):
+        begin = name.ljust(name_room) + (number.ljust(number_room) if number else "")
+        meaning = _words(row.meaning, max(width - len(begin), LONGEST))
+        lines.append(begin + indent(meaning, " " * len(begin)).lstrip())
+    return "\n".join(lines)
 
 
 @_block.register

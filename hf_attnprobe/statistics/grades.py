@@ -21,6 +21,8 @@ MIN_TEXTS = 30
 MIN_PROMPTS = 10
 """The same of language models: a prompt costs seconds, its numbers are of many units, and
 intervals of few prompts are those of Student's t, of shares the exact ones."""
+MIN_SHOWN = 10
+"""Below this many texts no mean, interval or chart is shown."""
 
 
 class Answer(StrEnum):
@@ -94,14 +96,11 @@ class Rule:
         done: what is done to the model, in plain words; has the places of
             :class:`~hf_attnprobe.statistics.wording.Words`.
         scale: what the graded number is, beneath its number line.
-        if_yes, if_no: what may be said where the answer is yes, or no.
+        if_yes, if_partly, if_no: what may be said where the answer is so, as a clause; has the
+            places of :class:`~hf_attnprobe.statistics.wording.Words`.
         if_open: what is left open where it is neither.
         ends: what stands at a place of the number line, whatever was measured.
         yardsticks: what the numbers are that a finding is to be seen beside, by name.
-        asks: the question in at most thirty letters, for a line of a terminal.
-        word: before the graded number in that line.
-        labels: by name of a yardstick, a word for it where there is little room; the
-            most telling first, others are left out there.
         compared: the number behind it text by text, for differences between audits; of
             several the first that most audits have.
     """
@@ -115,13 +114,11 @@ class Rule:
     done: str = ""
     scale: str = ""
     if_yes: str = ""
+    if_partly: str = ""
     if_no: str = ""
     if_open: str = ""
     ends: Mapping[str, float] = field(default_factory=dict)
     yardsticks: Mapping[str, str] = field(default_factory=dict)
-    asks: str = ""
-    word: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
     compared: Sequence[Measure] = ()
 
     @property
@@ -146,16 +143,13 @@ class Rule:
         return ", ".join(f"{name} {at:.2f}" for name, at in self.thresholds.items())
 
     def in_short(self, answer: Answer) -> str:
-        """What an answer says, in a few words."""
-        return answer.words(self.if_yes, self.if_no, self.if_open)
-
-    def beside(self, yardsticks: Mapping[str, float]) -> list[str]:
-        """The yardsticks with a word for each, as ``labels`` has them."""
-        return [
-            f"{label} {yardsticks[name]:z.2f}"
-            for name, label in self.labels.items()
-            if name in yardsticks
-        ]
+        """Returns what an answer says, as a clause."""
+        clauses = {
+            Answer.YES: self.if_yes,
+            Answer.PARTLY: self.if_partly or self.if_open,
+            Answer.NO: self.if_no,
+        }
+        return clauses.get(answer, self.if_open)
 
 
 def grade(estimate: Estimate, rule: Rule, least: int = MIN_TEXTS) -> Answer:

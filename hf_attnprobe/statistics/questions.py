@@ -76,14 +76,12 @@ class Question(Rule):
             the evidence has no such numbers.
         role: in the verdict: the score that decides, a part of it, an effect without which
             there is nothing to explain, or what is only said beside these.
-        beside_yes: what stands beside a verdict of yes where this question says no.
         test: the faithfulness test that is read.
         charts: keys of the charts that show it.
     """
 
     measured: Callable[[Evidence, Rule], Measured | None]
     role: Literal["score", "part", "effect", "beside"]
-    beside_yes: str = ""
     test: str
     charts: tuple[str, ...] = ()
 
@@ -169,13 +167,11 @@ RANKED_BESIDE = {
     done="Four questions ask the same of the same texts in four ways. Each is on a scale from a "
     "random order of the tokens, 0, to the best possible order, 1. Faithfulness is their mean.",
     scale="place between a random order and the best one",
-    if_yes="the tokens with most attention are those that the model decides by",
-    if_no="the tokens with most attention are hardly more often those that the model decides by "
-    "than random ones",
+    if_yes="the {units} with most attention are the {units} that the model decides by",
+    if_partly="attention points at the {units} that the model decides by more often than not",
+    if_no="attention mostly points at other {units} than those that the model decides by",
     ends=ENDS,
     yardsticks=RANKED_BESIDE,
-    asks="Does it show what decides?",
-    labels=RANKED_BESIDE,
     role="score",
     among=(QUESTIONS, OF_ANSWERS),
     test="scale",
@@ -252,15 +248,14 @@ def _of_part(part: Part, **words: Any) -> dict[str, Any]:
         "1987); " + BY_CALIBRATION,
         done="Each token is left out in turn, and how far {said} then moves says how much the "
         "token matters. The score says how well attention puts the tokens that matter first.",
-        if_yes="tokens with more attention matter more when they are left out",
-        if_no="tokens with more attention hardly matter more when they are left out",
+        if_yes="{units} with more attention matter more when they are left out",
+        if_partly="{units} with more attention often matter more when they are left out",
+        if_no="attention says little of which {units} matter when they are left out",
         yardsticks={
             "precision": "precision of the tokens that hold half of the importance",
             "tau": "Kendall's τ of attention with leave-one-out, all pairs alike",
             "gradient": "Kendall's τ of gradients with leave-one-out",
         },
-        asks="left out",
-        labels={"tau": "τ"},
         test="scale",
         charts=("tau_leave_one_out", "tau_gradient"),
     ),
@@ -296,8 +291,9 @@ def importance(evidence: Evidence, rule: Rule) -> Measured | None:
         done="Attention weights are set to 0 one after the other, the largest first, until nine "
         "tenths of the decision's lead are gone. The same is done with random orders and with "
         "the smallest set that does it. A text in which no order gets there counts as 0.",
-        if_yes="the largest weights are what the decision rests on",
-        if_no="the decision hardly rests more on the largest weights than on random ones",
+        if_yes="setting the largest weights to zero undoes the decision",
+        if_partly="setting the largest weights to zero undoes it sooner than random ones would",
+        if_no="setting the largest weights to zero undoes it little sooner than random ones would",
         yardsticks={
             "attention": "share of tokens erased in attention's order",
             "random": "share of tokens erased in a random order",
@@ -305,8 +301,6 @@ def importance(evidence: Evidence, rule: Rule) -> Measured | None:
             "reached": "share of texts in which some order takes nine tenths of the lead",
             "flip way": "attention's score until the decision flips (Serrano & Smith)",
         },
-        asks="zeroed",
-        labels={"attention": "erased", "random": "random"},
         test="erasure",
         charts=("js_against_attention", "fraction_to_flip"),
     ),
@@ -364,16 +358,14 @@ def _saved(random: np.ndarray, attention: np.ndarray, best: np.ndarray) -> np.nd
         done="The tokens with most attention are taken out of the text itself. The loss is "
         "compared with that of as many random tokens, and with the largest that any order "
         "known reaches.",
-        if_yes="without the most attended tokens the prediction falls as far as it can",
-        if_no="without the most attended tokens the prediction falls hardly farther than "
-        "without random ones",
+        if_yes="taking the most attended {units} out of the text undoes the prediction",
+        if_partly="taking the most attended {units} out costs more than random ones would",
+        if_no="taking the most attended {units} out costs little more than random ones",
         yardsticks={
             "attention": "loss without the tokens with most attention",
             "random": "loss without random tokens",
             "best": "loss without the tokens that the best order known puts first",
         },
-        asks="removed",
-        labels={"attention": "loses", "random": "random", "best": "best"},
         test="scale",
         charts=("comprehensiveness", "sufficiency"),
     ),
@@ -406,15 +398,13 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
         done="What each token costs when it is left out, as shares of the sum, is what a map of "
         "the text should show. The overlap of attention with it is compared with that of the "
         "same weights at other tokens.",
-        if_yes="attention lies on the tokens that matter",
-        if_no="attention lies on tokens that matter hardly more than the same weights at random "
-        "tokens would",
+        if_yes="attention lies on the {units} that matter, in proportion",
+        if_partly="part of the attention lies on {units} that matter, part on others",
+        if_no="much of the attention lies on {units} that do not matter",
         yardsticks={
             "overlap": "share of attention on tokens that matter, in proportion",
             "chance": "the same of these weights at random tokens",
         },
-        asks="on what matters",
-        labels={"overlap": "overlap", "chance": "random"},
         test="scale",
     ),
 )
@@ -449,16 +439,14 @@ def mass(evidence: Evidence, rule: Rule) -> Measured | None:
     "which token has which weight, the output moves. What has no effect explains nothing, "
     "however well it ranks the tokens.",
     scale="how far the median shuffle moves the output",
-    if_yes="the output depends on which token has which weight",
-    if_no="giving the same weights to other tokens hardly changes the output",
+    if_yes="what the model says depends on which of the {units} has which weight",
+    if_no="shuffling the weights hardly changes what the model says",
     ends={"nothing moves": 0.0},
     yardsticks={
         "worst": "the worst shuffle moves the output by",
         "flips": "share of shuffles that flip the decision",
         "published": "the median change of the output as it is (Jain & Wallace)",
     },
-    asks="shuffled",
-    labels={"worst": "worst", "flips": "flips"},
     role="effect",
     among=(QUESTIONS, OF_ANSWERS),
     test="permutation",
@@ -504,20 +492,17 @@ def effect(evidence: Evidence, rule: Rule) -> Measured | None:
     "(JSD: 0 is the same attention, .69 = ln 2 attention to other tokens only). Graded is how tightly the output pins the "
     "weights down: 0 not at all, 1 completely.",
     scale="how tightly the output pins the weights down",
-    if_yes="very different attention gives another output",
-    if_no="the attention can be replaced by very different attention with almost the same output",
+    if_yes="very different weights would give another output",
+    if_partly="fairly different weights would give nearly the same output",
+    if_no="very different weights would give nearly the same output",
     ends={"any attention does": 0.0, "only this one does": 1.0},
     yardsticks={
         "largest_jsd": "JSD of the farthest attention of all",
         "epsilon_max_jsd": "JSD of the farthest that keeps the output",
         "upper_bound": "share of the largest distance that none can exceed",
     },
-    asks="the only weights",
-    word="pinned",
-    labels={"epsilon_max_jsd": "others at JSD", "largest_jsd": "of at most"},
     role="beside",
     among=(QUESTIONS, OF_ANSWERS),
-    beside_yes="the output alone does not fix the weights: very different ones would give nearly the same",
     test="adversarial",
     charts=("adversarial_distance", "adversarial_by_max_attention"),
     compared=(
@@ -623,14 +608,13 @@ def _mediated_share(means: np.ndarray) -> np.ndarray:
         done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
         "loses says how much rests on it. The score says how well attention puts the units that "
         "cost most first.",
-        if_yes="attention orders the units as they cost the answer",
-        if_no="attention orders the units hardly better than by chance",
+        if_yes="{units} with more attention cost the answer more when they are deleted",
+        if_partly="{units} with more attention often cost the answer more when they are deleted",
+        if_no="attention says little of which {units} cost the answer when they are deleted",
         yardsticks={
             "tau": "Kendall's τ of attention with deletion, all pairs alike",
             "length": "the same score of the units' lengths",
         },
-        asks="ordered",
-        labels={"tau": "τ", "length": "length"},
         among=(OF_ANSWERS,),
         test="sources",
     ),
@@ -661,16 +645,14 @@ def order(evidence: Evidence, rule: Rule) -> Measured | None:
         + BY_CALIBRATION,
         done=UNITS + "The first units by attention are deleted together, as many random ones, and "
         "the first by what each costs by itself.",
-        if_yes="the answer falls without the units with most attention",
-        if_no="the answer loses hardly more without the units with most attention than without "
-        "random ones",
+        if_yes="deleting the most attended {units} undoes the answer",
+        if_partly="deleting the most attended {units} costs more than random ones would",
+        if_no="deleting the most attended {units} costs little more than random ones",
         yardsticks={
             "attention": "nats lost without the first units by attention",
             "random": "without as many random ones",
             "best": "without the best",
         },
-        asks="deleted together",
-        labels={"attention": "loses", "random": "random", "best": "best"},
         among=(OF_ANSWERS,),
         test="sources",
     ),
@@ -704,16 +686,14 @@ def drop(evidence: Evidence, rule: Rule) -> Measured | None:
         "loses says how much rests on it. Attention finds the source where its largest weight is "
         "on the unit that costs most. Long units collect weight by their length, first ones by "
         "their place, so what needs no attention at all counts as 0.",
-        if_yes="the unit with most attention is the one that the answer rests on",
-        if_no="the unit with most attention is the one that the answer rests on hardly more often "
-        "than length, place or chance name it",
+        if_yes="the most attended of the {units} is the one that the answer rests on",
+        if_partly="attention finds what the answer rests on more often than length or place would",
+        if_no="attention finds what the answer rests on little more often than length or place",
         ends={"without attention": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",
             **{name: f"the same of {said}" for name, said in NAMED_WITHOUT.items()},
         },
-        asks="found",
-        labels={"found": "found", **{name: name for name in NAMED_WITHOUT}},
         among=(OF_ANSWERS,),
         test="sources",
     ),
@@ -748,23 +728,20 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     "and what the answer then loses is compared with what it loses without the unit. What is "
     "missing has reached the answer through other tokens.",
     scale="share of what deletion costs that knocking out the unit's cells costs",
-    if_yes="what the answer takes from a unit it takes by looking at it",
-    if_no="the answer keeps what it takes from a unit without looking at it, so no attention map "
-    "of the answer can show it",
+    if_yes="what the answer takes from the {units} it takes by looking at them",
+    if_partly="part of what the answer takes from the {units} it takes by looking at them",
+    if_no="the answer takes little from the {units} by looking at them",
     ends={"nothing": 0.0, "as deletion": 1.0},
     yardsticks={
         "knockout": "nats that the unit whose cells matter most costs",
         "units": "units per text that matter",
     },
-    asks="looked at",
-    word="share",
-    labels={"knockout": "nats", "units": "units"},
     role="effect",
     among=(OF_ANSWERS,),
     test="knockout",
     compared=(_contributions_to(Part("mediated share", LOST_ON_PATH, _mediated_share)),),
 )
-def mediated(evidence: Evidence, rule: Rule) -> Measured | None:
+def path(evidence: Evidence, rule: Rule) -> Measured | None:
     """The mediated share of the units that matter, a ratio of sums."""
     share = of_few(evidence.of_means(LOST_ON_PATH, _ratio))
     if not share.n:

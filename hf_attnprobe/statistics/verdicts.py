@@ -37,8 +37,6 @@ ELSEWHERE = Rule(
     yes=0.0,
     source="Wiegreffe & Pinter 2019, Section 3.3: what is no farther than another "
     "seed is no counter-example",
-    asks="Can a model look elsewhere?",
-    word="JSD beyond a seed's",
     if_yes="a trained model classifies as well and attends elsewhere",
     if_no="no trained model both classifies as well and attends elsewhere",
     if_open="whether a model that classifies as well can attend elsewhere",
@@ -66,14 +64,6 @@ RULES: dict[str, Rule] = {
             "mean_absolute_error": "mean absolute error",
             "mean_absolute_error_of_mean": "the same of always saying the mean",
         },
-        asks="Is the model any good?",
-        word="more",
-        labels={
-            "accuracy": "right",
-            "majority": "most frequent",
-            "mean_absolute_error": "error",
-            "mean_absolute_error_of_mean": "of always the mean",
-        },
         compared=(
             of_statistic("share of a text's labels that are right", "right"),
             of_statistic("error of the predicted number (less is better)", "error"),
@@ -92,7 +82,6 @@ RULES: dict[str, Rule] = {
         scale="share of texts in which the model says the answer itself",
         if_yes="the answers are the model's own",
         if_no="the model says other answers than those that are explained",
-        asks="Does it say the answer itself?",
         compared=(of_statistic("share of texts with the model's own answer", "answer_is_greedy"),),
     ),
     "passage": Rule(
@@ -108,8 +97,6 @@ RULES: dict[str, Rule] = {
         scale="nats that the answer gains by the passage",
         if_yes="the answer depends on the passage",
         if_no="the answer is as likely without the passage",
-        asks="Does the passage matter?",
-        word="nats",
         compared=(of_statistic("nats that the answer gains by the passage", "contextual_gain"),),
     ),
     **EVERY_QUESTION,
@@ -122,8 +109,6 @@ RULES: dict[str, Rule] = {
         yes=0.02,
         source="Wiegreffe & Pinter 2019, Section 3.2; .02 of F1 is our choice; the "
         "interval of one more training from the spread of the seeds (Student's t)",
-        asks="Is its attention needed?",
-        word="F1 it is worth",
         if_yes="attention is needed for the score",
         if_no="attention is not needed for the score",
         if_open="whether attention is needed for the score",
@@ -146,7 +131,6 @@ RULES: dict[str, Rule] = {
         partly=0.4,
         yes=0.4,
         source="Wiegreffe & Pinter 2019, Table 4",
-        word="JSD to its attention",
     ),
     "transfer": Rule(
         "Transfer",
@@ -157,8 +141,6 @@ RULES: dict[str, Rule] = {
         yes=0.0,
         source="Wiegreffe & Pinter 2019, Section 3.4; as if that model varied with its "
         "seed as the base does",
-        asks="Do its weights help others?",
-        word="F1 gained",
         if_yes="its weights help a simpler model",
         if_no="its weights do not help a simpler model",
         if_open="whether its weights help a simpler model",
@@ -228,6 +210,11 @@ class Finding:
     def name(self) -> str:
         """The rule's name."""
         return RULES[self.rule].name
+
+    @property
+    def said(self) -> str:
+        """The sentence without name and answer."""
+        return self.sentence.partition(". ")[2]
 
     @property
     def role(self) -> str:

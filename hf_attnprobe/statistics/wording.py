@@ -32,6 +32,7 @@ class Words:
         aside: what that is a mean of, or where it points.
         lost: a title for how much of it is lost.
         likely: what the top probability is of.
+        units: what attention weighs.
     """
 
     kind: str = "classes"
@@ -48,6 +49,7 @@ class Words:
     aside: str = ""
     lost: str = "probability lost"
     likely: str = "top probability"
+    units: str = "words"
 
     def fill(self, text: str, **more: Any) -> str:
         """A text with its places filled."""

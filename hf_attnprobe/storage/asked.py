@@ -74,9 +74,13 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, list | tuple) else value
 
 
-def repeating(verb: str, provenance: Mapping[str, Any]) -> str:
-    """The line for a shell that repeats a verb, by its report's provenance."""
-    asked = dict(provenance["asked_for"])
+def repeating(verb: str, provenance: Mapping[str, Any], **changed: Any) -> str:
+    """Returns the line for a shell that repeats a verb, by its report's provenance.
+
+    Args:
+        changed: arguments with other values than they had.
+    """
+    asked = {**provenance["asked_for"], **changed}
     said = asked.pop("tests", {})
     words = ["attnprobe", verb, *_flags(asked), *(["--tests", *said] if said else [])]
     values = [

@@ -1,0 +1,249 @@
+"""The first screen of an audit: the answer, what to do about it, and its numbers. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hf_attnprobe.auditing.heads import at_places, which_heads
+from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.auditing.verdict import (
+    answer_sentence,
+    meaning,
+    sentence,
+    texts_in_all,
+)
+from hf_attnprobe.progress import in_words
+from hf_attnprobe.reports.document import (
+    Answered,
+    Block,
+    Listing,
+    Number,
+    NumberLine,
+    Score,
+    Scores,
+    Table,
+)
+from hf_attnprobe.statistics.evidence import evidence_of
+from hf_attnprobe.statistics.grades import MIN_SHOWN, Answer
+from hf_attnprobe.statistics.heads import EVERYWHERE
+from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
+from hf_attnprobe.statistics.scale import faithfulness
+from hf_attnprobe.statistics.summary import Statistic
+from hf_attnprobe.statistics.verdicts import Finding, conclude
+from hf_attnprobe.storage.asked import is_repeatable, repeating
+from hf_attnprobe.terminal import tail
+
+
+SCALE = "0 = {units} in random order, 1 = the best possible order"
+NOT_ASKED = (
+    "No question about the attention as a whole was asked: heads were tested one by one, "
+    "or too few tests were run."
+)
+
+
+def first_screen(report: AuditResult) -> list[Block]:
+    """Returns the answer with what to do about it, and a row for every question."""
+    return [
+        Answered("", str(report.answer), why(report)),
+        what_to_do(report),
+        [f"CONTRADICTION, report it: {said}" for said in report.contradictions],
+        Scores([*_on_the_scale(report), *_beside(report)]),
+    ]
+
+
+def why(report: AuditResult) -> str:
+    """Returns what the answer rests on, in a sentence."""
+    if not any(f.is_about_attention for f in report.findings):
+        return NOT_ASKED
+    return answer_sentence(report.findings, report.words)
+
+
+# --- what to do about it -------------------------------------------------------------------------
+
+
+def what_to_do(report: AuditResult) -> Listing | str | None:
+    """Returns the command that would give an answer; None where there is one, or none would."""
+    concluded = conclude(report.findings)
+    if concluded.answer != Answer.CANNOT_SAY:
+        return None
+    missing = [key for role in ("score", "effect") for key in concluded.asked.of(role)]
+    missing = [key for key in missing if key not in {f.rule for f in report.findings}]
+    if missing and not concluded.is_closed:
+        ran = report.provenance.get("asked_for", {}).get("tests", {})
+        tests = {EVERY_QUESTION[key].test: {} for key in missing}
+        return _command(report, tests={**ran, "scale": {}, "erasure": {}, **tests})
+    return _more_texts(report)
+
+
+def _more_texts(report: AuditResult) -> Listing | str | None:
+    """Returns the command with as many texts as the open questions need."""
+    decides = ("score", "effect", "gate")
+    open_ones = [f for f in report.findings if f.role in decides and f.answer == Answer.CANNOT_SAY]
+    needed = [n for f in open_ones if (n := texts_in_all(f)) is not None]
+    if not needed:
+        return None
+    if "test_limit" not in report.provenance.get("asked_for", {}):
+        return "These are all texts of the split; others of their kind would have to be added."
+    return _command(report, test_limit=max(needed))
+
+
+def _command(report: AuditResult, **changed: Any) -> Listing | str:
+    """Returns the audit's command with other arguments, where it has one."""
+    if is_repeatable(report.provenance):
+        return Listing(repeating("audit", report.provenance, **changed))
+    values = {name: " ".join(v) if isinstance(v, Mapping) else v for name, v in changed.items()}
+    flags = " ".join(f"--{name.replace('_', '-')} {v}" for name, v in values.items())
+    return f"Run the audit again with {flags}."
+
+
+# --- the numbers ---------------------------------------------------------------------------------
+
+
+def _on_the_scale(report: AuditResult) -> Iterator[Score]:
+    """Yields faithfulness, then its parts, each with its meaning."""
+    for f in report.findings:
+        if f.role not in ("score", "part"):
+            continue
+        is_part, words = f.role == "part", report.words
+        said = meaning(f, words) if is_part else words.fill(SCALE)
+        if f.n < MIN_SHOWN:
+            yield Score(f.name.lower(), None, meaning(f, words), is_part=is_part)
+        else:
+            number = Number(f.value, f.ci95, digits=2)
+            yield Score(f.name.lower(), number, said, line_of(f), is_part)
+
+
+def line_of(finding: Finding) -> NumberLine | None:
+    """Returns the number with its interval on a line with thresholds; None without a number."""
+    if not finding.number or finding.n < MIN_SHOWN:
+        return None
+    rule = finding.graded_by
+    ends = (0.0, 1.0) if set(rule.ends.values()) >= {0.0, 1.0} else None
+    bound = finding.yardsticks.get("upper_bound")
+    marks = {**rule.ends, **({} if bound is None else {"certainly at least": 1 - bound})}
+    number = Number(finding.value, finding.ci95, digits=2)
+    before = "at most" if finding.is_upper_bound else ""
+    return NumberLine(number, rule.thresholds, marks, ends, before)
+
+
+def _beside(report: AuditResult) -> Iterator[Score]:
+    """Yields what stands beside the scale, a sentence each."""
+    by_rule = {f.rule: f for f in report.findings}
+    said = {
+        "effect": _effect(by_rule.get("effect"), report),
+        "path": _clause(by_rule.get("path"), report),
+        "interchange": _interchange(report),
+        "uniqueness": _uniqueness(by_rule.get("uniqueness"), report),
+        "heads": which_heads(report),
+        "time": _time(report.provenance.get("stopping")),
+        "model": _model(report),
+    }
+    for name, words in said.items():
+        if words:
+            yield Score(name, None, words)
+
+
+def _clause(finding: Finding | None, report: AuditResult) -> str:
+    """Returns what a number means, with it, in a sentence."""
+    if finding is None:
+        return ""
+    known = finding.n >= MIN_SHOWN and finding.value == finding.value
+    number = f" ({finding.number})" if known else ""
+    return sentence(f"{meaning(finding, report.words)}{number}")
+
+
+def _effect(effect: Finding | None, report: AuditResult) -> str:
+    """Returns how far the median shuffle moves what the model says, in a sentence."""
+    if effect is None:
+        return ""
+    if effect.n < MIN_SHOWN:
+        return sentence(meaning(effect))
+    moved = f"{effect.value:.0%}"
+    if report.words.is_number:
+        moved = f"{effect.value:.2f} standard deviations of its predictions"
+    flips = effect.yardsticks.get("flips")
+    is_small = effect.answer == Answer.NO and flips is not None
+    decisions = f", and {flips:.0%} of the shuffles flip its decision" if is_small else ""
+    return f"Shuffling the weights changes what the model says by {moved}{decisions}."
+
+
+def _uniqueness(found: Finding | None, report: AuditResult) -> str:
+    """Returns how tightly the output pins the weights down, in a sentence."""
+    if found is None:
+        return ""
+    if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
+        return sentence(meaning(found))
+    is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES
+    at_most = "at most " if found.is_upper_bound else ""
+    pinned = f"(pinned down by {at_most}{found.value:.0%})"
+    return sentence(f"{'but ' if is_beside_yes else ''}{meaning(found, report.words)} {pinned}")
+
+
+def _interchange(report: AuditResult) -> str:
+    """Returns how often the decision follows an exchanged state, in a sentence."""
+    own, other = (whole(report, f"follows@{what}") for what in ("attention", "other"))
+    if own is None or other is None or min(own.n, other.n) < MIN_SHOWN:
+        return ""
+    return report.words.fill(
+        f"Exchanging the most attended of the {{units}} turns the prediction in {own.mean:.0%} of "
+        f"texts, exchanging another one in {other.mean:.0%}."
+    )
+
+
+def whole(report: AuditResult, name: str) -> Statistic | None:
+    """Returns a statistic of the model's attention as a whole; None where there is none."""
+    known = at_places(report.statistics, name)
+    only = next(iter(known.values())) if len(known) == 1 else None
+    return known.get(EVERYWHERE, only)
+
+
+def _time(facts: Mapping[str, Any] | None) -> str:
+    """Returns how far the time reached, in a sentence; nothing of an audit without --time."""
+    seconds = (facts or {}).get("limits", {}).get("seconds")
+    if facts is None or seconds is None:
+        return ""
+    left_out = ", ".join(facts["left_out"])
+    return (
+        f"{in_words(seconds)} for {facts['runs_done'] / max(facts['runs_of_full_audit'], 1):.0%} of "
+        f"the work{f'; left out: {left_out}' if left_out else ''}; the same command goes on."
+    )
+
+
+def _model(report: AuditResult) -> str:
+    """Returns which model it is, on which texts, and how good it is there."""
+    texts = f"{report.n:,} texts of {report.dataset}"
+    gate = next((f for f in report.findings if not f.is_about_attention), None)
+    return f"{tail(report.model, MOST_LETTERS)}, {_quality(gate, texts, report)}"
+
+
+MOST_LETTERS = 40
+"""Of the name of a model on the first screen."""
+
+
+def _quality(gate: Finding | None, texts: str, report: AuditResult) -> str:
+    """Returns how good the model is on its texts, in words."""
+    if gate is None or gate.n < MIN_SHOWN:
+        return texts
+    if gate.rule == "passage":
+        return f"{texts}; their passages make the answers likelier by {gate.value:.1f} nats"
+    if report.words.is_number:
+        return f"{texts}, R² {gate.value:.2f}"
+    right, usual = (gate.yardsticks[name] for name in ("accuracy", "majority"))
+    return f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
+
+
+# --- rankings on the same scale ------------------------------------------------------------------
+
+
+def rankings(report: AuditResult) -> Table | None:
+    """Returns the faithfulness of each ranking on the same texts; None with attention alone."""
+    classes = report.provenance.get("classes", ())
+    evidence = evidence_of(report.rows, classes, words=report.words) if len(report.rows) else None
+    if evidence is None:
+        return None
+    own = evidence.explained
+    names = {"attention": "attention", **RANKED_BESIDE}
+    found = {name: faithfulness(own.texts, name, own.parts).score for name in names}
+    known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_SHOWN}
+    ordered = sorted(known, key=lambda name: -known[name].value)
+    rows = [[names[n], Number(known[n].value, known[n].ci95, digits=2)] for n in ordered]
+    return Table(["ranking", "faithfulness [95%]"], rows) if len(rows) > 1 else None
