@@ -15,6 +15,7 @@ from hf_attnprobe.progress import in_words
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
+    Cell,
     Listing,
     Number,
     NumberLine,
@@ -69,7 +70,7 @@ def what_to_do(report: AuditResult) -> Listing | str | None:
     missing = [key for key in missing if key not in {f.rule for f in report.findings}]
     if missing and not concluded.is_closed:
         ran = report.provenance.get("asked_for", {}).get("tests", {})
-        tests = {EVERY_QUESTION[key].test: {} for key in missing}
+        tests: dict[str, dict] = {EVERY_QUESTION[key].test: {} for key in missing}
         return _command(report, tests={**ran, "scale": {}, "erasure": {}, **tests})
     return _more_texts(report)
 
@@ -245,5 +246,7 @@ def rankings(report: AuditResult) -> Table | None:
     found = {name: faithfulness(own.texts, name, own.parts).score for name in names}
     known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_SHOWN}
     ordered = sorted(known, key=lambda name: -known[name].value)
-    rows = [[names[n], Number(known[n].value, known[n].ci95, digits=2)] for n in ordered]
+    rows: list[list[Cell]] = [
+        [names[name], Number(known[name].value, known[name].ci95, digits=2)] for name in ordered
+    ]
     return Table(["ranking", "faithfulness [95%]"], rows) if len(rows) > 1 else None

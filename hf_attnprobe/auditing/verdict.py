@@ -318,24 +318,33 @@ def meaning(finding: Finding, words: Words = CLASSES) -> str:
 
     Words have the thresholds of ``RULES``, whatever thresholds graded the finding.
     """
-    rule, ends = RULES[finding.rule], finding.ci95
-    answer = finding.answer
-    if finding.partly is not None:
-        answer = grade(finding.estimate, rule)
-        answer = Answer.CANNOT_SAY if answer != Answer.NO and finding.is_upper_bound else answer
-    if answer == Answer.CANNOT_SAY:
+    finding, ends = _graded_as_usual(finding), finding.ci95
+    if finding.answer == Answer.CANNOT_SAY:
         return what_is_missing(finding)
     if finding.role in ("score", "part") and ends is not None and ends[1] < 0:
         return words.fill(WORSE)
-    return words.fill(rule.in_short(answer))
+    return words.fill(RULES[finding.rule].in_short(finding.answer))
+
+
+def _graded_as_usual(finding: Finding) -> Finding:
+    """Returns a finding by the thresholds of ``RULES``."""
+    if finding.partly is None:
+        return finding
+    answer = grade(finding.estimate, RULES[finding.rule])
+    is_known = answer == Answer.NO or not finding.is_upper_bound
+    usual = answer if is_known else Answer.CANNOT_SAY
+    return replace(finding, answer=usual, partly=None, yes=None)
 
 
 def answer_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str:
     """Returns what the verdict rests on, in one sentence."""
     concluded = conclude(found)
     score = concluded.score
-    clause = concluded.why or ("" if score is None else meaning(score, words))
-    return sentence(words.fill(clause))
+    if concluded.why or score is None:
+        return sentence(words.fill(concluded.why))
+    if score.partly is not None and score.answer != Answer.CANNOT_SAY:
+        return f"By thresholds of your own: {score.graded_by.graded}."
+    return sentence(meaning(score, words))
 
 
 def sentence(clause: str) -> str:

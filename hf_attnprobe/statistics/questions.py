@@ -358,7 +358,7 @@ def _saved(random: np.ndarray, attention: np.ndarray, best: np.ndarray) -> np.nd
         done="The tokens with most attention are taken out of the text itself. The loss is "
         "compared with that of as many random tokens, and with the largest that any order "
         "known reaches.",
-        if_yes="taking the most attended {units} out of the text undoes the prediction",
+        if_yes="taking the most attended {units} out undoes the prediction",
         if_partly="taking the most attended {units} out costs more than random ones would",
         if_no="taking the most attended {units} out costs little more than random ones",
         yardsticks={

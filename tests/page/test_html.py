@@ -141,15 +141,13 @@ def test_numbers_that_json_does_not_have_are_refused():
 
 
 def test_titles_and_contents():
-    sections = [Section(f"A & {k}", [str(k)], id=f"s{k}") for k in range(3)]
+    sections = [Section(f"A & {k}", [str(k)], id=f"s{k}", folded=k == 2) for k in range(6)]
     read = Read(to_html(Document("<b>", [], sections)))
     assert read.data["title"].strip() == "<b>"
-    assert read.tags.count("h1") == 1
-    assert [a["href"] for a in read.attributes if a.get("href", "").startswith("#s")] == [
-        "#s0",
-        "#s1",
-        "#s2",
-    ]
+    assert read.tags.count("h1") == 1 and read.tags.count("h2") == 6
+    links = [a["href"] for a in read.attributes if a.get("href", "").startswith("#s")]
+    assert links == ["#s0", "#s1", "#s3", "#s4", "#s5"]
+    assert read.tags.count("details") == 1
     own = to_html(Document("t", [], [], heading="own"))
     assert "<title>t</title>" in own and "<h1>own</h1>" in own
 

@@ -1,0 +1,240 @@
+"""The first screen: no sentence says more than its number, and an open answer says what to do."""
+
+import dataclasses
+import re
+import shlex
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe.auditing.first_screen import first_screen, rankings
+from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.auditing.verdict import (
+    answer_sentence,
+    conclusion_sentence,
+    may_be_shown,
+    meaning,
+    texts_in_all,
+    what_is_missing,
+)
+from hf_attnprobe.data.examples import dataset_name
+from hf_attnprobe.reports.text import to_text
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.grades import Answer, grade
+from hf_attnprobe.statistics.questions import Measured
+from hf_attnprobe.statistics.verdicts import RULES, answered, conclude, with_thresholds
+
+
+ON_THE_SCALE = ("faithfulness", "importance", "erasure", "removal", "mass")
+STRONG = {
+    "faithfulness": "^the words with most attention are the words that the model decides by$",
+    "importance": "^words with more attention matter more when",
+    "erasure": "undoes the decision$",
+    "removal": "undoes the prediction$",
+    "mass": "^attention lies on the words that matter",
+}
+"""What may be said from the upper threshold on alone."""
+WEAK = {
+    "faithfulness": "mostly points at other words",
+    "importance": "says little",
+    "erasure": "little sooner",
+    "removal": "little more",
+    "mass": "much of the attention lies on words that do not matter",
+}
+"""What may be said below the lower threshold alone."""
+AT = sorted({t for rule in RULES.values() for t in rule.thresholds.values()})
+EDGES = (*AT, *(t - 0.01 for t in AT), *(t + 0.01 for t in AT), 1.0)
+"""At and around every threshold."""
+SAME = settings(deadline=None, derandomize=True)
+
+
+def found(rule, value, ends=None, n=100, rules=RULES, **more):
+    """A finding as the questions make it."""
+    ends = (value - 0.01, value + 0.01) if ends is None else ends
+    measured = Measured(Estimate(value, ends, n), "It is so.", more.pop("yardsticks", {}), **more)
+    return answered(rule, rules[rule], measured)
+
+
+def report_of(*findings, n=100, **provenance):
+    """A report with these findings alone."""
+    asked = {"model": "m", "dataset": "sst", **provenance.pop("asked_for", {})}
+    provenance = {"asked_for": asked, "classes": ["neg", "pos"], **provenance}
+    return Report("m", dataset_name("sst", "test"), n, 0, (), provenance, findings=findings)
+
+
+def all_yes(value=0.8, **changed):
+    """Findings of a model of which all is said."""
+    accuracy = {"accuracy": 0.97, "majority": 0.47}
+    findings = {rule: found(rule, value) for rule in ON_THE_SCALE}
+    findings["accuracy"] = found("accuracy", 0.5, yardsticks=accuracy)
+    findings["effect"] = found("effect", 0.81)
+    findings["uniqueness"] = found("uniqueness", 0.37)
+    findings |= changed
+    return [findings[rule] for rule in RULES if findings.get(rule) is not None]
+
+
+@SAME
+@given(
+    rule=st.sampled_from(ON_THE_SCALE),
+    low=st.sampled_from(EDGES) | st.floats(-1, 1),
+    width=st.sampled_from((0.0, 0.01, 0.3)) | st.floats(0, 1),
+    n=st.integers(1, 2000),
+    own=st.sampled_from(((), ("faithfulness=.1,.2",), ("faithfulness=.8,.95",))),
+)
+def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low, width, n, own):
+    """The bands are the calibrated ones, so that a low bar makes no strong sentence."""
+    high = min(low + width, 1.0)
+    one = found(rule, (low + high) / 2, (low, high), n, with_thresholds(own))
+    said = meaning(one)
+    is_known, rule_of = n >= 30, RULES[rule]
+    assert bool(re.search(STRONG[rule], said)) == (is_known and low >= rule_of.yes)
+    assert bool(re.search(WEAK[rule], said)) == (is_known and 0 <= high < rule_of.partly)
+    assert ("worse than a random order" in said) == (is_known and high < 0)
+    if not is_known:
+        assert said == f"{n} texts are too few, 30 are needed"
+
+
+@SAME
+@given(value=st.sampled_from(EDGES) | st.floats(0, 1), n=st.sampled_from((1, 9, 10, 29, 30, 500)))
+def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
+    flips = {"flips": 0.27}
+    effect = found("effect", value, (value, value), n, yardsticks=flips)
+    unique = found("uniqueness", value, (value, value), n)
+    text = to_text_of(*all_yes(effect=effect, uniqueness=unique))
+    assert (f"changes what the model says by {value:.0%}" in text) == (n >= 10)
+    assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
+    different = "very different weights would give nearly the same output"
+    assert (different in text.lower()) == (n >= 30 and value < RULES["uniqueness"].partly)
+    assert ("very different weights would give another" in text.lower()) == (
+        n >= 30 and value >= RULES["uniqueness"].yes
+    )
+
+
+def to_text_of(*findings, width=400, **more):
+    report = report_of(*findings, **more)
+    return to_text(report.document(), width=width)
+
+
+def test_fifteen_lines_with_every_question_by_its_one_name():
+    lines = str(report_of(*all_yes())).splitlines()
+    assert lines[0] == "Does attention explain these predictions?"
+    assert lines[2].startswith("Yes. The words with most attention are the words")
+    assert len(lines) <= 14 and max(map(len, lines)) <= 100
+    names = [line.split()[0] for line in lines[4:]]
+    assert names == [*ON_THE_SCALE, "effect", "uniqueness", "model"]
+    assert "0.80 [0.79, 0.81]" in lines[4] and "0 = words in random order" in lines[4]
+    assert "right in 97% of 100 texts" in lines[-1] and "47%" in lines[-1]
+    assert set(names) - {"model"} <= RULES.keys()
+
+
+@SAME
+@given(n=st.integers(1, 9))
+def test_nothing_is_told_of_fewer_than_ten_texts(n):
+    findings = [found(rule, 0.61, (0.17, 0.93), n) for rule in (*ON_THE_SCALE, "effect")]
+    report = report_of(*findings, n=n)
+    said = str(report) + report.to_html().partition("</main>")[0].partition("<main")[2]
+    first = said.partition("More texts")[0]
+    assert not re.search(r"0\.61|61%|0\.17|0\.93", str(report))
+    assert f"{n} texts are too few, 30 are needed" in first
+
+
+def test_an_open_answer_begins_with_its_reason_and_has_the_command():
+    crossing = found("faithfulness", 0.6, (0.53, 0.67), 30)
+    few = report_of(
+        *all_yes(faithfulness=crossing), asked_for={"test_limit": 30, "layers": [1]}, n=30
+    )
+    lines = str(few).splitlines()
+    promised = re.fullmatch(
+        r"Cannot say\. Partly or yes: about (\d+) more texts would decide\.", lines[2]
+    )
+    command = shlex.split(lines[4])
+    assert command[:6] == ["attnprobe", "audit", "--model", "m", "--dataset", "sst"]
+    assert command[command.index("--test-limit") + 1] == str(30 + int(promised[1]))
+    assert command[command.index("--layers") + 1] == "1"
+    whole = str(report_of(*all_yes(faithfulness=crossing)))
+    assert "These are all texts of the split" in whole and "--test-limit" not in whole
+    memory = {"dataset": "an object in Python", "test_limit": 30}
+    told = str(report_of(*all_yes(faithfulness=crossing), asked_for=memory))
+    assert "Run the audit again with --test-limit" in told
+
+
+def test_a_question_that_was_not_asked_is_asked_by_the_command():
+    report = report_of(*all_yes(effect=None), asked_for={"tests": {"scale": {}}})
+    lines = str(report).splitlines()
+    assert lines[2].startswith("Cannot say. A verdict also needs effect")
+    assert shlex.split(lines[4])[-4:] == ["--tests", "scale", "erasure", "permutation"]
+
+
+def test_a_no_says_why():
+    little = found("effect", 0.02, yardsticks={"flips": 0.27})
+    said = answer_sentence(all_yes(effect=little))
+    assert said == "Shuffling the weights hardly changes what the model says."
+    nothing = found("effect", 0.0, is_nothing=True)
+    assert "Even the worst shuffle" in answer_sentence(all_yes(effect=nothing))
+    assert "mostly points at other words" in answer_sentence(all_yes(0.2))
+    assert str(report_of(*all_yes(0.2))).splitlines()[2].startswith("No. Attention mostly points")
+    guessing = found("accuracy", -0.1)
+    assert "not shown to be better than guessing" in answer_sentence(all_yes(accuracy=guessing))
+
+
+@pytest.mark.parametrize(
+    ("changed", "answer", "begin"),
+    [
+        ({}, "yes", "Yes, with a note"),
+        ({"faithfulness": found("faithfulness", 0.5)}, "partly", "Only with a warning"),
+        ({"faithfulness": found("faithfulness", 0.2)}, "no", "No."),
+        ({"faithfulness": found("faithfulness", 0.4)}, "cannot say", "Not yet"),
+    ],
+)
+def test_what_is_said_to_users_follows_the_verdict(changed, answer, begin):
+    findings = all_yes(**changed)
+    said = may_be_shown(findings)
+    assert conclude(findings).answer == answer
+    assert said[0].startswith(begin) and len(said) <= 4
+    assert "importance, erasure, removal, mass and effect" in said[1]
+    assert conclusion_sentence(findings).startswith(
+        f"Does attention explain these predictions? {answer.capitalize()}. "
+    )
+
+
+@SAME
+@given(
+    rule=st.sampled_from((*ON_THE_SCALE, "effect", "uniqueness")),
+    value=st.sampled_from(EDGES) | st.floats(-1, 1),
+    halves=st.tuples(st.floats(0.001, 0.5), st.floats(0.001, 0.5)),
+    n=st.integers(30, 5000),
+    stops=st.sampled_from(["", "nothing more is known"]),
+)
+@example("uniqueness", 0.5, (0.125, 0.5), 30, "")
+def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
+    """An interval that narrows with √n excludes every threshold, if the mean stays."""
+    one = found(rule, value, (value - halves[0], value + halves[1]), n)
+    one = dataclasses.replace(one, open_because=stops)
+    if one.answer != Answer.CANNOT_SAY:
+        return
+    said, enough = what_is_missing(one), texts_in_all(one)
+    if stops:
+        assert "more texts will not settle it" in said and stops in said and enough is None
+        return
+    if enough is None:
+        assert "too near to a threshold for any number of texts" in said
+        return
+    assert f"about {enough - n:,} more texts" in said
+    narrower = (n / enough) ** 0.5
+    ends = value - halves[0] * narrower, value + halves[1] * narrower
+    assert grade(Estimate(value, ends, enough), RULES[rule]) != Answer.CANNOT_SAY
+
+
+def test_without_rows_there_are_no_rankings():
+    assert rankings(report_of(*all_yes())) is None
+    assert len(first_screen(report_of())) >= 1
+
+
+def test_thresholds_of_ones_own_are_named():
+    rules = with_thresholds(["faithfulness=.1,.2"])
+    low = found("faithfulness", 0.3, rules=rules)
+    assert answer_sentence(all_yes(faithfulness=low)) == (
+        "By thresholds of your own: partly from 0.10, yes from 0.20."
+    )
+    assert conclude(all_yes(faithfulness=low)).answer == Answer.YES
