@@ -325,7 +325,7 @@ class Decoder:
 DECOY = partial(Role, worth=0.0, side="any")
 """Units that say nothing, looked at whatever is asked; their share is the argument."""
 READS = {"passage": Truth(True, "only a unit of the passage says the answer")}
-LOOKED_AT = {"mediated": Truth(True, "a unit reaches the answer by its own cell alone")}
+LOOKED_AT = {"path": Truth(True, "a unit reaches the answer by its own cell alone")}
 POINTS = (
     READS
     | LOOKED_AT
@@ -344,7 +344,7 @@ MISLEADS = READS | {
 AROUND = READS | {
     "source": POINTS["source"],
     "order": POINTS["order"],
-    "mediated": Truth(False, "half of what the unit says reaches the answer without its cell"),
+    "path": Truth(False, "half of what the unit says reaches the answer without its cell"),
 }
 VOID = AROUND | {
     "exchange": Truth(False, "any other attention to the units gives the very same answer"),
@@ -372,7 +372,7 @@ DECODERS: dict[str, Decoder] = {
     "decoder, few units": Decoder(
         "a pointer in passages of 2 to 4 units",
         Knobs(roles=(Role(share=0.7),), n_units=(2, 4)),
-        {rule: POINTS[rule] for rule in ("passage", "source", "mediated")},
+        {rule: POINTS[rule] for rule in ("passage", "source", "path")},
     ),
     "decoder, half around": Decoder(
         "half of the margin of 4 needs no attention", Knobs(logit=2.0, around=2.0), AROUND
@@ -384,7 +384,7 @@ DECODERS: dict[str, Decoder] = {
         | {
             "source": MISLEADS["source"],
             WHOLE: VOID[WHOLE],
-            "mediated": Truth(False, "more of what the unit says is read from other units' states"),
+            "path": Truth(False, "more of what the unit says is read from other units' states"),
             "exchange": VOID["exchange"],
         },
     ),
@@ -393,7 +393,7 @@ DECODERS: dict[str, Decoder] = {
         Knobs(roles=(Role(), DECOY(0.84)), shared=1.0),
         MISLEADS
         | {
-            "mediated": Truth(False, "what the unit says is read from another unit's state"),
+            "path": Truth(False, "what the unit says is read from another unit's state"),
             "exchange": VOID["exchange"],
         },
     ),
@@ -401,12 +401,12 @@ DECODERS: dict[str, Decoder] = {
         "attention is on the unit, but every state holds the same sum",
         Knobs(shared=1.0),
         # Its own cell is one of those that carry the sum.
-        {rule: truth for rule, truth in VOID.items() if rule != "mediated"},
+        {rule: truth for rule, truth in VOID.items() if rule != "path"},
     ),
     "decoder, path of weight 0": Decoder(
         "attention is on the unit, but the answer is read from the mean around it",
         Knobs(logit=0.0, around=4.0),
-        VOID | {"mediated": Truth(False, "nothing reaches the answer by any unit's cell")},
+        VOID | {"path": Truth(False, "nothing reaches the answer by any unit's cell")},
     ),
     "decoder, even": Decoder(
         "attention is even but for noise, the unit's value decides",

@@ -42,7 +42,7 @@ NOTHING = "no answer"
 """Of a question that no text of a model answers, such as when no erasure flips any."""
 SAYING = {True: ("yes", "mostly yes"), False: ("no", "mostly no")}
 ASKED = ("accuracy", *QUESTIONS)
-ASKED_OF_ANSWERS = ("passage", "source", "order", "exchange", "mediated")
+ASKED_OF_ANSWERS = ("passage", "source", "order", "exchange", "path")
 """All but uniqueness, of which there is only a lower bound."""
 Kind = Construct | Decoder | Trained
 KINDS: Mapping[str, Kind] = {**CONSTRUCTS, **DECODERS, **TRAINED}

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import beta
 
-from hf_attnprobe.auditing.verdict import change_sentences, findings
+from hf_attnprobe.auditing.verdict import findings, meaning
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Texts
@@ -71,8 +71,8 @@ def test_attention_that_always_finds_the_source_is_told_so_from_ten_prompts_on()
         found = found_in(rows_of(n))
         assert conclude([*found.values()]).answer == answer, n
         assert found["faithfulness"].value > 0.9
-    sentences = change_sentences([*found_in(rows_of(9)).values()])
-    assert any("at least 10 texts; here are 9" in said for said in sentences)
+    said = meaning(found_in(rows_of(9))["faithfulness"], ANSWERS)
+    assert said == "9 texts are too few, 10 are needed"
 
 
 def test_attention_that_finds_the_source_by_chance_alone_is_not_told_yes():
@@ -114,7 +114,7 @@ def test_the_mediated_share_is_a_ratio_of_sums():
     rows = rows_of(30)
     rows.loc[rows.statistic == "lost_by_deletion", "value"] = deletion
     rows.loc[rows.statistic == "lost_by_knockout", "value"] = knockout
-    found = found_in(rows)["mediated"]
+    found = found_in(rows)["path"]
     assert found.value == pytest.approx(knockout.sum() / deletion.sum())
     assert np.mean(knockout / deletion) > 2.9  # what a mean of ratios would have said
 

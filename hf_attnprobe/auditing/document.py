@@ -1,6 +1,6 @@
 """An audit as a document; the terminal shows its first screen. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,6 @@ from hf_attnprobe.reports.document import (
     Words as Said,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.known_truth import row_of
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
@@ -82,16 +81,16 @@ def document_of(report: AuditResult) -> Document:
     Args:
         report: with its rows; without them there are no charts and no intervals of heads.
     """
-    words = report.words
+    words, shown = report.words, _on_page(report.examples)
     sections = [
-        Section(_texts_title(report), [Texts(report.examples[:N_FIRST])], id="texts"),
+        Section(_texts_title(shown), [Texts(shown[:N_FIRST])], id="texts"),
         Section("May I show this to users?", [" ".join(may_be_shown(report.findings, words))]),
         Section("Other rankings of the same texts", [rankings(report)], id="rankings"),
         heads_section(report),
     ]
     folded = [
         questions(report),
-        Section("More texts", [Texts(report.examples[N_FIRST:])], id="more-texts"),
+        Section("More texts", [Texts(shown[N_FIRST:])], id="more-texts"),
         audited(report),
         not_tested(report),
         origin(report),
@@ -111,10 +110,9 @@ N_FIRST = 3
 """Texts that are seen at once: one where attention is right, one where not, a wrong prediction."""
 
 
-def _texts_title(report: AuditResult) -> str:
+def _texts_title(shown: Sequence[ShownText]) -> str:
     """Returns how many texts are seen at once, as a heading."""
-    n = len(report.examples[:N_FIRST])
-    return {1: "One text", 2: "Two texts", 3: "Three texts"}.get(n, "Texts")
+    return ("Texts", "One text", "Two texts", "Three texts")[len(shown[:N_FIRST])]
 
 
 def page_data(report: AuditResult) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from hf_attnprobe.auditing.heads import at_places, which_heads
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.auditing.verdict import (
     answer_sentence,
+    least_texts,
     meaning,
     sentence,
     texts_in_all,
@@ -77,9 +78,9 @@ def what_to_do(report: AuditResult) -> Listing | str | None:
 
 def _more_texts(report: AuditResult) -> Listing | str | None:
     """Returns the command with as many texts as the open questions need."""
-    decides = ("score", "effect", "gate")
+    decides, least = ("score", "effect", "gate"), least_texts(report.words)
     open_ones = [f for f in report.findings if f.role in decides and f.answer == Answer.CANNOT_SAY]
-    needed = [n for f in open_ones if (n := texts_in_all(f)) is not None]
+    needed = [n for f in open_ones if (n := texts_in_all(f, least)) is not None]
     if not needed:
         return None
     if "test_limit" not in report.provenance.get("asked_for", {}):
@@ -157,7 +158,7 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
     if effect is None:
         return ""
     if effect.n < MIN_SHOWN:
-        return sentence(meaning(effect))
+        return sentence(meaning(effect, report.words))
     moved = f"{effect.value:.0%}"
     if report.words.is_number:
         moved = f"{effect.value:.2f} standard deviations of its predictions"
@@ -172,7 +173,7 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     if found is None:
         return ""
     if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
-        return sentence(meaning(found))
+        return sentence(meaning(found, report.words))
     is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES
     at_most = "at most " if found.is_upper_bound else ""
     pinned = f"(pinned down by {at_most}{found.value:.0%})"
@@ -211,25 +212,21 @@ def _time(facts: Mapping[str, Any] | None) -> str:
 
 def _model(report: AuditResult) -> str:
     """Returns which model it is, on which texts, and how good it is there."""
+    known = {f.rule: f for f in report.findings if not f.is_about_attention and f.n >= MIN_SHOWN}
     texts = f"{report.n:,} texts of {report.dataset}"
-    gate = next((f for f in report.findings if not f.is_about_attention), None)
-    return f"{tail(report.model, MOST_LETTERS)}, {_quality(gate, texts, report)}"
+    accuracy, own = known.get("accuracy"), known.get("own")
+    if own is not None:
+        texts = f"{texts}; {own.value:.0%} of the answers are its own"
+    elif accuracy is not None and report.words.is_number:
+        texts = f"R² {accuracy.value:.2f} on {texts}"
+    elif accuracy is not None:
+        right, usual = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
+        texts = f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
+    return f"{tail(report.model, MOST_LETTERS)}, {texts}"
 
 
 MOST_LETTERS = 40
 """Of the name of a model on the first screen."""
-
-
-def _quality(gate: Finding | None, texts: str, report: AuditResult) -> str:
-    """Returns how good the model is on its texts, in words."""
-    if gate is None or gate.n < MIN_SHOWN:
-        return texts
-    if gate.rule == "passage":
-        return f"{texts}; their passages make the answers likelier by {gate.value:.1f} nats"
-    if report.words.is_number:
-        return f"{texts}, R² {gate.value:.2f}"
-    right, usual = (gate.yardsticks[name] for name in ("accuracy", "majority"))
-    return f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
 
 
 # --- rankings on the same scale ------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pandas as pd
 from hf_attnprobe.statistics.estimates import Estimate, of_few
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import (
+    MIN_PROMPTS,
     MIN_SHOWN,
     MIN_TEXTS,
     Answer,
@@ -320,10 +321,15 @@ def meaning(finding: Finding, words: Words = CLASSES) -> str:
     """
     finding, ends = _graded_as_usual(finding), finding.ci95
     if finding.answer == Answer.CANNOT_SAY:
-        return what_is_missing(finding)
+        return what_is_missing(finding, least_texts(words))
     if finding.role in ("score", "part") and ends is not None and ends[1] < 0:
         return words.fill(WORSE)
     return words.fill(RULES[finding.rule].in_short(finding.answer))
+
+
+def least_texts(words: Words) -> int:
+    """Returns how many texts an answer needs of this kind of prediction."""
+    return (ANSWERS if words.kind == "answer" else CLASSIFIERS).least_texts
 
 
 def _graded_as_usual(finding: Finding) -> Finding:
@@ -436,26 +442,30 @@ def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: flo
     return round(n * (half / distance) ** 2, 6) if distance else math.inf
 
 
-def texts_in_all(finding: Finding) -> int | None:
-    """Returns how many texts would give an answer; None where no number of them would."""
-    if finding.open_because or not finding.n or (finding.ci95 is None and finding.n >= MIN_TEXTS):
+def texts_in_all(finding: Finding, least: int = MIN_TEXTS) -> int | None:
+    """Returns how many texts would give an answer; None where no number of them would.
+
+    Args:
+        least: texts below which nothing is said.
+    """
+    if finding.open_because or not finding.n:
         return None
-    if finding.n < MIN_TEXTS or finding.ci95 is None:
-        return MIN_TEXTS
+    if finding.n < least:
+        return least
     more = more_texts(finding)
     return None if more is None or more > MOST_TEXTS else finding.n + _rounded(more)
 
 
-def what_is_missing(finding: Finding) -> str:
-    """Returns what an open question needs for an answer, as a clause."""
+def what_is_missing(finding: Finding, least: int = MIN_TEXTS) -> str:
+    """Returns what an open question needs for an answer, as a clause; for ``least`` see above."""
     if finding.open_because:
         return f"more texts will not settle it: {finding.open_because.rstrip('.')}"
-    enough = texts_in_all(finding)
-    if 0 < finding.n < MIN_TEXTS:
-        return f"{finding.n} texts are too few, {MIN_TEXTS} are needed"
+    enough = texts_in_all(finding, least)
+    if 0 < finding.n < least:
+        return f"{finding.n} texts are too few, {least} are needed"
     if finding.ci95 is None:
         return "labels, or something to compare with, are missing"
-    low, *_, high = possible_answers(finding.estimate, finding.estimate, finding.graded_by)
+    low, *_, high = possible_answers(finding.estimate, finding.estimate, finding.graded_by, least)
     between = f"{low} or {high}"
     if enough is None:
         return f"{between}: too near to a threshold for any number of texts to tell"

@@ -107,9 +107,9 @@ def _at_a_glance(report: RetrainingResult) -> Table:
     """A question, its answer and the graded number."""
     rows: list[list[Cell]] = [
         [
-            RULES[f.rule].asks,
+            RULES[f.rule].question,
             f.answer,
-            Number(f.value, f.ci95, before=RULES[f.rule].word),
+            Number(f.value, f.ci95),
             Number(RULES[f.rule].yes, digits=2),
         ]
         for f in report.verdict.findings()

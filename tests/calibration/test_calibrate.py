@@ -204,9 +204,9 @@ def test_an_audit_finds_the_row_of_its_number_of_texts():
         assert known_truth.row_of(rule, sizes[-1] + 1).n == sizes[-1]
         assert known_truth.row_of(rule).sentence.startswith("Of models whose truth")
     assert known_truth.row_of("head_effect") is None
-    assert known_truth.row_of("mediated") is None
+    assert known_truth.row_of("path") is None
     most = report.measured(decoders=True).texts[-1]
-    assert known_truth.row_of("mediated", decoders=True).n == most
+    assert known_truth.row_of("path", decoders=True).n == most
 
 
 if __name__ == "__main__":

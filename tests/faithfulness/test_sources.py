@@ -412,7 +412,7 @@ def test_truths_are_what_the_formula_says(name):
     moved = (after - observation.probs).abs().sum(-1) / 2
     if "exchange" in truths:
         assert (moved.mean() > 0.1) == truths["exchange"]
-    if "mediated" in truths:
+    if "path" in truths:
         found = knockout(observation, SITE)
         share = found.lost_by_knockout.sum() / found.lost_by_deletion.sum()
-        assert (share > 0.5) == truths["mediated"]
+        assert (share > 0.5) == truths["path"]
