@@ -188,7 +188,7 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsy
 def test_every_page_with_python_is_known_to_run():
     """Blocks of other languages are commands, settings and output."""
     languages = {found for page in PAGES for found in re.findall(r"^```(\w+)", read(page), re.M)}
-    assert languages <= {"bash", "python", "text", "toml", "yaml", "sh"}
+    assert languages <= {"bash", "py", "python", "text", "toml", "yaml", "sh"}
     assert set(SAID) <= set(RUN)
 
 
