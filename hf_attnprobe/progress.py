@@ -15,6 +15,7 @@ from hf_attnprobe.terminal import one_line, show, visible
 
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 SECONDS_BETWEEN_LINES = 30.0  # in a file, where no bar can move
+SECONDS_TO_FIRST_LINE = 8.0
 
 
 @dataclass
@@ -98,6 +99,15 @@ class Bar:
             self._share = max(self._share, spent / (spent + left))
         self._draw("" if left is None else f"{in_words(left)} left", doing, now)
 
+    def count(self, n_done: int, n: int, of: str) -> None:
+        """Shows how many of equal pieces are done.
+
+        Args:
+            of: what they are called.
+        """
+        spent = self.clock() - self._begun
+        self.move(spent / n_done * (n - n_done), f"{n_done} of {n} {of}")
+
     def say(self, line: str) -> None:
         """Writes a line of its own, above the bar."""
         if self.shown:
@@ -110,7 +120,9 @@ class Bar:
 
     def _draw(self, left: str, doing: str, now: float) -> None:
         if not is_live():
-            if now - self._told >= SECONDS_BETWEEN_LINES:
+            is_first = self._told == self._begun
+            wait = SECONDS_TO_FIRST_LINE if is_first else SECONDS_BETWEEN_LINES
+            if now - self._told >= wait:
                 self._told = now
                 said = ", ".join(filter(None, [f"{self._share:.0%}", left, doing]))
                 show(f"{self.name}: {said}", file=sys.stderr)

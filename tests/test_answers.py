@@ -7,12 +7,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from scipy.stats import beta
 
 import speakers
 import zoo
-from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit, build_tokenizer
+from hf_attnprobe import (
+    Answers,
+    AttnProbeError,
+    AuditOptions,
+    Data,
+    audit,
+    build_tokenizer,
+    progress,
+)
 from hf_attnprobe.attention_model import ALL
 from hf_attnprobe.auditing.result import to_json
+from hf_attnprobe.auditing.verdict import foreseen
 from hf_attnprobe.charts.shown_text import GAIN, ShownText
 from hf_attnprobe.data.answers import as_answers
 from hf_attnprobe.inference.answers import answered, encode_answers
@@ -603,3 +613,58 @@ def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, sa
     )
     assert text.rests_on == f"The answer rests {said} The model itself says another answer."
     assert replace(text, unit="").rests_on == ""
+
+
+MANY_SENTENCES = " ".join(f"Room {k} is {'red' if k % 2 else 'blue'}." for k in range(1, 20))
+
+
+def test_of_many_units_only_the_foremost_are_deleted(chat, model):
+    """Those of most attention and of most loss by knockout; the page says so."""
+    rows = [{"context": MANY_SENTENCES, "question": "Which room is red?", "answer": "Room 1"}]
+    report = audit((model, chat), Answers(rows), progress=False)
+    shown = report.examples[0].scores
+    deleted = [k for k, loss in enumerate(shown["leave_one_out"]) if loss != 0]
+    by_attention = sorted(range(19), key=lambda k: -shown["attention"][k])[:5]
+    others = [k for k in range(19) if k not in by_attention]
+    by_knockout = sorted(others, key=lambda k: -shown["knockout"][k])[:11]
+    assert sorted(deleted) == sorted(by_attention + by_knockout)
+    assert all(loss != 0 for loss in shown["knockout"])
+    assert "1 of 1 prompts with more than 16 units all were knocked out" in report.to_text()
+
+
+@torch.no_grad()
+def test_what_is_deleted_of_many_units_is_what_the_model_says_without_them(chat, model):
+    rows = [{"context": MANY_SENTENCES, "question": "Which room is red?", "answer": "Room 1"}]
+    row = made(rows, chat, model)[0]
+    report = audit((model, chat), Answers(rows), ["sources"], progress=False)
+    numbered, n_answer = (
+        [*zip(row["unit_ids"], row["input_ids"], strict=True)],
+        sum(row["labelled"]),
+    )
+
+    def log_prob(ids):
+        logits = model(torch.tensor([ids])).logits[0, -n_answer - 1 : -1].double()
+        return float(logits.log_softmax(-1)[range(n_answer), ids[-n_answer:]].sum())
+
+    for number, loss in enumerate(report.examples[0].scores["leave_one_out"]):
+        if loss != 0:
+            lost = log_prob(row["input_ids"]) - log_prob(
+                [token for unit, token in numbered if unit != number]
+            )
+            assert loss == pytest.approx(lost, abs=1e-5)
+
+
+def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_said(
+    folder, chat, model, capsys, monkeypatch
+):
+    monkeypatch.setattr(progress, "SECONDS_TO_FIRST_LINE", 0.0)
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=2)
+    audit((model, chat), data, ["sources"])
+    said = capsys.readouterr().err
+    assert "1 of 2 prompts" in said
+    assert "2 prompts: fewer than 10 answer no question" in said
+
+
+def test_what_twenty_prompts_can_tell():
+    low, high = beta.ppf([0.025, 0.975], [10, 11], [11, 10])  # Clopper and Pearson, 10 of 20
+    assert f"20 prompts tell a share to ±{(high - low) / 2:.2f} or better" in foreseen(20)

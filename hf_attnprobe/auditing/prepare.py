@@ -322,8 +322,14 @@ def prepare_audit(
     tokenizer: PreTrainedTokenizerBase | None,
     scores: Any = None,
     share: tuple[int, int] | None = None,
+    *,
+    shown: bool = False,
 ) -> PreparedAudit:
-    """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`."""
+    """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`.
+
+    Args:
+        shown: whether a bar says how many prompts are answered.
+    """
     parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
     data = as_data(dataset)
     data = _data_for(model, data, options)
@@ -349,7 +355,8 @@ def prepare_audit(
     if isinstance(data, Answers):
         limited, reads = own, subject.tokenizer
         assert not isinstance(reads, ImageReader)  # of a model that generates text
-        own = examples = answered(limited, data, reads, subject.adapter, given_model(subject))
+        given = given_model(subject)
+        own = examples = answered(limited, data, reads, subject.adapter, given, shown=shown)
     if share is not None:
         _check_can_be_shared(options)
         own = own.select(places_in(column_of(own, "example_id"), share))

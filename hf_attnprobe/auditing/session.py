@@ -11,7 +11,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_model import ALL, AttentionModelBase, Site
+from hf_attnprobe.attention_model import ALL, AnswersFromPassage, AttentionModelBase, Site
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.limits import notes_on_limits
@@ -35,12 +35,14 @@ from hf_attnprobe.auditing.stopping import (
 )
 from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import Sweep, check_kept, prune_heads
+from hf_attnprobe.auditing.verdict import foreseen
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,
 )
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.units import MANY
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
@@ -77,12 +79,14 @@ def run_audit(
     limit = limit_of(options)
     clock = Clock(progress and process_state().is_main_process, limit)
     share = share_of(options)
-    job = prepare_audit(model, dataset, tests, options, tokenizer, scores, share)
+    job = prepare_audit(model, dataset, tests, options, tokenizer, scores, share, shown=clock.shown)
     if share is not None and output_dir is not None:
         output_dir = folder_of(output_dir, share)
     subject, choice, state = job.subject, job.choice, process_state()
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
+        if not sweep.adapter.lacks(AnswersFromPassage):
+            clock.bar.say(foreseen(len(sweep.texts)))
         facts = run_tests(sweep, choice, options, limit)
         check_kept(sweep, N_AFTER, NOT_ALONE)
         if facts:
@@ -202,7 +206,11 @@ def _limits(job: PreparedAudit, n: int) -> list[str]:
 def _notes(sweep: Sweep, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
     unknown = unknown_note(provenance["unknown_tokens"])
-    notes: list[str | None] = [unknown, _single_logit_note(sweep.adapter, predicts)]
+    notes: list[str | None] = [
+        unknown,
+        _single_logit_note(sweep.adapter, predicts),
+        _many_units_note(sweep),
+    ]
     if isinstance(sweep.adapter, TransformerAdapter):
         notes += sweep.adapter.stack_notes()
     return tuple(note for note in notes if note is not None)
@@ -217,6 +225,19 @@ def learned_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
         for split, did in (("train", "was trained on"), ("validation", "was chosen on"))
         if read.get(split) == provenance["data_fingerprint"]
     ]
+
+
+def _many_units_note(sweep: Sweep) -> str | None:
+    """That not every unit of long passages was deleted; None where all were."""
+    n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in sweep.texts]
+    n_long = sum(n > MANY for n in n_units)
+    if not n_long or "sources" not in sweep.options:
+        return None
+    return (
+        f"Long passages: of {n_long} of {len(n_units)} prompts with more than {MANY} units all were "
+        f"knocked out, but only {MANY} were deleted, those with most attention or most lost by "
+        "knockout; the others count as costing nothing."
+    )
 
 
 def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None:

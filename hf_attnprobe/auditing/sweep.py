@@ -101,8 +101,9 @@ def run_missing(sweep: Sweep, where: Where, done: Done, *, tell: bool = False) -
     tell = tell and sweep.clock.is_new and sweep.clock.shown
     if tell and sum(len(texts) for _, texts in share) > 2 * FIRST_ROUND:
         share = first_round(sweep, share, FIRST_ROUND)
-        what = f"{len(sweep.options)} tests on {len(sweep.texts)} texts"
-        sweep.clock.say_how_long(steps_of(share), f"{what} (measured on {FIRST_ROUND})")
+        n = min(FIRST_ROUND, sweep.batch_size)
+        what = f"{len(sweep.options)} tests on {len(sweep.texts)} texts (measured on {n})"
+        sweep.clock.say_how_long(steps_of(share), what)
     room = Room()
     for todo, texts in share:
         run_and_keep(sweep, todo, texts, room)

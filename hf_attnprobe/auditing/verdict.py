@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import Estimate, of_few
+from hf_attnprobe.statistics.estimates import Estimate, of_few, share_interval
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import (
     MIN_PROMPTS,
@@ -488,6 +489,20 @@ def more_texts(finding: Finding) -> float | None:
     if math.isinf(needed):
         return needed
     return max(math.floor(needed) + 1 - finding.n, 1)  # at exactly so many an end is the threshold
+
+
+def foreseen(n: int) -> str:
+    """Says what so many prompts can answer, before they run."""
+    if n < MIN_PROMPTS:
+        return (
+            f"{n} prompts: fewer than {MIN_PROMPTS} answer no question; each is shown with what "
+            "its answer rests on"
+        )
+    low, high = share_interval(np.array(n / 2), np.array(n))
+    return (
+        f"{n} prompts tell a share to ±{(high - low) / 2:.2f} or better: what lies nearer to a "
+        "threshold stays open (±0.10 takes about 100 prompts)"
+    )
 
 
 def _rounded(count: float) -> int:

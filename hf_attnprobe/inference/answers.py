@@ -21,6 +21,7 @@ from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.tokenizer import sentences
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, check_ids
+from hf_attnprobe.progress import Bar
 
 
 if TYPE_CHECKING:
@@ -304,7 +305,8 @@ def answered(
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
     model: Any,
-    kept: Mapping[int, Sequence[int]] | None = None,
+    *,
+    shown: bool = False,
 ) -> "datasets.Dataset":
     """Every row as prompt, units and answer, in characters and in tokens.
 
@@ -315,7 +317,7 @@ def answered(
         examples: of :meth:`Answers.examples`.
         facts: about the model: what it embeds, how much it reads.
         model: what answers where no answer is given.
-        kept: tokens of answers that were generated before, by example id.
+        shown: whether a bar says how far it is.
 
     Returns:
         Rows with ``example_id``, ``text`` (the prompt), ``label`` −1, ``answer``,
@@ -337,12 +339,14 @@ def answered(
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
     rows, n_single, n_silent = [], 0, 0
-    for example in examples.with_format(None):
-        row = _row(example, data, tokenizer, facts, model, (kept or {}).get(example["example_id"]))
-        n_single += len(row["units"]) < 2
-        n_silent += not any(row["labelled"])
-        if len(row["units"]) > 1 and any(row["labelled"]):
-            rows.append(row)
+    with Bar("answers", shown) as bar:
+        for number, example in enumerate(examples.with_format(None), 1):
+            row = _row(example, data, tokenizer, facts, model)
+            n_single += len(row["units"]) < 2
+            n_silent += not any(row["labelled"])
+            if len(row["units"]) > 1 and any(row["labelled"]):
+                rows.append(row)
+            bar.count(number, len(examples), "prompts")
     for n, reason in (
         (n_single, f"are of one {data.units} only, so that there is nothing to compare"),
         (n_silent, "were answered by no token at all"),
@@ -367,7 +371,6 @@ def _row(
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
     model: Any,
-    kept: Sequence[int] | None,
 ) -> dict[str, Any]:
     """One row of :func:`answered`."""
     name = f"text {example['example_id']}"
@@ -386,8 +389,6 @@ def _row(
     given = example.get("answer")
     if given is not None:
         ids = continued(tokenizer, prompt, prompt_ids, given, name)
-    elif kept is not None:
-        ids = [*kept]
     else:
         ids = generated(model, tokenizer, prompt_ids, data.max_new_tokens, name)
         ids = _first_line(tokenizer, ids) if prompt.is_plain else ids
