@@ -140,7 +140,8 @@ def demo_language_model(
         report = audit(
             folder / "model",
             Answers(asked, units="passage", template=TEMPLATE),
-            options=AuditOptions(seed=seed),
+            ["default", "head_roles", "head_ablation"],
+            options=AuditOptions(seed=seed, heads=["all"]),
             output_dir=folder / "audit",
             progress=progress,
         )

@@ -418,16 +418,14 @@ def test_the_effects_of_deletion_are_judged_best_of_a_language_model():
     effects = {k: [] for k in n_units}
     for place in range(4):
         hot = {k: [float(place % n == unit) for unit in range(n)] for k, n in n_units.items()}
-        drops = of_texts(answered_by(hot), "drop_of_top_1@given")
+        drops = of_texts(answered_by(hot), "drop@given")
         for k, n in n_units.items():
             if place < n:
                 effects[k].append(drops[k])
     report = answered_by(effects)
     for k in (0, 1):
-        assert of_texts(report, "drop_of_top_1@given")[k] == pytest.approx(max(effects[k]))
-    for name in ("source_found", "drop_of_top_1", "drop_of_top_3"):
-        given, best = (of_texts(report, f"{name}@{ranking}") for ranking in ("given", "deletion"))
-        pd.testing.assert_series_equal(given, best)
+        assert of_texts(report, "drop@given")[k] == pytest.approx(max(effects[k]))
+    pd.testing.assert_series_equal(of_texts(report, "drop@given"), of_texts(report, "drop@best"))
     assert set(of_texts(report, "source_found@given")) == {1.0}
     assert any(
         (c.test, c.first, c.second) == ("sources", "given", "attention") for c in report.comparisons
@@ -445,7 +443,7 @@ def test_scores_of_a_language_models_tokens_are_added_up_by_unit():
         units = np.array(text.inputs["unit_ids"])
         tokens = np.array(by_token[text.example_id])
         by_unit[text.example_id] = [tokens[units == k].sum() for k in range(units.max() + 1)]
-    one, other = (of_texts(answered_by(s), "drop_of_top_1@given") for s in (by_token, by_unit))
+    one, other = (of_texts(answered_by(s), "drop@given") for s in (by_token, by_unit))
     pd.testing.assert_series_equal(one, other)
 
 

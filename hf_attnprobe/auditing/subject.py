@@ -228,7 +228,8 @@ def _origin(name: str, options: AuditOptions) -> Origin:
 
 def _loaded_from(name: str, tokenizer: Tokenizer | None, options: AuditOptions) -> Loaded:
     origin = _origin(name, options)
-    model = load_model(origin, task=options.task)
+    task = GENERATION if options.gguf_file is not None else options.task
+    model = load_model(origin, task=task)
     commit = commit_of(origin)
     # of the same commit, whatever was pushed since
     place = replace(origin, revision=commit or origin.revision)
