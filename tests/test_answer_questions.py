@@ -9,7 +9,7 @@ from hf_attnprobe.auditing.verdict import findings, meaning
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scale import PARTS_OF_ANSWERS, faithfulness, with_commonest_place
+from hf_attnprobe.statistics.scale import PARTS_OF_ANSWERS, placed, with_commonest_place
 from hf_attnprobe.statistics.verdicts import conclude
 from hf_attnprobe.statistics.wording import words_of
 
@@ -143,7 +143,7 @@ def test_the_commonest_place_is_that_of_the_other_texts():
 def test_faithfulness_is_the_mean_of_its_parts_and_no_narrower_than_an_exact_share():
     rows = rows_of(20, finds=1.0)
     evidence = evidence_of(rows, words=ANSWERS)
-    found = faithfulness(evidence.texts, parts=PARTS_OF_ANSWERS)
+    found = placed(evidence.texts, parts=PARTS_OF_ANSWERS)
     assert [*found.parts] == ["order", "drop", "source"]
     assert found.score.value == pytest.approx(np.mean([p.value for p in found.parts.values()]))
     base = max(

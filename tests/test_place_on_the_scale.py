@@ -12,7 +12,7 @@ from hf_attnprobe.statistics.scale import (
     MASS,
     REMOVAL,
     contributions,
-    faithfulness,
+    placed,
     part_of,
     said_by_default,
 )
@@ -76,7 +76,7 @@ def by_hand(columns, wanted):
 def test_faithfulness_is_the_mean_of_its_parts_and_its_jackknife_leaves_each_text_out(n, seed, un):
     columns = measured(n, seed, un)
     everyone = np.arange(n)
-    found = faithfulness(texts_of(columns))
+    found = placed(texts_of(columns))
     whole = by_hand(columns, everyone)
     assert found.score.value == pytest.approx(whole, abs=1e-9)
     without = np.array([by_hand(columns, everyone != k) for k in everyone])
@@ -106,7 +106,7 @@ def test_each_part_is_of_the_texts_that_have_it():
                 columns[name] = np.where(gone, np.nan, columns[name])
         if part == "fraction_to_lose_lead":
             columns["lead_is_lost"] = np.where(gone, np.nan, columns["lead_is_lost"])
-    found = faithfulness(texts_of(columns))
+    found = placed(texts_of(columns))
     assert found.score.value == pytest.approx(by_hand(columns, np.arange(80)), abs=1e-9)
     assert found.parts["mass"].n == np.isfinite(columns["mass@attention"]).sum()
 
@@ -114,11 +114,11 @@ def test_each_part_is_of_the_texts_that_have_it():
 def test_two_parts_are_needed_and_what_was_not_asked_is_left_out():
     columns = measured()
     one = {name: values for name, values in columns.items() if name.startswith("importance")}
-    assert faithfulness(texts_of(one)).score.n == 0
-    assert set(faithfulness(texts_of(one)).parts) == {"importance"}
+    assert placed(texts_of(one)).score.n == 0
+    assert set(placed(texts_of(one)).parts) == {"importance"}
     two = {name: v for name, v in columns.items() if name.startswith(("importance", "mass"))}
     parts = [part_of(texts_of(columns), part).value for part in (IMPORTANCE, MASS)]
-    assert faithfulness(texts_of(two)).score.value == pytest.approx(np.mean(parts))
+    assert placed(texts_of(two)).score.value == pytest.approx(np.mean(parts))
 
 
 def test_ends_of_the_scale():
@@ -129,14 +129,14 @@ def test_ends_of_the_scale():
         "removal@attention": columns["removal@best"],
         "mass@attention": np.ones(60),
     }
-    assert faithfulness(texts_of(best)).score.value == pytest.approx(1)
+    assert placed(texts_of(best)).score.value == pytest.approx(1)
     random = columns | {
         "importance@attention": np.zeros(60),
         "fraction_to_lose_lead@attention": columns["fraction_to_lose_lead@random"],
         "removal@attention": columns["removal@random"],
         "mass@attention": columns["mass_by_chance@attention"],
     }
-    assert faithfulness(texts_of(random)).score.value == pytest.approx(0, abs=1e-12)
+    assert placed(texts_of(random)).score.value == pytest.approx(0, abs=1e-12)
 
 
 def test_the_parts_of_another_ranking_are_read_by_its_name():

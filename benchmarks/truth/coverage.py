@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.truth.kinds import KINDS, MIXTURES
 from benchmarks.truth.measure import rows_of, texts_of
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scale import PARTS, Part, faithfulness
+from hf_attnprobe.statistics.scale import PARTS, Part, placed
 
 
 POOLS = ("retrieval", "last word", "graded", "behind a mark", "right in 50%")
@@ -45,12 +45,12 @@ def sampled(pool: Mapping[str, np.ndarray], places: np.ndarray) -> Texts:
 def coverage(pool: Mapping[str, np.ndarray], *, seed: int, n_draws: int = N_DRAWS) -> pd.DataFrame:
     """Share of samples whose interval holds the pool's faithfulness, a row per size."""
     n_pool = len(next(iter(pool.values())))
-    truth = faithfulness(sampled(pool, np.arange(n_pool))).score.value
+    truth = placed(sampled(pool, np.arange(n_pool))).score.value
     draws = np.random.default_rng(seed)
     rows: list[dict[str, Any]] = []
     for n in SIZES:
         samples = (sampled(pool, draws.integers(n_pool, size=n)) for _ in range(n_draws))
-        ends = np.array([faithfulness(texts).score.ci95 for texts in samples])
+        ends = np.array([placed(texts).score.ci95 for texts in samples])
         low, high = ends.T
         inside = (low <= truth) & (truth <= high)
         below, above = (truth < low).mean(), (truth > high).mean()

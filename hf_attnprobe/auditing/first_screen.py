@@ -28,7 +28,7 @@ from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import MIN_SHOWN, Answer
 from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
-from hf_attnprobe.statistics.scale import faithfulness
+from hf_attnprobe.statistics.scale import placed
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
 from hf_attnprobe.storage.asked import is_repeatable, repeating
@@ -240,7 +240,7 @@ def rankings(report: AuditResult) -> Table | None:
         return None
     own = evidence.explained
     names = {"attention": "attention", **RANKED_BESIDE}
-    found = {name: faithfulness(own.texts, name, own.parts).score for name in names}
+    found = {name: placed(own.texts, name, own.parts).score for name in names}
     known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_SHOWN}
     ordered = sorted(known, key=lambda name: -known[name].value)
     rows: list[list[Cell]] = [

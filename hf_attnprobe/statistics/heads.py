@@ -14,7 +14,7 @@ import pandas as pd
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate, simultaneous_interval
 from hf_attnprobe.statistics.grades import GRADES, MIN_TEXTS, Answer, Rule, possible_answers
 from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.scale import PARTS, Part, contributions, faithfulness
+from hf_attnprobe.statistics.scale import PARTS, Part, contributions, placed
 from hf_attnprobe.statistics.summary import at_site
 
 
@@ -104,7 +104,7 @@ def _measured(rows: Rows, told: Rows, place: Place, parts: Sequence[Part]) -> Ju
     """Returns the numbers of one place, each with an interval of its own."""
     texts = at_site(rows, place)
     effect, worst = (mean_estimate(texts.values(name)) for name in (EFFECT, WORST))
-    found = faithfulness(at_site(told, place), parts=parts)
+    found = placed(at_site(told, place), parts=parts)
     return Judged(place, effect, worst, found.score, found.parts)
 
 

@@ -34,8 +34,8 @@ from hf_attnprobe.statistics.scale import (
     Part,
     contributions,
     part_of,
+    placed,
 )
-from hf_attnprobe.statistics.scale import faithfulness as place
 from hf_attnprobe.statistics.wording import Words
 
 
@@ -183,10 +183,10 @@ RANKED_BESIDE = {
 def faithfulness(evidence: Evidence, rule: Rule) -> Measured | None:
     """The mean of the parts, of all texts but those whose class is said by default."""
     own = evidence.explained
-    found = place(own.texts, parts=own.parts)
+    found = placed(own.texts, parts=own.parts)
     if not found.score.n:
         return None
-    others = {name: place(own.texts, name, own.parts).score.value for name in RANKED_BESIDE}
+    others = {name: placed(own.texts, name, own.parts).score.value for name in RANKED_BESIDE}
     parts = ", ".join(f"{name} {part.value:.2f}" for name, part in found.parts.items())
     said = (
         f"On the scale from a random order of the tokens, 0, to the best one, 1, attention "
@@ -210,7 +210,7 @@ def _defaults(evidence: Evidence) -> str:
 def _classes(evidence: Evidence) -> str:
     """Says faithfulness by predicted class, where two intervals are apart; else nothing."""
     texts = {name: evidence.of_class(name).texts for name in evidence.classes}
-    found = {name: place(of, parts=evidence.parts).score for name, of in texts.items()}
+    found = {name: placed(of, parts=evidence.parts).score for name, of in texts.items()}
     known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_CLASS}
     ends = [score.ci95 for score in known.values() if score.ci95]
     if not ends or max(low for low, _ in ends) <= min(high for _, high in ends):

@@ -226,9 +226,7 @@ def _columns_of(part: Part, texts: Texts, ranking: str) -> _Columns | None:
     return _Columns(part, kept, is_there, np.where(is_asked, reached, 0.0), is_asked)
 
 
-def faithfulness(
-    texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS
-) -> Faithfulness:
+def placed(texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS) -> Faithfulness:
     """Returns faithfulness of a ranking, with its parts.
 
     Args:
@@ -325,8 +323,8 @@ def said_by_default(
         lost = mean_estimate(texts.where(members).values(LARGEST_LOSS))
         is_nothing = lost.ci95 is not None and lost.ci95[1] < NOTHING_TO_SHOW
         if is_nothing and members.sum() >= MIN_CLASS and not members.all():
-            own = faithfulness(texts.where(members), parts=parts).score
-            others = faithfulness(texts.where(~members), parts=parts).score
+            own = placed(texts.where(members), parts=parts).score
+            others = placed(texts.where(~members), parts=parts).score
             if others.ci95 is not None and (own.ci95 is None or own.ci95[1] < others.ci95[0]):
                 found.append(name)
     return found if len(found) < len(classes) else []
