@@ -61,13 +61,14 @@ def work(clock, seconds):
             bar.move(left, "permutation")
 
 
-def test_in_a_file_there_is_a_plain_line_every_half_minute(clock, stderr_as):
+def test_in_a_file_there_is_a_plain_line_soon_and_then_every_half_minute(clock, stderr_as):
     file = stderr_as(io.StringIO())
     work(clock, 100)
     assert file.getvalue().splitlines() == [
-        "audit: 30%, about 70 s left, permutation",
-        "audit: 60%, about 40 s left, permutation",
-        "audit: 90%, about 10 s left, permutation",
+        "audit: 8%, about 90 s left, permutation",
+        "audit: 38%, about 60 s left, permutation",
+        "audit: 68%, about 30 s left, permutation",
+        "audit: 98%, about 5 s left, permutation",
         "audit: done in about 2 min",
     ]
     assert "\r" not in file.getvalue()
@@ -75,7 +76,7 @@ def test_in_a_file_there_is_a_plain_line_every_half_minute(clock, stderr_as):
 
 def test_short_work_leaves_no_line_in_a_file(clock, stderr_as):
     file = stderr_as(io.StringIO())
-    work(clock, 29)
+    work(clock, 7)
     assert file.getvalue() == ""
 
 
@@ -207,7 +208,8 @@ def test_libraries_are_quiet_for_a_while():
 
 
 def test_a_training_in_python_prints_nothing_but_its_bar(reviews, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("hf_attnprobe.progress.SECONDS_BETWEEN_LINES", 0.0)
+    for name in ("SECONDS_BETWEEN_LINES", "SECONDS_TO_FIRST_LINE"):
+        monkeypatch.setattr(f"hf_attnprobe.progress.{name}", 0.0)
     train_classifier(
         AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="mlp"),
         reviews["train"],
