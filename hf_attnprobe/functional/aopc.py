@@ -37,7 +37,7 @@ def removal_counts(n_units: Tensor) -> Tensor:
 
 
 def removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
-    """How many units are erased at each step of an order, until one is left.
+    """Returns how many units are erased at each step of an order, until one is left.
 
     Args:
         n_units: int [batch].
@@ -53,8 +53,9 @@ def removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
     """
     last = n_units - 1
     number = n_steps or max(int(last.max()), 1)
-    step = torch.arange(1, number + 1, device=n_units.device)[:, None]
-    gone = -(-n_units * step // n_steps) if n_steps else step
+    gone = torch.arange(1, number + 1, device=n_units.device)[:, None]
+    if n_steps:
+        gone = -(-n_units * gone // n_steps)  # rounded up
     return torch.minimum(gone, last)
 
 
@@ -104,7 +105,7 @@ def subsets(n_units: int) -> Tensor:
 def chain_bounds(
     drops: Tensor, n_units: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Least and largest AOPC over all n! orders of a text's units; exact.
+    """Returns the least and the largest AOPC over all n! orders of a text's units; exact.
 
     They are the shortest and the longest path from the empty to the full set. The best
     path to a set is its drop plus the best path to a set with one unit less, so 2^n
@@ -122,21 +123,26 @@ def chain_bounds(
     """
     if weights is None:
         longest = len(drops).bit_length() - 1
-        weights = (1 / n_units.double()).expand(longest + 1, -1)
+        weights = 1 / n_units.double()
+        weights = weights.expand(longest + 1, -1)
     lower = torch.zeros_like(drops)
     upper = torch.zeros_like(drops)
     for number in range(1, len(drops)):
-        units = [bit for bit in range(number.bit_length()) if number >> bit & 1]
-        one_less = [number ^ (1 << bit) for bit in units]
-        own = drops[number] * weights[len(units)]
+        one_less = []
+        for bit in range(number.bit_length()):
+            if number >> bit & 1:
+                one_less.append(number ^ (1 << bit))
+        own = drops[number] * weights[len(one_less)]
         lower[number] = own + lower[one_less].amin(0)
         upper[number] = own + upper[one_less].amax(0)
     full = (2**n_units - 1)[None]
-    return lower.gather(0, full)[0], upper.gather(0, full)[0]
+    least = lower.gather(0, full)[0]
+    largest = upper.gather(0, full)[0]
+    return least, largest
 
 
 def area_along(drops: Tensor, turns: Tensor, n_units: Tensor) -> Tensor:
-    """AOPC of orders in which a text's units leave, from the drops of all its sets.
+    """Returns the AOPC of orders in which a text's units leave, from the drops of all sets.
 
     Comprehensiveness of a ranking is that of the most important unit first, sufficiency
     that of the least important first, ``n_units − 1 − turns`` (Edin et al. 2025, Section 3).
@@ -154,10 +160,15 @@ def area_along(drops: Tensor, turns: Tensor, n_units: Tensor) -> Tensor:
     0.55
     """
     text = torch.arange(turns.shape[-2], device=turns.device)
-    along = drops[sets_along(turns)[1:], text]
+    sets = sets_along(turns)[1:]
+    along = drops[sets, text]
+    # Steps beyond a text's own units do not count.
     step = torch.arange(1, len(along) + 1, device=turns.device)
-    counts = step.view(-1, *[1] * (turns.dim() - 1)) <= n_units
-    return (along * counts).sum(0) / n_units
+    other_axes = [1] * (turns.dim() - 1)
+    step = step.view(-1, *other_axes)
+    counts = step <= n_units
+    total = (along * counts).sum(0)
+    return total / n_units
 
 
 def sets_along(turns: Tensor) -> Tensor:
@@ -198,7 +209,7 @@ def beam_bounds(
 
 
 def _beam_search(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> Tensor:
-    """The largest AOPC found, [batch]."""
+    """Returns the largest AOPC found, [batch]."""
     n_keys = content.shape[1]
     n_units = content.sum(1)
     positions = units_first(content)
@@ -209,11 +220,14 @@ def _beam_search(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) 
     best = totals[0]
     for step in range(1, longest + 1):
         grown = _add_each_unit(sets, is_unit & totals.isfinite()[..., None])
-        has_grown = (grown != sets.repeat_interleave(longest, 0)).any(-1)
+        before = sets.repeat_interleave(longest, 0)
+        has_grown = (grown != before).any(-1)
         to_run = at_positions(grown & has_grown[..., None], positions, n_keys)
         reached = totals.repeat_interleave(longest, 0) + drop(to_run).double()
         reached = reached.masked_fill(~has_grown, -torch.inf)
-        totals, kept = _best_of_equal(grown, reached).topk(min(width, len(grown)), 0)
+
+        n_kept = min(width, len(grown))
+        totals, kept = _best_of_equal(grown, reached).topk(n_kept, 0)
         sets = grown.take_along_dim(kept[..., None], 0)
         best = torch.where(n_units >= step, totals[0], best)
     return best / n_units
@@ -227,20 +241,25 @@ def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _best_of_equal(sets: Tensor, values: Tensor) -> Tensor:
-    """Values [copies, batch]; copies of the same set get −∞ but for the best."""
+    """Returns the values [copies, batch]; copies of a set get −∞ but for the first best."""
     number = same_sets(sets)
-    n_numbers = int(number.max()) + 1
+    numbers = number.flatten()
+    n_numbers = int(numbers.max()) + 1
     best = values.new_full((n_numbers,), -torch.inf)
-    best = best.scatter_reduce(0, number.flatten(), values.flatten(), "amax")
-    copy = torch.arange(len(sets), device=sets.device)[:, None].expand(number.shape)
-    best_copy = torch.where(values == best[number], copy, len(sets))
-    first = copy.new_full((n_numbers,), len(sets))
-    first = first.scatter_reduce(0, number.flatten(), best_copy.flatten(), "amin")
+    best = best.scatter_reduce(0, numbers, values.flatten(), "amax")
+
+    none = len(sets)
+    copy = torch.arange(none, device=sets.device)
+    copy = copy[:, None].expand(number.shape)
+    is_best = values == best[number]
+    best_copy = torch.where(is_best, copy, none)
+    first = copy.new_full((n_numbers,), none)
+    first = first.scatter_reduce(0, numbers, best_copy.flatten(), "amin")
     return values.masked_fill(copy != first[number], -torch.inf)
 
 
 def same_sets(sets: Tensor) -> Tensor:
-    """Hash numbers: equal for equal sets of the same text, and only for those.
+    """Returns hash numbers: equal for equal sets of the same text, and only for those.
 
     Args:
         sets: bool [copies, batch, keys].
@@ -249,12 +268,19 @@ def same_sets(sets: Tensor) -> Tensor:
         int64 [copies, batch].
     """
     n_copies, n_texts, n_keys = sets.shape
-    padded = torch.nn.functional.pad(sets, (0, -n_keys % 62))
+    # 62 keys fit a number that stays positive.
+    n_more = -n_keys % 62
+    padded = torch.nn.functional.pad(sets, (0, n_more))
     bits = padded.unflatten(-1, (-1, 62)).long()
-    packed = (bits << torch.arange(62, device=sets.device)).sum(-1)
-    text = torch.arange(n_texts, device=sets.device).expand(n_copies, n_texts)
-    rows = torch.cat([text[..., None], packed], dim=-1).flatten(0, 1)
-    return rows.unique(dim=0, return_inverse=True)[1].view(n_copies, n_texts)
+    place = torch.arange(62, device=sets.device)
+    packed = (bits << place).sum(-1)
+
+    text = torch.arange(n_texts, device=sets.device)
+    text = text.expand(n_copies, n_texts)
+    rows = torch.cat([text[..., None], packed], dim=-1)
+    rows = rows.flatten(0, 1)
+    _, number = rows.unique(dim=0, return_inverse=True)
+    return number.view(n_copies, n_texts)
 
 
 def normalised(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
