@@ -17,7 +17,7 @@ from hf_attnprobe.functional.similarity import pearson
 
 
 def shapley_values(drops: Tensor) -> Tensor:
-    """Each unit's fall of the output, averaged over all orders in which units may leave.
+    """Returns each unit's fall of the output, averaged over all orders of leaving.
 
     φ_i = Σ_S |S|! (n − |S| − 1)! / n! · (drop(S ∪ i) − drop(S)) over the sets S without i
     (Shapley 1953). They add up to the drop without any unit.
@@ -34,19 +34,25 @@ def shapley_values(drops: Tensor) -> Tensor:
     """
     n_units = len(drops).bit_length() - 1
     sets = torch.arange(len(drops), device=drops.device)
-    sizes = sum(((sets >> unit) & 1 for unit in range(n_units)), torch.zeros_like(sets))
-    by_size = [1 / (n_units * math.comb(n_units - 1, size)) for size in range(n_units)]
-    weights = torch.tensor([*by_size, 0.0], dtype=drops.dtype, device=drops.device)[sizes]
+    sizes = _sizes(sets, n_units)
+    by_size = []
+    for size in range(n_units):
+        n_sets = math.comb(n_units - 1, size)
+        by_size.append(1 / (n_units * n_sets))
+    by_size.append(0.0)  # of the full set, which no unit can join
+    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)[sizes]
+
     values = []
     for unit in range(n_units):
-        without = sets[(sets >> unit) & 1 == 0]
-        gained = drops[without | 1 << unit] - drops[without]
+        own = 1 << unit
+        without = sets[sets & own == 0]
+        gained = drops[without | own] - drops[without]
         values.append(weights[without] @ gained)
     return torch.stack(values, -1)
 
 
 def interactions(drops: Tensor) -> Tensor:
-    """How much more two units cost together than each by itself, over all sets of the others.
+    """Returns how much more two units cost together than each alone, over all sets of others.
 
     I_ij = Σ_S |S|! (n − |S| − 2)! / (n − 1)! · (drop(S ∪ ij) − drop(S ∪ i) − drop(S ∪ j) +
     drop(S)) over the sets S without i and j: the Shapley interaction index (Grabisch &
@@ -66,17 +72,33 @@ def interactions(drops: Tensor) -> Tensor:
     """
     n_units = len(drops).bit_length() - 1
     sets = torch.arange(len(drops), device=drops.device)
-    sizes = sum(((sets >> unit) & 1 for unit in range(n_units)), torch.zeros_like(sets))
-    by_size = [1 / ((n_units - 1) * math.comb(n_units - 2, k)) for k in range(n_units - 1)]
+    sizes = _sizes(sets, n_units)
+    by_size = []
+    for size in range(n_units - 1):
+        n_sets = math.comb(n_units - 2, size)
+        by_size.append(1 / ((n_units - 1) * n_sets))
     weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)
+
     found = drops.new_zeros(drops.shape[1], n_units, n_units)
     for first, second in itertools.combinations(range(n_units), 2):
-        one, other = 1 << first, 1 << second
-        without = sets[(sets & (one | other)) == 0]
-        both = drops[without | one | other] - drops[without | one]
-        more = both - drops[without | other] + drops[without]
-        found[:, first, second] = found[:, second, first] = weights[sizes[without]] @ more
+        one = 1 << first
+        other = 1 << second
+        without = sets[sets & (one | other) == 0]
+        more = drops[without | one | other] - drops[without | one]
+        more = more - drops[without | other]
+        more = more + drops[without]
+        mean = weights[sizes[without]] @ more
+        found[:, first, second] = mean
+        found[:, second, first] = mean
     return found
+
+
+def _sizes(sets: Tensor, n_units: int) -> Tensor:
+    """Returns how many units are in each of the sets, whose units are bits of a number."""
+    sizes = torch.zeros_like(sets)
+    for unit in range(n_units):
+        sizes += sets >> unit & 1
+    return sizes
 
 
 def mean_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,7 +151,7 @@ def logit_of(log_prob: Tensor) -> Tensor:
 
 
 def lasso(kept: Tensor, outputs: Tensor, penalty: float = 0.01, *, n_rounds: int = 1000) -> Tensor:
-    """Weights of units by LASSO on random sets of them (ContextCite, Cohen-Wang et al. 2024).
+    """Returns weights of units by LASSO on random sets of them (ContextCite, Cohen-Wang et al. 2024).
 
     Minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over standardised columns, as in the
     authors' code, one coordinate after the other until none moves.
@@ -145,7 +167,8 @@ def lasso(kept: Tensor, outputs: Tensor, penalty: float = 0.01, *, n_rounds: int
     columns = kept.to(outputs.dtype)
     scale = columns.std(0, unbiased=False)
     varies = scale > 0
-    columns = (columns - columns.mean(0)) / scale.masked_fill(~varies, 1)
+    scale = scale.masked_fill(~varies, 1)
+    columns = (columns - columns.mean(0)) / scale
     products = columns.T @ columns / len(columns)
     wanted = columns.T @ (outputs - outputs.mean()) / len(columns)
     weights = torch.zeros_like(wanted)
@@ -154,13 +177,14 @@ def lasso(kept: Tensor, outputs: Tensor, penalty: float = 0.01, *, n_rounds: int
         for unit in varies.nonzero().flatten().tolist():
             rest = wanted[unit] - products[unit] @ weights + weights[unit]
             weights[unit] = rest.sign() * (rest.abs() - penalty).clamp_min(0)
-        if (weights - before).abs().max() <= 1e-12 * weights.abs().max():
+        moved = (weights - before).abs().max()
+        if moved <= 1e-12 * weights.abs().max():
             break
-    return weights / scale.masked_fill(~varies, 1)
+    return weights / scale
 
 
 def ridge(columns: Tensor, outputs: Tensor, penalty: float = 1.0) -> Tensor:
-    """Weights of columns by least squares with ``penalty · n · ‖w‖²``, columns standardised.
+    """Returns weights of columns by least squares with ``penalty · n · ‖w‖²``, columns standardised.
 
     AT2 (Cohen-Wang et al. 2025) learns one weight per head so that the sum of heads'
     attention to the units that stay follows the output. Its code climbs the correlation;
@@ -180,7 +204,8 @@ def ridge(columns: Tensor, outputs: Tensor, penalty: float = 1.0) -> Tensor:
     n_rows, n_heads = columns.shape
     products = columns.T @ columns / n_rows
     eye = torch.eye(n_heads, dtype=columns.dtype, device=columns.device)
-    return torch.linalg.solve(products + penalty * eye, columns.T @ outputs / n_rows) / scale
+    wanted = columns.T @ outputs / n_rows
+    return torch.linalg.solve(products + penalty * eye, wanted) / scale
 
 
 def of_text(attention: Tensor, kept: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
