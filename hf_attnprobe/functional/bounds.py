@@ -20,6 +20,7 @@ in it, so the outermost feasible weights are the best ones. Then those with exac
 same output, see :func:`same_output`.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -103,11 +104,13 @@ def _bounds(
     probs, order = probs.sort(-1, descending=True)
     logits = logits.gather(-1, order[:, None].expand_as(logits))
     others = torch.cat([attention[None], same_output(attention, logits, mask)])
+
     found = []
     for epsilon in epsilons:
         upper, pairs = _of_slabs(attention, logits, mask, probs, epsilon)
         edges = _on_edges(attention, logits, pairs, probs, epsilon)
-        farthest, lower = _farthest(torch.cat([others, edges]), attention, logits, probs, epsilon)
+        candidates = torch.cat([others, edges])
+        farthest, lower = _farthest(candidates, attention, logits, probs, epsilon)
         found.append((lower, upper, farthest))
     return JsdBounds(*map(torch.stack, zip(*found, strict=True)))
 
@@ -131,10 +134,11 @@ def _farthest(
 
 
 def slabs(probs: Tensor, size: Tensor, epsilon: float) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Classes i, j and the range of their log odds within ε, each [batch, 1]."""
-    classes = range(probs.shape[-1])
-    pairs = [(i, j) for i in classes for j in classes if i < j]
-    for i, j in sorted(pairs, key=sum)[:MAX_PAIRS]:
+    """Yields classes i, j and the range of their log odds within ε, each [batch, 1]."""
+    n_classes = probs.shape[-1]
+    pairs = itertools.combinations(range(n_classes), 2)
+    most_probable = sorted(pairs, key=sum)[:MAX_PAIRS]
+    for i, j in most_probable:
         low, high = log_odds_within(probs[:, [i]], probs[:, [j]], size, epsilon)
         yield i, j, low, high
 
@@ -154,32 +158,42 @@ class _Pairs(NamedTuple):
 def _of_slabs(
     attention: Tensor, logits: Tensor, mask: Tensor, probs: Tensor, epsilon: float
 ) -> tuple[Tensor, _Pairs]:
-    """The smallest upper bound over all slabs [batch], and the part of each edge inside them."""
+    """Returns the least upper bound over all slabs [batch], and the part of edges inside them."""
     upper = largest_jsd(attention, mask)
-    n_pairs = mask.shape[-1] * (mask.shape[-1] - 1) // 2
+    n_keys = mask.shape[-1]
+    n_pairs = n_keys * (n_keys - 1) // 2
     lowest = attention.new_zeros(len(attention), n_pairs)
     highest = torch.ones_like(lowest)
-    size = 2 * logits.masked_fill(~mask[..., None], 0).abs().amax(2).amax(1)[:, None]
+    # No difference of two logits is larger.
+    size = logits.masked_fill(~mask[..., None], 0).abs()
+    size = 2 * size.amax(2).amax(1)[:, None]
+
     for i, j, low, high in slabs(probs, size, epsilon):
-        edges = edges_of(attention, logits[..., i] - logits[..., j], mask)
-        upper = torch.minimum(upper, farthest_between(attention, edges, low, high)[0])
+        difference = logits[..., i] - logits[..., j]
+        edges = edges_of(attention, difference, mask)
+        farthest, _ = farthest_between(attention, edges, low, high)
+        upper = torch.minimum(upper, farthest)
         ends = interval_ends(edges, low, high)
         lowest = torch.maximum(lowest, ends.amin(0))
         highest = torch.minimum(highest, ends.amax(0))
+
     is_open = edges.is_real & (lowest <= highest)
-    return upper, _Pairs(edges, lowest.clamp(0, 1), highest.clamp(0, 1), is_open)
+    lowest = lowest.clamp(0, 1)
+    highest = highest.clamp(0, 1)
+    return upper, _Pairs(edges, lowest, highest, is_open)
 
 
 def _on_edges(
     attention: Tensor, logits: Tensor, pairs: _Pairs, probs: Tensor, epsilon: float
 ) -> Tensor:
-    """The best attentions to two tokens, [refined, batch, keys].
+    """Returns the best attentions to two tokens, [refined, batch, keys].
 
     Between the outermost weights of a grid that are feasible and their neighbours, which
     are not, bisection finds the boundary.
     """
     edges = pairs.edges
-    logits_i, logits_j = logits[:, edges.i], logits[:, edges.j]
+    logits_i = logits[:, edges.i]
+    logits_j = logits[:, edges.j]
 
     # Outputs that share no class are at 1, a little less or more; all of them are within.
     limit = INNER * epsilon if epsilon < 1 else math.inf
@@ -202,22 +216,30 @@ def _on_edges(
         outside[0] = torch.where(is_first, previous, outside[0])
         inside[1] = torch.where(within, weight, inside[1])
         outside[1] = torch.where(within | was_within, weight, outside[1])
-        is_met, was_within, previous = is_met | within, within, weight
+        is_met = is_met | within
+        was_within = within
+        previous = weight
 
+    # The ends that may be farthest are refined; −1 stands for an edge without an end.
     hope = two_point_jsd(edges, outside.clone()).masked_fill(~is_met, -1)
-    hope, chosen = _by_text(hope).topk(min(REFINED, 2 * hope.shape[-1]))
-    inside, outside = (_by_text(x).gather(1, chosen) for x in (inside, outside))
+    hope = _by_text(hope)
+    hope, chosen = hope.topk(min(REFINED, hope.shape[-1]))
+    inside = _by_text(inside).gather(1, chosen)
+    outside = _by_text(outside).gather(1, chosen)
     pair = chosen % len(edges.i)
     place = pair[..., None].expand(-1, -1, logits.shape[-1])
-    from_i, to_j = logits_i.gather(1, place), logits_j.gather(1, place)
+    from_i = logits_i.gather(1, place)
+    to_j = logits_j.gather(1, place)
     for _ in range(N_BISECTIONS):
         middle = (inside + outside) / 2
         within = is_within(middle, from_i, to_j)
         inside = torch.where(within, middle, inside)
         outside = torch.where(within, outside, middle)
+
     two = attention.new_zeros(*pair.shape, attention.shape[-1])
-    two.scatter_(-1, edges.j[pair][..., None], inside[..., None])
-    two.scatter_(-1, edges.i[pair][..., None], 1 - inside[..., None])
+    pair, weight_on_j = pair[..., None], inside[..., None]
+    two.scatter_(-1, edges.j[pair], weight_on_j)
+    two.scatter_(-1, edges.i[pair], 1 - weight_on_j)
     two = torch.where(hope[..., None] >= 0, two, attention[:, None])
     return two.transpose(0, 1)
 
@@ -228,7 +250,7 @@ def _by_text(values: Tensor) -> Tensor:
 
 
 def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
-    """Far attentions with exactly the same output.
+    """Returns far attentions with exactly the same output.
 
     a'_t ∝ exp(v_t / τ + λ·u_t), where v_t is the JSD of all attention on token t, and λ
     makes Σ a'_t u_t = Σ a_t u_t: the minimum of a convex function of as many numbers as
@@ -251,12 +273,15 @@ def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
     def tilted(tilt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         exponent = value / temperature + torch.einsum("bkn,bn->bk", scores, tilt)
         exponent = exponent.masked_fill(~mask, -torch.inf)
-        return exponent, exponent.logsumexp(-1) - (tilt * target).sum(-1)
+        height = exponent.logsumexp(-1) - (tilt * target).sum(-1)
+        return exponent, height
 
     found = []
-    tilt, previous = torch.zeros_like(target), TEMPERATURES[0]
+    tilt = torch.zeros_like(target)
+    previous = TEMPERATURES[0]
     for temperature in TEMPERATURES:
-        tilt, previous = tilt * (previous / temperature), temperature
+        tilt = tilt * (previous / temperature)
+        previous = temperature
         for _ in range(N_NEWTON_STEPS):
             exponent, height = tilted(tilt, temperature)
             weights = exponent.softmax(-1)
@@ -276,5 +301,6 @@ def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
                     break
                 size = torch.where(is_lower, size, size / 2)
             tilt = torch.where(is_lower[:, None], tilt - size[:, None] * step, tilt)
-        found.append(tilted(tilt, temperature)[0].softmax(-1))
+        exponent, _ = tilted(tilt, temperature)
+        found.append(exponent.softmax(-1))
     return torch.stack(found)
