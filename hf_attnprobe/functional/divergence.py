@@ -34,7 +34,7 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def small_side(probs: Tensor, target: Tensor, is_large: Tensor | None = None) -> Tensor:
-    """The probability of a class, minus 1 where it exceeds ½.
+    """Returns the probability of a class, minus 1 where it exceeds ½.
 
     That is minus the probability of all others. Gradients and differences are the same,
     but they keep their digits: next to 1 a probability has lost in rounding what the
@@ -57,7 +57,9 @@ def small_side(probs: Tensor, target: Tensor, is_large: Tensor | None = None) ->
         is_target = is_target.any(-2)
     own = probs.masked_fill(~is_target, 0).sum(-1)
     others = probs.masked_fill(is_target, 0).sum(-1)
-    return torch.where(own > 0.5 if is_large is None else is_large, -others, own)
+    if is_large is None:
+        is_large = own > 0.5
+    return torch.where(is_large, -others, own)
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
