@@ -92,7 +92,8 @@ def farthest_on_edges(
         n_at_once = max(1, NUMBERS_AT_ONCE // attention.numel())
         parts = []
         for rows in torch.arange(len(points.weight)).split(n_at_once):
-            dense = _Points(*(part[rows] for part in points)).dense(n_keys)
+            some = _Points(*(part[rows] for part in points))
+            dense = some.dense(n_keys)
             parts.append(_outcome(dense, attention, replay, probs))
         return _Outcome(*map(torch.cat, zip(*parts, strict=True)))
 
@@ -117,7 +118,7 @@ def farthest_on_edges(
 def pulled_back(
     candidates: Tensor, attention: Tensor, replay: Replay, probs: Tensor, epsilon: float
 ) -> Tensor:
-    """The farthest points within ε on the lines from the model's attention to candidates.
+    """Returns the farthest points within ε on the lines from the model's attention to candidates.
 
     A candidate within ε stays as it is. The way may leave ε and come back; then it is the
     point where bisection ends.
@@ -126,13 +127,16 @@ def pulled_back(
     """
     near = torch.zeros_like(candidates[..., :1])
     far = torch.ones_like(near)
-    whole = _outcome(candidates, attention, replay, probs).change <= epsilon
+    at_end = _outcome(candidates, attention, replay, probs)
+    whole = at_end.change <= epsilon
     near = near.masked_fill(whole[..., None], 1)
     for _ in range(N_BISECTIONS):
         middle = (near + far) / 2
         moved = attention + middle * (candidates - attention)
-        inside = (_outcome(moved, attention, replay, probs).change <= epsilon)[..., None]
-        near, far = torch.where(inside, middle, near), torch.where(inside, far, middle)
+        outcome = _outcome(moved, attention, replay, probs)
+        inside = (outcome.change <= epsilon)[..., None]
+        near = torch.where(inside, middle, near)
+        far = torch.where(inside, far, middle)
     return attention + near * (candidates - attention)
 
 
@@ -150,28 +154,39 @@ def _vertices(attention: Tensor) -> _Points:
 
 
 def _edges(attention: Tensor, visible: Tensor) -> tuple[_Points, Tensor]:
-    """Grid points between tokens, [points, pairs, batch], and which pairs a text has."""
+    """Returns grid points between tokens, [points, pairs, batch], and which pairs a text has."""
+    device = attention.device
     counts = visible.sum(-1)
-    n_tokens = min(MOST_TOKENS, int(counts.max()) if len(counts) else 0)
-    order = attention.masked_fill(~visible, torch.inf).argsort(dim=-1, stable=True)
+    n_tokens = 0
+    if len(counts):
+        n_tokens = min(MOST_TOKENS, int(counts.max()))
+    # The tokens with the least weight first.
+    order = attention.masked_fill(~visible, torch.inf)
+    order = order.argsort(dim=-1, stable=True)
+
     pairs = list(itertools.combinations(range(n_tokens), 2))
-    places = torch.tensor(pairs, dtype=torch.long, device=attention.device).view(-1, 2)
+    places = torch.tensor(pairs, dtype=torch.long, device=device)
+    places = places.view(-1, 2)
     first, second = order.t()[places].unbind(1)  # [pairs, batch]
-    grid = torch.linspace(0, 1, GRID + 1, device=attention.device).to(attention)
+    has_pair = places[:, 1:] < counts
+
+    grid = torch.linspace(0, 1, GRID + 1, device=device).to(attention)
     weight = grid[:, None, None].expand(-1, *first.shape)
-    edges = _Points(first.expand_as(weight), second.expand_as(weight), weight)
-    return edges, places[:, 1:] < counts
+    first = first.expand_as(weight)
+    second = second.expand_as(weight)
+    return _Points(first, second, weight), has_pair
 
 
 def _best(attention: Tensor, points: _Points, outcome: _Outcome, epsilon: float) -> Tensor:
-    """The farthest of some points within ε, [batch, keys]; the own attention if none."""
+    """Returns the farthest of some points within ε, [batch, keys]; the own attention if none."""
     if not len(points.weight):
         return attention
     reach = outcome.divergence.masked_fill(outcome.change > epsilon, -1)
     value, index = reach.max(0)
     chosen = _Points(*(part.gather(0, index[None]) for part in points))
     dense = chosen.dense(attention.shape[1])[0]
-    return torch.where((value >= 0)[:, None], dense, attention)
+    is_within = (value >= 0)[:, None]
+    return torch.where(is_within, dense, attention)
 
 
 def _farther(one: Tensor, other: Tensor, attention: Tensor) -> Tensor:
@@ -185,7 +200,7 @@ def _ends(
     ask: Callable[[_Points], _Outcome],
     epsilon: float,
 ) -> tuple[_Points, Tensor]:
-    """Ends of the stretches within ε between grid points.
+    """Returns the ends of the stretches within ε between grid points.
 
     Looked for from grid points within ε beside one that is not, and from where the output
     moves least between grid points that are all past ε.
@@ -211,7 +226,8 @@ def _ends(
     def change_at(weight: Tensor) -> Tensor:
         return ask(_Points(first, second, weight)).change
 
-    low, high = (weight - 1 / GRID).clamp_min(0), (weight + 1 / GRID).clamp_max(1)
+    low = (weight - 1 / GRID).clamp_min(0)
+    high = (weight + 1 / GRID).clamp_max(1)
     left, right = low, high
     for _ in range(N_BISECTIONS):  # thirds: there is one lowest point
         third = (right - left) / 3
