@@ -145,7 +145,7 @@ def removals_to_flip(
     all_zero: bool = False,
     target: int | None = None,
 ) -> Tensor:
-    """Number of weights erased, in the given order, when the decision first changes.
+    """Returns how many weights are erased, in the given order, when the decision changes first.
 
     Serrano & Smith 2019, Section 4.3.
 
@@ -175,21 +175,28 @@ def removals_to_flip(
     n_keys = mask.shape[-1]
     # Sums run from the end, over what is kept: a difference of sums would cancel.
     kept = order.flip(-1)
-    lead = _cumulative_sums(duel.margin, kept).add_(duel.lead.unsqueeze(-1))
+    lead = _cumulative_sums(duel.margin, kept)
+    lead.add_(duel.lead.unsqueeze(-1))
+    is_lost = duel.lost(lead).any(-2)
+    flips = is_lost != duel.is_lost[:, None]
     n_kept = torch.arange(1, n_keys + 1, dtype=torch.int32, device=mask.device)
     n_kept[-1] = 0  # all are kept: nothing is erased yet
-    flips = duel.lost(lead).any(-2) != duel.is_lost[:, None]
     most_kept = (flips * n_kept).amax(-1)
 
-    is_positive = (duel.weights > 0).to(torch.int8).expand(order.shape)
-    least_kept = is_positive.gather(-1, kept).argmax(-1) + 1
+    # One positive weight must be left.
+    is_positive = (duel.weights > 0).to(torch.int8)
+    is_positive = is_positive.expand(order.shape).gather(-1, kept)
+    least_kept = is_positive.argmax(-1) + 1
+    is_too_few = most_kept < least_kept
     n_removed = (n_keys - most_kept).double()
-    n_removed = n_removed.masked_fill(most_kept < least_kept, torch.nan)
+    n_removed = n_removed.masked_fill(is_too_few, torch.nan)
+
     if all_zero:
-        lost_at_bias = duel.lost(duel.bias_lead.unsqueeze(-1)).any(1)[:, 0]
-        flips_at_bias = lost_at_bias != duel.is_lost
+        is_lost = duel.lost(duel.bias_lead.unsqueeze(-1))
+        is_lost = is_lost.any(1)[:, 0]
+        only_bias_flips = n_removed.isnan() & (is_lost != duel.is_lost)
         n_to_bias = (n_keys - least_kept + 1).double()
-        n_removed = torch.where(n_removed.isnan() & flips_at_bias, n_to_bias, n_removed)
+        n_removed = torch.where(only_bias_flips, n_to_bias, n_removed)
     return n_removed.masked_fill(mask.sum(-1) < 2, torch.nan)
 
 
@@ -249,7 +256,7 @@ def minimal_flip_set(
     renormalise: bool = True,
     all_zero: bool = False,
 ) -> FlipSet:
-    """The fewest weights whose erasure changes the decision; exact, for any classes.
+    """Returns the fewest weights whose erasure changes the decision; exact, for any classes.
 
     For each rival class the tokens that add most to the lead over it are erased first:
     no other set of as many leaves a smaller lead. One positive weight must be left, or
@@ -266,25 +273,35 @@ def minimal_flip_set(
     duel = _duel(attention, token_logits, mask, bias, renormalise)
     is_positive = duel.weights > 0
     n_positive = is_positive.sum(-1, keepdim=True)  # [batch, 1]
-    kept_first = duel.margin.masked_fill(~is_positive.unsqueeze(1), torch.inf)
-    lead = kept_first.sort(dim=-1).values.cumsum(-1) + duel.lead.unsqueeze(-1)
+    is_weightless = ~is_positive.unsqueeze(1)
+    smallest_first, _ = duel.margin.masked_fill(is_weightless, torch.inf).sort(dim=-1)
+    lead = smallest_first.cumsum(-1)
+    lead += duel.lead.unsqueeze(-1)
 
-    n_kept = torch.arange(1, mask.shape[-1] + 1, device=mask.device)
-    flips = duel.lost(lead) & (n_kept < n_positive).unsqueeze(1)
+    n_keys = mask.shape[-1]
+    n_kept = torch.arange(1, n_keys + 1, device=mask.device)
+    is_erased = n_kept < n_positive
+    flips = duel.lost(lead) & is_erased.unsqueeze(1)
     most_kept = (flips * n_kept).amax(-1)  # [batch, rivals]
-    size = (n_positive - most_kept).double().masked_fill(most_kept == 0, torch.inf)
-    if all_zero:
-        of_all = duel.lost(duel.bias_lead.unsqueeze(-1))[..., 0]
-        of_all = of_all & (mask.sum(-1, keepdim=True) > 1)
-        size = torch.where(size.isinf() & of_all, n_positive.double(), size)
-    exists = size.isfinite().any(-1)
+    size = (n_positive - most_kept).double()
+    size = size.masked_fill(most_kept == 0, torch.inf)
 
+    if all_zero:
+        has_several = mask.sum(-1, keepdim=True) > 1
+        of_all = duel.lost(duel.bias_lead.unsqueeze(-1))
+        of_all = of_all[..., 0] & has_several
+        only_all = size.isinf() & of_all
+        size = torch.where(only_all, n_positive.double(), size)
+
+    exists = size.isfinite().any(-1)
     whole_lead = duel.margin.sum(-1) + duel.lead
-    rival = torch.where(exists, size.argmin(-1), whole_lead.argmin(-1))[:, None]
-    return FlipSet(
-        size=size.gather(1, rival)[:, 0].masked_fill(~exists, torch.nan),
-        margin=duel.margin.take_along_dim(rival.unsqueeze(-1), 1)[:, 0],
-    )
+    rival = torch.where(exists, size.argmin(-1), whole_lead.argmin(-1))
+    rival = rival[:, None]
+    size = size.gather(1, rival)[:, 0]
+    size = size.masked_fill(~exists, torch.nan)
+    margin = duel.margin.take_along_dim(rival.unsqueeze(-1), 1)
+    margin = margin[:, 0]
+    return FlipSet(size, margin)
 
 
 def never_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
