@@ -70,7 +70,7 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
 
 
 def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
-    """A head's attention without its component in the null space of the values.
+    """Returns a head's attention without its component in the null space of the values.
 
     For T = U Σ Vᵀ of rank r this is A U_r U_rᵀ: the rows of A without their projection
     on the left null space of T (Brunner et al. 2020, Section 3.2), so A⊥ T = A T. With
@@ -85,13 +85,18 @@ def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
     Returns:
         float64 [..., queries, keys]; entries may be negative.
     """
+    attention = attention.double()
     left, singular, _ = torch.linalg.svd(values.double(), full_matrices=False)
     # Singular values below the precision of the values are rounding, no dimension.
     # Half precision's own epsilon would remove real dimensions too.
-    epsilon = torch.finfo(torch.promote_types(values.dtype, torch.float32)).eps
-    tolerance = singular.amax(-1, keepdim=True) * max(values.shape[-2:]) * epsilon
-    basis = left * (singular > tolerance).unsqueeze(-2)
-    return attention.double() @ basis @ basis.transpose(-2, -1)
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    epsilon = torch.finfo(dtype).eps
+    largest = singular.amax(-1, keepdim=True)
+    longer_side = max(values.shape[-2:])
+    is_dimension = singular > largest * longer_side * epsilon
+    basis = left * is_dimension.unsqueeze(-2)
+    by_dimension = attention @ basis
+    return by_dimension @ basis.transpose(-2, -1)
 
 
 def norm_based(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
