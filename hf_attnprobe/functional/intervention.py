@@ -188,13 +188,18 @@ def random_permutations(
 
 
 def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.ndarray:
-    """A number for every query and key of every text, uint64 [batch, queries, keys]."""
+    """Returns a number for every query and key of every text, uint64 [batch, queries, keys]."""
     # Counted over the queries and keys of the text, so that padding draws nothing.
-    query = rows.any(2, keepdims=True).cumsum(1, dtype=np.uint64)
-    key = rows.any(1, keepdims=True).cumsum(2, dtype=np.uint64)
-    ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)[:, None, None]
-    text = _mix(ids + _GAMMA * np.array([seed + 1], dtype=np.uint64))
-    return _mix(text + (query << np.uint64(32)) + key)
+    is_query = rows.any(2, keepdims=True)
+    is_key = rows.any(1, keepdims=True)
+    query = is_query.cumsum(1, dtype=np.uint64)
+    key = is_key.cumsum(2, dtype=np.uint64)
+    ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)
+    ids = ids[:, None, None]
+    first = np.array([seed + 1], dtype=np.uint64)
+    text = _mix(ids + _GAMMA * first)
+    place = query << np.uint64(32)
+    return _mix(text + place + key)
 
 
 def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:
@@ -218,8 +223,11 @@ def at_heads(attention: Tensor, heads: Sequence[int], query: int | None, new: Te
     Args:
         new: [copies, batch, replaced heads, queries, keys].
     """
-    edited = attention.to(new.dtype).expand(len(new), *attention.shape).clone()
-    rows = slice(None) if query is None else slice(query, query + 1)
+    edited = attention.to(new.dtype)
+    edited = edited.expand(len(new), *attention.shape).clone()
+    rows = slice(None)
+    if query is not None:
+        rows = slice(query, query + 1)
     for place, head in enumerate(heads):
         edited[:, :, head, rows] = new[:, :, place, rows]
     return edited
