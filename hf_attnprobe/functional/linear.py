@@ -174,7 +174,7 @@ def log_odds_within(
 def farthest_between(
     attention: Tensor, edges: Edges, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The farthest attention with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]).
+    """Returns the farthest attention with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]).
 
     On the edge between two tokens the feasible weights are an interval; convexity puts
     the maximum at one of its ends.
@@ -183,16 +183,24 @@ def farthest_between(
         Its JSD [batch], and itself [batch, keys].
     """
     ends = interval_ends(edges, low, high)
-    is_feasible = edges.is_real & (ends.amin(0) <= 1) & (ends.amax(0) >= 0)
+    is_feasible = edges.is_real & (ends.amin(0) <= 1)
+    is_feasible &= ends.amax(0) >= 0
     ends = ends.clamp_(0, 1)
     jsd = two_point_jsd(edges, ends).masked_fill_(~is_feasible, -1)
-    best, end = jsd.transpose(0, 1).flatten(1).max(-1)
-    weight = ends.transpose(0, 1).flatten(1).gather(1, end[:, None])
+    jsd = jsd.transpose(0, 1).flatten(1)  # [batch, ends · pairs]
+    best, end = jsd.max(-1)
+    weight = ends.transpose(0, 1).flatten(1)
+    weight = weight.gather(1, end[:, None])
+
     pair = end % len(edges.i)
-    vertex = torch.zeros_like(attention).scatter(1, edges.j[pair][:, None], weight)
-    vertex = vertex.scatter(1, edges.i[pair][:, None], 1 - weight)
+    i = edges.i[pair][:, None]
+    j = edges.j[pair][:, None]
+    vertex = torch.zeros_like(attention)
+    vertex = vertex.scatter(1, j, weight)
+    vertex = vertex.scatter(1, i, 1 - weight)
     # A text of one token has no edge: its attention cannot move.
-    return best.clamp_min(0), torch.where(best[:, None] >= 0, vertex, attention)
+    vertex = torch.where(best[:, None] >= 0, vertex, attention)
+    return best.clamp_min(0), vertex
 
 
 def interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
@@ -205,12 +213,14 @@ def interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
 
 
 def two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
-    """JSD of attention to (1 − weight) on i and weight on j, [2, batch, pairs].
+    """Returns the JSD of attention to (1 − weight) on i and weight on j, [2, batch, pairs].
 
     Every other token t contributes a_t ln 2.
     """
     rest = 1 - weight
-    total = _x_log_x(weight).add_(_x_log_x(rest)).add_(edges.entropy)
+    total = _x_log_x(weight)
+    total += _x_log_x(rest)
+    total += edges.entropy
     total -= _x_log_x(rest.add_(edges.a_i))
     total -= _x_log_x(edges.a_j + weight)
     return total.div_(2).add_(math.log(2))
