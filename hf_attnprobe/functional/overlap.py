@@ -48,11 +48,14 @@ def overlap_by_chance(first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
     >>> round(overlap_by_chance(sharp, sharp, mask).item(), 4)
     0.3333
     """
-    in_order = first.double().sort(-1).values.contiguous()
+    in_order = first.double().sort(-1).values
+    in_order = in_order.contiguous()
     asked = second.double().contiguous()
     n_smaller = torch.searchsorted(in_order, asked)
     nothing = torch.zeros_like(in_order[..., :1])
-    running = torch.cat([nothing, in_order.cumsum(-1)], dim=-1)
+    running = in_order.cumsum(-1)
+    running = torch.cat([nothing, running], dim=-1)
     of_smaller = running.gather(-1, n_smaller)
     n_larger = in_order.shape[-1] - n_smaller
-    return (of_smaller + n_larger * asked).sum(-1) / mask.sum(-1)
+    shared = of_smaller + n_larger * asked
+    return shared.sum(-1) / mask.sum(-1)
