@@ -62,17 +62,21 @@ def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor
 
 
 def _precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Precision of the units that score at least as much as each, and of those above.
+    """Returns the precision of the units that score at least as much as each, and of those above.
 
     Each float64 [batch, keys]; 1 where none is above.
     """
-    marked = marked & content
-    at_least = (scores[:, None] >= scores[..., None]) & content[:, None]
-    above = (scores[:, None] > scores[..., None]) & content[:, None]
-    own, before = (
-        (chosen & marked[:, None]).sum(-1) / chosen.sum(-1).clamp_min(1).double()
-        for chosen in (at_least, above)
-    )
+    others = scores[:, None]
+    threshold = scores[..., None]
+    at_least = (others >= threshold) & content[:, None]
+    above = (others > threshold) & content[:, None]
+
+    precisions = []
+    for chosen in (at_least, above):
+        n_hits = (chosen & marked[:, None]).sum(-1)
+        n_chosen = chosen.sum(-1).clamp_min(1).double()
+        precisions.append(n_hits / n_chosen)
+    own, before = precisions
     return own, before.masked_fill(~above.any(-1), 1)
 
 
@@ -83,7 +87,7 @@ def _mean_of_marked(values: Tensor, marked: Tensor, content: Tensor) -> Tensor:
 
 
 def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
-    """F1 of the chosen units as a prediction of the marked ones.
+    """Returns the F1 of the chosen units as a prediction of the marked ones.
 
     Returns:
         float64 [batch] in [0, 1] or NaN.
@@ -91,8 +95,10 @@ def token_f1(chosen: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     chosen = chosen & content
     marked = marked & content
     n_hits = (chosen & marked).sum(-1).double()
-    f1 = 2 * n_hits / (chosen.sum(-1) + marked.sum(-1))
-    return f1.masked_fill(~_is_defined(marked, content), torch.nan)
+    n_units = chosen.sum(-1) + marked.sum(-1)
+    f1 = 2 * n_hits / n_units
+    unknown = ~_is_defined(marked, content)
+    return f1.masked_fill(unknown, torch.nan)
 
 
 def share_of_marked(weights: Tensor, marked: Tensor, content: Tensor) -> Tensor:
@@ -130,7 +136,7 @@ class SpanScores(NamedTuple):
 
 
 def iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
-    """Agreement of spans, which are runs of neighbouring units.
+    """Returns the agreement of spans, which are runs of neighbouring units.
 
     A chosen span is a hit where it shares at least half of its union with a marked
     span.
@@ -146,15 +152,20 @@ def iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
     shared.scatter_add_(1, pair, shared.new_ones(pair.shape))
     shared = shared.unflatten(1, (width, width))
     union = shared.sum(2, keepdim=True) + shared.sum(1, keepdim=True) - shared
-    is_hit = (shared / union.clamp_min(1))[:, 1:, 1:] >= IOU_HIT
+    iou = shared / union.clamp_min(1)
+    is_hit = iou[:, 1:, 1:] >= IOU_HIT  # number 0 is no span
     n_hits = is_hit.any(-1).sum(-1).double()
 
-    n_chosen, n_marked = chosen_spans.amax(1), marked_spans.amax(1)
+    n_chosen = chosen_spans.amax(1)
+    n_marked = marked_spans.amax(1)
+    precision = n_hits / n_chosen.clamp_min(1)
+    recall = n_hits / n_marked
+    f1 = 2 * n_hits / (n_chosen + n_marked)
     unknown = ~_is_defined(marked, content)
     return SpanScores(
-        (n_hits / n_chosen.clamp_min(1)).masked_fill(unknown, torch.nan),
-        (n_hits / n_marked).masked_fill(unknown, torch.nan),
-        (2 * n_hits / (n_chosen + n_marked)).masked_fill(unknown, torch.nan),
+        precision.masked_fill(unknown, torch.nan),
+        recall.masked_fill(unknown, torch.nan),
+        f1.masked_fill(unknown, torch.nan),
     )
 
 
