@@ -79,13 +79,16 @@ class Prediction:
         return self.outcomes if self.has_one_part and not self.is_number else ()
 
     def grouped(self, probs: Tensor) -> Tensor:
-        """A vector as distributions [..., parts, outcomes]; absent parts are all 0."""
+        """Returns a vector as distributions [..., parts, outcomes]; absent parts are all 0."""
         if self.n_parts is None:
             parts = probs.unflatten(-1, (-1, self.n_outcomes or 1))
-            present = (parts.sum(-1) > 0).sum(-1)
-            return parts * present[..., None, None].clamp_min(1)
+            is_present = parts.sum(-1) > 0
+            n_present = is_present.sum(-1).clamp_min(1)
+            return parts * n_present[..., None, None]
         parts = probs.unflatten(-1, (self.n_parts, -1))
-        return parts if self.has_one_part else parts * self.n_parts
+        if self.has_one_part:
+            return parts
+        return parts * self.n_parts
 
     def leads(self, probs: Tensor) -> Tensor:
         """Returns how far what is decided lies before the next outcome, mean over parts.
@@ -94,9 +97,10 @@ class Prediction:
         """
         grouped = self.grouped(probs).double()
         present = grouped.sum(-1) > 0
-        likeliest, next_one = grouped.topk(2, dim=-1).values.unbind(-1)
-        lead = _log(likeliest) - _log(next_one)
-        return (lead * present).sum(-1) / present.sum(-1)
+        logs = _log(grouped.topk(2, dim=-1).values)
+        likeliest, next_one = logs.unbind(-1)
+        lead = (likeliest - next_one) * present
+        return lead.sum(-1) / present.sum(-1)
 
     def standard_sharpness(self, probs: Tensor) -> float:
         """Returns the factor on all logits with which the median lead is the standard one.
@@ -112,7 +116,8 @@ class Prediction:
         1.821
         """
         if self.is_number:
-            spread = probs[:, 0].double().std(correction=0)
+            numbers = probs[:, 0].double()
+            spread = numbers.std(correction=0)
             return float(1 / spread) if spread > 0 else 1.0
         median = float(self.leads(probs).quantile(0.5))
         return STANDARD_LEAD / median if median > 0 else 1.0
@@ -169,7 +174,7 @@ class Prediction:
         return decided[..., 0] == target
 
     def explained(self, probs: Tensor, target: int | None = None) -> Tensor:
-        """The entries whose sum the tests explain.
+        """Returns the entries whose sum the tests explain.
 
         Args:
             probs: [batch, parts · outcomes].
@@ -183,7 +188,8 @@ class Prediction:
             return torch.full_like(probs[:, 0], entry, dtype=torch.long)
         decided = self.decision(probs)
         n_parts = decided.shape[-1]
-        first = torch.arange(n_parts, device=probs.device) * (probs.shape[-1] // n_parts)
+        n_outcomes = probs.shape[-1] // n_parts
+        first = torch.arange(n_parts, device=probs.device) * n_outcomes
         entries = decided + first
         return entries[:, 0] if self.has_one_part else entries
 
@@ -192,7 +198,7 @@ class Prediction:
         return tvd(self.grouped(before), self.grouped(after))
 
     def distance(self, before: Tensor, after: Tensor) -> Tensor:
-        """The mean of :meth:`distance_by_part`, with digits kept where one is next to 1.
+        """Returns the mean of :meth:`distance_by_part`, with digits kept where one is next to 1.
 
         The probability of a part's decision is next to 1 in a confident model and has
         lost its digits there. So its change is taken as that of all others together.
@@ -204,20 +210,26 @@ class Prediction:
         Returns:
             [batch, keys].
         """
-        whole, changed = self.grouped(before)[:, None], self.grouped(after)
+        changed = self.grouped(after)
+        whole = self.grouped(before)[:, None]
         decided = whole.argmax(-1).expand(changed.shape[:-1])
         is_decided = F.one_hot(decided, changed.shape[-1]).bool()
-        own = whole.expand_as(changed).masked_fill(~is_decided, 0).sum(-1)
-        sides = [
-            small_side(probs.expand_as(changed), decided, own > 0.5) for probs in (whole, changed)
-        ]
-        of_others = (changed - whole).abs().masked_fill(is_decided, 0).sum(-1)
-        by_part = ((sides[1] - sides[0]).abs() + of_others) / 2
-        n_parts = (whole.sum(-1) != 0).sum(-1) if self.n_parts is None else self.n_parts
-        return by_part.sum(-1) / n_parts
+        whole = whole.expand_as(changed)
+        own = whole.masked_fill(~is_decided, 0).sum(-1)
+        is_large = own > 0.5
+        side = small_side(whole, decided, is_large)
+        changed_side = small_side(changed, decided, is_large)
+        of_decided = (changed_side - side).abs()
+        of_others = (changed - whole).abs().masked_fill(is_decided, 0)
+        by_part = (of_decided + of_others.sum(-1)) / 2
+        total = by_part.sum(-1)
+        if self.n_parts is not None:
+            return total / self.n_parts
+        is_present = whole.sum(-1) != 0
+        return total / is_present.sum(-1)
 
     def right(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Share of the labelled parts that are predicted right.
+        """Returns the share of the labelled parts that are predicted right.
 
         Args:
             probs: [..., batch, entries].
@@ -234,8 +246,9 @@ class Prediction:
             wanted = side.where(~wanted.isnan(), -1)
         wanted = wanted[:, None] if wanted.dim() == 1 else wanted
         known = wanted >= 0
-        hits = ((decided == wanted) & known).sum(-1).double()
-        return (hits / known.sum(-1)).where(known.any(-1), torch.nan)
+        is_right = (decided == wanted) & known
+        share = is_right.sum(-1).double() / known.sum(-1)
+        return share.where(known.any(-1), torch.nan)
 
     def value(self, probs: Tensor) -> Tensor:
         """The predicted number in the data's own unit: [..., parts]."""
