@@ -37,7 +37,7 @@ class RankCorrelation(NamedTuple):
 
 @functools.cache
 def _exact_p_values() -> Tensor:
-    """Two-sided p-values by length n and number c of pairs out of order, [34, 529].
+    """Returns two-sided p-values by length n and number c of pairs out of order, [34, 529].
 
     c is the number of discordant pairs, or of concordant ones if these are fewer. The
     distribution is that of the inversions of a random permutation.
@@ -45,17 +45,19 @@ def _exact_p_values() -> Tensor:
     most_pairs = EXACT_UP_TO * (EXACT_UP_TO - 1) // 2
     table = torch.ones(EXACT_UP_TO + 1, most_pairs + 1, dtype=torch.float64)
     # Share of the n! permutations with c inversions.
-    share = torch.zeros(most_pairs + 1, dtype=torch.float64)
+    share = torch.zeros_like(table[0])
     share[0] = 1
     for n in range(2, EXACT_UP_TO + 1):
-        window = torch.cat([share.new_zeros(n), share]).cumsum(0)
+        window = torch.cat([share.new_zeros(n), share])
+        window = window.cumsum(0)
         share = (window[n:] - window[:-n]) / n
-        table[n] = (2 * share.cumsum(0)).clamp(max=1)
+        up_to = share.cumsum(0)
+        table[n] = (2 * up_to).clamp(max=1)
     return table
 
 
 def _pair_counts(values: Tensor, mask: Tensor) -> Tensor:
-    """Concordant minus discordant pairs, float64 [batch, vectors, vectors].
+    """Returns concordant minus discordant pairs, float64 [batch, vectors, vectors].
 
     On the diagonal stand the pairs that are not tied. All ordered pairs of positions at
     once: signs of x_i − x_j, then one product of matrices, in chunks of the batch that
@@ -64,46 +66,60 @@ def _pair_counts(values: Tensor, mask: Tensor) -> Tensor:
     _, n_vectors, n_keys = values.shape
     if n_keys > 4096:
         values = values.double()
-    chunk = max(1, SIGNS_AT_ONCE // max(1, n_vectors * n_keys**2))
+    n_signs = n_vectors * n_keys**2  # of a text
+    chunk = max(1, SIGNS_AT_ONCE // max(1, n_signs))
     is_real = mask.to(values.dtype).unsqueeze(1)
     counts = []
     for x, real in zip(values.split(chunk), is_real.split(chunk), strict=True):
-        signs = (x.unsqueeze(-1) - x.unsqueeze(-2)).sign_()
-        signs = signs.mul_(real.unsqueeze(-1) * real.unsqueeze(-2)).flatten(2)
+        signs = _rows(x) - _columns(x)
+        signs.sign_()
+        signs.mul_(_rows(real) * _columns(real))
+        signs = signs.flatten(2)
         counts.append(signs @ signs.transpose(1, 2) / 2)
     return torch.cat(counts).to(torch.float64)
 
 
 def _tie_sums(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values.
+    """Returns Σ t(t−1)(t−2) and Σ t(t−1)(2t+5) over the groups of t equal values.
 
     Each [batch, vectors].
     """
     mask = mask.unsqueeze(1)
-    is_equal = (x.unsqueeze(-1) == x.unsqueeze(-2)) & mask.unsqueeze(-2)
+    is_equal = _rows(x) == _columns(x)
+    is_equal &= _columns(mask)
     # Summed over members, each of which counts the size of its group.
-    t = (is_equal.sum(-1) * mask).to(torch.float64)
+    t = is_equal.sum(-1) * mask
+    t = t.to(torch.float64)
     others = (t - 1).clamp_min(0)
-    return (others * (t - 2)).sum(-1), (others * (2 * t + 5)).sum(-1)
+    first = others * (t - 2)
+    second = others * (2 * t + 5)
+    return first.sum(-1), second.sum(-1)
 
 
 def _asymptotic_p_value(
     score: Tensor, n: Tensor, ties: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
-    """Normal approximation with the variance corrected for ties.
+    """Returns the p-value by the normal approximation, with the variance corrected for ties.
 
     Kendall 1970, Chapter 4; ``zero`` and ``one`` are the corrections of SciPy's code.
     """
-    zero, one = torch.zeros_like(ties), torch.zeros_like(ties)
+    zero = one = torch.zeros_like(ties)
     if ties.any():
         zero, one = _tie_sums(values, mask)
     m = n * (n - 1)
-    without_ties = m * (2 * n + 5)
-    variance = (without_ties - _rows(one) - _columns(one)) / 18
-    variance = variance + 2 * _rows(ties) * _columns(ties) / m.clamp_min(1)
-    triples = (9 * m * (n - 2)).clamp_min(1)
-    variance = variance + _rows(zero) * _columns(zero) / triples
-    return torch.special.erfc(score.abs() / (2 * variance).sqrt())
+    variance = m * (2 * n + 5)  # 18 times that without ties
+    variance = variance - _rows(one)
+    variance = variance - _columns(one)
+    variance = variance / 18
+
+    of_pairs = 2 * _rows(ties) * _columns(ties)
+    variance = variance + of_pairs / m.clamp_min(1)
+    of_triples = _rows(zero) * _columns(zero)
+    n_triples = 9 * m * (n - 2)
+    variance = variance + of_triples / n_triples.clamp_min(1)
+
+    two_errors = (2 * variance).sqrt()
+    return torch.special.erfc(score.abs() / two_errors)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -115,23 +131,29 @@ def _columns(x: Tensor) -> Tensor:
 
 
 def _exact_p_value(score: Tensor, n: Tensor) -> Tensor:
-    """The p-value from the table.
+    """Returns the p-value from the table.
 
     Beyond the table only for at most one pair out of order: 2/n! or 2/(n−1)!.
     """
     n_pairs = n * (n - 1) / 2
-    out_of_order = ((n_pairs - score.abs()) / 2).round()
+    out_of_order = (n_pairs - score.abs()) / 2
+    out_of_order = out_of_order.round()
+
     table = _exact_p_values().to(score.device)
     row = n.clamp(max=EXACT_UP_TO).long()
-    column = out_of_order.clamp(0, table.shape[1] - 1).long()
-    beyond = (math.log(2) - torch.lgamma(n + 1 - out_of_order.clamp(max=1))).exp()
-    return torch.where(n <= EXACT_UP_TO, table[row, column], beyond)
+    last = table.shape[1] - 1
+    column = out_of_order.clamp(0, last).long()
+    in_table = table[row, column]
+
+    log_orders = torch.lgamma(n + 1 - out_of_order.clamp(max=1))  # ln n! or ln (n − 1)!
+    beyond = (math.log(2) - log_orders).exp()
+    return torch.where(n <= EXACT_UP_TO, in_table, beyond)
 
 
 def dense_rank(
     values: Tensor, mask: Tensor, *, rtol: float = 0.0, atol: float | Tensor = 0.0
 ) -> Tensor:
-    """Ranks 0, 1, 2, … of the values in the mask; near neighbours share a rank.
+    """Returns the ranks 0, 1, 2, … of the values in the mask; near neighbours share a rank.
 
     Rounding makes equal quantities differ in their last bits; ranked as they are, such
     ties would be broken at random.
@@ -148,11 +170,16 @@ def dense_rank(
     >>> dense_rank(torch.tensor([0.3, 0.1, 0.1]), torch.ones(3).bool()).tolist()
     [1.0, 0.0, 0.0]
     """
-    ordered, position = values.masked_fill(~mask, torch.inf).sort(-1)
-    is_apart = ordered.diff(dim=-1) > atol + rtol * ordered[..., :-1].abs()
-    ranks = torch.zeros_like(ordered, dtype=torch.float32)
-    torch.cumsum(is_apart, -1, out=ranks[..., 1:])
-    return torch.empty_like(ranks).scatter_(-1, position, ranks)
+    real = values.masked_fill(~mask, torch.inf)
+    ordered, position = real.sort(-1)
+    size = ordered[..., :-1].abs()
+    tolerance = atol + rtol * size
+    is_apart = ordered.diff(dim=-1) > tolerance
+
+    in_order = torch.zeros_like(ordered, dtype=torch.float32)
+    torch.cumsum(is_apart, -1, out=in_order[..., 1:])
+    ranks = torch.empty_like(in_order)
+    return ranks.scatter_(-1, position, in_order)
 
 
 def chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
@@ -218,7 +245,9 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
     score = _pair_counts(values, mask)
     untied = score.diagonal(dim1=-2, dim2=-1)
     is_undefined = (_rows(untied) == 0) | (_columns(untied) == 0)
-    tau = (score / _rows(untied).sqrt() / _columns(untied).sqrt()).clamp(-1, 1)
+    tau = score / _rows(untied).sqrt()
+    tau = tau / _columns(untied).sqrt()
+    tau = tau.clamp(-1, 1)
 
     n = mask.sum(-1).to(torch.float64)[:, None, None]
     n_pairs = n * (n - 1) / 2
@@ -258,13 +287,17 @@ def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 
 
 def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
-    """Probability that each value is one of the k largest when ties are drawn; float64 [batch,
-    keys].
+    """Returns the probability of being one of the k largest when ties are drawn.
+
+    Shape: float64 [batch, keys].
     """
     least = _least_of_top(values, mask, k)
-    above, at = (values > least) & mask, (values == least) & mask
-    n_above, n_at = above.sum(-1, keepdim=True), at.sum(-1, keepdim=True)
-    share = (k - n_above).double() / n_at.clamp_min(1)
+    above = (values > least) & mask
+    at = (values == least) & mask
+    n_above = above.sum(-1, keepdim=True)
+    n_at = at.sum(-1, keepdim=True)
+    n_left = (k - n_above).double()
+    share = n_left / n_at.clamp_min(1)
     return above.double() + at * share.clamp(0, 1)
 
 
@@ -276,7 +309,7 @@ def _least_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
 
 
 def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
-    """Kendall's τ-a on the union of the k largest of x and the k largest of y.
+    """Returns Kendall's τ-a on the union of the k largest of x and the k largest of y.
 
     In each of the two, what is not among its largest is tied below them. It is
     1 − 2K / pairs for the distance K of top-k lists with the penalty p = ½ (Fagin, Kumar
@@ -295,15 +328,22 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     0.3333
     """
     values = torch.stack([x, y])
-    top = (values >= _least_of_top(values, mask, k)) & mask
+    least = _least_of_top(values, mask, k)
+    top = (values >= least) & mask
     union = top.any(0)
     n = union.sum(-1)
+    n_pairs = n * (n - 1) / 2
+
     # Only the union's keys are compared: they are few.
-    keys = union.to(torch.int8).topk(int(n.max())).indices.expand(2, -1, -1)
-    kept = dense_rank(values.gather(-1, keys), top.gather(-1, keys))
-    kept = kept.masked_fill(~top.gather(-1, keys), -1)
-    score = _pair_counts(kept.transpose(0, 1), union.gather(-1, keys[0]))[:, 0, 1]
-    return score / (n * (n - 1) / 2).double()
+    keys = union.to(torch.int8).topk(int(n.max())).indices
+    union = union.gather(-1, keys)
+    keys = keys.expand(2, -1, -1)
+    values = values.gather(-1, keys)
+    top = top.gather(-1, keys)
+    ranks = dense_rank(values, top)
+    ranks = ranks.masked_fill(~top, -1)
+    score = _pair_counts(ranks.transpose(0, 1), union)
+    return score[:, 0, 1] / n_pairs.double()
 
 
 def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
@@ -332,32 +372,36 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 
 def wins(values: Tensor, mask: Tensor) -> Tensor:
-    """For every token, the number of smaller values minus that of larger ones, [..., keys]."""
+    """Returns for every token the number of smaller values minus that of larger ones, [..., keys]."""
     real = values.masked_fill(~mask, torch.inf).contiguous()
     in_order = real.sort(-1).values
     n_smaller = torch.searchsorted(in_order, real)
     n_not_larger = torch.searchsorted(in_order, real, right=True)
-    won = n_smaller + n_not_larger - mask.sum(-1, keepdim=True)
+    n_tokens = mask.sum(-1, keepdim=True)
+    won = n_smaller + n_not_larger - n_tokens
     return won.masked_fill(~mask, 0)
 
 
 def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
-    """The fewest tokens that hold a share of all value, bool [..., keys].
+    """Returns the fewest tokens that hold a share of all value, bool [..., keys].
 
     Args:
         values: not negative, [..., keys].
         mask: bool [..., keys].
     """
-    values = values.double().masked_fill(~mask, 0)
+    values = values.double()
+    values = values.masked_fill(~mask, 0)
     largest, place = values.sort(dim=-1, descending=True, stable=True)
     before = largest.cumsum(-1) - largest
     total = values.sum(-1, keepdim=True)
-    chosen = torch.zeros_like(mask).scatter_(-1, place, before < share * total)
+    is_needed = before < share * total
+    chosen = torch.zeros_like(mask)
+    chosen.scatter_(-1, place, is_needed)
     return chosen & mask & (values > 0)
 
 
 def precision(order: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
-    """The share of wanted tokens among as many that an order puts first.
+    """Returns the share of wanted tokens among as many that an order puts first.
 
     Where several tokens tie for the last place, it is drawn among them: the mean.
 
@@ -369,10 +413,19 @@ def precision(order: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
         float64 [...] in [0, 1]; NaN where none is wanted.
     """
     n_wanted = (wanted & mask).sum(-1, keepdim=True)
+    place = (n_wanted - 1).clamp_min(0)
     real = order.double().masked_fill(~mask, -torch.inf)
-    last = real.sort(-1, descending=True).values.gather(-1, (n_wanted - 1).clamp_min(0))
-    sure, tied = (real > last) & mask, (real == last) & mask
-    n_left = (n_wanted - sure.sum(-1, keepdim=True)).double()
-    chance = n_left / tied.sum(-1, keepdim=True)
-    hits = (sure.double() + tied * chance) * wanted
-    return hits.sum(-1) / n_wanted[..., 0].double().masked_fill(n_wanted[..., 0] == 0, torch.nan)
+    largest_first, _ = real.sort(-1, descending=True)
+    last = largest_first.gather(-1, place)
+    sure = (real > last) & mask
+    tied = (real == last) & mask
+
+    n_left = n_wanted - sure.sum(-1, keepdim=True)
+    n_tied = tied.sum(-1, keepdim=True)
+    chance = n_left.double() / n_tied
+    is_put_first = sure.double() + tied * chance
+    hits = is_put_first * wanted
+
+    n_wanted = n_wanted[..., 0]
+    n_wanted = n_wanted.double().masked_fill(n_wanted == 0, torch.nan)
+    return hits.sum(-1) / n_wanted
