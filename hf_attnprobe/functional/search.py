@@ -61,15 +61,17 @@ def _multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
         change = output - probs
         # The slope is ½ Σ_c sign_c ∂p_c/∂logit.
         sign = change.sign() / 2
-        slope = output * (sign - (sign * output).sum(-1, keepdim=True))
+        mean = (sign * output).sum(-1, keepdim=True)
+        slope = output * (sign - mean)
         gradient = torch.einsum("cbn,bkn->cbk", slope, logits)
-        return change.abs().sum(-1) / 2, gradient
+        moved = change.abs().sum(-1) / 2
+        return moved, gradient
 
     return distance
 
 
 def _objective_descent(attention: Tensor, original: Tensor) -> Tensor:
-    """−∂/∂a_k of the objective, up to a constant per text, [copies, keys, batch].
+    """Returns −∂/∂a_k of the objective, up to a constant per text, [copies, keys, batch].
 
     ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). With
     A = a + δ, B = b + δ and r = A/(A + B) that is ½ [ln r + (δ/A)(2r − 1)] and a
@@ -82,8 +84,10 @@ def _objective_descent(attention: Tensor, original: Tensor) -> Tensor:
     pairs = shifted.unsqueeze(1) + shifted
     torch.div(shifted.unsqueeze(1), pairs, out=pairs)
     ratio = shifted / (original + LOG_OFFSET + shifted)
-    rest = torch.add(ratio - (0.5 + n_copies * share), pairs.sum(1), alpha=2 * share)
-    descent = ratio.log_().mul_(-0.5).addcdiv_(rest, shifted, value=-LOG_OFFSET)
+    rest = ratio - (0.5 + n_copies * share)
+    rest = torch.add(rest, pairs.sum(1), alpha=2 * share)
+    descent = ratio.log_().mul_(-0.5)
+    descent.addcdiv_(rest, shifted, value=-LOG_OFFSET)
     for factors in pairs.split(FACTORS_AT_ONCE, dim=1):
         descent.sub_(factors.prod(1).log_(), alpha=share)
     return descent
@@ -108,10 +112,11 @@ class _Adam:
         self.mean.lerp_(gradient, 1 - DECAY)
         self.square.mul_(SQUARE_DECAY)
         self.square.addcmul_(gradient, gradient, value=1 - SQUARE_DECAY)
-        torch.maximum(self.largest_square, self.square, out=self.largest_square)
+        largest = self.largest_square
+        torch.maximum(largest, self.square, out=largest)
         correction = math.sqrt(1 - SQUARE_DECAY**self.n_steps)
         rate = self.learning_rate * correction / (1 - DECAY**self.n_steps)
-        scale = self.largest_square.sqrt().add_(ADAM_OFFSET * correction)
+        scale = largest.sqrt().add_(ADAM_OFFSET * correction)
         self.parameter.addcdiv_(self.mean, scale, value=-rate)
 
 
