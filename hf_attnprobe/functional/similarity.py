@@ -49,7 +49,7 @@ def conicity(vectors: Tensor, mask: Tensor, *, absolute: bool = False) -> Tensor
 
 
 def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """Pearson correlation over the keys that count.
+    """Returns the Pearson correlation over the keys that count.
 
     Args:
         a, b: [..., keys].
@@ -62,13 +62,19 @@ def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     >>> round(pearson(a, 5 - 2 * a, mask).item(), 6)
     -1.0
     """
+    product = _centred_unit(a, mask) * _centred_unit(b, mask)
+    return product.sum(-1).clamp(-1, 1)
+
+
+def _centred_unit(values: Tensor, mask: Tensor) -> Tensor:
+    """Returns the values less their mean, as a vector of length 1; NaN of a constant."""
     n = mask.sum(-1, keepdim=True)
-    a, b = (torch.where(mask, x, 0) for x in (a, b))
-    parts = []
-    for x in (a, b):
-        centred = torch.where(mask, x - x.sum(-1, keepdim=True) / n, 0)
-        length = centred.square().sum(-1, keepdim=True).sqrt()
-        # What is left of a constant is rounding.
-        rounding = 8 * n.sqrt() * torch.finfo(x.dtype).eps * x.abs().amax(-1, True)
-        parts.append(torch.where(length > rounding, centred / length, torch.nan))
-    return (parts[0] * parts[1]).sum(-1).clamp(-1, 1)
+    values = torch.where(mask, values, 0)
+    mean = values.sum(-1, keepdim=True) / n
+    centred = torch.where(mask, values - mean, 0)
+    length = centred.square().sum(-1, keepdim=True).sqrt()
+    # What is left of a constant is rounding.
+    rounding = 8 * n.sqrt() * torch.finfo(values.dtype).eps
+    rounding = rounding * values.abs().amax(-1, True)
+    is_constant = length <= rounding
+    return (centred / length).masked_fill(is_constant, torch.nan)
