@@ -12,8 +12,8 @@ from hf_attnprobe.statistics.scale import (
     MASS,
     REMOVAL,
     contributions,
-    placed,
     part_of,
+    placed,
     said_by_default,
 )
 

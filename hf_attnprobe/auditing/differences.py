@@ -18,7 +18,7 @@ from hf_attnprobe import markdown
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.statistics.differences import Difference, Sides, changes
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.evidence import evidence_of
+from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
@@ -296,13 +296,15 @@ def shared_texts(first: AuditResult, other: AuditResult) -> int:
 # --- the number behind each question --------------------------------------------------
 
 
-def texts_of(rows: Rows | pd.DataFrame) -> Texts:
-    """What the rows of an audit say of its predictions and of its attention as a whole."""
-    right = _right(predictions_of(rows).frame())
-    found = evidence_of(rows)
+def evidence_in(report: AuditResult) -> Evidence:
+    """What an audit says of its predictions and of its attention as a whole, text by text."""
+    right = _right(predictions_of(report.rows).frame())
+    found = evidence_of(report.rows, report.provenance.get("classes", ()), words=report.words)
     if found is None:
-        return Texts.of_frame(right)
-    return Texts.of_frame(pd.concat([right, found.texts.frame()], axis=1))
+        return Evidence(Texts.of_frame(right))
+    measured = found.texts.frame()
+    beside = right.reindex(measured.index)
+    return replace(found, texts=Texts.of_frame(pd.concat([beside, measured], axis=1)))
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -334,9 +336,10 @@ class Numbers:
         return sum(number is not None for number in self.by_text)
 
 
-def numbers_of(measure: Measure, audits: Sequence[Texts]) -> Numbers:
+def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
     """A measure of every audit."""
-    return Numbers(measure.words, [measure.of(texts) for texts in audits])
+    told = [each.explained if measure.is_of_explained else each for each in audits]
+    return Numbers(measure.words, [measure.of(each.texts) for each in told])
 
 
 # --- the questions ------------------------------------------------------------------
@@ -356,7 +359,7 @@ def questions_of(
         names: of the audits.
         seed: of the resamples.
     """
-    audits = [texts_of(report.rows) for report in reports]
+    audits = [evidence_in(report) for report in reports]
     chosen = _chosen(reports, audits)
     sides = []
     for number, n in enumerate(n_shared, 1):
@@ -400,7 +403,7 @@ def _own_number(rule: str, report: AuditResult, by_text: pd.Series | None) -> Es
     return mean_estimate(by_text.to_numpy())
 
 
-def _chosen(reports: Sequence[AuditResult], audits: Sequence[Texts]) -> dict[str, Numbers]:
+def _chosen(reports: Sequence[AuditResult], audits: Sequence[Evidence]) -> dict[str, Numbers]:
     """For each rule, the measure that most audits have (at least two); ties go to the first."""
     chosen: dict[str, Numbers] = {}
     for rule, record in RULES.items():

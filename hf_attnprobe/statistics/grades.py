@@ -54,10 +54,12 @@ class Measure:
         words: what the number is.
         values: of every text, [texts]; None where a statistic is missing. Its mean is the
             number of all texts.
+        is_of_explained: whether texts whose class is said by default are left out.
     """
 
     words: str
     values: Callable[[Texts], np.ndarray | None]
+    is_of_explained: bool = False
 
     def of(self, texts: Texts) -> pd.Series | None:
         """The number of every text by its id; None where a statistic is missing."""

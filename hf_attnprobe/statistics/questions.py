@@ -176,7 +176,7 @@ RANKED_BESIDE = {
     among=(QUESTIONS, OF_ANSWERS),
     test="scale",
     compared=(
-        Measure("faithfulness", contributions),
+        Measure("faithfulness", contributions, is_of_explained=True),
         Measure("faithfulness", partial(contributions, parts=PARTS_OF_ANSWERS)),
     ),
 )
@@ -221,7 +221,8 @@ def _classes(evidence: Evidence) -> str:
 
 def _contributions_to(part: Part) -> Measure:
     """Returns what each text adds to a part, for paired differences between audits."""
-    return Measure(part.key, lambda texts: contributions(texts, parts=[part], at_least=1))
+    added = partial(contributions, parts=[part], at_least=1)
+    return Measure(part.key, added, is_of_explained=True)
 
 
 def _of_part(part: Part, **words: Any) -> dict[str, Any]:

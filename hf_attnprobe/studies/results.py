@@ -427,7 +427,7 @@ class _Group:
         return round(float((self.rows[f"{pair}_p_value"] <= 0.05).mean()), 3)
 
 
-def jain_wallace(results: Results) -> list[ResultTable]:
+def jain_wallace_tables(results: Results) -> list[ResultTable]:
     """τ with gradients and leave-one-out, adversaries, and shuffling, by predicted class."""
     whole = [_Group(job, None, results.rows(job.folder)) for job in results.jobs("audit")]
     groups = [part for group in whole for part in _by_class(results, group)]
@@ -551,7 +551,7 @@ RANKINGS = ("random", "attention", "gradient", "product", "least_attention")
 POOLED = ", pooled"
 
 
-def serrano_smith(results: Results) -> list[ResultTable]:
+def serrano_smith_tables(results: Results) -> list[ResultTable]:
     """Weights erased before the decision flips, by ranking, and single ones by size."""
     audits = [(_labels(job), results.rows(job.folder)) for job in results.jobs("audit")]
     return [
@@ -628,7 +628,7 @@ class _Checkpoint:
         return [estimate(self.entry["found"].get(name), self.n, scale=scale) for name in names]
 
 
-def tutek_snajder(results: Results) -> list[ResultTable]:
+def tutek_snajder_tables(results: Results) -> list[ResultTable]:
     """Change of F1 under other attention, and what else regularising changes."""
     checkpoints = []
     for job in results.jobs("compared"):
@@ -662,7 +662,7 @@ FAR = RULES["elsewhere_without_seeds"].yes
 GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
 
 
-def wiegreffe_pinter(results: Results) -> list[ResultTable]:
+def wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
     """Uniform attention, seeds, guides, and adversaries."""
     jobs = results.jobs("retrained")
     retrained = [(dataset_of(job), results.retraining(job.folder)) for job in jobs]
@@ -750,10 +750,10 @@ def _best_adversary(report: RetrainingReport) -> str | None:
 # --- All of them ---------------------------------------------------------------------------------
 
 PAPER_TABLES = {
-    "jain-wallace": jain_wallace,
-    "serrano-smith": serrano_smith,
-    "wiegreffe-pinter": wiegreffe_pinter,
-    "tutek-snajder": tutek_snajder,
+    "jain-wallace": jain_wallace_tables,
+    "serrano-smith": serrano_smith_tables,
+    "wiegreffe-pinter": wiegreffe_pinter_tables,
+    "tutek-snajder": tutek_snajder_tables,
 }
 
 
