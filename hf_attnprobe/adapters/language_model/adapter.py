@@ -52,6 +52,8 @@ from hf_attnprobe.functional.predictions import Prediction
 
 DELETIONS = ("deletion", "gap")
 """How units are left out: the others close up, or keep their positions."""
+LARGE_LOGIT = 32
+"""Logits of this size round by so many eps."""
 DELETION_TOKENS_ON_CPU = 256
 """Rows of shorter prompts in a pass: more at once take no less time each."""
 MOST_AGAIN = 1 / 4
@@ -511,7 +513,13 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return each[..., 0] - each[..., 1]
 
     def is_greedy(self, observation: Observation) -> Tensor:
-        return (self.prediction.decision(observation.probs) == 0).all(-1)
+        """See the protocol; what rounding of the logits decides is the model's own too.
+
+        In half precision one pass over an answer and its generation step by step differ by it.
+        """
+        each = self._said(observation, observation.probs)[..., :-1].log()
+        rounding = LARGE_LOGIT * torch.finfo(self.model.dtype).eps
+        return (each[..., 0] >= each.amax(-1) - rounding).all(-1)
 
     def without_passage(self, observation: Observation) -> Tensor:
         return self.erase_inputs(observation, observation.batch.content_mask[None])[0]
