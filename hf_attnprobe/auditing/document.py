@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.charts import audit_charts
+from hf_attnprobe.auditing.examples import FIRST
 from hf_attnprobe.auditing.first_screen import first_screen, line_of, rankings, whole
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.head_tables import (
@@ -384,8 +385,9 @@ def heads_section(report: AuditResult) -> Section | None:
 
 
 def _on_page(examples: Sequence[ShownText]) -> list[ShownText]:
-    """The texts that a page shows: those that were chosen for a reason."""
-    return [text for text in examples if text.why]
+    """Returns the texts that were chosen for a reason, those of the first screen first."""
+    chosen = [text for text in examples if text.why]
+    return sorted(chosen, key=lambda text: (*FIRST, text.why).index(text.why))
 
 
 LIMITS = (

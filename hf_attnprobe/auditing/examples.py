@@ -1,12 +1,12 @@
 """Chooses the texts that an audit shows, with the reasons.
 
-Up to half are texts where tests disagree most, then sure but wrong predictions and a text
-of every predicted class; the rest are drawn by the hash of their ids, so that ordinary
-ones are seen too. All follow from the rows.
+First the text in which attention and leaving out agree most, the one in which they disagree most,
+and a sure but wrong prediction; then one of every predicted class; the rest are drawn by the hash
+of their ids, so that ordinary ones are seen too. All follow from the rows.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,60 +204,19 @@ class Chosen:
     why: str
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """A way in which tests can disagree about a text.
-
-    Attributes:
-        words: with places for the statistics, ``@`` and what is behind it left out.
-        needs: the statistics.
-        measure: of a frame with their columns, in their order; the largest value is
-            where they disagree most.
-    """
-
-    words: str
-    needs: tuple[str, ...]
-    measure: Callable[..., pd.Series]
-
-
-DISAGREEMENTS = (
-    Disagreement(
-        "attention and gradients disagree most about the order of its tokens (τ {0:.2f})",
-        ("attention_gradient_tau",),
-        lambda tau: -tau,
-    ),
-    Disagreement(
-        "attention and leave-one-out rank its tokens alike (τ {0:.2f}), and yet attention at "
-        "{1:.0%} of the largest distance gives the same output",
-        ("attention_leave_one_out_tau", "share_of_largest@0.01"),
-        np.minimum,
-    ),
-    Disagreement(
-        "leave-one-out agrees with gradients (τ {1:.2f}) far more than with attention (τ {0:.2f})",
-        ("attention_leave_one_out_tau", "gradient_leave_one_out_tau"),
-        lambda attention, gradient: gradient - attention,
-    ),
-    Disagreement(
-        "erasing in the order of attention takes {0:.0%} of its tokens to flip the decision, "
-        "or never flips it, while {1:.0%} of the tokens are enough",
-        ("fraction_to_flip@attention", "minimal_fraction"),
-        lambda needed, enough: needed - enough,
-    ),
-    Disagreement(
-        "one token has {0:.0%} of the attention, and yet shuffling moves the output least "
-        "({1:.3f})",
-        ("max_attention", "median_tvd", "special_attention"),
-        lambda largest, moved, special: (largest - moved).where(special < largest),
-    ),
-    Disagreement(
-        "attention and leave-one-out disagree most about the order of its tokens (τ {0:.2f})",
-        ("attention_leave_one_out_tau",),
-        lambda tau: -tau,
-    ),
+AGREEMENT = (
+    "importance@attention",
+    "source_agreement@attention",
+    "attention_leave_one_out_tau",
 )
+"""Statistics of how much attention and leaving out agree about a text; the first that there is."""
+AGREE = "attention and leaving out agree most"
+DISAGREE = "attention and leaving out disagree most"
 WRONG = "a wrong prediction, among the surest"
 OF_CLASS = "drawn by chance from the texts predicted {name}"
 DRAWN = "drawn by chance"
+FIRST = (AGREE, DISAGREE, WRONG)
+"""Reasons of the texts that a page shows first."""
 
 
 def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Chosen]:
@@ -281,35 +240,28 @@ def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Cho
                 return
             chosen.setdefault(int(example_id), why)
 
-    n_disagreeing = (n + 1) // 2
-    take(_disagreeing(rows, predictions, chosen), n_disagreeing)
-    take(_wrong(predictions), min(n, len(chosen) + max(1, n // 6)))
-    take(_of_classes(predictions, chosen, classes), max(len(chosen), n - n // 4))
+    take(_by_agreement(rows, predictions), min(n, 2))
+    take(_wrong(predictions), min(n, len(chosen) + 1))
+    take(_of_classes(predictions, chosen, classes), n)
     take(((k, DRAWN) for k in predictions.index), n)
     return [Chosen(example_id, why) for example_id, why in chosen.items()]
 
 
-def _disagreeing(
-    rows: Rows, predictions: pd.DataFrame, chosen: dict[int, str]
-) -> Iterator[tuple[int, str]]:
-    """For each kind of disagreement, the text with the largest, among those not yet chosen."""
+def _by_agreement(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
+    """Yields the texts about which attention and leaving out agree, and disagree, most."""
     site = shown_site(rows)
     if site is None:
         return
-    wanted = {name for kind in DISAGREEMENTS for name in kind.needs}
-    wide = at_site(rows.named(wanted), (site.layer, site.head)).frame()
-    wide = wide.reindex(predictions.index).round(DIGITS)
-    long = predictions.n_tokens >= FEWEST_TOKENS
-    wide = wide[long] if long.any() else wide
-    for kind in DISAGREEMENTS:
-        if not set(kind.needs) <= set(wide):
-            continue
-        columns = [wide[name] for name in kind.needs]
-        measured = kind.measure(*columns).drop(index=[*chosen], errors="ignore").dropna()
-        if len(measured):
-            best = measured.idxmax()
-            said = kind.words.format(*(column[best] for column in columns))
-            yield best, said.replace("τ -", "τ −")
+    wide = at_site(rows.named(set(AGREEMENT)), (site.layer, site.head)).frame()
+    known = [name for name in AGREEMENT if name in wide]
+    if not known:
+        return
+    agreement = wide[known[0]].reindex(predictions.index).round(DIGITS)
+    is_long = predictions.n_tokens >= FEWEST_TOKENS
+    measured = (agreement[is_long] if is_long.any() else agreement).dropna()
+    if len(measured):
+        yield measured.idxmax(), AGREE
+        yield measured.idxmin(), DISAGREE
 
 
 def _wrong(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:

@@ -53,8 +53,8 @@ def seconds_of(text: str) -> float:
 
 
 def without_extras(options: AuditOptions) -> AuditOptions:
-    """The options of a report in haste: without what runs the model once more."""
-    return replace(options, prune=False, shown_texts=0)
+    """Returns the options of a report in haste: three texts are all that runs the model again."""
+    return replace(options, prune=False, shown_texts=min(options.shown_texts, 3))
 
 
 def without_those_not_run(statistics: Sequence[Statistic], rows: Rows) -> tuple[Statistic, ...]:

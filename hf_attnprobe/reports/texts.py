@@ -15,31 +15,31 @@ from hf_attnprobe.charts.shown_text import (
     SIGNED,
     ShownText,
 )
-from hf_attnprobe.reports.document import Block, Cell, Folded, Quoted, Strong, Table, Words
+from hf_attnprobe.reports.document import Block, Quoted, Strong, Words
 
 
 NAMES = {
     "attention": "attention",
-    "adversary": "adversary",
-    "gradient": "gradient × input",
     "leave_one_out": "left out",
     "knockout": "knocked out",
+    "gradient": "gradient × input",
+    "adversary": "adversary",
 }
 MEANINGS = {
-    "attention": "the weight that the model gives each token",
+    "attention": "the weight that the model gives each {unit}",
+    "leave_one_out": "what the prediction loses without the {unit}",
+    "knockout": "what the answer loses where no later token may look at the {unit}",
+    "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
     "adversary": "other weights, as far from these as were found, with nearly the same output",
-    "gradient": "which tokens the output reacts to, with attention held fixed",
-    "leave_one_out": "how far the output moves without the token",
-    "knockout": "what the answer loses where no later token may look at the unit",
 }
+N_FIRST = 2
+"""Rankings of a text that are seen at once; the others are folded away."""
 SHOWN_WEIGHT = 0.05  # in words tokens with less attention have no number
 N_SHOWN = 5  # in words: tokens of the largest importances
 N_STEPS = 9  # of shading above none
 UNFOLDED = 400  # tokens of a text that are seen at once; the others are folded away
 MOST_TOKENS = 600
 """Of all texts of a page together, but for its first text, so that it stays light."""
-MOST_NUMBERED = 30
-"""Tokens of a text whose numbers stand in a table on a page."""
 
 
 UNSEEN = re.compile(
@@ -140,16 +140,16 @@ class Ranking:
 
     Attributes:
         name: of the ranking, in words.
-        aside: what it is of, and its largest size.
+        aside: what it says, in words.
         is_signed: whether its scores speak for and against.
         tokens: of each the text's part that begins there (else ""), the space before it, its
-            classes in the style of the page, and itself.
+            classes in the style of the page, itself, and its score where it is shaded.
     """
 
     name: str
     aside: str
     is_signed: bool
-    tokens: list[tuple[str, str, str, str]]
+    tokens: list[tuple[str, str, str, str, str]]
 
 
 def fitting(texts: Sequence[ShownText]) -> list[ShownText]:
@@ -172,18 +172,18 @@ def rankings(text: ShownText) -> Iterator[Ranking]:
         scores = text.scores[name]
         largest = max((abs(score) for score in scores if score == score), default=0.0)
         is_signed = name in SIGNED
-        aside = f"largest {'size ' if is_signed else ''}{largest:.3g}"
+        aside = MEANINGS.get(name, "").format(unit=text.unit or "word")
         if scores and largest < NEGLIGIBLE:
             # Shaded by the largest, what is next to nothing would look like all others.
             aside, largest = "all below 1e-6", 0.0
         of = {"attention": of_attention(text), "adversary": of_adversary(text)}.get(name, [])
         if is_signed and text.speaks_for:
             of = [f"+ for {text.speaks_for}"]
-        said = "; ".join(filter(None, [*of, aside]))
+        said = "; ".join(filter(None, [aside, *of]))
         yield Ranking(NAMES.get(name, name), said, is_signed, list(_tokens(text, name, largest)))
 
 
-def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, str, str, str]]:
+def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, str, str, str, str]]:
     """Few letters each, since there may be many: a token without shade has no class."""
     flips = set(text.smallest_set or ()) if name == "attention" else set()
     glued, unknown, segment = set(text.glued), set(text.unknown), None
@@ -202,9 +202,10 @@ def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, s
             "unknown": k in unknown,
         }
         kinds = " ".join(kind for kind, holds in classes.items() if holds)
-        yield begins, "" if k in glued else " ", kinds, token
+        number = f"{score:{'+' if name in SIGNED else ''}.2g}" if step else ""
+        yield begins, "" if k in glued else " ", kinds, token, number
     if name == "attention" and text.around:
-        yield text.around[-1].strip(), "", "", ""
+        yield text.around[-1].strip(), "", "", "", ""
 
 
 def _step(score: float, largest: float) -> int:
@@ -212,26 +213,3 @@ def _step(score: float, largest: float) -> int:
     if score != score or not largest:
         return 0
     return min(N_STEPS, int(abs(score) / largest * N_STEPS + 0.5))
-
-
-def numbers(text: ShownText) -> Folded:
-    """All numbers of a text in tables, for who cannot see the shading."""
-    names = rankings_of([text])
-    kept = [*range(len(text.tokens))]
-    caption = ""
-    if len(kept) > MOST_NUMBERED:
-        order = sorted(kept, key=lambda k: -max(abs(text.scores[n][k]) for n in names))
-        kept = sorted(order[:MOST_NUMBERED])
-        caption = f"The {MOST_NUMBERED} of {len(text.tokens):,} tokens with the largest scores."
-    rows: list[list[Cell]] = [
-        [k + 1, text.tokens[k], *(text.scores[name][k] for name in names)] for k in kept
-    ]
-    of_text: list[list[Cell]] = [[name, value] for name, value in text.numbers.items()]
-    return Folded(
-        "the numbers",
-        [
-            Table(["of this text", "number"], of_text, sortable=False),
-            Table(["place", "token", *(NAMES.get(name, name) for name in names)], rows, caption),
-        ],
-        open=bool(text.around),
-    )
