@@ -184,7 +184,7 @@ def texts() -> list[ShownText]:
     """Texts as the filter expects them."""
     tokens = ("a", "text", "about", HARM)
     scores = {"attention": (0.1, 0.2, 0.3, 0.4), "gradient": (-0.5, 0.1, 0.0, 0.2)}
-    told = [("negative", True), ("positive", False), ("positive", True)]
+    told = [("negative", True), ("positive", False), ("positive", True), ("negative", True)]
     return [
         ShownText(k, tokens, word, 0.75, "positive", right, scores, why=f"about {word}")
         for k, (word, right) in enumerate(told)
@@ -237,7 +237,7 @@ def demo_document(large: bool = False) -> Document:
     ]
     return Document(
         "Does attention explain bilstm-sst?",
-        [Answered("", "mostly no", "Do not show its attention as an explanation.")],
+        [Answered("", "no", "Do not show its attention as an explanation.")],
         [
             Section("Answers", answers),
             Section("Figures", charts()),

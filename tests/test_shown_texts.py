@@ -154,11 +154,10 @@ def test_texts_are_shown_for_reasons_that_the_rows_bear_out(report):
     found = (
         report[0].to_pandas().pivot_table(index="example_id", columns="statistic", values="value")
     )
-    by_why = {text.why.split("(")[0]: text for text in report[0].examples}
-    first = by_why["attention and gradients disagree most about the order of its tokens "]
-    tau = found.attention_gradient_tau[found.n_tokens >= 5]
-    assert first.example_id == tau.round(6).idxmin()
-    assert f"{tau.min():.2f}".replace("-", "−") in first.why
+    by_why = {text.why: text.example_id for text in report[0].examples}
+    tau = found.attention_leave_one_out_tau[found.n_tokens >= 5].round(6)
+    assert tau[by_why["attention and leaving out agree most"]] == tau.max()
+    assert tau[by_why["attention and leaving out disagree most"]] == tau.min()
     shown = found.loc[[t.example_id for t in report[0].examples]]
     assert set(shown.predicted_class) == set(found.predicted_class)
     wrong = found[found.predicted_class != found.label]

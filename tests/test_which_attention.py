@@ -3,15 +3,12 @@
 import dataclasses
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import zoo
 from by_name import audit_by_name
 from hf_attnprobe.auditing.document import attention_line
-from hf_attnprobe.auditing.examples import choose_texts
-from hf_attnprobe.statistics.rows import Rows
 from shown_page import Reader
 from test_head_sentences import TEXTS, pair_tokenizer
 
@@ -65,23 +62,3 @@ def test_a_classifier_attends_to_its_text_alone(checkpoint, reviews):
     assert attention_line(report) == "Attention: the only head"
     older = {k: v for k, v in report.provenance.items() if k != "attention"}
     assert attention_line(dataclasses.replace(report, provenance=older)) == ""
-
-
-def test_nothing_is_said_of_a_token_that_is_not_shown():
-    """Text 0 has most of its weight on [CLS], text 1 on one of its words."""
-    of_texts = {
-        "max_attention": [0.9, 0.6],
-        "special_attention": [0.9, 0.1],
-        "median_tvd": [0.0, 0.1],
-    }
-    told = {"predicted_class": [0, 0], "label": [0, 0], "probability": [0.9, 0.9]}
-    told["n_tokens"] = [9, 9]
-    parts = [
-        pd.DataFrame({"test": test, "statistic": name, "example_id": [0, 1], "value": values})
-        for test, group in (("permutation", of_texts), ("prediction", told))
-        for name, values in group.items()
-    ]
-    rows = pd.concat(parts).assign(layer=0, head=0)
-    said = {c.example_id: c.why for c in choose_texts(Rows.of(rows), 2)}
-    assert "one token has 60% of the attention" in said[1]
-    assert "of the attention" not in said[0]

@@ -5,7 +5,7 @@ Each follows a figure of a paper and says in one sentence what is to be seen.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence
+from hf_attnprobe.statistics.grades import MIN_SHOWN
+from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.samples import sample
 from hf_attnprobe.statistics.summary import (
@@ -102,7 +104,7 @@ def evidence_at(
         words: of the kind of prediction.
         published: what the papers call data and model.
     """
-    texts = at_site(rows, site).known()
+    texts = at_site(rows, site).known(MIN_SHOWN)
     everything = Evidence(texts, words=words)
     predictions = predictions_of(rows)
     groups = tuple(_classes(everything, predictions, classes))
@@ -116,7 +118,9 @@ def _classes(everything: Evidence, predictions: Texts, classes: Sequence[str]) -
     found = sorted(int(k) for k in pd.unique(number) if k == k)
     if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
         for k in found:
-            yield Group(f"predicted {classes[k]}", k, everything.where(number == k))
+            members = number == k
+            if members.sum() >= MIN_SHOWN:
+                yield Group(f"predicted {classes[k]}", k, everything.where(members))
 
 
 def _published(
@@ -233,16 +237,24 @@ def charts_of(evidence: SiteEvidence) -> tuple[Chart, ...]:
     found = (
         tau_histogram(evidence, "leave_one_out"),
         tau_histogram(evidence, "gradient"),
-        permutation_by_max_attention(evidence),
-        adversarial_distance(evidence),
-        distance_by_max_attention(evidence, smallest),
         js_against_attention(evidence),
         fraction_to_flip(evidence),
         comprehensiveness(evidence),
         sufficiency(evidence),
+        permutation_by_max_attention(evidence),
+        adversarial_distance(evidence),
+        distance_by_max_attention(evidence, smallest),
         plausibility(evidence),
     )
-    return tuple(chart for chart in found if chart is not None)
+    return tuple(_named(chart) for chart in found if chart is not None)
+
+
+def _named(chart: Chart) -> Chart:
+    """Returns a chart whose title begins with the name of its question."""
+    names = {key: asked.name for asked in EVERY_QUESTION.values() for key in asked.charts}
+    if chart.key not in names:
+        return chart
+    return replace(chart, title=f"{names[chart.key]}: {chart.title[:1].lower()}{chart.title[1:]}")
 
 
 # --- does attention rank the tokens as importance does? histograms of τ ---------------

@@ -185,9 +185,10 @@ def _interchange(report: AuditResult) -> str:
     own, other = (whole(report, f"follows@{what}") for what in ("attention", "other"))
     if own is None or other is None or min(own.n, other.n) < MIN_SHOWN:
         return ""
-    return report.words.fill(
-        f"Exchanging the most attended of the {{units}} turns the prediction in {own.mean:.0%} of "
-        f"texts, exchanging another one in {other.mean:.0%}."
+    one = report.words.units.removesuffix("s")
+    return (
+        f"Exchanging the most attended {one} turns {own.mean:.0%} of the predictions, another one "
+        f"{other.mean:.0%}."
     )
 
 

@@ -16,7 +16,7 @@ from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Note, Number, Section, Table
 from hf_attnprobe.statistics.differences import Comparison
-from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Statistic,
@@ -51,8 +51,8 @@ PLAUSIBILITY = (
 
 
 def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
-    """The statistics over all texts that have a value, by name; of one site."""
-    return {s.statistic: s for s in statistics if s.group == "all" and s.n}
+    """Returns the statistics over all texts that enough of them have, by name; of one site."""
+    return {s.statistic: s for s in statistics if s.group == "all" and s.n >= MIN_SHOWN}
 
 
 def of_test(test: str, statistics: Sequence[Statistic]) -> list[Block]:
@@ -272,8 +272,9 @@ def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
     rows = []
     for s in shown:
         where = f" ({place_name((s.layer, s.head), sets)})" if several else ""
-        row: list[Cell] = [f"{s.statistic}{where}", s.group, Number(s.mean, s.ci95)]
-        row += [s.median, s.std, s.n]
+        numbers: list[Cell] = [Number(s.mean, s.ci95), s.median, s.std]
+        known = numbers if s.n >= MIN_SHOWN else [None] * len(numbers)
+        row: list[Cell] = [f"{s.statistic}{where}", s.group, *known, s.n]
         row += [s.undefined] if "undefined" in head else []
         rows.append(row)
     return Table(head, rows, "statistics over texts")
@@ -312,6 +313,7 @@ def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
         f"{s.statistic}: {sentence(s, known, report.words)}."
         for s in shown
         if s.group == "all"
+        and s.n >= MIN_SHOWN
         and has_line(s.statistic)
         and s.statistic.partition("@")[0] in known.get(s.test, {})
         and (not has_several(report.statistics) or (s.layer, s.head) == (-1, -1))

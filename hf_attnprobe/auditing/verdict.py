@@ -394,11 +394,12 @@ def may_be_shown(found: Sequence[Finding], words: Words = CLASSES) -> list[str]:
 
 def _answers_in_words(found: Sequence[Finding]) -> str:
     """Returns which questions that decide say yes, partly, no, and cannot say."""
-    by_answer: dict[str, list[str]] = {}
-    for f in found:
-        if f.role in ("part", "effect"):
-            by_answer.setdefault(str(f.answer), []).append(f.name.lower())
-    said = [f"{answer} by {_listed(names)}" for answer, names in by_answer.items()]
+    said = []
+    for answer in (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY):
+        own = [f for f in found if f.role in ("part", "effect") and f.answer == answer]
+        verb = "" if answer == Answer.CANNOT_SAY else "say " if len(own) > 1 else "says "
+        if own:
+            said.append(f"{_listed([f.name.lower() for f in own])} {verb}{answer}")
     return sentence("; ".join(said))
 
 
@@ -418,7 +419,8 @@ def _hits(importance: Finding) -> list[str]:
     if share is None or importance.n < MIN_SHOWN:
         return []
     return [
-        f"Of the {{units}} that hold half of what matters, the most attended ones are {share:.0%}."
+        f"Of the {{units}} that hold half of what matters in a text, {share:.0%} are among the "
+        "most attended."
     ]
 
 

@@ -107,10 +107,12 @@ function connect(figure) {
 
 /* --- texts: by class, right or wrong --- */
 
+const FEWEST_FILTERED = 4;
 const FILTERS = { class: "predicted", right: "the model is" };
 const WORDS = { true: "right", false: "wrong", unknown: "not known to be right" };
 
 function makeFilters(texts) {
+  if (texts.length < FEWEST_FILTERED) return;
   const bar = make("div", { class: "filters", role: "group", "aria-label": "Choose texts" });
   const chosen = {};
   const count = make("output", {});

@@ -185,7 +185,6 @@ def rankings(text: ShownText) -> Iterator[Ranking]:
 
 def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, str, str, str, str]]:
     """Few letters each, since there may be many: a token without shade has no class."""
-    flips = set(text.smallest_set or ()) if name == "attention" else set()
     glued, unknown, segment = set(text.glued), set(text.unknown), None
     for k, (token, score) in enumerate(zip(text.tokens, text.scores[name], strict=True)):
         begins = ""
@@ -198,7 +197,6 @@ def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, s
         classes = {
             f"s{step}": step > 0,
             "m": step > 0 and name in SIGNED and score < 0,
-            "flip": k in flips,
             "unknown": k in unknown,
         }
         kinds = " ".join(kind for kind, holds in classes.items() if holds)

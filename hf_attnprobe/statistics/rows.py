@@ -266,9 +266,9 @@ class Texts:
         wanted = self.names if names is None else names
         return pd.DataFrame({name: self.values(name) for name in wanted}, index=self.index)
 
-    def known(self) -> "Texts":
-        """The statistics that some text has a value of."""
-        names = tuple(n for n in self.names if not np.isnan(self.read(n)).all())
+    def known(self, least: int = 1) -> "Texts":
+        """Returns the statistics that at least so many texts have a value of."""
+        names = tuple(n for n in self.names if (~np.isnan(self.read(n))).sum() >= least)
         return replace(self, names=names)
 
     def where(self, wanted: np.ndarray) -> "Texts":

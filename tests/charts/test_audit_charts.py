@@ -100,11 +100,11 @@ def test_shuffles_in_four_bins(rows, drawn, predicted):
 
 
 def test_an_empty_bin_has_no_value_and_no_share_of_the_finding():
-    values = {"max_attention": [0.1, 0.9], "median_tvd": [0.2, 0.4]}
+    values = {"max_attention": [0.1] * 11 + [0.9], "median_tvd": [0.2] * 11 + [0.4]}
     chart = by_key(long_rows(values, "permutation"))["permutation_by_max_attention"]
     (series,) = chart.series
     assert series.name == "all texts"  # no predictions are known
-    assert series.n == (1, 0, 0, 1)
+    assert series.n == (11, 0, 0, 1)
     assert math.isnan(series.y[1])
     assert "the one text" in chart.finding
 
@@ -140,7 +140,7 @@ def test_what_is_found_is_called_a_lower_bound_and_the_upper_one_is_drawn(rows):
 
 
 def test_other_epsilons_are_drawn_where_the_papers_were_not_tried():
-    values = {f"epsilon_max_jsd@{e}": [0.1, 0.2] for e in (0.1, 0.5, 0.2, 0.02)}
+    values = {f"epsilon_max_jsd@{e}": [0.1, 0.2] * 5 for e in (0.1, 0.5, 0.2, 0.02)}
     chart = by_key(long_rows(values, "adversarial"))["adversarial_distance"]
     assert [s.name for s in chart.series] == ["ε = 0.02, found", "ε = 0.1, found", "ε = 0.2, found"]
 

@@ -96,12 +96,12 @@ def test_texts_are_chosen_by_class_and_right(open_page, page_file):
     shown = "article.text:not([hidden]) h3"
     by_class, right = opened.page.locator(".filters select").all()
     by_class.select_option("positive")
-    assert opened.page.locator(shown).all_inner_texts() == ["Text 1", "Text 2"]
+    assert opened.page.locator(shown).all_inner_texts() == ["About positive", "About positive"]
     right.select_option(label="right")
-    assert opened.page.locator(shown).all_inner_texts() == ["Text 2"]
-    assert opened.page.locator(".filters output").inner_text() == "1 of 3 texts"
+    assert opened.page.locator(shown).all_inner_texts() == ["About positive"]
+    assert opened.page.locator(".filters output").inner_text() == "1 of 4 texts"
     by_class.select_option("negative")
-    assert opened.page.locator(shown).all_inner_texts() == ["Text 0"]
+    assert opened.page.locator(shown).all_inner_texts() == ["About negative", "About negative"]
 
 
 def test_a_head_and_its_row_light_up_together(open_page, page_file):
@@ -127,7 +127,7 @@ def test_a_head_and_its_row_light_up_together(open_page, page_file):
 def test_without_scripts_everything_is_there_and_nothing_is_dead(open_page, page_file):
     opened = open_page(page_file, scripts=False)
     assert opened.page.locator("button, select, output").count() == 0
-    for text in ("Does attention agree", "How to repeat it", "Text 2", "bilstm"):
+    for text in ("Does attention agree", "How to repeat it", "Text 2: predicted", "bilstm"):
         assert opened.page.get_by_text(text).first.is_visible()
     opened.page.locator("summary").first.click()
     assert opened.page.locator("figure details table").first.is_visible()
