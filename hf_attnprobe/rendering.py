@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.comparison import compare_audits
+from hf_attnprobe.auditing.comparison import AuditComparison, compare_audits
 from hf_attnprobe.auditing.frames import csv_of
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.shares import is_share, joined_report
@@ -58,7 +58,10 @@ class Kind:
                 f"got {output or 'none'}; choose another --output"
             )
         if self.read is not None:
-            return FORMS[ending](self.read(folder))
+            result = self.read(folder)
+            if isinstance(result, AuditComparison) and output is not None:
+                result = result.linked(folder, Path(str(output)).parent)
+            return FORMS[ending](result)
         try:
             return (folder / self.files[ending]).read_text(encoding="utf-8")
         except OSError as error:

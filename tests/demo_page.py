@@ -259,6 +259,7 @@ def demo_document(large: bool = False) -> Document:
                 id="repeat",
             ),
             Section("Empty", [None, []]),
+            Section("All numbers", ["It was folded away."], folded=True),
         ],
         data={"harm": HARM, "end": "</script><!--", "value": None},
         description="A demonstration.",

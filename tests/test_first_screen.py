@@ -238,3 +238,11 @@ def test_thresholds_of_ones_own_are_named():
         "By thresholds of your own: partly from 0.10, yes from 0.20."
     )
     assert conclude(all_yes(faithfulness=low)).answer == Answer.YES
+
+
+def test_bounds_that_leave_it_open_are_said_to():
+    """Of uniqueness only that it lies between a bound and what was found."""
+    low = Estimate(0.3, (0.2, 0.4), 100)
+    one = found("uniqueness", 0.9, (0.85, 0.95), at_least=low, is_upper_bound=True)
+    assert one.answer == Answer.CANNOT_SAY
+    assert meaning(one) == "the bounds that are known leave it open"

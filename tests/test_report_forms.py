@@ -131,5 +131,10 @@ def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):
     command += ["--test-limit", "3", "--tests", "permutation"]  # too few to say
     done = cli(*command, "--fail-on", "cannot-say", "no")
     assert done.code == 3
-    assert done.err.endswith("the answer is cannot say, on which --fail-on fails\n")
+    assert done.err.endswith("attnprobe: the answer is cannot say; --fail-on fails\n")
     assert cli(*command, "--fail-on", "no").code == 0
+    scored = cli(*command, "--fail-on", "effect<2", "faithfulness<.5")
+    assert scored.code == 3
+    assert re.search(r"effect is 0\.\d{3}, which is effect<2; faithfulness was not", scored.err)
+    wrong = cli(*command, "--fail-on", "effect=2")
+    assert wrong.code == 1 and "expected yes, partly, no, cannot-say, or a score" in wrong.err

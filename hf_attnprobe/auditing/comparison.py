@@ -1,5 +1,7 @@
 """The public function ``compare_audits``, and the document that it makes."""
 
+import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +37,7 @@ from hf_attnprobe.reports.document import (
     Document,
     Figures,
     Folded,
+    Link,
     Listing,
     Note,
     Number,
@@ -47,7 +50,7 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
+from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS, Answer
 from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.asked import repeating
@@ -100,6 +103,7 @@ class AuditComparison(Documented):
         seed: of the resamples.
         reports: the audits.
         moved: of versions of one model, how far each head's attention moved, the farthest first.
+        pages: addresses of the audits' own pages; none where they are not known.
     """
 
     names: tuple[str, ...]
@@ -116,6 +120,17 @@ class AuditComparison(Documented):
     seed: int
     reports: tuple[Report, ...] = field(default=(), repr=False, compare=False)
     moved: tuple[MovedHead, ...] = ()
+    pages: tuple[str, ...] = ()
+
+    def linked(self, folders: Sequence[str | Path], start: str | Path) -> "AuditComparison":
+        """Returns the comparison with links to the audits' pages.
+
+        Args:
+            folders: of the audits, in their order.
+            start: the folder of the page that has the links.
+        """
+        pages = (os.path.relpath(Path(folder) / "report.html", start) for folder in folders)
+        return replace(self, pages=tuple(pages))
 
     def document(self) -> Document:
         """The comparison as a document."""
@@ -303,23 +318,33 @@ def reading_note(comparison: AuditComparison) -> str:
     )
 
 
+SCORES = ("faithfulness", "importance", "erasure", "removal", "mass", "order", "drop", "source")
+
+
 def _audits(comparison: AuditComparison) -> Table:
-    """Every audit with its own answer."""
-    rows: list[list[Cell]] = [
-        [name, str(answer), score if score.n else None, Quoted(model), dataset, n]
-        for name, answer, score, model, dataset, n in zip(
-            comparison.names,
-            comparison.answers,
-            comparison.scores,
-            comparison.models,
-            comparison.datasets,
-            comparison.n,
-            strict=True,
-        )
-    ]
-    explains = ["does its attention explain it?", "faithfulness [95%]"]
-    head = ["audit", *explains, "model", "texts of", "texts"]
-    return Table(head, rows, "The audits, with each one's own answer")
+    """Returns the scores of every audit with their parts, the most faithful first."""
+    asked = [name for name in SCORES if any(_score(r, name) for r in comparison.reports)]
+    columns = [*asked, "effect"]
+    rows: list[list[Cell]] = []
+    for k in sorted(range(len(comparison.names)), key=lambda k: -_or_least(comparison.scores[k])):
+        report = comparison.reports[k]
+        page = comparison.pages[k] if comparison.pages else ""
+        name = Link(comparison.names[k], page) if page else comparison.names[k]
+        numbers = [_score(report, column) for column in columns]
+        rows.append([name, str(report.answer), *numbers, Quoted(report.model), report.n])
+    head = ["audit", "explains?", *columns, "model", "texts"]
+    return Table(head, rows, "The audits with their scores, the most faithful first")
+
+
+def _score(report: Report, name: str) -> Number | None:
+    """Returns a question's number with its interval; None where few texts or none have it."""
+    found = next((f for f in report.findings if f.rule == name and f.n >= MIN_SHOWN), None)
+    return None if found is None else Number(found.value, found.ci95, digits=2)
+
+
+def _or_least(score: Estimate) -> float:
+    """Returns a score to sort by: those that were not asked are last."""
+    return score.value if score.n and score.value == score.value else -math.inf
 
 
 def _overview(comparison: AuditComparison) -> Table:

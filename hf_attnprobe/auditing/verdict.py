@@ -468,8 +468,10 @@ def what_is_missing(finding: Finding, least: int = MIN_TEXTS) -> str:
         return f"{finding.n} texts are too few, {least} are needed"
     if finding.ci95 is None:
         return "labels, or something to compare with, are missing"
-    low, *_, high = possible_answers(finding.estimate, finding.estimate, finding.graded_by, least)
-    between = f"{low} or {high}"
+    possible = possible_answers(finding.estimate, finding.estimate, finding.graded_by, least)
+    if len(possible) < 2:
+        return "the bounds that are known leave it open"
+    between = f"{possible[0]} or {possible[-1]}"
     if enough is None:
         return f"{between}: too near to a threshold for any number of texts to tell"
     return f"{between}: about {enough - finding.n:,} more texts would decide"

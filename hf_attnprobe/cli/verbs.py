@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 FAILED = 3
-"""Exit code of an audit whose answer is among those of ``--fail-on``."""
+"""Exit code of an audit that meets a condition of ``--fail-on``."""
 FAILING = ("yes", "partly", "no", "cannot-say")
 """The answers, each as one word."""
 
@@ -78,10 +78,10 @@ def add_audit(parser: CommandParser) -> None:
     parser.add_argument(
         "--fail-on",
         nargs="+",
-        choices=FAILING,
         default=(),
-        metavar="ANSWER",
-        help=f"end with exit code {FAILED} where the answer is one of these: {', '.join(FAILING)}",
+        metavar="CONDITION",
+        help=f"end with exit code {FAILED} where the answer is one of these "
+        f"({', '.join(FAILING)}), or where a score is so: 'faithfulness<.5' 'accuracy<.9'",
     )
 
 
@@ -186,9 +186,11 @@ def run_audit(arguments: dict[str, Any]) -> int:
         "output_dir": arguments["output_dir"],
     }
 
+    from hf_attnprobe.auditing.gate import conditions, failures
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
+    wanted = conditions(arguments["fail_on"])
     if arguments["estimate"]:
         from hf_attnprobe.auditing.estimate import estimate_audit
 
@@ -197,10 +199,12 @@ def run_audit(arguments: dict[str, Any]) -> int:
         return 0
     report = audit(**given)
     _show_audit(report, arguments)
-    if str(report.answer).replace(" ", "-") not in arguments["fail_on"]:
+    reasons = failures(report, wanted)
+    if not reasons:
         return 0
     if process_state().is_main_process:
-        show(f"attnprobe: the answer is {report.answer}, on which --fail-on fails", file=sys.stderr)
+        said = f"attnprobe: {'; '.join(reasons)}; --fail-on fails"
+        show(said, file=sys.stderr)
     return FAILED
 
 
