@@ -313,7 +313,8 @@ def test_every_answer_has_a_symbol_and_a_tone():
 
 def test_the_command_repeats_the_audit(cli, classifier, checkpoint, reviews_folder, tmp_path):
     page = Read(read_audit(classifier).to_html()).text
-    line = re.search(r"attnprobe audit --model .*?(?= The same command)", page)[0]
+    repeated = page.partition("How to repeat it")[2]
+    line = re.search(r"attnprobe audit --model .*?(?= The same command)", repeated)[0]
     asked = shlex.split(line)[1:]
     assert cli(*asked, "--output-dir", tmp_path / "again").code == 0
     again, before = read_audit(tmp_path / "again"), read_audit(classifier)

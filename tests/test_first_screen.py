@@ -192,7 +192,7 @@ def test_what_is_said_to_users_follows_the_verdict(changed, answer, begin):
     said = may_be_shown(findings)
     assert conclude(findings).answer == answer
     assert said[0].startswith(begin) and len(said) <= 4
-    assert "importance, erasure, removal, mass and effect" in said[1]
+    assert said[1] == "Importance, erasure, removal, mass and effect say yes."
     assert conclusion_sentence(findings).startswith(
         f"Does attention explain these predictions? {answer.capitalize()}. "
     )

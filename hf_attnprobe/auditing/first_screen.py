@@ -220,7 +220,7 @@ def _model(report: AuditResult) -> str:
         texts = f"{texts}; {own.value:.0%} of the answers are its own"
     elif accuracy is not None and report.words.is_number:
         texts = f"R² {accuracy.value:.2f} on {texts}"
-    elif accuracy is not None:
+    elif accuracy is not None and "accuracy" in accuracy.yardsticks:
         right, usual = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
         texts = f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
     return f"{tail(report.model, MOST_LETTERS)}, {texts}"
