@@ -128,9 +128,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def _sharing(self) -> list[list[Site]]:
         sets: list[list[Site]] = []
         for layer, n_shared in enumerate(self.n_shared):
+            if n_shared <= 1:
+                continue
             heads = [Site(layer, head) for head in range(self.n_heads[layer])]
-            starts = range(0, len(heads), n_shared) if n_shared > 1 else ()
-            sets += [heads[start : start + n_shared] for start in starts]
+            for start in range(0, len(heads), n_shared):
+                end = start + n_shared
+                sets.append(heads[start:end])
         return sets
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
@@ -186,18 +189,25 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return Batch(kept, mask[None], content[None], tuple(example_ids), labels)
 
     def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        ids, answer, units = inputs["input_ids"], inputs["labelled"], inputs["unit_ids"]
+        ids = inputs["input_ids"]
         if len(ids) != 1:
             raise AttnProbeError(f"expected one prompt in a batch, got {len(ids)}")
-        if self.n_embeddings is not None and int(ids.max()) >= self.n_embeddings:
+        largest = int(ids.max())
+        if self.n_embeddings is not None and largest >= self.n_embeddings:
             raise AttnProbeError(
-                f"expected token ids below {self.n_embeddings}, got {int(ids.max())}; use the "
+                f"expected token ids below {self.n_embeddings}, got {largest}; use the "
                 "tokenizer of this model"
             )
-        n_answer = int(answer.sum())
-        if not 0 < n_answer < ids.shape[1] or not answer[0, -n_answer:].all():
+
+        is_answer = inputs["labelled"][0]
+        n_answer = int(is_answer.sum())
+        if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
             raise AttnProbeError("expected a prompt that ends in an answer, got none")
-        if not (units[0, : -n_answer - 1] >= 0).any() or (units[0, -n_answer:] >= 0).any():
+
+        in_unit = inputs["unit_ids"][0] >= 0
+        in_passage = in_unit[: -n_answer - 1]
+        in_answer = in_unit[-n_answer:]
+        if not in_passage.any() or in_answer.any():
             raise AttnProbeError("expected a passage with units in front of the answer, got none")
 
     def observe(self, batch: Batch) -> Observation:
@@ -296,16 +306,19 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         edits: Mapping[int, Tensor],
         change: Callable[[Tensor, Tensor, Columns, Tensor], Tensor],
     ) -> Tensor:
-        """Scores [copies, 1, scores]; ``change`` takes the rows of a layer and its edit."""
+        """Returns scores [copies, 1, scores]; ``change`` takes the rows of a layer and its edit."""
         lowest = min(edits)
 
         def run(copies: slice) -> Tensor:
             part = {layer: every[copies, 0] for layer, every in edits.items()}
 
             def edit(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
-                return change(rows, scores, columns, part[layer]) if layer in part else rows
+                if layer not in part:
+                    return rows
+                return change(rows, scores, columns, part[layer])
 
-            return self.rows_from(lowest, observation.state, len(part[lowest]), edit)
+            n_copies = len(part[lowest])
+            return self.rows_from(lowest, observation.state, n_copies, edit)
 
         return self._in_parts(observation, run, len(edits[lowest]))
 
@@ -445,22 +458,28 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return passes
 
     def _without(self, observation: Observation, left: Sequence[Tensor], by: str) -> Tensor:
-        """Probabilities [n, entries] of shorter prompts, from where the first of them changes on.
+        """Returns probabilities [n, entries] of shorter prompts, run from their first change on.
 
         They are padded behind the answer, which no row of theirs sees.
         """
         state: PassageState = observation.state
-        prompt, first = state.prompt, 0
+        prompt = state.prompt
+        first = 0
         if state.keys_values is not None:
             first = min(prompt.first_change(places) for places in left)
-        places = pad_sequence([some[first:] for some in left], batch_first=True)
-        lengths = torch.tensor([len(some) - first for some in left], device=places.device)
-        others: dict[str, Any] = {"n_padded": places.shape[1] - lengths}
+        changed = [some[first:] for some in left]
+        places = pad_sequence(changed, batch_first=True)
+        longest = places.shape[1]
+        lengths = torch.tensor([len(some) for some in changed], device=places.device)
+        others: dict[str, Any] = {"n_padded": longest - lengths}
         if by == "gap":
             # without a mask such positions are taken for several packed texts
-            mask = torch.ones_like(places[:, :1]).expand(-1, first + places.shape[1])
+            mask = torch.ones_like(places[:, :1])
+            mask = mask.expand(-1, first + longest)
             others |= {"position_ids": places, "attention_mask": mask}
-        ids, cache = prompt.ids[0, places], held_cache(state.keys_values or (), first)
+
+        ids = prompt.ids[0, places]
+        cache = held_cache(state.keys_values or (), first)
         with in_one_line({"input_ids": ids}):
             scores = self.scores_of(ids, state.kept, cache=cache, others=others)
         return self._probs(observation, scores)
@@ -468,16 +487,18 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     # Gradients
 
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """See the protocol: by total of a unit, whose tokens move in proportion."""
+        """Returns the gradient by total of a unit, whose tokens move in proportion."""
         seen: list[Tensor] = []
 
         def mark(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
             totals = columns.total(rows)
-            seen.append(totals.clone() if totals.requires_grad else totals.requires_grad_())
-            return with_totals(rows, scores, columns, seen[-1])
+            totals = totals.clone() if totals.requires_grad else totals.requires_grad_()
+            seen.append(totals)
+            return with_totals(rows, scores, columns, totals)
 
         with torch.enable_grad():
-            probs = self._probs(observation, self.rows_from(0, observation.state, change=mark))
+            scores = self.rows_from(0, observation.state, change=mark)
+            probs = self._probs(observation, scores)
             explained = small_side(probs, target).sum()
             slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
         return [s.to(a.dtype) for s, a in zip(slopes, observation.attention, strict=True)]
@@ -505,11 +526,13 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     def contrast(self, observation: Observation, probs: Tensor) -> Tensor:
         n_answer = observation.state.prompt.n_answer
-        differs = observation.batch.inputs["other_ids"][0, -n_answer:] >= 0
+        other_ids = observation.batch.inputs["other_ids"]
+        differs = other_ids[0, -n_answer:] >= 0
         if not differs.any():
             return torch.full_like(probs[..., 0], torch.nan)
         place = int(differs.int().argmax())
-        each = self._said(observation, probs)[..., place, :].log()
+        by_place = self._said(observation, probs)
+        each = by_place[..., place, :].log()
         return each[..., 0] - each[..., 1]
 
     def is_greedy(self, observation: Observation) -> Tensor:
