@@ -145,12 +145,15 @@ class PromptPasses(TappedTransformer):
 
     @property
     def n_shared(self) -> list[int]:
-        """Of every layer how many heads share their keys and values; 1 where it is not known."""
+        """Returns for every layer how many heads share keys and values; 1 where it is not known."""
         kept = self._example or ()
         if len(kept) != len(self.layers):
             return [1] * len(self.layers)
-        pairs = zip(self.n_heads, kept, strict=True)
-        return [1 if pair is None else n_heads // pair[0].shape[1] for n_heads, pair in pairs]
+        n_shared = []
+        for n_heads, pair in zip(self.n_heads, kept, strict=True):
+            n_groups = n_heads if pair is None else pair[0].shape[1]
+            n_shared.append(n_heads // n_groups)
+        return n_shared
 
     @cached_property
     def keeps_positions(self) -> bool:
@@ -220,7 +223,7 @@ class PromptPasses(TappedTransformer):
         tap: OutputTap | None = None,
         others: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        """Scores [batch, scores] of the answer, from one pass over the last tokens.
+        """Returns scores [batch, scores] of the answer, from one pass over the last tokens.
 
         Args:
             ids: int [batch, rows].
@@ -230,11 +233,15 @@ class PromptPasses(TappedTransformer):
             others: further arguments of the model; ``n_padded``, see :class:`Answer`.
         """
         others = dict(others or {})
-        n_read = kept.shape[1] + int(others.get("n_padded", kept.new_zeros(1)).max())
+        n_read = kept.shape[1]
+        if "n_padded" in others:
+            n_read += int(others["n_padded"].max())
         arguments = self._arguments(cache, n_read) | others
-        n_before = 0 if cache is None else cache.get_seq_length()
         inputs = {"input_ids": ids, "kept": kept, **arguments}
-        return self.logits(inputs, edit, outputs, tap, n_keys=n_before + ids.shape[1])
+        n_keys = ids.shape[1]
+        if cache is not None:
+            n_keys += cache.get_seq_length()
+        return self.logits(inputs, edit, outputs, tap, n_keys=n_keys)
 
     def rows_from(
         self,
@@ -267,17 +274,21 @@ class PromptPasses(TappedTransformer):
         )
 
     def _editing(self, prompt: Prompt, change: Change) -> Edit:
-        """The edit that changes the rows that may move, which are the last ones."""
+        """Returns the edit that changes the rows that may move, which are the last ones."""
 
         def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-            by_head = unpacked(weights, self.n_heads[layer])
+            n_heads = self.n_heads[layer]
+            by_head = unpacked(weights, n_heads)
+            others = by_head[:, :, : -prompt.n_rows]
             rows = by_head[:, :, -prompt.n_rows :]
-            of_rows = unpacked(scores, self.n_heads[layer])[:, :, -prompt.n_rows :]
-            new = change(layer, rows, of_rows, prompt.columns(weights.shape[-1]))
+            of_rows = unpacked(scores, n_heads)[:, :, -prompt.n_rows :]
+            columns = prompt.columns(weights.shape[-1])
+            new = change(layer, rows, of_rows, columns)
             if new is rows:
                 return weights
-            others = by_head[:, :, : -prompt.n_rows]
-            return torch.cat([others, new.to(others.dtype)], 2).reshape(weights.shape)
+            new = new.to(others.dtype)
+            edited = torch.cat([others, new], 2)
+            return edited.reshape(weights.shape)
 
         return edit
 
