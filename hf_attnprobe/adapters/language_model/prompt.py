@@ -58,11 +58,17 @@ class Prompt:
         self.ids = inputs["input_ids"][:, :-1]
         self.n_answer = int(inputs["labelled"].sum())
         self.unit_ids = inputs["unit_ids"][0, :-1]
-        self.n_columns = int(self.unit_ids.max()) + 1 + N_HELD
-        of_units = (self.unit_ids >= 0).nonzero()[:, 0].tolist()
+        n_units = int(self.unit_ids.max()) + 1
+        self.n_columns = n_units + N_HELD
+        in_unit = self.unit_ids >= 0
+        of_units = in_unit.nonzero()[:, 0].tolist()
         predicting = self.n_tokens - self.n_answer
-        first = {"behind": of_units[-1] + 1, "answer": predicting, "all": of_units[0]}[rows]
-        self.start = min(first, predicting)
+        first = {
+            "behind": of_units[-1] + 1,
+            "answer": predicting,
+            "all": of_units[0],
+        }
+        self.start = min(first[rows], predicting)
         self._columns: dict[int, Columns] = {}
 
     @property
@@ -130,14 +136,17 @@ def with_totals(weights: Tensor, scores: Tensor, columns: Columns, new: Tensor) 
 def knocked_out(
     weights: Tensor, scores: Tensor, columns: Columns, kept: Tensor, operator: str
 ) -> Tensor:
-    """Weights times ``kept`` [batch, heads, rows, columns], see ``KNOCKOUTS``."""
+    """Returns the weights times ``kept`` [batch, heads, rows, columns], see ``KNOCKOUTS``."""
     edited = weights * columns.each(kept.to(weights.dtype))
-    before, after = weights.sum(-1, keepdim=True), edited.sum(-1, keepdim=True)
+    before = weights.sum(-1, keepdim=True)
+    after = edited.sum(-1, keepdim=True)
     if operator == "renormalised":
-        return edited * (before / after.clamp_min(torch.finfo(after.dtype).tiny))
+        tiny = torch.finfo(after.dtype).tiny
+        return edited * (before / after.clamp_min(tiny))
     if operator == "sink":
-        is_sink = columns.of_keys == columns.members.shape[-1] - 1
-        return edited + (before - after) * (is_sink & visible_keys(scores))
+        sink = columns.members.shape[-1] - 1  # the last column
+        takes_rest = (columns.of_keys == sink) & visible_keys(scores)
+        return edited + (before - after) * takes_rest
     return edited
 
 
@@ -172,20 +181,24 @@ class Answer(TaskHead):
         return logits is not None and logits.dim() == 3
 
     def scores(self, result: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """[batch, tokens · entries], of the last rows; without ``kept`` all logits.
+        """Returns [batch, tokens · entries] of the last rows; without ``kept`` all logits.
 
         Behind them are ``n_padded`` rows of padding, int [batch], if any.
         """
+        every = result.logits
         kept = inputs.get("kept")
         if kept is None:
-            return result.logits.flatten(1)
-        logits = result.logits[:, -kept.shape[1] :]
+            return every.flatten(1)
+        n_read = kept.shape[1]
+        logits = every[:, -n_read:]
         padded = inputs.get("n_padded")
         if padded is not None:
-            ends = result.logits.shape[1] - padded[:, None]
-            rows = ends - torch.arange(kept.shape[1], 0, -1, device=ends.device)
-            logits = result.logits.gather(1, rows[..., None].expand_as(logits))
-        return scores_of_kept(logits, kept.expand(len(logits), -1, -1)).flatten(1)
+            ends = every.shape[1] - padded[:, None]
+            from_end = torch.arange(n_read, 0, -1, device=ends.device)
+            rows = (ends - from_end)[..., None]
+            logits = every.gather(1, rows.expand_as(logits))
+        kept = kept.expand(len(logits), -1, -1)
+        return scores_of_kept(logits, kept).flatten(1)
 
     def probabilities(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """In float64, whose smallest probabilities have a logarithm."""
