@@ -218,20 +218,23 @@ class ClassifierAdapter(SingleHeadAdapter):
         return self._probs(attention[self.layer], self.token_logits(observation))
 
     def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
-        """Softmax of the read-out of Σ_t a_t h_t; attention need not sum to 1.
+        """Returns the softmax of the read-out of Σ_t a_t h_t; attention need not sum to 1.
 
         Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
         """
         # An exact adversary is found in float64, whatever the audit computes in.
         finest = torch.promote_types(attention.dtype, token_logits.dtype)
-        weights = attention[:, :, 0, 0].transpose(0, 1).to(finest)  # [batch, copies, keys]
+        weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
+        weights = weights.to(finest)
         bias = self.readout_bias().to(finest)
         values = token_logits.to(finest) - bias
         if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
             score = weights @ values[..., 1:] + bias[1:]
-            prob = score.sigmoid().transpose(0, 1)
+            prob = score.sigmoid()
+            prob = prob.transpose(0, 1)
             return torch.cat([1 - prob, prob], dim=-1)
-        return (weights @ values + bias).softmax(-1).transpose(0, 1)
+        logits = weights @ values + bias
+        return logits.softmax(-1).transpose(0, 1)
 
     # Capabilities
 
@@ -255,22 +258,29 @@ class ClassifierAdapter(SingleHeadAdapter):
         return slope
 
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """In closed form: p (z_target − Σ_k p_k z_k) with z_t = W h_t."""
+        """Returns the gradient in closed form: p (z_target − Σ_k p_k z_k) with z_t = W h_t."""
         probs = observation.probs
+        prob = probs.gather(-1, target[:, None])
         logits = self.token_logits(observation) - self.readout_bias()
-        explained = target[:, None, None].expand(-1, logits.shape[1], 1)
+        n_keys = logits.shape[1]
+        place = target[:, None, None].expand(-1, n_keys, 1)
+        explained = logits.gather(-1, place)
         mean = logits @ probs.unsqueeze(-1)
-        above_mean = logits.gather(-1, explained)[..., 0] - mean[..., 0]
-        return [(probs.gather(-1, target[:, None]) * above_mean)[:, None, None]]
+        above_mean = explained[..., 0] - mean[..., 0]
+        gradient = prob * above_mean
+        return [gradient[:, None, None]]
 
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
         batch = observation.batch
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
-        states = self.base.encode(embeddings * factor[..., None], batch.inputs["attention_mask"])
-        attention = self.base.attend(states.detach() if hold_attention else states, batch.mask)
-        return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
+        scaled = embeddings * factor[..., None]
+        states = self.base.encode(scaled, batch.inputs["attention_mask"])
+        read = states.detach() if hold_attention else states
+        attention = self.base.attend(read, batch.mask)[None, :, None, None]
+        token_logits = self.model.decode(states)
+        return self._probs(attention, token_logits)[0]
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:
