@@ -60,9 +60,12 @@ class HierarchicalAdapter(ClassifierAdapter):
         labels: Tensor | None = None,
     ) -> Batch:
         batch = super().prepare(inputs, example_ids, labels)
-        first = batch.mask & ~F.pad(batch.mask, (1, 0))[:, :-1]
-        units = (first.cumsum(-1) - 1).where(batch.mask, -1)
-        mask = find_sentences(batch.mask).mask()
+        is_behind_word = F.pad(batch.mask, (1, 0))[:, :-1]
+        is_first = batch.mask & ~is_behind_word
+        sentence = is_first.cumsum(-1) - 1
+        units = sentence.where(batch.mask, -1)
+        sentences = find_sentences(batch.mask)
+        mask = sentences.mask()
         inputs = {**batch.inputs, "units": units}
         return replace(batch, inputs=inputs, mask=mask, content_mask=mask)
 
@@ -72,11 +75,12 @@ class HierarchicalAdapter(ClassifierAdapter):
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         vectors, words = self.base.read_words(embeddings, sentences)
         states, attention = self.base.read_sentences(vectors, sentences)
-        attentions = sentences.spread(words)[:, None], attention[:, None, None, :]
+        words = sentences.spread(words)[:, None]
+        attention = attention[:, None, None, :]
         token_logits = self.model.decode(states)
         state = HierarchicalState(sentences.stack(vectors), states, token_logits)
-        probs = self._probs(attentions[1][None], token_logits)[0]
-        return Observation(self, batch, probs, attentions, state)
+        probs = self._probs(attention[None], token_logits)[0]
+        return Observation(self, batch, probs, (words, attention), state)
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         """See the protocol; summed over the words of each sentence.
