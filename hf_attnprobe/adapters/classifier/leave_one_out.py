@@ -64,14 +64,15 @@ class Readout(NamedTuple):
     def finish(self, projected: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [...] and outputs [..., outputs] from weight · h + bias."""
         n_inner = projected.shape[-1] - self.n_outputs
-        inner, outputs = projected[..., :n_inner], projected[..., n_inner:]
+        inner = projected[..., :n_inner]
+        outputs = projected[..., n_inner:]
         if self.query is None:
             return inner.squeeze(-1), outputs
         return inner.sigmoid() @ self.query, outputs
 
 
 def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
-    """The read-out of an attention classifier.
+    """Returns the read-out of an attention classifier.
 
     The classifier's bias is left out, it is added once at the end.
 
@@ -81,7 +82,8 @@ def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
         decode: the classifier's weight [outputs, hidden].
     """
     weight = torch.zeros_like(decode[:1])
-    bias, query = torch.zeros_like(weight[:, 0]), None
+    bias = torch.zeros_like(weight[:, 0])
+    query = None
     if kind == "additive":
         # tanh x = 2σ(2x) − 1: σ is cheaper, and the softmax cancels what is constant
         weight = 2 * attention.get_parameter("projection.weight")
@@ -89,8 +91,10 @@ def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
         query = 2 * attention.get_parameter("query.weight")[0]
     elif kind == "dot_product":
         weight = attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
-    bias = F.pad(bias, (0, len(decode)))
-    return Readout(torch.cat([weight, decode]), bias, query, len(decode))
+    n_outputs = len(decode)
+    weight = torch.cat([weight, decode])
+    bias = F.pad(bias, (0, n_outputs))
+    return Readout(weight, bias, query, n_outputs)
 
 
 def leave_one_out_outputs(
@@ -101,8 +105,7 @@ def leave_one_out_outputs(
     attention_mask: Tensor,
     content: Tensor,
 ) -> Tensor:
-    """Read-out, without bias, of the text without each token; 0 where that token is the only
-    one.
+    """Returns the read-out, without bias, of the text without each token; 0 of the only one.
 
     Args:
         kind: one of ``PARTS``.
@@ -119,8 +122,10 @@ def leave_one_out_outputs(
     deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
     kept = content[:, None, :] & ~deleted
     lowest = torch.finfo(scores.dtype).min
-    weights = scores.masked_fill(~kept, lowest).softmax(-1) * kept
-    return (weights.unsqueeze(-1) * outputs).sum(2)
+    scores = scores.masked_fill(~kept, lowest)
+    weights = scores.softmax(-1) * kept
+    weighted = weights.unsqueeze(-1) * outputs
+    return weighted.sum(2)
 
 
 def _context_free(
@@ -256,20 +261,27 @@ def _resume(
         nothing is resumed.
     """
     is_deleted = align(content, trace.position).t()
-    kept = align(kept, trace.position).transpose(0, 1).contiguous()
+    kept = align(kept, trace.position)
+    kept = kept.transpose(0, 1).contiguous()
     weight = trace.unit * weight.t().contiguous()
+
+    # One copy per token that can be left out, in the order of steps.
     step, text = is_deleted.nonzero().unbind(1)
     n_copies = is_deleted.sum(1).cumsum(0).tolist()
     state = trace.copies(step, text)
-    scores = kept.new_zeros(len(text), len(kept))
-    outputs = kept.new_zeros(len(text), len(kept), readout.n_outputs)
+    n_steps = len(kept)
+    scores = kept.new_zeros(len(text), n_steps)
+    outputs = kept.new_zeros(len(text), n_steps, readout.n_outputs)
     gates = kept.new_empty(ROWS_AT_ONCE, trace.recurrent.shape[1])
     projected = kept.new_empty(ROWS_AT_ONCE, weight.shape[1])
     last = int(step[-1]) if len(step) else 0
     for t in range(1, last + 1):
-        for start in range(0, n_copies[t - 1], ROWS_AT_ONCE):
-            rows = slice(start, min(start + ROWS_AT_ONCE, n_copies[t - 1]))
-            n_rows, texts = rows.stop - start, text[rows]
+        n_begun = n_copies[t - 1]
+        for start in range(0, n_begun, ROWS_AT_ONCE):
+            end = min(start + ROWS_AT_ONCE, n_begun)
+            n_rows = end - start
+            rows = slice(start, end)
+            texts = text[rows]
             copies = [values[rows] for values in state]
             trace.go_on(t, texts, gates[:n_rows], copies)
             read = torch.index_select(kept[t], 0, texts, out=projected[:n_rows])
@@ -277,7 +289,8 @@ def _resume(
             scores[rows, t], outputs[rows, t] = readout.finish(read)
     position = trace.position[text, step]
     scores = _at(scores, text, position, trace.step)
-    return scores, _at(outputs, text, position, trace.step)
+    outputs = _at(outputs, text, position, trace.step)
+    return scores, outputs
 
 
 def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
