@@ -124,15 +124,17 @@ class PairAdapter(SingleHeadAdapter):
         return Inner(held, states @ decoder.context.weight.t())
 
     def _probs(self, attention: Tensor, inner: Inner, candidates: Tensor) -> Tensor:
-        """Probabilities of the read-out; attention need not sum to 1.
+        """Returns the probabilities of the read-out; attention need not sum to 1.
 
         Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
         """
         weights = attention[:, :, 0, 0].transpose(0, 1)  # [batch, copies, keys]
         mixed = weights @ inner.tokens + inner.held[:, None]
         logits = self._decoder.output(mixed.tanh())
-        logits = logits.masked_fill(~candidates[:, None], -torch.inf)
-        return logits.softmax(-1).transpose(0, 1)
+        is_no_candidate = ~candidates[:, None]
+        logits = logits.masked_fill(is_no_candidate, -torch.inf)
+        probs = logits.softmax(-1)
+        return probs.transpose(0, 1)
 
     # Capabilities
 
@@ -154,27 +156,32 @@ class PairAdapter(SingleHeadAdapter):
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
-        """See the base class; the second text and the candidates are not scaled."""
-        batch, state = observation.batch, observation.state
-        ids, kinds = batch.inputs["input_ids"], batch.inputs["token_type_ids"]
-        first = split_pair(batch.inputs["attention_mask"], kinds).first
-        vectors = self.base.embeddings(ids) * factor[..., None]
-        states = self.base.encode(vectors, first)
+        """Returns what the base class says; the second text and the candidates are not scaled."""
+        state, batch = observation.state, observation.batch
+        inputs = batch.inputs
+        pair = split_pair(inputs["attention_mask"], inputs["token_type_ids"])
+        vectors = self.base.embeddings(inputs["input_ids"])
+        states = self.base.encode(vectors * factor[..., None], pair.first)
         read = states.detach() if hold_attention else states
         attention = self.base.attend(read, batch.mask, state.query)
+        attention = attention[None, :, None, None]
         inner = self._inner(states, state.query)
-        return self._probs(attention[None, :, None, None], inner, state.candidates)[0]
+        return self._probs(attention, inner, state.candidates)[0]
 
     @torch.no_grad()
     def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """In closed form: p (∂z_target − Σ_k p_k ∂z_k), ∂z_k/∂a_t = W_k · tanh' · W_p h_t."""
-        inner, probs = self._inner_of(observation), observation.probs
+        """Returns p (∂z_target − Σ_k p_k ∂z_k), ∂z_k/∂a_t = W_k · tanh' · W_p h_t."""
+        probs = observation.probs
+        inner = self._inner_of(observation)
         weights = observation.attention[self.layer][:, 0]
-        squashed = ((weights @ inner.tokens)[:, 0] + inner.held).tanh()
+        mixed = (weights @ inner.tokens)[:, 0]
+        squashed = (mixed + inner.held).tanh()
         readout = self._decoder.output.weight
         above_mean = readout[target] - probs @ readout
-        slope = (1 - squashed.square()) * above_mean * probs.gather(-1, target[:, None])
-        return [torch.einsum("bi,bki->bk", slope, inner.tokens)[:, None, None]]
+        prob = probs.gather(-1, target[:, None])
+        slope = (1 - squashed.square()) * above_mean * prob
+        gradient = torch.einsum("bi,bki->bk", slope, inner.tokens)
+        return [gradient[:, None, None]]
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:
@@ -211,11 +218,14 @@ class PairAdapter(SingleHeadAdapter):
         )
 
     def _run_first(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities [n, classes] of first texts; the second texts are held."""
-        ids, mask = texts["input_ids"], texts["attention_mask"]
-        query, candidates = texts["query"][:, 0], texts["candidates"][:, 0]
+        """Returns the probabilities [n, classes] of first texts; the second texts are held."""
+        ids = texts["input_ids"]
+        mask = texts["attention_mask"]
+        query = texts["query"][:, 0]
+        candidates = texts["candidates"][:, 0]
         states = self.base.encode(self.base.embeddings(ids), mask)
         content = self.base.content_mask(mask, ids)
         weights = self.base.attend(states, content, query)
         attention = weights[None, :, None, None]
-        return self._probs(attention, self._inner(states, query), candidates)[0]
+        inner = self._inner(states, query)
+        return self._probs(attention, inner, candidates)[0]
