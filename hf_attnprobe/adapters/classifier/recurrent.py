@@ -69,13 +69,15 @@ def align(values: Tensor, position: Tensor) -> Tensor:
 
 
 def positions(attention_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Position and step of both directions, over right-padded texts [batch, keys]."""
+    """Returns position and step of both directions, over right-padded texts [batch, keys]."""
     n_keys = attention_mask.shape[1]
     keys = torch.arange(n_keys, device=attention_mask.device)
     padding = n_keys - attention_mask.sum(-1, keepdim=True)
-    forward = (keys - padding) % n_keys, (keys + padding) % n_keys
-    backward = (n_keys - 1 - keys).expand_as(attention_mask)
-    return [forward, (backward, backward)]
+    position = (keys - padding) % n_keys
+    step = (keys + padding) % n_keys
+    backward = n_keys - 1 - keys
+    backward = backward.expand_as(attention_mask)
+    return [(position, step), (backward, backward)]
 
 
 def gate_weights(layer: nn.Module, suffix: str) -> list[Tensor]:
@@ -118,16 +120,19 @@ def trace(
 
 
 def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gates, cell and hidden of a trace."""
+    """Returns the gates, cell and hidden states of a trace."""
     n_steps, n_batch, width = inputs.shape
     gates = inputs.clone()
     cell, hidden = inputs.new_zeros(2, n_steps + 1, n_batch, width // 4)
-    for t, whole in enumerate(alive.all(1).tolist()):
-        cell[t + 1] = cell[t]
-        advance(gates[t].addmm_(hidden[t], recurrent), cell[t + 1], hidden[t + 1])
-        if not whole:
-            cell[t + 1] *= alive[t, :, None]
-            hidden[t + 1] *= alive[t, :, None]
+    for t, all_alive in enumerate(alive.all(1).tolist()):
+        new_cell, new_hidden = cell[t + 1], hidden[t + 1]
+        new_cell.copy_(cell[t])
+        opened = gates[t].addmm_(hidden[t], recurrent)
+        advance(opened, new_cell, new_hidden)
+        if not all_alive:
+            is_alive = alive[t, :, None]
+            new_cell *= is_alive
+            new_hidden *= is_alive
     return gates, cell, hidden
 
 
@@ -174,31 +179,36 @@ def _factor_gradient(trace: Trace, slope: Tensor) -> Tensor:
 
 
 def _gate_gradient(trace: Trace, slope: Tensor) -> Tensor:
-    """Gradient before σ, [steps, batch, 4 · size].
+    """Returns the gradient before σ, [steps, batch, 4 · size].
 
     Args:
         slope: the gradient of the halved hidden states, [steps, batch, size].
     """
-    size, recurrent = slope.shape[-1], trace.recurrent.t()
+    size = slope.shape[-1]
+    recurrent = trace.recurrent.t()
     into, forget, candidate, out = trace.gates.split(size, dim=-1)
     squashed = trace.cell[1:].sigmoid().sub_(0.5)
     to_cell = (0.25 - squashed.square()).mul_(out)
     # what each gate's σ does to the cell (the first three) or the hidden state (the last)
-    gradient = (trace.gates - trace.gates.square()).unflatten(-1, (4, size))
+    gradient = trace.gates - trace.gates.square()
+    gradient = gradient.unflatten(-1, (4, size))
     gradient[:, :, 2] = 0.25 - candidate.square()
     gradient[:, :, 0] *= 4 * candidate
     gradient[:, :, 1] *= trace.cell[:-1]
     gradient[:, :, 2] *= 4 * into
     gradient[:, :, 3] *= squashed
     gradient *= trace.alive[..., None, None]
-    hidden, cell = torch.zeros_like(slope[0]), torch.zeros_like(slope[0])
-    for t in range(len(slope) - 1, -1, -1):
+
+    hidden = torch.zeros_like(slope[0])
+    cell = torch.zeros_like(slope[0])
+    for t in reversed(range(len(slope))):
         hidden = slope[t] + hidden
         cell.addcmul_(hidden, to_cell[t])
-        gradient[t, :, :3] *= cell.unsqueeze(1)
-        gradient[t, :, 3] *= hidden
+        at_step = gradient[t]
+        at_step[:, :3] *= cell.unsqueeze(1)
+        at_step[:, 3] *= hidden
         cell *= forget[t]
-        hidden = gradient[t].flatten(1) @ recurrent
+        hidden = at_step.flatten(1) @ recurrent
     return gradient.flatten(2)
 
 
@@ -239,9 +249,11 @@ class GRUTrace:
         n_open = 2 * hidden.shape[1]  # reset and update
         given = self.inputs[t].index_select(0, text)
         torch.addmm(self.bias, hidden, self.recurrent, out=gates)
-        opened = gates[:, :n_open].add_(given[:, :n_open]).sigmoid_()
+        opened = gates[:, :n_open]
+        opened.add_(given[:, :n_open]).sigmoid_()
         reset, update = opened.chunk(2, dim=-1)
-        candidate = given[:, n_open:].addcmul_(reset, gates[:, n_open:]).tanh_()
+        candidate = given[:, n_open:]
+        candidate.addcmul_(reset, gates[:, n_open:]).tanh_()
         hidden.sub_(candidate).mul_(update).add_(candidate)
 
 
