@@ -71,10 +71,13 @@ def shortened(
 def _passes(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
     """Cuts ascending ``lengths``: rows × longest within the limit, or a single row."""
     start = lengths.count(0)
-    for end in range(start + 1, len(lengths) + 1):
-        if end == len(lengths) or (end + 1 - start) * lengths[end] > tokens_per_pass:
+    for end, length in enumerate(lengths[start + 1 :], start + 1):
+        n_rows = end + 1 - start
+        if n_rows * length > tokens_per_pass:
             yield slice(start, end)
             start = end
+    if start < len(lengths):
+        yield slice(start, len(lengths))
 
 
 def _compact(
@@ -203,17 +206,19 @@ def _edited(
     by: str,
     mask_id: int | None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-    """Inputs, kept positions and new ids of erased texts, as ``shortened`` takes them.
+    """Returns inputs, kept positions and new ids of erased texts, as ``shortened`` takes them.
 
     Shape: example [n], gone bool [n, keys]. A text of which nothing is gone keeps no
     token, so that it is not run.
     """
     inputs = {name: value for name, value in inputs.items() if name != "units"}
-    kept = inputs["attention_mask"].bool()[example] & gone.any(1, keepdim=True)
+    is_token = inputs["attention_mask"].bool()[example]
+    kept = is_token & gone.any(1, keepdim=True)
     if by == "deletion":
         return inputs, kept & ~gone, None
     assert mask_id is not None  # see check_operator
-    return inputs, kept, inputs["input_ids"][example].masked_fill(gone, mask_id)
+    ids = inputs["input_ids"][example]
+    return inputs, kept, ids.masked_fill(gone, mask_id)
 
 
 def check_operator(by: str, mask_id: int | None) -> None:
