@@ -270,18 +270,22 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         ``word_ids`` [batch, keys] (int, -1 for none) makes words of pieces. The batch
         keeps ``units`` among its inputs: for each token the position that stands for it.
         """
-        inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
+        device = self.model.device
+        inputs = {name: value.to(device) for name, value in inputs.items()}
         inputs = self.head.select(inputs, self._run)
         mask, special = masks(self.model, self.layout, inputs)
         stands_for = units(self.level, inputs, mask)
         places = torch.arange(mask.shape[1], device=mask.device)
         content = mask & ~special & (stands_for == places)
         inputs = self.head.place(inputs, mask, content, self._run)
-        kept = {n: v for n, v in inputs.items() if n in OURS} | self._taken(inputs)
-        kept["units"] = stands_for
         if labels is not None:
             labels = self.head.labels(labels, inputs)
-        content = content & ~_read_alone(kept, content)
+
+        kept = {name: value for name, value in inputs.items() if name in OURS}
+        kept |= self._taken(inputs)
+        kept["units"] = stands_for
+        is_read_alone = _read_alone(kept, content)
+        content = content & ~is_read_alone
         return Batch(kept, mask, content, tuple(example_ids), labels)
 
     @torch.no_grad()
@@ -497,16 +501,18 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:
-        """Probabilities without each unit, [batch, keys, classes].
+        """Returns probabilities without each unit, [batch, keys, classes].
 
         Those of the whole text where nothing is removed, or nothing would be left.
         """
         self.require(EditableInputs)
-        mask, inputs = observation.batch.mask, self._of_whole(observation)
+        batch = observation.batch
+        inputs = self._of_whole(observation)
         stands_for = inputs.pop("units")
-        example, removed = observation.batch.content_mask.nonzero(as_tuple=True)
-        kept = mask[example] & (stands_for[example] != removed[:, None])
-        probs = observation.probs[:, None].repeat(1, mask.shape[1], 1)
+        example, removed = batch.content_mask.nonzero(as_tuple=True)
+        stays = stands_for[example] != removed[:, None]
+        kept = batch.mask[example] & stays
+        probs = observation.probs[:, None].repeat(1, batch.mask.shape[1], 1)
         for rows, texts in shortened(inputs, example, kept, **self._passes):
             probs[example[rows], removed[rows]] = self._probs_of(texts)
         return probs
