@@ -130,10 +130,13 @@ def head_outputs(
 
 
 def reference_of(transformer: TappedTransformer, batch: Batch) -> Reference:
-    """Head outputs for a sample of texts, padded on the right."""
-    outputs, mask = head_outputs(transformer, batch)[0], batch.mask
+    """Returns head outputs for a sample of texts, padded on the right."""
+    mask = batch.mask
     order = (~mask).sort(dim=1, stable=True).indices
-    real = mask.gather(1, order)[:, None, :, None]
+    is_real = mask.gather(1, order)[:, None, :, None]
     rows = order[:, None, :, None]
-    together = tuple(output.gather(2, rows.expand(output.shape)) * real for output in outputs)
-    return Reference(batch.example_ids, mask.sum(1), together)
+    together = []
+    for output in head_outputs(transformer, batch)[0]:
+        sorted_rows = output.gather(2, rows.expand(output.shape))
+        together.append(sorted_rows * is_real)
+    return Reference(batch.example_ids, mask.sum(1), tuple(together))
