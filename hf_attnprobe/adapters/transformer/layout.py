@@ -219,7 +219,7 @@ class Layout(NamedTuple):
 
 
 def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
-    """A second module tree over the same weights, in eval mode and without gradients.
+    """Returns a second module tree over the same weights, in eval mode, without gradients.
 
     Hooks and patched methods go to the twin: the user's model keeps its mode, its hooks
     and its ``requires_grad`` whatever happens. No weight is copied unless ``dtype`` asks
@@ -231,7 +231,9 @@ def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrained
         if type(weight) is nn.Parameter:
             memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
     twin = copy.deepcopy(model, memo).eval()
-    return twin if dtype is None else twin.to(dtype=dtype)
+    if dtype is None:
+        return twin
+    return twin.to(dtype=dtype)
 
 
 @torch.no_grad()
