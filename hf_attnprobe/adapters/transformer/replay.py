@@ -128,7 +128,7 @@ class TappedTransformer:
         outputs: Sequence[Any],
         hidden: Tensor,
     ) -> Tensor:
-        """Scores [copies, batch, scores] of the head, from the last hidden states.
+        """Returns scores [copies, batch, scores] of the head, from the last hidden states.
 
         Args:
             inputs: see :meth:`logits`.
@@ -144,7 +144,8 @@ class TappedTransformer:
             return torch.func.vmap(partial(run, inputs))(hidden)
         n_copies, n_batch = hidden.shape[:2]
         inputs = repeated(dict(inputs), n_copies, n_batch)
-        return run(inputs, hidden.flatten(0, 1)).unflatten(0, (n_copies, n_batch))
+        scores = run(inputs, hidden.flatten(0, 1))
+        return scores.unflatten(0, (n_copies, n_batch))
 
     @cached_property
     def sublayers(self) -> list[Sublayer] | None:
@@ -256,11 +257,13 @@ def _resume(
     edits: dict[int, Tensor],
     run: Run,
 ) -> Tensor:
-    outputs = observation.state.outputs[: transformer.layers[min(edits)].n_skipped]
+    lowest = min(edits)
+    n_skipped = transformer.layers[lowest].n_skipped
+    outputs = observation.state.outputs[:n_skipped]
     inputs = observation.batch.inputs
     if transformer.vectorises:
         return torch.func.vmap(lambda edits: run(inputs, outputs, edits))(edits)
-    n_copies, n_batch = edits[min(edits)].shape[:2]
+    n_copies, n_batch = edits[lowest].shape[:2]
     flat = {layer: edited.flatten(0, 1) for layer, edited in edits.items()}
     inputs, outputs = repeated((dict(inputs), outputs), n_copies, n_batch)
     return run(inputs, outputs, flat).unflatten(0, (n_copies, n_batch))
@@ -383,8 +386,9 @@ def replay_exchanged(
     units: Tensor,
     states: Edits,
 ) -> Tensor:
-    """Probabilities, see :class:`~hf_attnprobe.attention_model.ExchangeableStates`."""
-    model, mask = observation.model, observation.batch.mask
+    """Returns probabilities, see :class:`~hf_attnprobe.attention_model.ExchangeableStates`."""
+    model = observation.model
+    mask = observation.batch.mask
     at_unit = torch.nn.functional.one_hot(units, mask.shape[1]).bool()
     places, instead, own = {}, {}, {}
     for layer, heads in model.members(site).items():
@@ -393,8 +397,11 @@ def replay_exchanged(
         instead[layer] = ReadInstead.by(heads, site.query, states[layer], own[layer])
 
     def run(inputs: Inputs, lower: tuple[Any, ...], places: Edits) -> Tensor:
-        n_copies = len(places[min(places)]) // len(mask)  # in one batch; 1 where vectorised
-        held = {layer: weights.repeat(n_copies, 1, 1, 1) for layer, weights in own.items()}
+        lowest = places[min(places)]
+        n_copies = len(lowest) // len(mask)  # in one batch; 1 where vectorised
+        held = {}
+        for layer, weights in own.items():
+            held[layer] = weights.repeat(n_copies, 1, 1, 1)
         tap = ExchangeTap(places, instead, transformer.n_heads)
         return transformer.logits(inputs, replacing(held), lower, tap)
 
@@ -402,7 +409,8 @@ def replay_exchanged(
         part = {layer: where[copies] for layer, where in places.items()}
         return resume(transformer, observation, part, run)
 
-    logits = in_parts(some, len(units), transformer.tokens_per_pass // mask.numel())
+    n_at_once = transformer.tokens_per_pass // mask.numel()
+    logits = in_parts(some, len(units), n_at_once)
     return transformer.head.probabilities(logits, observation.batch.inputs)
 
 
