@@ -326,8 +326,12 @@ class ShortReplay:
         mask: Tensor,
         head: Head,
     ) -> None:
-        self.calls, self.sublayers, self.attention = calls, sublayers, attention
-        self.mask, self.head, self.top = mask, head, len(calls) - 1
+        self.calls = calls
+        self.sublayers = sublayers
+        self.attention = attention
+        self.mask = mask
+        self.head = head
+        self.top = len(calls) - 1
         with torch.no_grad():
             self.read = rows_read(calls[-1].after, mask, head)
         self._captured: dict[int, Captured] = {}
@@ -354,16 +358,26 @@ class ShortReplay:
             return False  # a block of another form
 
     def _holds(self, layer: int, tolerance: float) -> bool:
-        call, sublayer = self.calls[layer], self.sublayers[layer]
-        expected, some = call.after, slice(0, 2)
-        twice = call.repeated(2, len(self.mask)).run(call.before.repeat(2, 1, 1))
-        projected = capture(call, sublayer).projected[:, some]
-        rows = finish(call, sublayer, call.before[:, some], projected)
-        real = self.mask.repeat(2, 1)
+        call = self.calls[layer]
+        sublayer = self.sublayers[layer]
+        before = call.before
+        expected = call.after
         largest = expected[self.mask].abs().max()
-        error = (twice - expected.repeat(2, 1, 1))[real].abs().max()
-        error_of_rows = (rows - expected[:, some])[self.mask[:, some]].abs().max()
-        return bool(torch.maximum(error, error_of_rows) <= tolerance * largest)
+
+        # Two copies in one batch.
+        twice = call.repeated(2, len(self.mask))
+        error = twice.run(before.repeat(2, 1, 1)) - expected.repeat(2, 1, 1)
+        error = error[self.mask.repeat(2, 1)].abs().max()
+
+        # The first two rows alone.
+        two = slice(0, 2)
+        projected = capture(call, sublayer).projected[:, two]
+        rows = finish(call, sublayer, before[:, two], projected)
+        error_of_rows = rows - expected[:, two]
+        error_of_rows = error_of_rows[self.mask[:, two]].abs().max()
+
+        error = torch.maximum(error, error_of_rows)
+        return bool(error <= tolerance * largest)
 
     # What an edit costs
 
@@ -376,44 +390,46 @@ class ShortReplay:
     # Edits
 
     def replay(self, layer: int, edited: Tensor, above: Edit | None = None) -> Tensor:
-        """Scores [copies, batch, …] with other attention in a layer.
+        """Returns scores [copies, batch, …] with other attention in a layer.
 
         Args:
             layer: the lowest edited one.
             edited: [copies, batch, heads, queries, keys].
             above: an edit of the layers above, for [copies · batch] texts.
         """
-        attention, rows = self.attention[layer], None
-        if layer == self.top:
-            rows = self.read
-        edited, attention = take_rows(edited, rows), take_rows(attention[None], rows)
+        rows = self.read if layer == self.top else None
+        edited = take_rows(edited, rows)
+        attention = take_rows(self.attention[layer][None], rows)
         differs = (edited != attention).any(-1)
         if edited.requires_grad:  # weights put back unchanged have gradients too
             differs = torch.ones_like(differs)
-        heads = differs.flatten(0, 1).any(-1).any(0).nonzero()[:, 0].tolist() or [0]
+        head_differs = differs.flatten(0, 1).any(-1).any(0)
+        heads = head_differs.nonzero()[:, 0].tolist() or [0]
         change = edited[:, :, heads] - attention[:, :, heads]
         if rows is None:
             rows = chosen_rows(differs.any(2).any(0))
             change = take_rows(change, rows)
         values = self.captured(layer).values[:, heads]
-        return self.run(layer, heads, rows, change.to(values.dtype) @ values, above)
+        change = change.to(values.dtype) @ values
+        return self.run(layer, heads, rows, change, above)
 
     def replay_output(self, layer: int, head: int, query: int | None, output: Tensor) -> Tensor:
-        """Scores [copies, batch, …] with another output of a head.
+        """Returns scores [copies, batch, …] with another output of a head.
 
         Args:
             layer, head, query: the site.
             output: [copies, batch, queries, width].
         """
         values = self.captured(layer).values[:, head]
-        change = output.to(values.dtype) - (
-            self.attention[layer][:, head].to(values.dtype) @ values
-        )
+        weights = self.attention[layer][:, head]
+        before = weights.to(values.dtype) @ values
+        change = output.to(values.dtype) - before
         if query is not None:
             here = torch.arange(change.shape[2], device=change.device) == query
             change = change * here[:, None]
         rows = self.read if layer == self.top else None
-        return self.run(layer, [head], rows, take_rows(change, rows).unsqueeze(2))
+        change = take_rows(change, rows)
+        return self.run(layer, [head], rows, change.unsqueeze(2))
 
     def captured(self, layer: int) -> Captured:
         """Intermediate results of a layer's attention; those of one layer are kept."""
@@ -432,7 +448,7 @@ class ShortReplay:
         change: Tensor,
         above: Edit | None = None,
     ) -> Tensor:
-        """Scores [copies, batch, …] when some heads' outputs change.
+        """Returns scores [copies, batch, …] when some heads' outputs change.
 
         Args:
             layer, heads: the changed heads.
@@ -442,20 +458,25 @@ class ShortReplay:
         """
         new = self._edited(layer, heads, rows, change)
         if layer < self.top:
-            hidden = put_rows(self.calls[layer].after, rows, new)
-            new = self._climb(layer + 1, hidden.flatten(0, 1), above)
-            new, rows = new.unflatten(0, change.shape[:2]), self.read
+            hidden = put_rows(self.calls[layer].after, rows, new).flatten(0, 1)
+            new = self._climb(layer + 1, hidden, above)
+            new = new.unflatten(0, change.shape[:2])
+            rows = self.read
         return self.head(put_rows(self.calls[-1].after, rows, new))
 
     def _edited(
         self, layer: int, heads: Sequence[int], rows: Tensor | None, change: Tensor
     ) -> Tensor:
-        """Rows that the edited block returns, [copies, batch, rows, hidden]."""
+        """Returns the rows that the edited block returns, [copies, batch, rows, hidden]."""
         call, sublayer = self.calls[layer], self.sublayers[layer]
-        added = change.transpose(2, 3).flatten(3) @ sublayer.slices[heads].flatten(0, 1)
-        projected = take_rows(self.captured(layer).projected, rows) + added
-        hidden = take_rows(call.before, rows).expand(projected.shape)
-        new = finish(call, sublayer, hidden.flatten(0, 1), projected.flatten(0, 1))
+        by_row = change.transpose(2, 3).flatten(3)
+        added = by_row @ sublayer.slices[heads].flatten(0, 1)
+        projected = take_rows(self.captured(layer).projected, rows)
+        projected = projected + added
+        hidden = take_rows(call.before, rows)
+        hidden = hidden.expand(projected.shape).flatten(0, 1)
+        projected = projected.flatten(0, 1)
+        new = finish(call, sublayer, hidden, projected)
         return new.unflatten(0, change.shape[:2])
 
     def _climb(self, first: int, hidden: Tensor, above: Edit | None) -> Tensor:
