@@ -63,7 +63,7 @@ def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -
 def form_of(
     weights: Tensor, scores: Tensor, n_heads: int | None, n_keys: int | None = None
 ) -> Form:
-    """The form of attention weights after a softmax, given the shape of its scores.
+    """Returns the form of attention weights after a softmax, given the shape of its scores.
 
     Args:
         n_keys: number of tokens that are keys, where queries are only some of them. Then an
@@ -71,21 +71,25 @@ def form_of(
     """
     if weights.dim() == 3:
         assert n_heads is not None  # `is_packed` has said so
-        shown, seen = (v.unflatten(0, (-1, n_heads)) for v in (weights, scores))
-        return Form(shown, seen, lambda edited: (edited, edited.flatten(0, 1)))
+        weights = weights.unflatten(0, (-1, n_heads))
+        scores = scores.unflatten(0, (-1, n_heads))
+        return Form(weights, scores, lambda edited: (edited, edited.flatten(0, 1)))
     if n_keys is not None:
         return Form(weights, scores, lambda edited: (edited[..., :n_keys], edited))
     if weights.shape[-1] != weights.shape[-2] + 1:
         return Form(weights, scores, lambda edited: (edited, edited))
-    kept, sink = weights[..., :-1], weights[..., -1:]
+    kept = weights[..., :-1]
+    sink = weights[..., -1:]
     share = kept.sum(-1, keepdim=True)
-    smallest = torch.finfo(weights.dtype).tiny
+    shown = kept / share.clamp_min(torch.finfo(weights.dtype).tiny)
 
     def restored(edited: Tensor) -> tuple[Tensor, Tensor]:
         scaled = edited * share
-        return scaled, torch.cat([scaled, sink.expand(*scaled.shape[:-1], 1)], -1)
+        sinks = sink.expand(*scaled.shape[:-1], 1)
+        whole = torch.cat([scaled, sinks], -1)
+        return scaled, whole
 
-    return Form(kept / share.clamp_min(smallest), scores[..., :-1], restored)
+    return Form(shown, scores[..., :-1], restored)
 
 
 def unpacked(values: Tensor, n_heads: int) -> Tensor:
@@ -138,7 +142,8 @@ def attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, 
         named = [n for n in running if _is_named_attention(everything[n])]
         name = (named or running)[-1]
         n_texts, _, n_queries, n_keys = weights.shape
-        if named or (n_texts == 1 and n_queries == n_keys > 1):
+        is_square = n_texts == 1 and n_queries == n_keys > 1
+        if named or is_square:
             modules[name] = everything[name]
         return weights
 
@@ -298,7 +303,8 @@ def attend(
         product: what the output goes through, ``product(output, value)``.
     """
     scale = scale or 1 / math.sqrt(query.shape[-1])
-    scores = _of_groups(query, key.transpose(-2, -1)) * scale
+    scores = _of_groups(query, key.transpose(-2, -1))
+    scores = scores * scale
     if is_causal:
         attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -306,21 +312,26 @@ def attend(
     elif attn_mask is not None:
         scores = scores + attn_mask
     precise = torch.promote_types(scores.dtype, torch.float32)  # as in fused kernels
-    weights = edit(scores.softmax(-1, dtype=precise), scores).to(value.dtype)
-    output = _of_groups(F.dropout(weights, dropout_p), value)
+    weights = scores.softmax(-1, dtype=precise)
+    weights = edit(weights, scores).to(value.dtype)
+    weights = F.dropout(weights, dropout_p)
+    output = _of_groups(weights, value)
     return output if product is None else product(output, value)
 
 
 def _of_groups(by_query: Tensor, by_key: Tensor) -> Tensor:
-    """``by_query @ by_key``, whose heads several queries may share; they are not copied.
+    """Returns ``by_query @ by_key``, whose heads several queries may share; they are not copied.
 
     Shape: [batch, heads, queries, a], [batch, key heads, a, b] -> [batch, heads, queries, b].
     """
-    n_heads, n_shared = by_key.shape[1], by_query.shape[1] // by_key.shape[1]
+    n_key_heads = by_key.shape[1]
+    n_shared = by_query.shape[1] // n_key_heads
     if n_shared == 1:
         return torch.matmul(by_query, by_key)
-    grouped = by_query.unflatten(1, (n_heads, n_shared)).flatten(2, 3)
-    return torch.matmul(grouped, by_key).unflatten(2, (n_shared, -1)).flatten(1, 2)
+    grouped = by_query.unflatten(1, (n_key_heads, n_shared))
+    product = torch.matmul(grouped.flatten(2, 3), by_key)
+    product = product.unflatten(2, (n_shared, -1))
+    return product.flatten(1, 2)
 
 
 # Edits
@@ -475,10 +486,14 @@ class OutputTap:
         operands, out = equation.split("->")
         weights, other = operands.split(",")
         (width,) = set(out) - set(weights)
-        order, keys = weights[:3] + width, weights[:2] + weights[3] + width
+        batch_head, query, key = weights[:2], weights[2], weights[3]
+        order = batch_head + query + width
+        keys = batch_head + key + width
         output = torch.einsum(f"{out}->{order}", result)
-        edited = self._edit(output, torch.einsum(f"{other}->{keys}", values))
-        return self._follow(torch.einsum(f"{order}->{out}", edited))
+        values = torch.einsum(f"{other}->{keys}", values)
+        edited = self._edit(output, values)
+        edited = torch.einsum(f"{order}->{out}", edited)
+        return self._follow(edited)
 
     def _edit(self, output: Tensor, values: Tensor) -> Tensor:
         self._weights = []
@@ -509,7 +524,7 @@ class ReadInstead(NamedTuple):
 
     @classmethod
     def by(cls, heads: Sequence[int], query: int | None, states: Tensor, like: Tensor) -> Self:
-        """For some heads, at all queries or one.
+        """Returns the reading of other states by some heads, at all queries or one.
 
         Args:
             states: [batch, these heads, width].
@@ -518,7 +533,10 @@ class ReadInstead(NamedTuple):
         values = states.new_zeros(len(states), like.shape[1], states.shape[-1])
         values[:, heads] = states
         reads = torch.zeros_like(like[0, ..., :1], dtype=torch.bool)
-        reads[heads, slice(None) if query is None else query] = True
+        if query is None:
+            reads[heads] = True
+        else:
+            reads[heads, query] = True
         return cls(values, reads)
 
 
@@ -568,10 +586,12 @@ def _position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
 
 
 def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
-    """The matrix of a linear map of the argument at ``position``; None for other operations."""
+    """Returns the matrix that the argument at ``position`` is multiplied by; None for others."""
     if name == "linear" and position == 0:
         return args[1].t()
-    if (name == "addmm" and position == 1) or (name in PRODUCTS and position == 0):
+    if name == "addmm" and position == 1:
+        return args[-1]
+    if name in PRODUCTS and position == 0:
         return args[-1]
     if name == "einsum" and args[0] == "ibnd,hnd->ibh":
         return args[2].permute(1, 2, 0).flatten(0, 1)
