@@ -167,11 +167,15 @@ class MaskedWords(OfTokens):
         return {**placed, "kept": logits.topk(n_kept).indices}
 
     def labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
-        """Token ids as positions among the likeliest words; the last position for any other."""
+        """Returns token ids as positions among the likeliest words, the last one for any other."""
         kept = inputs["kept"]
-        wanted = (labels[:, None] if labels.dim() == 1 else labels).to(kept.device)
+        wanted = labels.to(kept.device)
+        if wanted.dim() == 1:
+            wanted = wanted[:, None]
         hits = kept == wanted[..., None]
-        place = hits.int().argmax(-1).where(hits.any(-1), kept.shape[-1] + 2)
+        other = kept.shape[-1] + 2
+        place = hits.int().argmax(-1)
+        place = place.where(hits.any(-1), other)
         return place.where(wanted >= 0, -1)
 
     def scores(self, result: Any, inputs: Inputs) -> Tensor:
@@ -273,17 +277,19 @@ def _numbered(read: Tensor) -> dict[str, Tensor]:
 
 
 def _find(inputs: Inputs, n_keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Position of each slot's token, and whether there is one; int and bool [batch, slots].
+    """Returns the position of each slot's token, and whether it has one; both [batch, slots].
 
     Without ``reads`` every token is a slot: while the model's layout is found.
     """
     if "reads" not in inputs:
-        ids = inputs["input_ids"]
-        place = torch.arange(n_keys, device=device).expand(len(ids), -1)
+        n_texts = len(inputs["input_ids"])
+        place = torch.arange(n_keys, device=device).expand(n_texts, -1)
         return place, torch.ones_like(place, dtype=torch.bool)
-    slots = torch.arange(inputs["slots"].shape[-1], device=device)
+    n_slots = inputs["slots"].shape[-1]
+    slots = torch.arange(n_slots, device=device)
     found = inputs["reads"][:, None] == slots[:, None]
-    return found.int().argmax(-1), found.any(-1)
+    place = found.int().argmax(-1)
+    return place, found.any(-1)
 
 
 def _filled(probs: Tensor, inputs: Inputs) -> Tensor:
