@@ -151,10 +151,11 @@ def logit_of(log_prob: Tensor) -> Tensor:
 
 
 def lasso(kept: Tensor, outputs: Tensor, penalty: float = 0.01, *, n_rounds: int = 1000) -> Tensor:
-    """Returns weights of units by LASSO on random sets of them (ContextCite, Cohen-Wang et al. 2024).
+    """Returns weights of units by LASSO on random sets of them.
 
-    Minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over standardised columns, as in the
-    authors' code, one coordinate after the other until none moves.
+    ContextCite (Cohen-Wang et al. 2024): minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over
+    standardised columns, as in the authors' code, one coordinate after the other until none
+    moves.
 
     Args:
         kept: bool [masks, units], the units that stay.
@@ -184,7 +185,7 @@ def lasso(kept: Tensor, outputs: Tensor, penalty: float = 0.01, *, n_rounds: int
 
 
 def ridge(columns: Tensor, outputs: Tensor, penalty: float = 1.0) -> Tensor:
-    """Returns weights of columns by least squares with ``penalty · n · ‖w‖²``, columns standardised.
+    """Returns weights of standardised columns by least squares with ``penalty · n · ‖w‖²``.
 
     AT2 (Cohen-Wang et al. 2025) learns one weight per head so that the sum of heads'
     attention to the units that stay follows the output. Its code climbs the correlation;
