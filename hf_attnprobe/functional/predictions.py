@@ -97,9 +97,10 @@ class Prediction:
         """
         grouped = self.grouped(probs).double()
         present = grouped.sum(-1) > 0
-        logs = _log(grouped.topk(2, dim=-1).values)
-        likeliest, next_one = logs.unbind(-1)
-        lead = (likeliest - next_one) * present
+        two, _ = grouped.topk(2, dim=-1)
+        likeliest, next_one = _log(two).unbind(-1)
+        lead = likeliest - next_one
+        lead = lead * present
         return lead.sum(-1) / present.sum(-1)
 
     def standard_sharpness(self, probs: Tensor) -> float:
