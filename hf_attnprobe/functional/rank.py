@@ -174,7 +174,8 @@ def dense_rank(
     ordered, position = real.sort(-1)
     size = ordered[..., :-1].abs()
     tolerance = atol + rtol * size
-    is_apart = ordered.diff(dim=-1) > tolerance
+    gap = ordered.diff(dim=-1)
+    is_apart = gap > tolerance
 
     in_order = torch.zeros_like(ordered, dtype=torch.float32)
     torch.cumsum(is_apart, -1, out=in_order[..., 1:])
@@ -372,7 +373,7 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 
 def wins(values: Tensor, mask: Tensor) -> Tensor:
-    """Returns for every token the number of smaller values minus that of larger ones, [..., keys]."""
+    """Returns how many values are smaller less how many are larger, by token, [..., keys]."""
     real = values.masked_fill(~mask, torch.inf).contiguous()
     in_order = real.sort(-1).values
     n_smaller = torch.searchsorted(in_order, real)
