@@ -74,7 +74,8 @@ def _centred_unit(values: Tensor, mask: Tensor) -> Tensor:
     centred = torch.where(mask, values - mean, 0)
     length = centred.square().sum(-1, keepdim=True).sqrt()
     # What is left of a constant is rounding.
-    rounding = 8 * n.sqrt() * torch.finfo(values.dtype).eps
+    epsilon = torch.finfo(values.dtype).eps
+    rounding = 8 * n.sqrt() * epsilon
     rounding = rounding * values.abs().amax(-1, True)
     is_constant = length <= rounding
     return (centred / length).masked_fill(is_constant, torch.nan)
