@@ -156,7 +156,6 @@ ROLE_NAMES = {
     "induction": "what followed earlier copies (induction heads)",
     "first_token": "the first token",
 }
-ROLES_TEST = "head_roles"
 MOST_OF_IT = 0.5
 """Attention, averaged over rows and texts, from where on a head has the name of a role."""
 N_NAMED = 3

@@ -342,14 +342,12 @@ class Asked:
         questions: by key.
         gate: the rule whose yes is needed.
         closed: what is so where the gate does not say yes, and why that ends it.
-        waits_for: what a verdict then waits for.
         least_texts: below which nothing is said.
     """
 
     questions: Mapping[str, Question]
     gate: str
     closed: tuple[str, str]
-    waits_for: str
     least_texts: int = MIN_TEXTS
 
     def of(self, role: str) -> list[str]:
@@ -364,7 +362,6 @@ CLASSIFIERS = Asked(
         "the model is not shown to be better than guessing",
         "there are no predictions worth an explanation",
     ),
-    "a model that is shown to be better than guessing",
 )
 ANSWERS = Asked(
     OF_ANSWERS,
@@ -373,7 +370,6 @@ ANSWERS = Asked(
         "the answer is not shown to depend on the passage",
         "what the answer does not depend on cannot explain it",
     ),
-    "answers that are shown to depend on the passage",
     MIN_PROMPTS,
 )
 
