@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
+import by_hand
 import speakers
 import zoo
-from calibration.constructs import Graft, Knobs, Role, draw, with_graft
 from faithfulness import test_plausibility
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, judge, load_examples
 from hf_attnprobe.adapters import wrap
@@ -26,27 +26,15 @@ from hf_attnprobe.inference.encoding import tokenize
 
 pieces = test_plausibility.pieces
 ALONE = AuditOptions()
-DECOY = Knobs(roles=(Role(share=0.1), Role(share=0.6, worth=0.0, side="any")))
-"""Attention lies on a word that says nothing; what decides gets a tenth."""
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return draw("judged", DECOY, seed=3, n_texts=60)
+    return by_hand.drawn(3, 60)
 
 
 def ids_of(drawn, text):
     return drawn.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def planted(drawn):
-    """How much each word of a text says for its label, by the model's own formula."""
-    values = drawn.adapter.model.values
-    pairs = zip(drawn.texts, drawn.labels, strict=True)
-    return {
-        k: (values[ids_of(drawn, text), label] - values[ids_of(drawn, text), 1 - label]).tolist()
-        for k, (text, label) in enumerate(pairs)
-    }
 
 
 def probs_of(drawn, ids):
@@ -57,6 +45,18 @@ def probs_of(drawn, ids):
     inputs["special_tokens_mask"] = torch.isin(ids, ends).long()
     batch = drawn.adapter.prepare(inputs, tuple(range(len(ids))))
     return drawn.adapter.observe(batch).probs
+
+
+def left_out(drawn):
+    """What the predicted class loses without each word, a text and a word at a time."""
+    scores = {}
+    for k, text in enumerate(drawn.texts):
+        ids = torch.tensor([drawn.tokenizer(text)["input_ids"]])
+        whole = probs_of(drawn, ids)
+        shorter = [torch.cat([ids[:, :n], ids[:, n + 1 :]], 1) for n in range(1, ids.shape[1] - 1)]
+        said = int(whole.argmax())
+        scores[k] = [float(whole[0, said] - probs_of(drawn, one)[0, said]) for one in shorter]
+    return scores
 
 
 def noise(drawn, seed=0):
@@ -83,7 +83,7 @@ def beside(report, statistic, second, method="permutation"):
 
 
 def test_what_is_planted_is_best_and_better_than_attention(drawn):
-    report = judged(drawn, planted(drawn))
+    report = judged(drawn, drawn.planted)
     for other in ("given_moved", "attention", "random"):
         found = beside(report, "shapley_agreement", other)
         assert found.value > 0 and found.adjusted_p_value < 0.01
@@ -105,13 +105,11 @@ def test_noise_is_judged_at_chance(drawn):
 
 
 def test_all_heads_of_a_transformer_are_the_attention_beside_it(drawn):
-    graft = replace(
-        with_graft(drawn, Graft(), seed=1), texts=drawn.texts[:30], labels=drawn.labels[:30]
-    )
-    truth = planted(drawn)
-    report = judged(graft, truth, {"shapley": {"exact_units": 6, "longer": "phrases"}})
+    model = wrap(zoo.bert(drawn.tokenizer, spread=0.5))
+    texts = replace(drawn, adapter=model, texts=drawn.texts[:30], labels=drawn.labels[:30])
+    report = judged(texts, left_out(texts), {"shapley": {"exact_units": 6, "longer": "phrases"}})
     assert {(s.layer, s.head) for s in report.statistics if s.test == "shapley"} == {(-1, -1)}
-    assert beside(report, "shapley_agreement", "given_moved").adjusted_p_value < 0.01
+    assert beside(report, "shapley_agreement", "given_moved").ci95[0] > 0
     assert "mean_attention" in {c.second for c in report.comparisons}
 
 
@@ -217,7 +215,7 @@ def test_spans_inside_a_unit_are_added_up_and_those_around_it_are_its_own(drawn)
 
 
 def test_the_folder_is_of_these_scores(drawn, tmp_path, cli):
-    judged(drawn, planted(drawn), ["erasure"], output_dir=tmp_path)
+    judged(drawn, drawn.planted, ["erasure"], output_dir=tmp_path)
     again = read_audit(tmp_path)
     assert "given scores by" in again.to_text()
     assert "--scores" not in again.to_text() and "attnprobe judge" in again.to_markdown()

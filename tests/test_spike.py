@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.stats import norm
 
+import by_hand
 import speakers
 import zoo
-from calibration.constructs import CONSTRUCTS, tokenizer
 from hf_attnprobe import Answers, AttnProbeError, audit
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.options import AuditOptions
@@ -25,8 +25,8 @@ from hf_attnprobe.statistics.grades import Answer, Rule, grade
 
 def made(kind: str) -> tuple:
     """A model, its tokenizer, texts and a head."""
-    words = tokenizer()
-    rows = CONSTRUCTS["pointer"].draw("pointer", seed=0, n_texts=24).rows
+    words = by_hand.tokenizer()
+    rows = by_hand.drawn(0, 24).rows
     if kind == "bert":
         return zoo.bert(words, num_labels=2), words, rows, Site(0, 1)
     if kind == "classifier":
@@ -154,7 +154,7 @@ def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
 
 def test_texts_that_use_every_token_are_refused():
     text = prepare_audit(
-        *made("bert")[:3][::2], ["permutation"], AuditOptions(), tokenizer()
+        *made("bert")[:3][::2], ["permutation"], AuditOptions(), by_hand.tokenizer()
     ).tokenized.texts[0]
     known = max(text.inputs["input_ids"]) + 1
     special = [k for k in range(known) if k not in text.inputs["input_ids"]]
@@ -177,7 +177,7 @@ def test_doses_that_make_no_sense_are_refused(fields, says):
 
 
 def test_a_model_that_predicts_a_number_takes_no_spike():
-    words = tokenizer()
+    words = by_hand.tokenizer()
     rows = [{"text": row["text"], "label": k / 9} for k, row in enumerate(made("bert")[2])]
     model = zoo.bert(words, **zoo.HEADS["number"])
     with pytest.raises(
