@@ -3,22 +3,29 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
-from benchmarks.truth import field, run, trained
+from benchmarks.truth import coverage, field, run, thresholds, trained
 from benchmarks.truth.kinds import KINDS, MIXTURES, _is_right
 from benchmarks.truth.model import Formula
 from benchmarks.truth.nuisances import NUISANCES
 from hf_attnprobe.attention_model import Site
+from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
+from hf_attnprobe.statistics.rows import Texts
+from hf_attnprobe.statistics.scale import PARTS, faithfulness
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.testing import check_adapter
 
 
+ROOT = Path(__file__).parent.parent
 N = 40
 REDUNDANT = {"two equal keys", "repeated key", "half around", "graded", "by default, 50%"}
 """Kinds with truth yes in which one word of several, or of one of two classes, is not enough."""
@@ -260,3 +267,83 @@ def test_the_package_says_of_a_pointer_yes_and_of_a_decoy_no(tmp_path):
         assert said["answer"] == expected
         assert said["follows"]["other"] <= 0.1
         assert set(said["field"]) == {*field.COLUMNS, "AOPC"}
+
+
+# --- the data sheet --------------------------------------------------------------------------
+
+
+def test_the_sheet_is_of_these_kinds_and_of_these_thresholds():
+    data = json.loads((ROOT / "hf_attnprobe" / "calibration" / "calibration.json").read_text())
+    score, effect = RULES["faithfulness"], RULES["effect"]
+    graded = {"partly": score.partly, "yes": score.yes, "effect": effect.yes}
+    assert data["thresholds"] == graded
+    known = known_truth()
+    assert {k.name: (k.says, k.truth) for k in known.kinds} == {
+        name: (kind.says, kind.truth) for name, kind in (KINDS | MIXTURES).items()
+    }
+
+
+def test_errors_are_those_of_the_answers_kind_by_kind():
+    known = known_truth()
+    for errors in known.errors:
+        own = [k for k in known.kinds if k.truth == errors.truth and k.name in KINDS]
+        wrong = [k.name for k in own if set(k.answers) & set(thresholds.WRONG[errors.truth])]
+        assert sorted(errors.wrong) == sorted(wrong) and errors.kinds == len(own)
+        assert f"{len(wrong)} of {len(own)} kinds" in known.sentence
+        assert all(name in errors.sentence for name in wrong)
+
+
+def test_a_kind_is_nearest_to_itself_and_what_is_not_known_does_not_count():
+    for kind in known_truth().kinds:
+        assert known_truth().nearest(kind.place, n=1)[0].place == kind.place
+    retrieval = next(k for k in known_truth().kinds if k.name == "retrieval")
+    assert retrieval.says in nearest_sentence({**retrieval.place, "another": 3.0})
+
+
+def test_the_page_is_what_the_sheet_says():
+    page = (ROOT / "docs" / "calibration.md").read_text()
+    for kind in known_truth().kinds:
+        row = next(line for line in page.splitlines() if line.startswith(f"| {kind.name} |"))
+        counts = ", ".join(f"{answer} {n}" for answer, n in kind.answers.items())
+        assert row.endswith(f"| {counts} |") and f"| {kind.place['faithfulness']:.2f} |" in row
+    by_hand = (ROOT / "benchmarks" / "truth" / "page.md").read_text()
+    assert len(by_hand.split()) <= 600
+
+
+def made_up(rows):
+    names = ("kind", "truth", "seed", "right", "faithfulness", "effect")
+    models = pd.DataFrame(rows, columns=names)
+    for rule in ("faithfulness", "effect"):
+        models[f"{rule} low"] = models[rule] - 0.02
+        models[f"{rule} high"] = models[rule] + 0.02
+        models[f"{rule} n"] = 200
+    return models
+
+
+def test_thresholds_are_half_of_the_texts_and_the_middle_of_the_gap():
+    mixed = [(f"right in {10 * p}%", "no", 0, p / 10, 0.9 * p / 10, 0.3) for p in range(11)]
+    kinds = [
+        ("a", "yes", 0, 1.0, 0.9, 0.4),
+        ("b", "yes", 0, 1.0, 0.7, 0.4),
+        ("c", "partly", 0, 1.0, 0.5, 0.4),
+        ("d", "no", 0, 1.0, 0.1, 0.4),
+        ("idle", "no", 0, 1.0, 0.9, 0.0),
+        ("open", "partly", 0, 1.0, 0.61, 0.4),
+    ]
+    models = made_up([*mixed, *kinds])
+    assert thresholds.share_at(thresholds.curve(models), 0.45) == pytest.approx(0.5)
+    partly, yes = thresholds.chosen(models)
+    assert (partly, yes) == pytest.approx((0.45, 0.65))
+    told = thresholds.answers(models, 0.45, 0.6)[-6:].tolist()
+    assert told == ["yes", "yes", "partly", "no", "no", "cannot say"]
+    wrong, n = thresholds.wrong_kinds(models, thresholds.answers(models, 0.45, 0.75), "yes")
+    assert (wrong, n) == (["b"], 2)
+
+
+def test_a_sample_of_a_pool_has_the_faithfulness_of_its_texts():
+    draws = np.random.default_rng(0)
+    names = [name for part in PARTS for name in coverage.columns_of(part)]
+    pool = {name: draws.random(50) for name in names}
+    places = draws.integers(50, size=40)
+    frame = pd.DataFrame(pool).iloc[places].reset_index(drop=True)
+    assert faithfulness(coverage.sampled(pool, places)) == faithfulness(Texts.of_frame(frame))

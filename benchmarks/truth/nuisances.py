@@ -25,11 +25,13 @@ class Nuisance:
         says: what it is.
         levels: over its whole range.
         changed: the kind at a level.
+        because: why faithfulness moves with it, where it does.
     """
 
     says: str
     levels: Sequence[Any]
     changed: Callable[[Kind, Any], Kind]
+    because: str = ""
 
     def kind(self, p: float, level: Any) -> Kind:
         """Models whose attention is right in a share p of texts, at a level."""
@@ -64,9 +66,13 @@ NUISANCES: Mapping[str, Nuisance] = {
         "what an ordinary word says, for a class by lot, beside a key's 1",
         (0.0, 0.25, 0.5, 0.75, 1.0),
         lambda kind, dose: replace(kind, others=dose),
+        because="ordinary words then matter too and have little attention: the truth itself moves",
     ),
     "sharpness": Nuisance(
-        "share of the attention on the attended word", (0.3, 0.5, 0.7, 0.85, 0.99), _sharp
+        "share of the attention on the attended word",
+        (0.3, 0.5, 0.7, 0.85, 0.99),
+        _sharp,
+        because="mass is the weight itself, of which a soft pointer has less on the key",
     ),
     "gain": Nuisance(
         "margin of the label's logit, p of .6 to saturation",
@@ -74,12 +80,17 @@ NUISANCES: Mapping[str, Nuisance] = {
         lambda kind, logit: replace(kind, logit=logit),
     ),
     "around": Nuisance(
-        "share of the logit that goes around attention", (0.0, 0.25, 0.5, 0.75, 0.9), _around
+        "share of the logit that goes around attention",
+        (0.0, 0.25, 0.5, 0.75, 0.9),
+        _around,
+        because="no weights take nine tenths of a lead that goes around them: erasure is 0, "
+        "one part of four",
     ),
     "length": Nuisance(
         "words of a text",
         (3, 8, 20, 60, 150),
         lambda kind, n: replace(kind, lengths=(n, n)),
+        because="of three words a decoy comes before two: further below a random order",
     ),
     "classes": Nuisance(
         "number of classes", (2, 3, 5, 10), lambda kind, n: replace(kind, n_classes=n)
@@ -99,12 +110,24 @@ NUISANCES: Mapping[str, Nuisance] = {
         (0.0, 0.1, 0.2, 0.4),
         lambda kind, share: replace(kind, noise=share),
     ),
-    "keys, each enough": Nuisance("number of keys of one class", (1, 2, 3, 4), _keys),
-    "keys together": Nuisance("number of keys that decide only together", (1, 2, 3, 4), _locks),
+    "keys, each enough": Nuisance(
+        "number of keys of one class",
+        (1, 2, 3, 4),
+        _keys,
+        because="as many decoys come before as many keys: further below a random order",
+    ),
+    "keys together": Nuisance(
+        "number of keys that decide only together",
+        (1, 2, 3, 4),
+        _locks,
+        because="as many decoys come before as many keys: further below a random order",
+    ),
     "context": Nuisance(
         "how much of a state comes from its neighbours",
         (0.0, 0.25, 0.5, 0.75, 1.0),
         lambda kind, share: replace(kind, formula=Formula(context=share)),
+        because="beyond one half a state says more of its neighbours than of its word: the truth "
+        "itself moves",
     ),
 }
 """By name, in the order of the tables."""

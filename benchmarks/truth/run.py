@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.truth import trained
+from benchmarks.truth import coverage, trained
 from benchmarks.truth.kinds import KINDS, MIXTURES
 from benchmarks.truth.measure import OF_FIELD, OF_VERDICT, measured
 from benchmarks.truth.nuisances import NUISANCES, SHARES_RIGHT
@@ -19,7 +19,7 @@ from hf_attnprobe.storage.folders import write_json
 logger = logging.getLogger(__name__)
 SIZES = (30, 100)
 """Numbers of texts on which a verdict is asked beside that of all."""
-N_FIELD = 2
+N_FIELD = 1
 """Seeds from 0 on of which the field's numbers are measured too; they cost the most."""
 
 
@@ -75,6 +75,18 @@ def run_trained(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
             return trained.told(reader, seed=seed, n_texts=n_texts)
 
         kept(folder / "trained" / reader.name / f"{seed}.json", of_reader)
+
+
+def run_coverage(folder: Path) -> None:
+    """Coverage of the interval on each pool of texts."""
+    for name in coverage.POOLS:
+
+        def of_pool(name: str = name) -> dict[str, Any]:
+            found = coverage.coverage(coverage.pool_of(name), seed=0)
+            sizes = {"texts": coverage.N_POOL, "draws": coverage.N_DRAWS}
+            return {"pool": name, **sizes, "coverage": found.to_dict("records")}
+
+        kept(folder / "coverage" / name / "0.json", of_pool)
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:

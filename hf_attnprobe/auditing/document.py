@@ -58,7 +58,7 @@ from hf_attnprobe.reports.document import (
     Words as Said,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.known_truth import row_of
+from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by
@@ -233,11 +233,17 @@ def _left_out(provenance: Mapping) -> str:
 
 
 def _calibrated(report: AuditResult) -> str | None:
-    """How often such a verdict is wrong on models of known truth."""
+    """How often such a verdict is wrong on models of known truth, and which are most like it.
+
+    None of language models, and of a verdict by somebody's own thresholds.
+    """
     asked = asked_by(f.rule for f in report.findings)
-    known = row_of("whole", report.n, decoders=asked is ANSWERS)
+    about = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
     has_own = any(f.partly is not None for f in report.findings)
-    return None if known is None or has_own else known.sentence
+    if asked is ANSWERS or has_own or not about:
+        return None
+    place = {f.rule: f.value for f in about if f.value == f.value}
+    return f"{known_truth().sentence} {nearest_sentence(place)}"
 
 
 def _tested(report: AuditResult) -> str:
@@ -304,16 +310,12 @@ def _beside(finding: Finding) -> list[Said]:
 
 def _rule(finding: Finding) -> list[str]:
     rule = finding.graded_by
-    sentences = [
+    return [
         f"Measured: {rule.measure}.",
         f"Graded: {rule.graded}; a 95% interval that crosses a threshold, or fewer than "
         f"{MIN_TEXTS} texts, cannot say.",
         f"Source: {rule.source}.",
     ]
-    known = row_of(finding.rule, finding.n) or row_of(finding.rule, finding.n, decoders=True)
-    if known is not None and finding.partly is None:
-        sentences.append(known.sentence)
-    return sentences
 
 
 def questions(report: AuditResult) -> Section:

@@ -1,9 +1,11 @@
-"""Measured error rates of each question on models of known truth.
+"""What the verdict says of models whose truth is known, and which of them a model is most like.
 
-The numbers are those of ``hf_attnprobe.calibration``, which writes the file read here.
+Kinds of models are counted, not models: the draws of one kind are nearly the same model. The
+numbers are those of ``benchmarks/truth``, which writes the file read here.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,73 +17,108 @@ from hf_attnprobe.statistics.estimates import share_interval
 
 
 MEASURED = "calibration.json"
-OF_DECODERS = "decoders.json"
-"""The same of language models that answer from a passage."""
+WRONGLY = {"yes": "no or partly", "no": "yes or partly", "partly": "yes or no"}
+"""By truth, the answers that are wrong."""
+TRUTHS = {"yes": "the truth yes", "no": "the truth no", "partly": "two truths"}
 
 
 @dataclass(frozen=True)
-class RuleRow:
-    """Error counts of one question over all constructed models, at one number of texts.
+class KnownKind:
+    """A kind of models by formula.
 
     Attributes:
-        false_yes, no: wrong answers, and models, where the truth is no.
-        false_no, yes: the same where the truth is yes.
-        undecided_no, undecided_yes: models that neither yes nor no is said of.
-        auroc: how often the graded number of a model with the truth yes is above that
-            of one with no; .5 is chance; None where there is no number or one truth only.
+        name, says: what it is.
+        truth: yes, no, or partly where something is said for either; of a mixture it is the
+            share of texts in which attention is right.
+        place: means over its models of faithfulness, its parts and the effect, by rule.
+        answers: how many models were told what.
     """
 
-    rule: str
-    n: int
-    false_yes: int
-    no: int
-    false_no: int
-    yes: int
-    undecided_no: int
-    undecided_yes: int
-    auroc: float | None
+    name: str
+    says: str
+    truth: str
+    place: Mapping[str, float]
+    answers: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class KindsOfTruth:
+    """How many kinds with one truth were told something wrong.
+
+    Attributes:
+        kinds: how many there are.
+        wrong: those of which any draw was told a wrong answer.
+        open: those of which any draw was told "cannot say".
+    """
+
+    truth: str
+    kinds: int
+    wrong: Sequence[str]
+    open: Sequence[str]
 
     @property
     def sentence(self) -> str:
-        """The error counts in one sentence."""
-        parts = []
-        if self.no:
-            parts.append(f"{share(self.false_yes, self.no)} with the truth no got a yes or partly")
-        if self.yes:
-            parts.append(f"{share(self.false_no, self.yes)} with the truth yes got a no")
-        n_open = self.undecided_no + self.undecided_yes
-        return (
-            f"Of models whose truth is known ({self.n} texts each), {', '.join(parts)}; "
-            f"{n_open} of {self.no + self.yes} were undecided."
-        )
+        """The count in words, as in "0 of 20 kinds with the truth yes were told no or partly"."""
+        of_all = f"{len(self.wrong)} of {self.kinds} kinds with {TRUTHS[self.truth]}"
+        named = f" ({', '.join(self.wrong)})" if self.wrong else ""
+        return f"{of_all} were ever told {WRONGLY[self.truth]}{named}"
 
 
-def row_of(rule: str, n_texts: int | None = None, *, decoders: bool = False) -> RuleRow | None:
-    """The measured error counts of a question.
+@dataclass(frozen=True)
+class KnownTruth:
+    """The data sheet: what was measured, and what the verdict said of it.
 
-    Args:
-        rule: a key of ``RULES`` about attention, "accuracy" or "whole".
-        n_texts: of the audit; the row is that of the most texts that are no more, or
-            the fewest measured. None: the most.
-        decoders: whether it is of a language model.
-
-    Returns:
-        None of a rule that was not calibrated.
+    Attributes:
+        draws, texts: models of each kind, and texts of each.
+        kinds: what was drawn.
+        errors: by truth.
     """
-    rows = sorted(
-        (r for r in _measured_rows(OF_DECODERS if decoders else MEASURED) if r.rule == rule),
-        key=lambda r: r.n,
-    )
-    if not rows:
-        return None
-    fitting = [row for row in rows if n_texts is None or row.n <= n_texts]
-    return (fitting or rows[:1])[-1]
+
+    draws: int
+    texts: int
+    kinds: Sequence[KnownKind]
+    errors: Sequence[KindsOfTruth]
+
+    @property
+    def sentence(self) -> str:
+        """The counts of errors in one sentence."""
+        counts = "; ".join(errors.sentence for errors in self.errors)
+        return f"Of models by formula ({self.draws} draws of a kind, {self.texts} texts): {counts}."
+
+    def nearest(self, place: Mapping[str, float], n: int = 2) -> Sequence[KnownKind]:
+        """The kinds whose numbers are nearest to those of a model, the nearest first.
+
+        Args:
+            place: faithfulness, its parts and the effect, by rule; what a kind or the model
+                lacks does not count.
+            n: how many.
+        """
+
+        def distance(kind: KnownKind) -> float:
+            both = sorted(place.keys() & kind.place.keys())
+            apart = np.array([place[rule] - kind.place[rule] for rule in both])
+            return float(np.sqrt((apart**2).mean())) if both else float("inf")
+
+        return sorted(self.kinds, key=distance)[:n]
 
 
 @cache
-def _measured_rows(name: str) -> tuple[RuleRow, ...]:
-    file = files("hf_attnprobe") / "calibration" / name
-    return tuple(RuleRow(**row) for row in json.loads(file.read_text())["rules"])
+def known_truth() -> KnownTruth:
+    """The data sheet that comes with this version."""
+    file = files("hf_attnprobe") / "calibration" / MEASURED
+    data = json.loads(file.read_text())
+    fields = ("name", "says", "truth", "place", "answers")
+    kinds = [KnownKind(*(kind[field] for field in fields)) for kind in data["kinds"]]
+    errors = [KindsOfTruth(**own) for own in data["errors"]]
+    return KnownTruth(data["draws"], data["texts"], kinds, errors)
+
+
+def nearest_sentence(place: Mapping[str, float]) -> str:
+    """The nearest kinds in words; see :meth:`KnownTruth.nearest`."""
+    named = [
+        f"{kind.name} ({kind.says}; truth {kind.truth})" for kind in known_truth().nearest(place)
+    ]
+    return f"Its numbers are nearest to those of {', and of '.join(named)}."
 
 
 def share(hits: int, n: int) -> str:
