@@ -254,7 +254,7 @@ def _partly(says: str, roles: tuple[Role, ...] = (KEY,), why: str = BOTH_HALF, *
 
 def mixture(p: float) -> Kind:
     """Attention points at what decides in a share p of the texts, at a decoy in the others."""
-    truth: Truth = "yes" if p > 0.8 else "partly" if p >= 0.5 else "no"
+    truth: Truth = "yes" if p >= 0.75 else "partly" if p >= 0.5 else "no"
     says = f".85 of the attention is on the key in {p:.0%} of texts, on a decoy in the others"
     return Kind(says, truth, f"right in {p:.0%} of texts", (KEY,), DECOY, right=p)
 

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerBase
 
 from benchmarks.truth.kinds import Truth
-from benchmarks.truth.measure import measured
+from benchmarks.truth.measure import OF_VERDICT, measured
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
@@ -220,7 +220,8 @@ def told(reader: Reader, *, seed: int, n_texts: int) -> dict[str, Any]:
     texts = drawn(reader.task, n_texts, seed=10_000_000 + seed)
     model = wrap(trained(reader, seed=seed), level="token")
     proof = proof_of(model, texts)
-    said = measured(model, batch_of(model, texts), seed=seed, n_texts=[n_texts])
+    batch = batch_of(model, texts)
+    said = measured(model, batch, seed=seed, n_texts=[n_texts], tests=OF_VERDICT)
     about = {"kind": reader.name, "truth": truth_of(reader, proof), "seed": seed}
     return about | proof | {"said": said}
 
