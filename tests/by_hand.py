@@ -20,7 +20,7 @@ from hf_attnprobe.attention_model import AttentionModelBase
 from hf_attnprobe.data.tokenizer import build_tokenizer
 
 
-FILLERS = [a + b + c for a in "bdfg" for b in "aeiou" for c in "km"]
+FILLERS = [a + b + c for a in "bdfgprst" for b in "aeiou" for c in "kmt"]
 KEYS = (["noko", "nola", "nomi"], ["yako", "yala", "yami"])
 DECOYS = ["sinka", "sinku"]
 LENGTHS = (8, 14)

@@ -26,7 +26,7 @@ from hf_attnprobe.statistics.grades import Answer, Rule, grade
 def made(kind: str) -> tuple:
     """A model, its tokenizer, texts and a head."""
     words = by_hand.tokenizer()
-    rows = by_hand.drawn(0, 24).rows
+    rows = by_hand.drawn(1, 24).rows
     if kind == "bert":
         return zoo.bert(words, num_labels=2), words, rows, Site(0, 1)
     if kind == "classifier":
@@ -243,7 +243,7 @@ def test_what_moves_the_output_at_dose_0_has_no_smallest_effect():
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spike")
     model, words, rows, _ = made("bert")
-    options = SpikeOptions(spiked_heads=["0.1"], doses=[0.25, 0.5, 1.0, 2.0, 4.0])
+    options = SpikeOptions(spiked_heads=["0.1"], doses=[0.25, 0.5, 1.0, 1.5, 2.0])
     return spike_in(model, rows, folder, options=options, tokenizer=words), folder
 
 

@@ -230,7 +230,6 @@ def page(folder: Path) -> str:
             nuisances=of_nuisances(nuisances),
             levels=of_levels(nuisances),
             field=of_field(kinds, nuisances),
-            field_note="",
             trained=of_trained(trained),
             n_coverage=records[0]["draws"],
             n_pool=records[0]["texts"],

@@ -51,7 +51,11 @@ def halves(models: pd.DataFrame) -> tuple[list[str], list[str]]:
 def chosen(models: pd.DataFrame) -> tuple[float, float]:
     """Where "partly" and "yes" begin: half of the texts right, and the middle of the gap."""
     partly, yes = float(np.interp(0.5, *_axes(curve(models)))), middle(models)
-    return round(partly / STEP) * STEP, round(yes / STEP) * STEP
+    return _rounded(partly), _rounded(yes)
+
+
+def _rounded(value: float) -> float:
+    return round(round(value / STEP) * STEP, 2)
 
 
 def _axes(response: pd.Series) -> tuple[np.ndarray, np.ndarray]:
