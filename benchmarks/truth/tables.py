@@ -12,6 +12,7 @@ from benchmarks.truth import field, thresholds
 from benchmarks.truth.kinds import KINDS, MIXTURES
 from benchmarks.truth.nuisances import NUISANCES
 from benchmarks.truth.run import flat, read
+from benchmarks.truth.trained import truth_of
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.questions import LEAST_EFFECT, PARTLY, YES
 from hf_attnprobe.statistics.scale import PARTS
@@ -167,9 +168,10 @@ def of_trained(models: pd.DataFrame) -> str:
     for name, own in models.groupby("kind", sort=False):
         proof = [own[c].mean() for c in ("accuracy", "follows", "follows another", "attention")]
         spread = f"{digits(own.faithfulness.min())} to {digits(own.faithfulness.max())}"
-        truths = ", ".join(str(truth) for truth in own.truth.unique())
+        truths = [truth_of(name.split(",")[0], proof) for _, proof in own.iterrows()]
+        named = ", ".join(dict.fromkeys(truth or "–" for truth in truths))
         numbers = [digits(v) for v in (*proof, own.named.mean(), own.faithfulness.mean())]
-        rows.append([name, *numbers[:-1], truths, numbers[-1], spread, told(own)])
+        rows.append([name, *numbers[:-1], named, numbers[-1], spread, told(own)])
     head = ["reader", "right", "follows the word", "another", "attention on it", "has most"]
     return table([*head, "truth", "F", "over seeds", "told"], rows)
 
@@ -220,7 +222,7 @@ def page(folder: Path) -> str:
             yes_share=origin["right_in_a_share_of"]["yes"],
             sample_partly=sample["partly"],
             sample_yes=sample["yes"],
-            sample_wrong=f"they are wrong in {_named(wrong)}",
+            sample_wrong=_named(wrong),
             loo=said,
             response=of_response(kinds),
             draws=own["draws"],
@@ -246,7 +248,7 @@ def of_errors(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _named(kinds: Sequence[str]) -> str:
-    return f"{len(kinds)} ({', '.join(kinds)})" if kinds else "none"
+    return f"{len(kinds)} ({'; '.join(kinds)})" if kinds else "none"
 
 
 def _range(ends: Sequence[float]) -> str:

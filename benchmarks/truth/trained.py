@@ -43,8 +43,8 @@ GUIDANCE = 0.5
 """Of the guiding term, beside a cross-entropy of weight 1."""
 RIGHT = 0.98
 """Share of right answers, and of decisions that follow the asked word, that proves its use."""
-MOST, LEAST = 0.9, 0.1
-"""Shares of texts in which it has most attention, from which the truth is yes, and up to which no."""
+MOST = 0.9
+"""Share of texts in which the asked word has most attention, from which a truth is known."""
 
 
 class Texts(NamedTuple):
@@ -222,22 +222,20 @@ def told(reader: Reader, *, seed: int, n_texts: int) -> dict[str, Any]:
     proof = proof_of(model, texts)
     batch = batch_of(model, texts)
     said = measured(model, batch, seed=seed, n_texts=[n_texts], tests=OF_VERDICT)
-    about = {"kind": reader.name, "truth": truth_of(reader, proof), "seed": seed}
+    about = {"kind": reader.name, "truth": truth_of(reader.task, proof), "seed": seed}
     return about | proof | {"said": said}
 
 
-def truth_of(reader: Reader, proof: Mapping[str, float]) -> Truth | None:
-    """What follows from what a reader is proved to do; None where its use of a word is not.
+def truth_of(task: str, proof: Mapping[str, float]) -> Truth | None:
+    """What follows from what a reader is proved to do, where the asked word has most attention.
 
-    Of the word behind a mark the mark is needed too, and has no attention.
+    Of the word behind a mark the mark is needed too, and has no attention. None where the use of
+    the word is not proved, or other words are attended: what they are for is not known.
     """
     is_proved = min(proof["accuracy"], proof["follows"], 1 - proof["follows another"]) >= RIGHT
-    if not is_proved:
+    if not is_proved or proof["named"] < MOST:
         return None
-    if proof["named"] <= LEAST:
-        return "no"
-    is_named = proof["named"] >= MOST and reader.task != "behind a mark"
-    return "yes" if is_named else "partly"
+    return "partly" if task == "behind a mark" else "yes"
 
 
 def batch_of(model: AttentionModelBase, texts: Texts) -> Batch:

@@ -60,7 +60,7 @@ class KindsOfTruth:
     def sentence(self) -> str:
         """The count in words, as in "0 of 20 kinds with the truth yes were told no or partly"."""
         of_all = f"{len(self.wrong)} of {self.kinds} kinds with {TRUTHS[self.truth]}"
-        named = f" ({', '.join(self.wrong)})" if self.wrong else ""
+        named = f" ({'; '.join(self.wrong)})" if self.wrong else ""
         return f"{of_all} were ever told {WRONGLY[self.truth]}{named}"
 
 
