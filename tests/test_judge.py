@@ -410,7 +410,7 @@ def of_texts(report, statistic):
 
 
 def test_the_effects_of_deletion_are_judged_best_of_a_language_model():
-    """What each unit costs is in the rows, and is given back as a ranking."""
+    """Each unit's effect is asked for by a score of 1 there, and all are then given."""
     n_units = {0: 4, 1: 3}
     effects = {k: [] for k in n_units}
     for place in range(4):
@@ -424,6 +424,9 @@ def test_the_effects_of_deletion_are_judged_best_of_a_language_model():
         assert of_texts(report, "drop@given")[k] == pytest.approx(max(effects[k]))
     pd.testing.assert_series_equal(of_texts(report, "drop@given"), of_texts(report, "drop@best"))
     assert set(of_texts(report, "source_found@given")) == {1.0}
+    assert any(
+        (c.test, c.first, c.second) == ("sources", "given", "attention") for c in report.comparisons
+    )
 
 
 def test_scores_of_a_language_models_tokens_are_added_up_by_unit():

@@ -21,7 +21,7 @@ from benchmarks.truth.nuisances import NUISANCES
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.statistics.scale import PARTS, faithfulness
+from hf_attnprobe.statistics.scale import PARTS, placed
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.testing import check_adapter
 
@@ -347,4 +347,4 @@ def test_a_sample_of_a_pool_has_the_faithfulness_of_its_texts():
     pool = {name: draws.random(50) for name in names}
     places = draws.integers(50, size=40)
     frame = pd.DataFrame(pool).iloc[places].reset_index(drop=True)
-    assert faithfulness(coverage.sampled(pool, places)) == faithfulness(Texts.of_frame(frame))
+    assert placed(coverage.sampled(pool, places)) == placed(Texts.of_frame(frame))

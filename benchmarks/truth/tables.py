@@ -286,7 +286,7 @@ def sheet(folder: Path) -> dict[str, Any]:
 
 def _of_sheet(name: str, models: pd.DataFrame) -> dict[str, Any]:
     kind = (KINDS | MIXTURES)[name]
-    place = {rule: round(float(models[rule].mean()), 3) for rule in PLACE}
+    place = {rule: round(float(models[rule].mean()), 5) for rule in PLACE}
     answers = {answer: int(n) for answer, n in models.answer.value_counts().items()}
     about = {"name": name, "says": kind.says, "truth": kind.truth, "why": kind.why}
     return about | {"place": place, "answers": answers}
