@@ -174,10 +174,13 @@ def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _ranges(test: str, texts: Texts, ranges: Iterable[Range]) -> Broken:
     for rule in ranges:
-        for name in _of_family(rule.statistic, texts) if rule.test == test else ():
+        if rule.test != test:
+            continue
+        for name in _of_family(rule.statistic, texts):
             values = texts.values(name)
-            outside = (values < rule.low - TOLERANCE) | (values > rule.high + TOLERANCE)
-            for k in np.flatnonzero(outside):
+            is_below = values < rule.low - TOLERANCE
+            is_above = values > rule.high + TOLERANCE
+            for k in np.flatnonzero(is_below | is_above):
                 yield texts.index[k], f"{name} is {values[k]:.6g}, but {rule.why}"
 
 

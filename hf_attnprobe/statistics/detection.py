@@ -64,9 +64,13 @@ def says_yes(values: np.ndarray, draws: np.ndarray, rule: Decision) -> np.ndarra
     """
     n = draws[0].sum()
     mean = values @ draws.T / n
-    variance = np.maximum(values**2 @ draws.T / n - mean**2, 0)
-    error = np.sqrt(variance / max(n - 1, 1))
-    return (mean - rule.critical * error >= rule.threshold).mean(-1)
+    mean_square = values**2 @ draws.T / n
+    variance = np.maximum(mean_square - mean**2, 0)
+    freedom = max(n - 1, 1)
+    error = np.sqrt(variance / freedom)
+    low = mean - rule.critical * error
+    is_yes = low >= rule.threshold
+    return is_yes.mean(-1)
 
 
 def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
@@ -79,19 +83,22 @@ def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
         1.5 is half-way from the first dose above 0 to the second; 0 where dose 0 already has a
         yes, infinite where the largest has none.
     """
-    places = np.linspace(0, len(values) - 1, (len(values) - 1) * BETWEEN + 1)
-    low = np.minimum(places.astype(int), len(values) - 2)
+    n_steps = len(values) - 1
+    places = np.linspace(0, n_steps, n_steps * BETWEEN + 1)
+    low = np.minimum(places.astype(int), n_steps - 1)
     part = (places - low)[:, None]
     between = (1 - part) * values[low] + part * values[low + 1]
     shares = says_yes(between, draws, rule)
+
     below = np.flatnonzero(shares < POWER)
     if not len(below):
         return 0.0
     last = int(below[-1])
     if last == len(places) - 1:
         return float("inf")
-    rise = (POWER - shares[last]) / (shares[last + 1] - shares[last])
-    return float((last + rise) / BETWEEN)
+    missing = POWER - shares[last]
+    gained = shares[last + 1] - shares[last]
+    return float((last + missing / gained) / BETWEEN)
 
 
 def limit_of(values: np.ndarray, n: int, seed: int, rule: Decision) -> tuple[float, float, float]:
@@ -101,11 +108,15 @@ def limit_of(values: np.ndarray, n: int, seed: int, rule: Decision) -> tuple[flo
         values: [doses, texts].
     """
     n_texts = values.shape[1]
-    draws, random = drawn(n_texts, n, seed), np.random.default_rng([seed, 1])
-    again = [random.integers(0, n_texts, n_texts) for _ in range(RESAMPLES)]
-    found = [first_seen(values[:, texts], draws, rule) for texts in again]
+    draws = drawn(n_texts, n, seed)
+    random = np.random.default_rng([seed, 1])
+    found = []
+    for _ in range(RESAMPLES):
+        texts = random.integers(0, n_texts, n_texts)
+        found.append(first_seen(values[:, texts], draws, rule))
     low, high = np.quantile(found, [0.025, 0.975], method="nearest")
-    return first_seen(values, draws, rule), float(low), float(high)
+    limit = first_seen(values, draws, rule)
+    return limit, float(low), float(high)
 
 
 @dataclass(frozen=True)

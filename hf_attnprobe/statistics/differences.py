@@ -333,9 +333,11 @@ def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
 def _measured(test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int) -> list[Comparison]:
     """The comparisons of one test, all on the same draws of signs."""
     found: list[Comparison] = []
-    while some := [*itertools.islice(pairs, max(1, AT_ONCE // max(1, len(texts))))]:
+    n_at_once = max(1, AT_ONCE // max(1, len(texts)))
+    while some := [*itertools.islice(pairs, n_at_once)]:
         some = [pair for pair in some if not np.isnan(pair.gaps).all()]
-        found += _measured_together(test, some, seed) if some else []
+        if some:
+            found += _measured_together(test, some, seed)
         del some  # before the next are read
     adjusted = holm([c.p_value for c in found])
     return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
@@ -411,11 +413,15 @@ def sign_flip_p_values(
     n_texts = len(differences)
     if n_texts > MANY_TEXTS:
         of = moments(differences)
-        sums, spread = of.n * of.mean, np.sqrt(of.m2 + of.n * of.mean**2)
-        return 2 * ndtr(-np.abs(np.divide(sums, spread, out=0 * sums, where=spread > 0)))
+        sums = of.n * of.mean
+        spread = np.sqrt(of.m2 + of.n * of.mean**2)
+        scores = np.divide(sums, spread, out=0 * sums, where=spread > 0)
+        return 2 * ndtr(-np.abs(scores))
+
     values = np.nan_to_num(differences)
     sums = values.sum(0)
-    threshold = np.abs(sums) - 1e-12 * np.abs(values).sum(0)  # as far, up to rounding
+    rounding = 1e-12 * np.abs(values).sum(0)
+    threshold = np.abs(sums) - rounding  # at least as far as found
     exact = n_texts <= np.log2(n_permutations)
     parts = _all_flips(n_texts) if exact else _drawn_flips(n_texts, n_permutations, seed)
     extreme = np.zeros(values.shape[1])
@@ -436,8 +442,9 @@ def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]
     generator = np.random.default_rng(seed)
     at_once = max(1, 2**20 // n)
     for start in range(0, n_permutations, at_once):
-        shape = min(at_once, n_permutations - start), n
-        yield generator.integers(0, 2, shape, dtype=np.int8).astype(np.float64)
+        n_drawn = min(at_once, n_permutations - start)
+        flips = generator.integers(0, 2, (n_drawn, n), dtype=np.int8)
+        yield flips.astype(np.float64)
 
 
 def _at(rows: Rows, site: tuple[int, int] | None) -> Texts | None:

@@ -95,11 +95,17 @@ def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> 
     >>> share_interval(np.array(0), np.array(249)).round(4).tolist()
     [0.0, 0.0147]
     """
-    hits, n = np.asarray(hits, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    hits = np.asarray(hits, dtype=np.float64)
+    n = np.asarray(n, dtype=np.float64)
+    misses = n - hits
     tail = (1 - level) / 2
-    low = np.where(hits > 0, betaincinv(hits, n - hits + 1, tail), 0.0)
-    high = np.where(hits < n, betaincinv(hits + 1, n - hits, 1 - tail), 1.0)
-    return np.where(n > 0, np.stack([low, high]), np.nan)
+    low = betaincinv(hits, misses + 1, tail)
+    high = betaincinv(hits + 1, misses, 1 - tail)
+    # The quantiles are not defined where nothing or everything is a hit.
+    low = np.where(hits > 0, low, 0.0)
+    high = np.where(hits < n, high, 1.0)
+    interval = np.stack([low, high])
+    return np.where(n > 0, interval, np.nan)
 
 
 def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
@@ -118,11 +124,17 @@ def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLU
     >>> paired_share_interval(np.zeros((249, 1))).round(3).flatten().tolist()
     [-0.011, 0.011]
     """
-    n = (~np.isnan(differences)).sum(0)
-    only_first, only_second = ((differences == side).sum(0) for side in (1, -1))
-    first, second = (only_first + 1) / (n + 2), (only_second + 1) / (n + 2)
+    is_pair = ~np.isnan(differences)
+    n = is_pair.sum(0)
+    only_first = (differences == 1).sum(0)
+    only_second = (differences == -1).sum(0)
+
+    n_and_added = n + 2
+    first = (only_first + 1) / n_and_added
+    second = (only_second + 1) / n_and_added
     middle = first - second
-    half = critical * np.sqrt((first + second - middle**2) / (n + 2))
+    variance = (first + second - middle**2) / n_and_added
+    half = critical * np.sqrt(variance)
     interval = np.stack([middle - half, middle + half]).clip(-1, 1)
     return np.where(n > 0, interval, np.nan)
 
@@ -148,8 +160,10 @@ def share_difference_interval(
     """
     shares, variances = [], []
     for side in (values, others):
-        n = (~np.isnan(side)).sum(0) + 2
-        share = (np.nansum(side, 0) + 1) / n
+        is_there = ~np.isnan(side)
+        n = is_there.sum(0) + 2
+        hits = np.nansum(side, 0) + 1
+        share = hits / n
         shares.append(share)
         variances.append(share * (1 - share) / n)
     middle = shares[0] - shares[1]
@@ -196,18 +210,23 @@ class Moments:
 
 def moments(values: np.ndarray) -> Moments:
     """Of columns; values [texts, columns], NaN where a text has none."""
-    n, total, m2, m3 = np.zeros((4, values.shape[1]))
-    low, high = (np.full(values.shape[1], end) for end in (np.inf, -np.inf))
+    n_columns = values.shape[1]
+    n, total, m2, m3 = np.zeros((4, n_columns))
+    low = np.full(n_columns, np.inf)
+    high = np.full(n_columns, -np.inf)
     with np.errstate(invalid="ignore", over="ignore"):  # of infinite values
         for some in _in_parts(values):
-            n += (~np.isnan(some)).sum(0)
+            is_there = ~np.isnan(some)
+            n += is_there.sum(0)
             total += np.nansum(some, axis=0)
-            low, high = np.fmin(low, np.fmin.reduce(some)), np.fmax(high, np.fmax.reduce(some))
+            low = np.fmin(low, np.fmin.reduce(some))
+            high = np.fmax(high, np.fmax.reduce(some))
         mean = total / np.maximum(n, 1)
         for some in _in_parts(values):
             centred = np.where(np.isnan(some), 0.0, some - mean)
             squares = centred**2
-            m2, m3 = m2 + squares.sum(0), m3 + (squares * centred).sum(0)
+            m2 = m2 + squares.sum(0)
+            m3 = m3 + (squares * centred).sum(0)
     return Moments(n.astype(int), mean, m2, m3, low, high)
 
 
@@ -255,16 +274,37 @@ def difference_interval(of: Moments, other: Moments, *, critical: float = ONE_CO
 
     Degrees of freedom are those of Welch 1947.
     """
-    sides = [(side, np.maximum(side.n, 1), np.maximum(side.n - 1, 1)) for side in (of, other)]
-    first, second = (side.m2 / n / less for side, n, less in sides)
-    squares = sum(part**2 / less for part, (_, _, less) in zip((first, second), sides, strict=True))
-    total = first + second
-    freedom = np.divide(total**2, squares, out=np.ones_like(total), where=squares > 0)
-    spread = sum(side.m2 / n**2 for side, n, _ in sides)
-    skew = of.m3 / sides[0][1] ** 3 - other.m3 / sides[1][1] ** 3
-    ends = _hall(of.mean - other.mean, np.sqrt(total), _skewness(spread, skew), freedom, critical)
+    # Variance of the difference, and its degrees of freedom: 1 where neither side varies.
+    variance_of = _variance_of_mean(of)
+    variance_other = _variance_of_mean(other)
+    variance = variance_of + variance_other
+    freedom_of = _at_least_one(of.n - 1)
+    freedom_other = _at_least_one(other.n - 1)
+    squares = variance_of**2 / freedom_of + variance_other**2 / freedom_other
+    freedom = np.ones_like(variance)
+    np.divide(variance**2, squares, out=freedom, where=squares > 0)
+
+    # Skewness of the difference, from the moments of the two means.
+    n_of = _at_least_one(of.n)
+    n_other = _at_least_one(other.n)
+    m2 = of.m2 / n_of**2 + other.m2 / n_other**2
+    m3 = of.m3 / n_of**3 - other.m3 / n_other**3
+    skewness = _skewness(m2, m3)
+
+    difference = of.mean - other.mean
+    ends = _hall(difference, np.sqrt(variance), skewness, freedom, critical)
     ends = ends.clip(of.low - other.high, of.high - other.low)
-    return np.where((of.n > 0) & (other.n > 0), ends, np.nan)
+    are_known = (of.n > 0) & (other.n > 0)
+    return np.where(are_known, ends, np.nan)
+
+
+def _variance_of_mean(side: Moments) -> np.ndarray:
+    return side.m2 / _at_least_one(side.n) / _at_least_one(side.n - 1)
+
+
+def _at_least_one(n: np.ndarray) -> np.ndarray:
+    """Returns a divisor for sides without texts, whose values are left out later."""
+    return np.maximum(n, 1)
 
 
 def _skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
@@ -293,7 +333,8 @@ def _hall(
         bent = side - skewness / 6
         root = np.cbrt(1 + skewness * bent)
         # 3 (root − 1) / λ without its cancellation where λ is nearly 0.
-        ends.append(mean - stretched * 3 * bent / (root**2 + root + 1))
+        moved = stretched * 3 * bent / (root**2 + root + 1)
+        ends.append(mean - moved)
     return np.stack(ends)
 
 
@@ -381,18 +422,23 @@ def pseudo_values(
     Returns:
         The value, NaN where it is undefined, and [texts that have all columns].
     """
-    n, total = 0, np.zeros(len(columns))
+    n = 0
+    total = np.zeros(len(columns))
     for some in _with_all(columns):
-        n, total = n + len(some), total + some.sum(0)
+        n += len(some)
+        total = total + some.sum(0)
     if not n:
         return float("nan"), np.empty(0)
+
     mean = total / n
     value = float(of_means(mean))
-    pseudo, done = np.full(n, np.nan), 0
+    pseudo = np.full(n, np.nan)
+    done = 0
     for some in _with_all(columns) if n > 1 else ():
         without = of_means((n * mean - some) / (n - 1))
-        pseudo[done : done + len(some)] = n * value - (n - 1) * without
-        done += len(some)
+        end = done + len(some)
+        pseudo[done:end] = n * value - (n - 1) * without
+        done = end
     return value, pseudo
 
 
@@ -417,11 +463,14 @@ def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
             interval is then the exact one.
     """
     column = np.asarray(values, dtype=np.float64)[:, None]
-    if share and is_share(column)[0]:
-        n = (~np.isnan(column)).sum(0)
-        low, high = share_interval(np.nansum(column, 0), n)[:, 0].tolist()
-        return Estimate(float(np.nanmean(column)), (low, high), int(n[0]))
-    return mean_estimates(column)[0]
+    if not share or not is_share(column)[0]:
+        return mean_estimates(column)[0]
+    n = (~np.isnan(column)).sum(0)
+    hits = np.nansum(column, 0)
+    interval = share_interval(hits, n)
+    low, high = interval[:, 0].tolist()
+    mean = float(np.nanmean(column))
+    return Estimate(mean, (low, high), int(n[0]))
 
 
 FEW = 30
@@ -439,7 +488,10 @@ def of_few(found: Estimate) -> Estimate:
     if found.ci95 is None or not 2 <= n < FEW:
         return found
     factor = student_t(n - 1) / ONE_COLUMN
-    low, high = (found.value + (end - found.value) * factor for end in found.ci95)
+    value = found.value
+    low, high = found.ci95
+    low = value + (low - value) * factor
+    high = value + (high - value) * factor
     return replace(found, ci95=(low, high))
 
 

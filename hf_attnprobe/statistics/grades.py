@@ -185,11 +185,13 @@ def possible_answers(
     All of them where there is no interval, or where there are fewer texts than ``least``.
     """
     n = min(lowest.n or 0, highest.n or 0)
-    if lowest.ci95 is None or highest.ci95 is None or n < least:
-        return tuple(answer for answer in GRADES if _has(rule, answer))
-    first = _place(lowest.ci95[0], rule)
-    last = _place(highest.ci95[1], rule)
-    return tuple(a for a in GRADES[first : last + 1] if _has(rule, a))
+    left_open = list(GRADES)
+    if lowest.ci95 is not None and highest.ci95 is not None and n >= least:
+        low, _ = lowest.ci95
+        _, high = highest.ci95
+        first, last = _place(low, rule), _place(high, rule)
+        left_open = left_open[first : last + 1]
+    return tuple(answer for answer in left_open if _has(rule, answer))
 
 
 def _place(value: float, rule: Rule) -> int:

@@ -93,10 +93,15 @@ def judged(
     told = rows if explained is None else rows.of_texts(explained)
     found = [_measured(rows, told, place, parts) for place in sorted(rows.sites)]
     known = [each for each in found if each.effect.n or each.parts]
-    heads = [each.place for each in known if each.is_head]
+
     effects = simultaneous(rows.of_heads(EFFECT))
-    added = {place: _contributions(told, place, parts) for place in heads}
-    places = simultaneous(pd.DataFrame({p: of for p, of in added.items() if of is not None}))
+    added = {}
+    for each in known:
+        if each.is_head:
+            of_texts = _contributions(told, each.place, parts)
+            if of_texts is not None:
+                added[each.place] = of_texts
+    places = simultaneous(pd.DataFrame(added))
     return [_graded(each, effects, places, rules) for each in known]
 
 

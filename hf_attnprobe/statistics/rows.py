@@ -131,8 +131,10 @@ class Rows:
         if not own.columns:
             return pd.DataFrame()
         wide = own.wide().droplevel(["test", "statistic"], axis=1)
-        wide = wide.loc[:, ~wide.columns.duplicated()]
-        return wide.dropna(how="all").dropna(how="all", axis=1)
+        is_again = wide.columns.duplicated()
+        wide = wide.loc[:, ~is_again]
+        wide = wide.dropna(how="all")
+        return wide.dropna(how="all", axis=1)
 
     def long(self) -> pd.DataFrame:
         """A value per row, in the order of ``KEY``."""
@@ -143,10 +145,13 @@ class Rows:
 
     def _long(self, test: str, statistic: str) -> pd.DataFrame:
         own = [c for c in self.columns if c[:2] == (test, statistic)]
-        text, site = np.nonzero(np.stack([self.is_there(column) for column in own], axis=1))
-        layers, heads = np.array([c[2:] for c in own], dtype=np.int32).T
+        is_there = np.stack([self.is_there(column) for column in own], axis=1)
+        text, site = np.nonzero(is_there)
+        ids = self.ids[text]
         values = self.matrix(own)[text, site]
-        return _long_frame(self.ids[text], test, statistic, layers[site], heads[site], values)
+        places = np.array([c[2:] for c in own], dtype=np.int32)
+        layers, heads = places.T
+        return _long_frame(ids, test, statistic, layers[site], heads[site], values)
 
 
 def nothing() -> Rows:

@@ -206,24 +206,31 @@ class _Columns:
         if not self.part.is_share:
             return np.zeros(2)
         means = self.stacked.mean(0)
-        n, hits = self.is_there.sum(), self.values[self.is_there, 0].sum()
+        n = self.is_there.sum()
+        hits = self.values[self.is_there, 0].sum()
         ends = np.stack([means, means, means])
-        ends[1:, 3] = share_interval(hits, n) * n / len(self.values)
+        shares = share_interval(hits, n)
+        ends[1:, 3] = shares * n / len(self.values)
         value, low, high = self.place(ends)
         return np.array([value - low, high - value])
 
 
 def _columns_of(part: Part, texts: Texts, ranking: str) -> _Columns | None:
     """Returns the columns of a part; None where no text has it."""
-    values = np.stack([texts.values(name) for name in part.names(ranking)], axis=1)
+    names = part.names(ranking)
+    values = np.stack([texts.values(name) for name in names], axis=1)
     is_there = ~np.isnan(values).any(1)
-    reached = texts.values(part.reached) if part.reached else is_there.astype(float)
-    is_asked = ~np.isnan(reached) if part.reached else is_there
-    is_measured = is_there.any() or (bool(part.reached) and is_asked.any())
-    if not is_measured or not set(part.names(ranking)) <= set(texts.names):
+    reached, is_asked = is_there.astype(float), is_there
+    if part.reached:
+        reached = texts.values(part.reached)
+        is_asked = ~np.isnan(reached)
+
+    is_measured = is_there.any() or is_asked.any()
+    if not is_measured or not set(names) <= set(texts.names):
         return None
     kept = np.where(is_there[:, None], values, 0.0)
-    return _Columns(part, kept, is_there, np.where(is_asked, reached, 0.0), is_asked)
+    shares = np.where(is_asked, reached, 0.0)
+    return _Columns(part, kept, is_there, shares, is_asked)
 
 
 def placed(texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS) -> Faithfulness:
@@ -275,27 +282,32 @@ def _estimate(asked: Sequence[_Columns]) -> Estimate:
     It is no narrower than the exact intervals of shares among the parts make it.
     """
     columns, of_means = _mean_of_places(asked)
-    found = function_estimate(columns, of_means)
-    n = int(np.any([c.is_asked for c in asked], axis=0).sum())
+    is_asked = np.any([c.is_asked for c in asked], axis=0)
+    n = int(is_asked.sum())
+    found = replace(function_estimate(columns, of_means), n=n)
     if found.ci95 is None:
-        return Estimate(found.value, None, n)
-    low, high = of_few(replace(found, n=n)).ci95 or found.ci95
-    below, above = np.mean([c.exact for c in asked], axis=0).tolist()
-    low, high = min(low, found.value - below), max(high, found.value + above)
-    return Estimate(found.value, (low, min(high, 1.0)), n)
+        return found
+    low, high = of_few(found).ci95 or found.ci95
+    exact = np.mean([c.exact for c in asked], axis=0)
+    below, above = exact.tolist()
+    low = min(low, found.value - below)
+    high = max(high, found.value + above)
+    return replace(found, ci95=(low, min(high, 1.0)))
 
 
 def _mean_of_places(asked: Sequence[_Columns]) -> tuple[list[np.ndarray], OfMeans]:
     """Returns the columns of some parts, and the mean of their places as a function of means."""
     stacked = [columns.stacked for columns in asked]
-    ends = np.cumsum([columns.shape[1] for columns in stacked])[:-1]
+    widths = [columns.shape[1] for columns in stacked]
+    ends = np.cumsum(widths)[:-1]
 
     def of_means(means: np.ndarray) -> np.ndarray:
         split = np.split(means, ends, axis=-1)
         places = [c.place(own) for c, own in zip(asked, split, strict=True)]
         return np.mean(places, axis=0)
 
-    return list(np.concatenate(stacked, axis=1).T), of_means
+    every = np.concatenate(stacked, axis=1)
+    return list(every.T), of_means
 
 
 # --- a class that is said by default ------------------------------------------------------------
@@ -320,12 +332,16 @@ def said_by_default(
     """
     found = []
     for name, members in classes.items():
-        lost = mean_estimate(texts.where(members).values(LARGEST_LOSS))
+        if members.sum() < MIN_CLASS or members.all():
+            continue
+        within = texts.where(members)
+        lost = mean_estimate(within.values(LARGEST_LOSS))
         is_nothing = lost.ci95 is not None and lost.ci95[1] < NOTHING_TO_SHOW
-        if is_nothing and members.sum() >= MIN_CLASS and not members.all():
-            own = placed(texts.where(members), parts=parts).score
-            others = placed(texts.where(~members), parts=parts).score
-            if others.ci95 is not None and (own.ci95 is None or own.ci95[1] < others.ci95[0]):
+        if is_nothing:
+            own = placed(within, parts=parts).score.ci95
+            rest = texts.where(~members)
+            others = placed(rest, parts=parts).score.ci95
+            if others is not None and (own is None or own[1] < others[0]):
                 found.append(name)
     return found if len(found) < len(classes) else []
 

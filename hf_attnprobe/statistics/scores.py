@@ -125,16 +125,22 @@ def difference_intervals(
     shares = classes[labels].mean(0)
     others = (1 - classes) * (shares + 1e-12)
     wrong = others / others.sum(1, keepdims=True)
+
+    # The texts, then one of each class that only the first gets right, one that only the second.
     weights = np.concatenate([np.ones(len(labels)), shares, shares])
     true = np.concatenate([classes[labels], classes, classes])
-    scores = _values_and_errors(true, np.concatenate([first, classes, wrong]), weights)
-    others_scores = _values_and_errors(true, np.concatenate([second, wrong, classes]), weights)
+    of_first = np.concatenate([first, classes, wrong])
+    of_second = np.concatenate([second, wrong, classes])
+    scores = _values_and_errors(true, of_first, weights)
+    others_scores = _values_and_errors(true, of_second, weights)
+
     intervals = {}
     for metric, (value, errors) in scores.items():
         other, other_errors = others_scores[metric]
         squares = weights @ (errors - other_errors) ** 2
         half = ONE_COLUMN * np.sqrt(squares) / weights.sum()
-        ends = np.clip(value - other + np.array([-half, half]), -1, 1)
+        middle = value - other
+        ends = np.clip(middle + np.array([-half, half]), -1, 1)
         intervals[metric] = (float(ends[0]), float(ends[1]))
     return intervals
 
@@ -249,15 +255,20 @@ def _roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.n
     in order, ties counting half (Mann & Whitney 1947).
     """
     order = np.argsort(scores, kind="stable")
-    first_of_ties = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))
-    counts, positive = counts[:, order], labels[order] == 1
-    positives = np.add.reduceat(counts * positive, first_of_ties, axis=1)
-    negatives = np.add.reduceat(counts * ~positive, first_of_ties, axis=1)
-    below = np.cumsum(negatives, axis=1) - negatives / 2
+    steps = np.diff(scores[order], prepend=-np.inf)
+    first_of_ties = np.flatnonzero(steps)
+    counts = counts[:, order]
+    is_positive = labels[order] == 1
+    positives = np.add.reduceat(counts * is_positive, first_of_ties, axis=1)
+    negatives = np.add.reduceat(counts * ~is_positive, first_of_ties, axis=1)
+
+    n_up_to = np.cumsum(negatives, axis=1)
+    below = n_up_to - negatives / 2
+    in_order = (positives * below).sum(1)
     n_pairs = positives.sum(1) * negatives.sum(1)
     area = np.full(len(counts), np.nan)
-    in_order = (positives * below).sum(1)
-    return np.divide(in_order, n_pairs, out=area, where=n_pairs > 0)
+    np.divide(in_order, n_pairs, out=area, where=n_pairs > 0)
+    return area
 
 
 # --- how good a model is ----------------------------------------------------------------------
@@ -430,23 +441,28 @@ def number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None
 def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
     """As a function of means, whose interval is the jackknife's."""
     wanted_less = wanted - wanted.mean()
-    squares = (wanted - said) ** 2, wanted_less**2, wanted_less
+    errors = (wanted - said) ** 2
+    columns = errors, wanted_less**2, wanted_less
 
     def of_means(means: np.ndarray) -> np.ndarray:
-        missed, spread = means[..., 0], means[..., 1] - means[..., 2] ** 2
-        return 1 - missed / np.where(spread > 0, spread, np.nan)
+        missed = means[..., 0]
+        spread = means[..., 1] - means[..., 2] ** 2
+        spread = np.where(spread > 0, spread, np.nan)
+        return 1 - missed / spread
 
-    return function_estimate(squares, of_means)
+    return function_estimate(columns, of_means)
 
 
 def _r_squared(said: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Of resamples by counts [resamples, texts]; NaN where all labels are equal."""
     sizes = counts.sum(1)
     wanted_less = wanted - wanted.mean()  # or digits would cancel
-    spread = counts @ wanted_less**2 - (counts @ wanted_less) ** 2 / sizes
+    total = counts @ wanted_less
+    spread = counts @ wanted_less**2 - total**2 / sizes
     missed = counts @ (wanted - said) ** 2
     share = np.full(len(counts), np.nan)
-    varied = spread > 1e-12 * sizes * max(np.ptp(wanted), 1e-300) ** 2
+    width = max(np.ptp(wanted), 1e-300)
+    varied = spread > 1e-12 * sizes * width**2
     np.divide(missed, spread, out=share, where=varied)
     return 1 - share
 

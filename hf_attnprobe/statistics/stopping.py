@@ -35,9 +35,11 @@ def without_gaps(rows: Rows, order: Sequence[int]) -> Rows:
         """Which texts count at a place, bool [texts]."""
         measured = np.zeros(len(rows), dtype=bool)
         for column in rows.columns:
-            if (column[0], *column[2:]) == (test, layer, head) and not measured.all():
+            is_here = (column[0], *column[2:]) == (test, layer, head)
+            if is_here and not measured.all():
                 measured |= rows.is_there(column)
-        n_first = (np.sort(ranks[measured]) == np.arange(measured.sum())).sum()
+        is_in_turn = np.sort(ranks[measured]) == np.arange(measured.sum())
+        n_first = is_in_turn.sum()
         return measured & (ranks < n_first)
 
     def known(column: Column) -> np.ndarray:

@@ -64,11 +64,18 @@ class Statistic(KeyedEstimate):
 
     def row(self) -> dict[str, Any]:
         """As a row of a table, with the ends of the interval apart."""
-        key = dict(zip(COLUMNS, self.column, strict=True)) | {"group": self.group}
-        spread = {"mean": self.mean, "median": self.median, "std": self.std}
         low, high = self.ci95
-        sizes = {"n": self.n, "undefined": self.undefined}
-        return key | spread | sizes | {"ci_low": low, "ci_high": high}
+        numbers = {
+            "group": self.group,
+            "mean": self.mean,
+            "median": self.median,
+            "std": self.std,
+            "n": self.n,
+            "undefined": self.undefined,
+            "ci_low": low,
+            "ci_high": high,
+        }
+        return dict(zip(COLUMNS, self.column, strict=True)) | numbers
 
 
 def summarize(
@@ -225,7 +232,9 @@ def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
     if (-1, -1) in sites:
         return -1, -1
     heads = [site for site in sites if min(site) >= 0]
-    return heads[0] if len(heads) == 1 else None
+    if len(heads) != 1:
+        return None
+    return heads[0]
 
 
 def predictions_of(rows: Rows | pd.DataFrame) -> Texts:
