@@ -203,10 +203,13 @@ def to_rows(
 def _as_lists(values: np.ndarray, is_there: np.ndarray) -> pa.ListArray:
     """A matrix [texts, sites] as a column of lists, null where there is no value."""
     n_texts, n_sites = values.shape
-    offsets = pa.array(np.arange(n_texts + 1, dtype=np.int64) * n_sites, pa.int32())
+    starts = np.arange(n_texts + 1, dtype=np.int64) * n_sites
+    offsets = pa.array(starts, pa.int32())
     # Processors differ in the signs that they give to zero and NaN.
-    plain = np.where(np.isnan(values), np.nan, values) + 0.0
-    flat = pa.array(plain.ravel(), pa.float64(), mask=~is_there.ravel())
+    plain = np.where(np.isnan(values), np.nan, values)
+    plain = plain + 0.0
+    is_missing = ~is_there.ravel()
+    flat = pa.array(plain.ravel(), pa.float64(), mask=is_missing)
     return pa.ListArray.from_arrays(offsets, flat)
 
 
@@ -253,15 +256,17 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
         for test, places in sites_of(table).items():
             if sites.setdefault(test, places) != places:
                 raise ValueError(f"the test {test} has other sites in another table")
-            statistics.setdefault(test, set()).update(_said(table.schema)["statistics"][test])
-    names = sorted({name for own in statistics.values() for name in own})
-    schema = pa.schema(
-        [(TEST, pa.string()), (TEXT, pa.int64()), *((name, VALUES) for name in names)]
-    )
+            own = _said(table.schema)["statistics"][test]
+            statistics.setdefault(test, set()).update(own)
+
+    names = set().union(*statistics.values())
+    columns = [(name, VALUES) for name in sorted(names)]
+    schema = pa.schema([(TEST, pa.string()), (TEXT, pa.int64()), *columns])
     plain = [table.replace_schema_metadata() for table in tables]
     whole = pa.concat_tables([schema.empty_table(), *plain], promote_options="default")
-    ordered = whole.sort_by([(TEST, "ascending"), (TEXT, "ascending")]).combine_chunks()
-    return _described(ordered, sites, {test: sorted(own) for test, own in statistics.items()})
+    ordered = whole.sort_by([(TEST, "ascending"), (TEXT, "ascending")])
+    by_test = {test: sorted(own) for test, own in statistics.items()}
+    return _described(ordered.combine_chunks(), sites, by_test)
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
@@ -384,13 +389,15 @@ def _check_schema(schema: pa.Schema, said: Mapping[str, Any]) -> None:
     """Raises ValueError where columns and metadata are not as they were written."""
     if said["check"] != _check_sum(said):
         raise ValueError("the metadata were changed")
-    lists = {field.name: field.type for field in schema}
-    kinds = [lists.pop(TEST), lists.pop(TEXT)]
-    is_text = pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])
-    are_lists = all(pa.types.is_list(k) and k.value_type == pa.float64() for k in lists.values())
-    if not (is_text and kinds[1] == pa.int64() and are_lists):
+    types = {field.name: field.type for field in schema}
+    of_tests = types.pop(TEST)
+    of_texts = types.pop(TEXT)
+    are_names = pa.types.is_string(of_tests) or pa.types.is_large_string(of_tests)
+    are_lists = all(pa.types.is_list(k) and k.value_type == pa.float64() for k in types.values())
+    if not are_names or of_texts != pa.int64() or not are_lists:
         raise ValueError("a column is of another type")
-    if {*lists} != {name for names in said["statistics"].values() for name in names}:
+    known = {name for names in said["statistics"].values() for name in names}
+    if {*types} != known:
         raise ValueError("a column is of no statistic")
 
 
@@ -431,14 +438,16 @@ class Block(NamedTuple):
 
 def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
     """The values of every test, or of one, as matrices."""
-    sites, statistics = sites_of(table), _said(table.schema)["statistics"]
+    sites = sites_of(table)
+    statistics = _said(table.schema)["statistics"]
     of_row = table[TEST].to_numpy(zero_copy_only=False)
     for test in sorted(sites) if only is None else sites.keys() & {only}:
-        names = [TEXT, *(name for name in statistics[test] if name in table.column_names)]
-        own = table.select(names).filter(pa.array(of_row == test))
-        columns = {
-            name: _matrix(own[name].combine_chunks(), len(sites[test])) for name in names[1:]
-        }
+        names = [name for name in statistics[test] if name in table.column_names]
+        own = table.select([TEXT, *names]).filter(pa.array(of_row == test))
+        columns = {}
+        for name in names:
+            column = own[name].combine_chunks()
+            columns[name] = _matrix(column, len(sites[test]))
         yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
 
 
@@ -446,10 +455,12 @@ def _matrix(column: pa.ListArray, n_sites: int) -> tuple[np.ndarray, np.ndarray]
     """The values of lists, and which of them are there."""
     has = column.is_valid().to_numpy(zero_copy_only=False)
     flat = column.flatten()  # of the lists that are no null
+    numbers = flat.to_numpy(zero_copy_only=False)
     values = np.full((len(has), n_sites), np.nan)
+    values[has] = numbers.reshape(-1, n_sites)
+    known = flat.is_valid().to_numpy(zero_copy_only=False)
     is_there = np.zeros(values.shape, dtype=bool)
-    values[has] = flat.to_numpy(zero_copy_only=False).reshape(-1, n_sites)
-    is_there[has] = flat.is_valid().to_numpy(zero_copy_only=False).reshape(-1, n_sites)
+    is_there[has] = known.reshape(-1, n_sites)
     return values, is_there
 
 
@@ -520,10 +531,13 @@ class Parts:
         for block in _blocks(table, test):
             if not self._texts or not np.array_equal(self._texts[-1], block.ids):
                 self._texts.append(block.ids)
+            texts = len(self._texts) - 1
             for name, (values, is_there) in block.columns.items():
-                sites = {site: k for k, site in enumerate(block.sites) if is_there[:, k].any()}
-                piece = _Piece(len(self._texts) - 1, self._file.tell(), sites)
-                self._pieces.setdefault((block.test, name), []).append(piece)
+                filled = np.flatnonzero(is_there.any(0))
+                sites = {block.sites[k]: k for k in filled.tolist()}
+                piece = _Piece(texts, self._file.tell(), sites)
+                pieces = self._pieces.setdefault((block.test, name), [])
+                pieces.append(piece)
                 for k in range(len(block.sites)):
                     self._file.write(values[:, k].tobytes())
                     self._file.write(is_there[:, k].tobytes())
@@ -537,13 +551,16 @@ class Parts:
         }
 
         def column(wanted: Column) -> tuple[np.ndarray, np.ndarray]:
-            values, is_there = np.full(len(ids), np.nan), np.zeros(len(ids), dtype=bool)
-            for piece in reversed(pieces[wanted[:2]]):
-                if wanted[2:] in piece.sites:
+            values = np.full(len(ids), np.nan)
+            is_there = np.zeros(len(ids), dtype=bool)
+            key, site = wanted[:2], wanted[2:]
+            for piece in reversed(pieces[key]):
+                if site in piece.sites:
                     own = places[piece.texts]
-                    found, known = self._read(piece, piece.sites[wanted[2:]], len(own))
-                    values[own[known]] = found[known]
-                    is_there[own[known]] = True
+                    found, known = self._read(piece, piece.sites[site], len(own))
+                    at = own[known]
+                    values[at] = found[known]
+                    is_there[at] = True
             return values, is_there
 
         return Rows(
@@ -561,11 +578,13 @@ class Parts:
 
     def _places(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """The ids of all texts, and where those of each list are among them."""
-        ids = np.sort(np.concatenate([np.empty(0, np.int64), *self._texts]))
+        ids = np.concatenate([np.empty(0, np.int64), *self._texts])
+        ids.sort()
         is_again = ids[1:] == ids[:-1]
         if is_again.any():
             ids = np.delete(ids, np.flatnonzero(is_again))
-        return ids, [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
+        places = [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
+        return ids, places
 
     def _read(self, piece: _Piece, site: int, n_texts: int) -> tuple[np.ndarray, np.ndarray]:
         """The values of a site, and which of them are there."""

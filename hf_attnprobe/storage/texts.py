@@ -57,12 +57,17 @@ def _checked(text: ShownText) -> ShownText:
     """The text itself; a ValueError where its parts do not belong together."""
     n = len(text.tokens)
     columns = [text.scores["attention"], *text.scores.values()]
-    columns += [text.segments] if text.segments else []
-    places = [*(text.smallest_set or ()), *text.glued, *text.unknown, *(text.matters or ())]
+    if text.segments:
+        columns.append(text.segments)
+    smallest_set, matters = text.smallest_set or (), text.matters or ()
+    places = {*smallest_set, *text.glued, *text.unknown, *matters}
     numbers = [*chain(*columns), *text.numbers.values()]
-    numbers += [text.probability or 0.0]
-    fit = {len(column) for column in columns} == {n} and {*places} <= {*range(n)}
-    fit &= len(text.around) in (0, n + 1)
-    if not fit or not all(isinstance(value, int | float) for value in numbers):
+    numbers.append(text.probability or 0.0)
+
+    are_whole = {len(column) for column in columns} == {n}
+    are_inside = places <= {*range(n)}
+    has_around = len(text.around) in (0, n + 1)
+    are_numbers = all(isinstance(value, int | float) for value in numbers)
+    if not (are_whole and are_inside and has_around and are_numbers):
         raise ValueError(f"parts of the shown text {text.example_id} do not fit")
     return text
