@@ -173,8 +173,10 @@ def norm_based(observation: Observation, site: Site) -> Tensor:
     head = slice(site.head, site.head + 1)
     attention = observation.attention[site.layer][:, head]
     values = observation.head_values[site.layer][:, head]
-    projection = observation.model.require(OutputProjections).output_projections()[site.layer][head]
-    return explanations.norm_based(attention, values, projection)[:, 0]
+    projections = observation.model.require(OutputProjections).output_projections()
+    projection = projections[site.layer][head]
+    norms = explanations.norm_based(attention, values, projection)
+    return norms[:, 0]
 
 
 def mean_attention(observation: Observation, site: Site) -> Tensor:
@@ -205,17 +207,20 @@ def value_zeroing(observation: Observation, site: Site) -> Tensor:
 
 
 def _value_zeroing(observation: Observation, layer: int) -> Tensor:
-    model, n_texts = observation.model.require(BlockOutputs), len(observation.probs)
+    model = observation.model.require(BlockOutputs)
+    n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
     zeroed = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
     kept = ~zeroed[:, None, None, None].expand(-1, n_texts, -1, -1, -1)
-    original = model.block_output(observation, layer, torch.ones_like(kept[:1]))
+    every = torch.ones_like(kept[:1])
+    original = model.block_output(observation, layer, every)
     columns = []
     for part in kept.split(COLUMNS_AT_ONCE):
         output = model.block_output(observation, layer, part)
         columns.append(explanations.cosine_distance(original, output))
     distances = torch.cat(columns).permute(1, 2, 0)
-    return explanations.value_zeroing(distances, observation.model.visible(observation, layer))
+    visible = observation.model.visible(observation, layer)
+    return explanations.value_zeroing(distances, visible)
 
 
 def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:

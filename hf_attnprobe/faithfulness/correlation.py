@@ -234,12 +234,14 @@ def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tens
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
     """
+    attention = ranked[:, 0]
     all_equal = ranked[:, 2].masked_fill(~content, 0).amax(-1) == 0
-    agreement = gini_correlation(importance, ranked[:, 0], content)
+    agreement = gini_correlation(importance, attention, content)
+    agreement = agreement.masked_fill(all_equal, torch.nan)
     wanted = heaviest(importance, content)
-    both = agreement, precision(ranked[:, 0], wanted, content)
-    first, second = (x.masked_fill(all_equal, torch.nan) for x in both)
-    return first, second
+    precise = precision(attention, wanted, content)
+    precise = precise.masked_fill(all_equal, torch.nan)
+    return agreement, precise
 
 
 def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
@@ -249,16 +251,18 @@ def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
     """
     n_tokens = content.sum(-1)
-    first, second = ([pair[side] for pair in PAIRS] for side in (0, 1))
-    pairs = ranked[:, first].flatten(0, 1), ranked[:, second].flatten(0, 1)
+    first = ranked[:, [pair[0] for pair in PAIRS]].flatten(0, 1)
+    second = ranked[:, [pair[1] for pair in PAIRS]].flatten(0, 1)
     mask = content.repeat_interleave(len(PAIRS), 0)
     found: dict[str, dict[int, Tensor]] = {}
     for k in sorted(set(tops)):
         too_short = n_tokens <= k
-        chance = (k / n_tokens.double()).masked_fill(too_short, torch.nan)
-        found.setdefault("top_overlap_by_chance", {})[k] = chance
+        chance = k / n_tokens.double()
+        by_chance = found.setdefault("top_overlap_by_chance", {})
+        by_chance[k] = chance.masked_fill(too_short, torch.nan)
         for kind, measure in (("overlap", top_overlap), ("tau", top_tau)):
-            by_pair = measure(*pairs, mask, k).unflatten(0, (-1, len(PAIRS))).unbind(1)
+            measured = measure(first, second, mask, k)
+            by_pair = measured.unflatten(0, (-1, len(PAIRS))).unbind(1)
             for name, values in zip(NAMES, by_pair, strict=True):
                 of_kind = found.setdefault(f"{name}_top_{kind}", {})
                 of_kind[k] = values.masked_fill(too_short, torch.nan)

@@ -455,10 +455,12 @@ def _removals_by_replay(
     longest = int(n_tokens.max())
     turn = order.argsort(-1)
     steps = torch.cartesian_prod(torch.arange(len(order)), torch.arange(longest))
-    flips, loses = [], []
-    raised = _raised(observation)
     n_layers = len(observation.model.members(site))
-    for part in steps.to(order.device).split(max(1, COPIES_AT_ONCE // n_layers)):
+    n_at_once = max(1, COPIES_AT_ONCE // n_layers)
+    raised = _raised(observation)
+    flips = []
+    loses = []
+    for part in steps.to(order.device).split(n_at_once):
         which, n_before = part.unbind(1)
         gone = (turn[which] <= n_before[:, None, None]) & content
         after = erased(observation, site, gone, renormalise=renormalise, all_zero=all_zero)

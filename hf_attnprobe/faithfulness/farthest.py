@@ -260,12 +260,15 @@ def model_distance(observation: Observation, site: Site) -> Distance:
     held, mass = held_and_mass(attention[:, site.head], visible)
 
     def distance(candidates: Tensor) -> tuple[Tensor, Tensor]:
+        given = candidates.unflatten(1, (n_batch, n_queries))
         with torch.enable_grad():
-            leaf = candidates.unflatten(1, (n_batch, n_queries)).detach().requires_grad_()
+            leaf = given.detach().requires_grad_()
             edited = at_head(attention, site.head, site.query, leaf * mass + held)
-            change = tvd(model.replay(observation, {site.layer: edited}), observation.probs)
+            after = model.replay(observation, {site.layer: edited})
+            change = tvd(after, observation.probs)
             (slope,) = torch.autograd.grad(change.sum(), leaf)
-        rows = change.detach()[:, :, None].expand(-1, -1, n_queries)
+        of_texts = change.detach()[:, :, None]
+        rows = of_texts.expand(-1, -1, n_queries)
         return rows.flatten(1, 2), slope.flatten(1, 2)
 
     return distance
@@ -276,7 +279,8 @@ def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int
     rows = visible.cpu().numpy()
     noise = np.zeros((n_starts, *rows.shape))
     for example, example_id in enumerate(example_ids):
-        queries, keys = (rows[example].any(axis) for axis in (1, 0))
+        queries = rows[example].any(1)
+        keys = rows[example].any(0)
         generator = random_generator(seed, int(example_id), NOISE_STREAM)
         shape = (n_starts, queries.sum(), keys.sum())
         places = (slice(None), *np.ix_(queries, keys))
@@ -468,7 +472,10 @@ def _replay_rows(observation: Observation, site: Site, rows: Tensor) -> Tensor:
     Shape: [batch, rows, keys] -> [batch, classes].
     """
     members = observation.model.members(site)
-    sizes = [len(heads) * observation.attention[layer].shape[2] for layer, heads in members.items()]
+    sizes = []
+    for layer, heads in members.items():
+        n_queries = observation.attention[layer].shape[2]
+        sizes.append(len(heads) * n_queries)
     parts = dict(zip(members, rows.split(sizes, dim=1), strict=True))
 
     def change(layer: int, own: Tensor) -> Tensor:

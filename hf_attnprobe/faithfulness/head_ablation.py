@@ -159,9 +159,14 @@ def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Ten
     [batch], mask bool [batch, new queries] -> [batch, new queries, width]; meaningless
     outside the mask.
     """
-    given, n_given = outputs[donors], lengths[donors][:, None]
+    given = outputs[donors]
+    n_given = lengths[donors][:, None]
+    mean = given.sum(1) / n_given
+
     place = (mask.cumsum(1) - 1).clamp_min(0)
-    rows = place.clamp(max=outputs.shape[1] - 1)
+    last = outputs.shape[1] - 1
+    rows = place.clamp(max=last)
     texts = torch.arange(len(donors), device=donors.device)[:, None]
-    mean = (given.sum(1) / n_given)[:, None]
-    return torch.where((place < n_given)[..., None], given[texts, rows], mean)
+    at_place = given[texts, rows]
+    has_place = (place < n_given)[..., None]
+    return torch.where(has_place, at_place, mean[:, None])

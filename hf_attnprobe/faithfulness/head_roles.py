@@ -79,16 +79,21 @@ def _all_heads(observation: Observation) -> list[Tensor]:
     is_unit = observation.batch.inputs["unit_ids"][0] >= 0
     rows = model.row_positions(observation)
     n_tokens = len(ids) - 1
-    wanted = looked_for(ids[:n_tokens], rows)
-    next_ids, in_passage = ids[rows + 1], is_unit[:n_tokens]
-    copied = (ids[:n_tokens] == next_ids[:, None]) & in_passage
+    ids_read = ids[:n_tokens]
+    wanted = looked_for(ids_read, rows)
+
+    next_ids = ids[rows + 1]
+    in_passage = is_unit[:n_tokens]
+    copied = (ids_read == next_ids[:, None]) & in_passage
     copied &= model.answer_rows(observation)[:, None]
 
     def read(layer: int, weights: Tensor, values: Tensor) -> Tensor:
         of_roles = [mean_weight(weights, positions) for positions in wanted]
-        explicit = (1 - weights.sum(-1)).mean(-1)
+        missing = 1 - weights.sum(-1)
+        explicit = missing.mean(-1)
         first = weights[..., 0].mean(-1) + explicit
-        return torch.stack([*of_roles, first, _retrieval(weights, copied)])
+        retrieval = _retrieval(weights, copied)
+        return torch.stack([*of_roles, first, retrieval])
 
     return model.token_attention(observation, read)
 
@@ -101,8 +106,11 @@ def looked_for(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows: positions of the rows, int [rows].
     """
     place = torch.arange(len(ids), device=ids.device)
-    previous = place == rows[:, None] - 1
-    duplicate = (ids == ids[rows, None]) & (place < rows[:, None])
+    own_place = rows[:, None]
+    previous = place == own_place - 1
+    is_same = ids == ids[rows, None]
+    is_earlier = place < own_place
+    duplicate = is_same & is_earlier
     induction = torch.zeros_like(duplicate)
     induction[:, 1:] = duplicate[:, :-1]
     return previous, duplicate, induction

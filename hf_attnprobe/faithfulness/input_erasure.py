@@ -246,11 +246,18 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
-    turns = torch.stack([turns, n_units[:, None] - 1 - turns])
-    steps = torch.arange(1, int(n_units.max()) + 1, device=content.device)[:, None, None, None]
-    sets = (turns < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
-    drops = _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3])
-    return (drops * (steps <= n_units)).sum(0) / n_units
+    n_steps = int(n_units.max())
+    steps = torch.arange(1, n_steps + 1, device=content.device)
+    steps = steps[:, None, None, None]
+
+    in_reverse = n_units[:, None] - 1 - turns
+    both = torch.stack([turns, in_reverse])
+    sets = (both < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
+    drops = _drops(observation, by, sets.flatten(0, 2))
+    drops = drops.unflatten(0, sets.shape[:3])
+    has_step = steps <= n_units
+    total = (drops * has_step).sum(0)
+    return total / n_units
 
 
 def _bounds(observation: Observation, by: str, beam: int, seed: int, tried: Tensor) -> Tensor:

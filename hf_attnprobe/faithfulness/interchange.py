@@ -102,18 +102,25 @@ def interchange(
     first = {name: _first(observation, site, name, seed) for name in names}
     n_others = options.n_others if observation.token_logits is None else None
     others = _others(observation, first["attention"], n_others, seed)
-    units = torch.cat([torch.stack([*first.values()]), others])
+    of_rankings = torch.stack([*first.values()])
+    units = torch.cat([of_rankings, others])
+
     states = {layer: given[drawn] for layer, given in donors.states[site].items()}
     exchangeable = model.require(ExchangeableStates, site)
-    after = exchangeable.replay_exchanged(observation, site, units.clamp_min(0), states)
-    follows = (model.prediction.decision(after) == donors.decisions[drawn]).all(-1).double()
-    missing = (units < 0) | (drawn < 0) | ~observation.batch.content_mask.any(-1)
+    places = units.clamp_min(0)  # what is missing is left out below
+    after = exchangeable.replay_exchanged(observation, site, places, states)
+    is_donors = model.prediction.decision(after) == donors.decisions[drawn]
+    follows = is_donors.all(-1).double()
+    moved = tvd(after, observation.probs)
+    is_empty = ~observation.batch.content_mask.any(-1)
+    missing = (units < 0) | (drawn < 0) | is_empty
 
     def by_place(values: Tensor) -> dict[str, Tensor]:
         found = values.masked_fill(missing, torch.nan)
-        return {"other": found[len(first) :].nanmean(0), **dict(zip(first, found, strict=False))}
+        at_others = found[len(first) :].nanmean(0)
+        return {"other": at_others, **dict(zip(first, found, strict=False))}
 
-    return InterchangeResult(by_place(follows), by_place(tvd(after, observation.probs)))
+    return InterchangeResult(by_place(follows), by_place(moved))
 
 
 @torch.no_grad()
@@ -140,15 +147,18 @@ def donors_of(
 
 def _attended(observation: Observation, site: Site, seed: int) -> dict[int, Tensor]:
     """Returns what a site's heads read at the most attended unit: by layer [batch, heads, width]."""
-    model, content = observation.model, observation.batch.content_mask
+    model = observation.model
+    content = observation.batch.content_mask
     first = _first(observation, site, "attention", seed)
     unit = F.one_hot(first, content.shape[-1]).bool()
     found = {}
     for layer, heads in model.members(site).items():
         places = model.positions(observation, layer, unit)
+        elsewhere = ~places[:, None, :, None]
         values = observation.head_values[layer][:, heads]
-        total = values.masked_fill(~places[:, None, :, None], 0).sum(2)
-        found[layer] = total / places.sum(-1).clamp_min(1)[:, None, None]
+        total = values.masked_fill(elsewhere, 0).sum(2)
+        n_places = places.sum(-1).clamp_min(1)
+        found[layer] = total / n_places[:, None, None]
     return found
 
 
@@ -159,18 +169,23 @@ def _drawn(donors: Donors, observation: Observation, seed: int) -> Tensor:
     chosen = []
     for example_id, other in zip(observation.batch.example_ids, differs, strict=True):
         rows = other.nonzero()[:, 0].tolist()
-        place = drawn_place(seed, int(example_id), DONOR_STREAM, max(len(rows), 1))
-        chosen.append(rows[place] if rows else -1)
+        if rows:
+            place = drawn_place(seed, int(example_id), DONOR_STREAM, len(rows))
+            chosen.append(rows[place])
+        else:
+            chosen.append(-1)
     return torch.tensor(chosen, device=own.device)
 
 
 def _first(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
     """Returns the unit that a ranking puts first, int64 [batch]; which of several equals is drawn."""
     content = observation.batch.content_mask
+    n_keys = content.shape[-1]
     ranks = ranking(observation, site, name, seed=seed).double()
     lots = ranking(observation, site, "random", seed=seed)
-    turn = ranks * (content.shape[-1] + 1) + lots
-    return turn.masked_fill(~content, -torch.inf).argmax(-1)
+    turn = ranks * (n_keys + 1) + lots
+    turn = turn.masked_fill(~content, -torch.inf)
+    return turn.argmax(-1)
 
 
 def _others(observation: Observation, unit: Tensor, n: int | None, seed: int) -> Tensor:
@@ -184,9 +199,14 @@ def _others(observation: Observation, unit: Tensor, n: int | None, seed: int) ->
         int64 [others, batch], −1 where a text has fewer.
     """
     content = observation.batch.content_mask
-    lots = ranking(observation, Site(), "random", seed=seed).double()
     is_other = content.scatter(1, unit[:, None], False)
-    n_most = int(is_other.sum(-1).max())
-    kept = n_most if n is None else min(n, n_most)
-    drawn = lots.masked_fill(~is_other, -torch.inf).topk(kept, dim=-1)
-    return drawn.indices.masked_fill(drawn.values.isinf(), -1).t()
+    n_others = is_other.sum(-1)
+    n_most = int(n_others.max())
+    if n is not None:
+        n_most = min(n, n_most)
+
+    lots = ranking(observation, Site(), "random", seed=seed).double()
+    lots = lots.masked_fill(~is_other, -torch.inf)
+    drawn = lots.topk(n_most, dim=-1)
+    is_missing = drawn.values.isinf()
+    return drawn.indices.masked_fill(is_missing, -1).t()

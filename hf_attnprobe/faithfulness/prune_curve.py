@@ -132,9 +132,11 @@ def _counts(model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[
     right = torch.full_like(after[..., 0], torch.nan)
     if batch.labels is not None:
         right = model.prediction.right(after, batch.labels)
-    labelled, correct = ~right.isnan(), right.nan_to_num(0)
+    labelled = ~right.isnan()
+    correct = right.nan_to_num(0)
     parts = [agreeing, correct, torch.ones_like(agreeing), labelled]
-    return torch.stack([part.double().sum(-1) for part in parts], dim=-1).cpu()
+    counts = [part.double().sum(-1) for part in parts]
+    return torch.stack(counts, dim=-1).cpu()
 
 
 def ablated(

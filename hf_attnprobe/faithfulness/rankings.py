@@ -80,7 +80,8 @@ def ranking(
     """
     content = observation.batch.content_mask
     if name not in (*OF_TEXT, *GIVEN):
-        return tied(name, importance(observation, site, name, seed=seed, rows=rows), content)
+        values = importance(observation, site, name, seed=seed, rows=rows)
+        return tied(name, values, content)
     key = f"ranking {name}", seed, observation.explains
     return observation.remember(key, lambda: tied(name, _of_text(observation, name, seed), content))
 
@@ -160,10 +161,11 @@ def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> 
     order, the sum over rows; of several layers, as if each of them was edited alone.
     """
     total: Tensor | float = 0.0
+    is_added = name != "attention"
     for layer, heads in observation.model.members(site).items():
         values = MAPS[name](observation, layer)[:, heads].sum(1)
         first = Site(layer, heads[0], site.query)
-        total = total + _row(observation, values, first, rows, added=name != "attention")
+        total = total + _row(observation, values, first, rows, added=is_added)
     return torch.as_tensor(total)
 
 
@@ -180,7 +182,8 @@ def _row(
         return observation.model.read_map(observation, values, site)
     reaching = observation.reaching(site.layer).to(values.dtype)
     if not added:
-        reaching = reaching / reaching.sum(-1, keepdim=True).clamp_min(1)
+        n_reaching = reaching.sum(-1, keepdim=True)
+        reaching = reaching / n_reaching.clamp_min(1)
     row = reaching.unsqueeze(1) @ values
     return observation.model.read_map(observation, row, site._replace(query=0))
 

@@ -183,11 +183,13 @@ def _removals(
         best: of every order of short texts, [batch]; −∞ elsewhere.
     """
     content = observation.batch.content_mask
-    turns = [removal_rank(ranks, content) for ranks in (*ranked.values(), losses)]
-    greedy = _greedy_turns(observation, losses, greedy_units)
-    found = removal(observation, torch.stack([*turns, greedy]))
+    turns = [removal_rank(ranks, content) for ranks in ranked.values()]
+    turns.append(removal_rank(losses, content))
+    turns.append(_greedy_turns(observation, losses, greedy_units))
+    found = removal(observation, torch.stack(turns))
     removals = dict(zip(ranked, found, strict=False))
-    return removals | {"best": torch.maximum(found.amax(0), best)}
+    removals["best"] = torch.maximum(found.amax(0), best)
+    return removals
 
 
 def removal(observation: Observation, turns: Tensor) -> Tensor:
@@ -219,14 +221,20 @@ def _greedy_turns(observation: Observation, losses: Tensor, longest: int) -> Ten
     scores = losses.clone()
     gone = torch.zeros_like(content)
     eye = torch.eye(content.shape[1], dtype=torch.bool, device=content.device)
-    n_steps = int(((n_units + 1) // 2)[is_searched].max()) if is_searched.any() else 0
+    n_steps = 0
+    if is_searched.any():
+        n_leaving = (n_units + 1) // 2
+        n_steps = int(n_leaving[is_searched].max())
+
     for step in range(n_steps):
         may_go = content & ~gone & is_searched[:, None]
         sets = (gone | eye[:, None]) & may_go.any(-1, keepdim=True)
         after = observation.standard_losses(erased_inputs(observation, "deletion", sets))
-        chosen = after.T.masked_fill(~may_go, -torch.inf).argmax(-1, keepdim=True)
+        costs = after.T.masked_fill(~may_go, -torch.inf)
+        chosen = costs.argmax(-1, keepdim=True)
         first = torch.zeros_like(gone).scatter(1, chosen, True) & may_go
-        scores = torch.where(first, n_steps - step + 1.0, scores)  # before all that are left
+        before_the_rest = n_steps - step + 1.0
+        scores = torch.where(first, before_the_rest, scores)
         gone |= first
     return removal_rank(scores, content)
 

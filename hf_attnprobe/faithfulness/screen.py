@@ -65,9 +65,13 @@ def screen(
     observation = observation.explaining(options.target)
     visible = observation.model.visible(observation, site.layer)
     attention = observation.attention[site.layer][:, site.head]
-    slope = observation.attention_gradient[site.layer][:, site.head] * visible
+    gradient = observation.attention_gradient[site.layer][:, site.head]
+    slope = gradient * visible
     if site.query is not None:
         rows = slice(site.query, site.query + 1)
-        attention, slope, visible = attention[:, rows], slope[:, rows], visible[:, rows]
+        attention = attention[:, rows]
+        slope = slope[:, rows]
+        visible = visible[:, rows]
     moved = slope * (uniform(attention, visible) - attention)
-    return ScreenResult(moved.sum((-2, -1)).abs(), (slope * attention).sum((-2, -1)).abs())
+    removed = slope * attention
+    return ScreenResult(moved.sum((-2, -1)).abs(), removed.sum((-2, -1)).abs())

@@ -193,15 +193,18 @@ class _Game:
     """
 
     def __init__(self, observation: Observation, site: Site, options: Shapley):
-        self.observation, self.site, self.options = observation, site, options
+        self.observation = observation
+        self.site = site
+        self.options = options
         self.content = observation.batch.content_mask
         n_whole = self.content.sum(-1)
         most = options.exact_units if options.longer == "phrases" else int(n_whole.max())
         self.n_units = n_whole.clamp(max=most)
+        n_units = self.n_units[:, None]
         place = (self.content.cumsum(-1) - 1).clamp_min(0)
-        self.unit_of = place * self.n_units[:, None] // n_whole[:, None]  # [batch, keys]
-        units = torch.arange(int(self.n_units.max()), device=place.device)
-        self.real = units < self.n_units[:, None]
+        self.unit_of = place * n_units // n_whole[:, None]  # [batch, keys]
+        units = torch.arange(int(n_units.max()), device=place.device)
+        self.real = units < n_units
         self.is_exact = self.n_units <= options.exact_units
 
     def rankings(self, seed: int) -> dict[str, Tensor]:
@@ -225,7 +228,8 @@ class _Game:
             How far the probability of the predicted side falls, and whether the decision
             flips, both [sets, batch].
         """
-        gone = sets.gather(-1, self.unit_of.expand(len(sets), -1, -1)) & self.content
+        unit_of = self.unit_of.expand(len(sets), -1, -1)
+        gone = sets.gather(-1, unit_of) & self.content
         if self.options.by == "attention":
             n_layers = len(self.observation.model.members(self.site))
             parts = gone.split(max(1, COPIES_AT_ONCE // n_layers))
@@ -233,17 +237,23 @@ class _Game:
             after = torch.cat(edited)
         else:
             after = erased_inputs(self.observation, self.options.by, gone)
-        return losses(self.observation, after).double(), self.observation.flips(after) == 1
+        lost = losses(self.observation, after).double()
+        flips = self.observation.flips(after) == 1
+        return lost, flips
 
     def every_set(self) -> tuple[Tensor, Tensor]:
         """:meth:`play` of all sets, each [2^units, batch]: none of texts that have too many."""
 
         def compute() -> tuple[Tensor, Tensor]:
-            most = max(1, int(self.n_units.where(self.is_exact, 0).max()))
-            real = (self.real & self.is_exact[:, None])[:, :most]
-            sets = aopc.subsets(most).to(real.device)[:, None] & real
+            n_exact = self.n_units.where(self.is_exact, 0)
+            most = max(1, int(n_exact.max()))
+            real = self.real & self.is_exact[:, None]
+            real = real[:, :most]
+            every = aopc.subsets(most).to(real.device)
+            sets = every[:, None] & real
             padding = (0, self.real.shape[1] - most)
-            return self.play(torch.nn.functional.pad(sets, padding))
+            sets = torch.nn.functional.pad(sets, padding)
+            return self.play(sets)
 
         if self.options.by == "attention":
             return compute()
@@ -257,14 +267,19 @@ class _Game:
             drops: of all sets; of texts that have too many the values are means over orders.
         """
         exact = attribution.shapley_values(drops)
-        values = torch.nn.functional.pad(exact, (0, self.real.shape[1] - exact.shape[1]))
+        n_missing = self.real.shape[1] - exact.shape[1]
+        values = torch.nn.functional.pad(exact, (0, n_missing))
         if self.is_exact.all():
-            return values, torch.full_like(values[:, 0], torch.nan)
+            unknown = torch.full_like(values[:, 0], torch.nan)
+            return values, unknown
         own = self.real & ~self.is_exact[:, None]
         gains = self._gains(own, seed)
         drawn, error = attribution.mean_over_orders(gains)
-        half_width = float(stdtrit(len(gains) - 1, 0.975)) * (error * own).sum(-1) / own.sum(-1)
-        return torch.where(own, drawn, values), half_width
+        critical = float(stdtrit(len(gains) - 1, 0.975))
+        total = (error * own).sum(-1)
+        half_width = critical * total / own.sum(-1)
+        values = torch.where(own, drawn, values)
+        return values, half_width
 
     def _gains(self, own: Tensor, seed: int) -> Tensor:
         """How far the prediction falls further as a unit leaves, [orders, batch, units]."""

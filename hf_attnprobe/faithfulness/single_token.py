@@ -104,5 +104,6 @@ def single_token_probs(observation: Observation) -> Tensor:
     alone = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
     others = ~alone[:, None].expand(-1, n_texts, -1)
     parts = others.split(TOKENS_AT_ONCE)
-    probs = torch.cat([model.erase_inputs(observation, part) for part in parts])
-    return observation.explained_probs(probs).t()
+    found = [model.erase_inputs(observation, part) for part in parts]
+    probs = observation.explained_probs(torch.cat(found))
+    return probs.t()

@@ -163,12 +163,16 @@ def _against_all(
 
     Shape: after, the logits without each weight, [batch, keys, classes].
     """
-    moved = jsd(observation.probs.double().unsqueeze(1), after.softmax(-1))
-    own = moved.gather(-1, top[:, None])[:, 0]
-    others = moved.masked_fill(~content, 0).scatter(-1, top[:, None], 0)
-    mean = others.sum(-1) / (content.sum(-1) - 1)
+    before = observation.probs.double().unsqueeze(1)
+    moved = jsd(before, after.softmax(-1))
+    place = top[:, None]
+    own = moved.gather(-1, place)[:, 0]
+    others = moved.masked_fill(~content, 0).scatter(-1, place, 0)
+    n_others = content.sum(-1) - 1
+    mean = others.sum(-1) / n_others
     # Rounding aside: of two equal tokens either is the one that moves most.
-    most = own >= others.amax(-1) * (1 - 1e-6) - 1e-15
+    largest = others.amax(-1)
+    most = own >= largest * (1 - 1e-6) - 1e-15
     return {
         "delta_js_expected": own - mean,
         "top_moves_most": most.double().masked_fill(own.isnan(), torch.nan),

@@ -98,21 +98,26 @@ def units_that_matter(observation: Observation, least_effect: float) -> Tensor:
 
     def compute() -> Tensor:
         effects = deletion_effects(observation)
-        least = (LEAST_SHARE * effects.amax(-1, keepdim=True)).clamp_min(max(least_effect, 1e-12))
+        share = LEAST_SHARE * effects.amax(-1, keepdim=True)
+        least = share.clamp_min(max(least_effect, 1e-12))
         wanted = observation.batch.content_mask & (effects >= least)
         gap = _each(observation, wanted, by="gap")
-        return wanted & (effects > (effects - gap).abs())
+        noise = (effects - gap).abs()
+        return wanted & (effects > noise)
 
     return observation.remember(("units that matter", least_effect), compute)
 
 
 def _each(observation: Observation, wanted: Tensor, by: str) -> Tensor:
     """Nats lost without each of the wanted units, [batch, keys]; 0 of the others."""
+    n_keys = wanted.shape[-1]
     places = wanted.any(0).nonzero()[:, 0]
-    lost = torch.zeros_like(log_prob(observation)[:, None]).repeat(1, wanted.shape[-1])
+    nothing = torch.zeros_like(log_prob(observation))
+    lost = nothing[:, None].repeat(1, n_keys)
     if len(places):
-        each = torch.eye(wanted.shape[-1], dtype=torch.bool, device=wanted.device)[places]
-        lost[:, places] = without(observation, each[:, None] & wanted, by=by).T
+        each = torch.eye(n_keys, dtype=torch.bool, device=wanted.device)[places]
+        sets = each[:, None] & wanted
+        lost[:, places] = without(observation, sets, by=by).T
     return lost.masked_fill(~wanted, 0)
 
 
@@ -130,16 +135,21 @@ def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Te
 
     def compute() -> tuple[Tensor, Tensor]:
         content = observation.batch.content_mask
+        is_unit = content.any(0)
         each = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
-        cells = each[content.any(0), None] & content  # [units, batch, keys]
+        cells = each[is_unit, None] & content  # [units, batch, keys]
         layers = observation.model.members(site)
-        probs = without_cells(observation, site, cells, operator, min(layers), max(layers))
-        lost = drops_of(observation, probs), tvd(probs, observation.probs)
-        whole = [torch.zeros(content.shape, dtype=x.dtype, device=x.device) for x in lost]
-        for values, found in zip(whole, lost, strict=True):
-            values[:, content.any(0)] = found.T
-            values.masked_fill_(~content, 0)
-        return whole[0], whole[1]
+        first, last = min(layers), max(layers)
+        probs = without_cells(observation, site, cells, operator, first, last)
+
+        def at_keys(found: Tensor) -> Tensor:
+            values = torch.zeros(content.shape, dtype=found.dtype, device=found.device)
+            values[:, is_unit] = found.T
+            return values.masked_fill(~content, 0)
+
+        lost = drops_of(observation, probs)
+        moved = tvd(probs, observation.probs)
+        return at_keys(lost), at_keys(moved)
 
     return observation.remember(("knocked out", site, operator), compute)
 
