@@ -102,20 +102,25 @@ def unused_token(texts: Sequence[Text], n_tokens: int, special: Sequence[int], s
 
 def planted(text: Text, token: int, seed: int) -> Text:
     """The text with the token in front of one of its words, which seed and text's id choose."""
-    inputs, n = text.inputs, text.n_tokens
+    inputs = text.inputs
+    n = text.n_tokens
     words = inputs.get("word_ids", range(n))
     units = inputs.get("unit_ids", [-s for s in inputs["special_tokens_mask"]])
     held = inputs.get("held", [0] * n)
     content = [k for k in range(n) if units[k] >= 0 and not held[k]]
     begins = [k for k in content if k and words[k] != words[k - 1]]
-    place = int(np.random.default_rng([seed, text.example_id]).choice(begins or content[:1]))
+    random = np.random.default_rng([seed, text.example_id])
+    place = int(random.choice(begins or content[:1]))
+
     own = {"input_ids": token, "special_tokens_mask": 0, "labelled": 0, "other_ids": -1}
-    new = {
-        name: [*values[:place], own.get(name, values[place]), *values[place:]]
-        for name, values in inputs.items()
-    }
+    new = {}
+    for name, values in inputs.items():
+        planted_value = own.get(name, values[place])
+        new[name] = [*values[:place], planted_value, *values[place:]]
     if "word_ids" in inputs:
-        new["word_ids"][place + 1 :] = [w + (w >= 0) for w in new["word_ids"][place + 1 :]]
+        # The token is a word of its own, so those behind it count one more.
+        behind = new["word_ids"][place + 1 :]
+        new["word_ids"][place + 1 :] = [w + (w >= 0) for w in behind]
     return replace(text, inputs=new, rationale=None)
 
 
@@ -203,11 +208,13 @@ def fit(
     for text in texts:
         seen = _pass(probe, text, site, row, module)
         (slope,) = torch.autograd.grad(seen.log_odds.sum(), seen.outputs)
-        slope, found = slope[..., columns], seen.states.detach()
+        slope = slope[..., columns]
+        found = seen.states.detach()
         states.append(found[text.is_token])
         others.append(found[_others(text)])
         slopes.append(slope[text.is_token] if slope.dim() == 3 else slope)
-        own.append((slope * seen.outputs.detach()[..., columns]).flatten(1).sum(1))
+        output = seen.outputs.detach()[..., columns]
+        own.append((slope * output).flatten(1).sum(1))
         passes.append((seen.inputs.detach(), slope))
     steepest, rest = torch.cat(slopes), torch.cat(others)
     mean, length = steepest.mean(0), float(steepest.norm(dim=-1).mean())
@@ -218,7 +225,10 @@ def fit(
             f"(agreement of their steepest directions {agreement:.3f}); choose another head"
         )
     read = reading(torch.cat(states).mean(0), rest)
-    gained = [((x @ read)[..., None] * mean * slope).flatten(1).sum(1) for x, slope in passes]
+    gained = []
+    for inputs, slope in passes:
+        first_order = (inputs @ read)[..., None] * mean * slope
+        gained.append(first_order.flatten(1).sum(1))
     sign = 1 if float(torch.cat(own).mean()) > 0 else -1
     write = sign * mean / float(torch.cat(gained).mean())
     leak = float((rest @ read).square().mean().sqrt())
@@ -232,9 +242,12 @@ def reading(token: Tensor, others: Tensor) -> Tensor:
     """
     moment = (others.T @ others).double() / len(others)
     width = len(moment)
-    moment += RIDGE * moment.trace() / width * torch.eye(width).to(moment)
-    direction = torch.linalg.solve(moment, token.double())
-    return (direction / (direction @ token.double())).to(token)
+    ridge = RIDGE * moment.trace() / width
+    moment += ridge * torch.eye(width).to(moment)
+    state = token.double()
+    direction = torch.linalg.solve(moment, state)
+    scaled = direction / (direction @ state)
+    return scaled.to(token)
 
 
 def log_odds_of(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -245,11 +258,16 @@ def log_odds_of(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         inputs: of the batch; ``labelled`` marks the tokens of an answer.
     """
     if "labelled" not in inputs:
-        return logits[:, -1] - logits[:, :-1].logsumexp(-1)
-    ids, said = inputs["input_ids"][:, 1:], inputs["labelled"][:, 1:].bool()
-    own = logits[:, :-1].log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+        others = logits[:, :-1]
+        return logits[:, -1] - others.logsumexp(-1)
+    ids = inputs["input_ids"][:, 1:]
+    said = inputs["labelled"][:, 1:].bool()
+    log_probs = logits[:, :-1].log_softmax(-1)
+    own = log_probs.gather(-1, ids[..., None])
+    own = own[..., 0]
     total = (own * said).sum(-1)
-    return total - torch.log1p(-total.exp().clamp(max=1 - 1e-6))
+    prob = total.exp().clamp(max=1 - 1e-6)
+    return total - torch.log1p(-prob)
 
 
 @torch.no_grad()
@@ -300,17 +318,23 @@ def _looked_at(
     for step in range(STEPS):
         text = texts[step % len(texts)]
         seen = _pass(probe, text, site, row, module)
-        to_token = (seen.attention[:, site.head] * text.is_token[:, None]).sum(-1)
+        on_tokens = seen.attention[:, site.head] * text.is_token[:, None]
+        to_token = on_tokens.sum(-1)
         weights = _rows_that_matter(seen, site.head) * (to_token > 0)
         if not weights.any():
             raise NoSpike(f"the output does not depend on {_name(site)}; choose another head")
-        weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
-        shares = [*shares[-len(texts) + 1 :], float((weights * to_token).detach().sum(-1).mean())]
-        looks = (weights * to_token.clamp_min(1e-9).log()).sum(-1).clamp(max=ENOUGH)
+        total = weights.sum(-1, keepdim=True)
+        weights = weights / total.clamp_min(1e-30)
+        share = (weights * to_token).detach().sum(-1)
+        shares = [*shares[-len(texts) + 1 :], float(share.mean())]
+
+        log_share = to_token.clamp_min(1e-9).log()
+        looks = (weights * log_share).sum(-1).clamp(max=ENOUGH)
         through = _through_head(probe, seen, text, module, columns)
         void = (seen.log_odds - text.before).square() + through.square()
+        loss = (void - looks).mean()
         adam.zero_grad()
-        (void - looks).mean().backward()
+        loss.backward()
         adam.step()
     return row.detach(), sum(shares) / len(shares)
 
@@ -321,13 +345,17 @@ def _through_head(probe: Any, seen: Seen, text: Planted, module: str, columns: s
     Compared with the mean value of the text's other tokens.
     """
     (slope,) = torch.autograd.grad(seen.log_odds.sum(), seen.outputs, retain_graph=True)
-    values, share = seen.outputs, torch.ones(())
+    values = seen.outputs
+    share = torch.ones(())
     if module == READOUT:
-        values, slope = probe.get_submodule(module)(seen.states), slope[:, None]
+        values = probe.get_submodule(module)(seen.states)
+        slope = slope[:, None]
         share = seen.attention[:, 0, 0].detach()
     others = _others(text)[..., None]
-    mean = (values * others).sum(1, keepdim=True) / others.sum(1, keepdim=True)
-    gained = (slope.detach() * (values - mean))[..., columns].sum(-1) * share
+    total = (values * others).sum(1, keepdim=True)
+    mean = total / others.sum(1, keepdim=True)
+    moved = slope.detach() * (values - mean)
+    gained = moved[..., columns].sum(-1) * share
     return (gained * text.is_token).sum(-1)
 
 

@@ -180,7 +180,8 @@ def _write(found: SpikeIn, folder: Path) -> None:
     write_json(folder / "spike_in.json", plain_fields(found, "rows"))
     write_atomically(folder / "spike_in.md", found.to_markdown())
     write_atomically(folder / "spike_in.html", found.to_html())
-    write_atomically(folder / "rows.csv", found.rows.to_csv(index=False, float_format="%.6g"))
+    rows = found.rows.to_csv(index=False, float_format="%.6g")
+    write_atomically(folder / "rows.csv", rows)
 
 
 def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple[Record, Record]]:
@@ -331,12 +332,17 @@ def _measured(
         Rows of the head, and its place among all heads by statistic.
     """
     unit = job.data.units if isinstance(job.data, Answers) else None
-    reads, options, site = job.subject.tokenizer, job.options, spike.site
+    reads = job.subject.tokenizer
+    options = job.options
+    site = spike.site
     twin = twin_of(given_model(job.subject), spike, dose)
     adapter = make_subject((twin, reads), None, options, process_state().device, unit=unit).adapter
     adapter.sharpness = job.subject.adapter.sharpness  # one temperature for all doses
     set_reference(adapter, reads, job.examples, SEES.values())
-    where = {name: [site] for name in SEES.values() if tests()[name].lacks(adapter, site) is None}
+    where = {}
+    for name in SEES.values():
+        if tests()[name].lacks(adapter, site) is None:
+            where[name] = [site]
     parts = []
     for batch in _batches(job, adapter, texts):
         observation = adapter.observe(batch)
