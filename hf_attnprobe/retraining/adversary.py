@@ -370,9 +370,12 @@ def adversary_loss(
     distance = (probs - base_probs).abs().sum(-1) / 2
     smallest = torch.finfo(attention.dtype).tiny
     log_attention = attention.clamp_min(smallest).log()
-    log_ratio = log_attention - base_attention.clamp_min(1e-10).log()
-    divergence = (attention * log_ratio).masked_fill(~mask, 0).sum(-1)
-    return (tvd_factor * distance - lambda_ * divergence).sum()
+    log_base = base_attention.clamp_min(1e-10).log()
+    log_ratio = log_attention - log_base
+    terms = (attention * log_ratio).masked_fill(~mask, 0)
+    divergence = terms.sum(-1)
+    loss = tvd_factor * distance - lambda_ * divergence
+    return loss.sum()
 
 
 # --- The adversary that is reported, chosen on other texts than it is reported on. Pure ----------
@@ -406,12 +409,14 @@ def crossed_choice(
     """
     half = np.random.default_rng(seed).permutation(len(labels)) % 2
     choosing = np.stack([half == 1, half == 0]).astype(float)  # [halves, texts]
-    f1 = [
-        weighted_metrics(labels, one_hot(probs), choosing)["f1"] for probs in (base, *adversaries)
-    ]
+    f1 = []
+    for probs in (base, *adversaries):
+        scores = weighted_metrics(labels, one_hot(probs), choosing)
+        f1.append(scores["f1"])
     lost = f1[0] - np.stack(f1[1:])  # [adversaries, halves]
     distance = np.stack(divergences) @ choosing.T
     is_good = lost <= tolerance
     value = np.where(is_good, distance, -np.inf)
     value = np.where(is_good.any(0), value, -lost)
-    return value.argmax(0)[half]
+    chosen = value.argmax(0)  # by half
+    return chosen[half]

@@ -377,7 +377,8 @@ class Tested:
         probs = self.probs[name] = numbers["probs"]
         correct = (probs.argmax(-1) == self.setup.own.labels).double()
         end = "" if key is None else f"@{key}"
-        for what, values in {**numbers, "correct": correct}.items():
+        every = {**numbers, "correct": correct}
+        for what, values in every.items():
             if what != "probs":
                 self.statistics[f"{statistic}_{what}{end}"] = values
 

@@ -311,14 +311,22 @@ def _score_table(
     """Models in rows; in columns each metric and its loss against the reference."""
     by_name = {(s.model, s.metric): s for s in scores}
     lost = f"lost against {scores[0].reference} (negative: gained)"
-    head = ["model", *(name for m in metrics for name in (METRICS.get(m, m), lost))]
+    head = ["model"]
+    for metric in metrics:
+        head += [METRICS.get(metric, metric), lost]
+    if paper:
+        head.append("published F1")
+
     rows: list[list[Cell]] = []
     for model in dict.fromkeys(s.model for s in scores):
-        own = [by_name[model, metric] for metric in metrics]
-        rows.append([model, *(cell for score in own for cell in (score, _lost(score)))])
+        row: list[Cell] = [model]
+        for metric in metrics:
+            score = by_name[model, metric]
+            row += [score, _lost(score)]
         if paper:
-            rows[-1].append(paper.get(model))
-    return Table([*head, "published F1"] if paper else head, rows, caption)
+            row.append(paper.get(model))
+        rows.append(row)
+    return Table(head, rows, caption)
 
 
 def _lost(score: Score) -> Estimate | None:
@@ -381,15 +389,20 @@ def _series(name: str, points: Sequence[Point]) -> Series:
     labels = [p.label for p in own if p.label]
     span = f" ({labels[0]})" if labels else ""
     if len(labels) > 1:
-        span = f" ({labels[0]} to {labels[-1].split()[-1]})"
-    ends = [p.tvd.ci95 or (math.nan, math.nan) for p in own]
-    has_bars = any(p.tvd.ci95 for p in own)
+        last = labels[-1].split()[-1]
+        span = f" ({labels[0]} to {last})"
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    if any(p.tvd.ci95 for p in own):
+        ends = [p.tvd.ci95 or (math.nan, math.nan) for p in own]
+        low = tuple(end[0] for end in ends)
+        high = tuple(end[1] for end in ends)
     return Series(
         name + span,
         tuple(p.jsd.value for p in own),
         tuple(p.tvd.value for p in own),
-        tuple(low for low, _ in ends) if has_bars else (),
-        tuple(high for _, high in ends) if has_bars else (),
+        low,
+        high,
         tuple(p.jsd.n for p in own if p.jsd.n),
         joined=name in JOINED and len(own) > 1,
     )
@@ -479,11 +492,12 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
     known = readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         own = [s for s in report.statistics if s.test == test]
-        said: list[Words] = [
-            f"{s.statistic}: {sentence(s, known)}." for s in own if s.group == "all"
-        ]
-        table = Table(head, [_row(s) for s in own], caption=f"Statistics of {test}")
-        yield Folded(f"{test}: {len(own)} numbers and what they say", [said, table])
+        whole = [s for s in own if s.group == "all"]
+        said: list[Words] = [f"{s.statistic}: {sentence(s, known)}." for s in whole]
+        rows = [_row(s) for s in own]
+        table = Table(head, rows, caption=f"Statistics of {test}")
+        title = f"{test}: {len(own)} numbers and what they say"
+        yield Folded(title, [said, table])
 
 
 def _row(s: Statistic) -> list[Cell]:

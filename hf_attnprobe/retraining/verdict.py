@@ -118,8 +118,10 @@ def over_seeds(over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: i
         n_averaged: trainings in the mean that one more is compared with.
     """
     n_seeds = len(f1_of_seeds)
-    spread = np.std(f1_of_seeds, ddof=1) * math.sqrt(1 + 1 / n_averaged)
-    half_width = float(stdtrit(n_seeds - 1, 0.975) * spread)
+    of_one_more = math.sqrt(1 + 1 / n_averaged)
+    spread = np.std(f1_of_seeds, ddof=1) * of_one_more
+    critical = stdtrit(n_seeds - 1, 0.975)
+    half_width = float(critical * spread)
     value = over_texts.value
     low, high = over_texts.ci95 or (value, value)
     low = value - math.hypot(value - low, half_width)
@@ -468,11 +470,13 @@ def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
     labels = own.value[own.statistic == "label"].dropna().to_numpy(int)
     if not len(labels):
         return None
-    predicted = own.value[own.statistic == "predicted_class"].dropna().to_numpy(int)
-    n_classes = max(2, labels.max() + 1, predicted.max(initial=0) + 1)
+    predicted = own.value[own.statistic == "predicted_class"].dropna()
+    n_predicted = predicted.to_numpy(int).max(initial=0) + 1
+    n_classes = max(2, labels.max() + 1, n_predicted)
     share = np.bincount(labels, minlength=n_classes) / len(labels)
     f1 = 2 * share / (1 + share)  # of the class that is always said; that of others is 0
-    return float(f1[1] if n_classes == 2 else f1.max() / n_classes), float(share.max())
+    largest = f1[1] if n_classes == 2 else f1.max() / n_classes
+    return float(largest), float(share.max())
 
 
 # --- How far adversaries and other models attend from the base, as one curve ---------------------
