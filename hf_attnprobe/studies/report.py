@@ -254,8 +254,12 @@ def _is_drawn(cells: Sequence[Cell]) -> bool:
     found = [c for c in given if isinstance(c, Estimate) and c.value == c.value]
     if len(found) < 2 or not all(isinstance(c, Estimate) for c in given):
         return False
-    sizes = [abs(value) for c in found for value in (c.value, *(c.ci95 or (math.inf,)))]
-    return max(sizes) <= ON_ONE_AXIS
+    shown: list[float] = []
+    for estimate in found:
+        ends = estimate.ci95 or (math.inf,)
+        shown += [estimate.value, *ends]
+    largest = max(map(abs, shown))
+    return largest <= ON_ONE_AXIS
 
 
 def _tells_rows_apart(cells: Sequence[Cell]) -> bool:
@@ -266,9 +270,11 @@ def _tells_rows_apart(cells: Sequence[Cell]) -> bool:
 def _series(name: str, places: tuple[str, ...], cells: Sequence[Cell]) -> Series:
     undefined = (math.nan, math.nan)
     found = [cell if isinstance(cell, Estimate) else Estimate(math.nan) for cell in cells]
-    low, high = zip(*(estimate.ci95 or undefined for estimate in found), strict=True)
+    ends = [estimate.ci95 or undefined for estimate in found]
+    low, high = zip(*ends, strict=True)
     values = tuple(estimate.value for estimate in found)
-    return Series(name, places, values, low, high, tuple(e.n or 0 for e in found))
+    sizes = tuple(estimate.n or 0 for estimate in found)
+    return Series(name, places, values, low, high, sizes)
 
 
 def latex_of(report: StudyReport) -> str:

@@ -78,14 +78,15 @@ class Results:
         """The statistics of an audit of one head, [texts, statistics], with accuracy."""
         rows = read_rows(self.folder / folder / "rows")
         of_heads = (rows.layer >= 0) & (rows["head"] >= 0)
-        n_heads = len(rows.loc[of_heads, ["layer", "head"]].drop_duplicates())
-        check_one_head(n_heads, folder)
+        heads = rows.loc[of_heads, ["layer", "head"]].drop_duplicates()
+        check_one_head(len(heads), folder)
         rows = rows[of_heads | (rows.test == PREDICTION)]  # no groups of heads
         rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(index="example_id", columns="statistic", values="value")
         if {"label", "predicted_class"} <= set(wide):
-            right = (wide.label == wide.predicted_class).astype(float)
-            wide["accuracy"] = right.where(wide.label >= 0)
+            is_known = wide.label >= 0
+            right = wide.label == wide.predicted_class
+            wide["accuracy"] = right.astype(float).where(is_known)
         return wide
 
     def _retraining(self, folder: str) -> RetrainingReport:
@@ -285,15 +286,21 @@ def _row(
     lengths: _Lengths | None = None,
 ) -> _Row:
     """A cell's row, for all its texts or those in a range of lengths."""
-    jobs = [results.at(column.step, cell) for column in table.columns]
-    name, labels = _cell_name(cell), tuple(cell.values())
-    texts: list[Any] = [None] * len(jobs)
+    name = _cell_name(cell)
+    labels = tuple(cell.values())
     if lengths is not None:
-        name, labels = f"{name} {lengths.name} tokens", (*labels, lengths.name)
-        sizes = [results.rows(job.folder)["n_tokens"] for job in jobs]
-        texts = [n.index[(n >= lengths.low) & (n < lengths.high)] for n in sizes]
-    pairs = zip(table.columns, jobs, texts, strict=True)
-    return _Row(name, labels, [results.value(column, job, some) for column, job, some in pairs])
+        name = f"{name} {lengths.name} tokens"
+        labels = (*labels, lengths.name)
+    numbers = []
+    for column in table.columns:
+        job = results.at(column.step, cell)
+        texts: Any = None
+        if lengths is not None:
+            n_tokens = results.rows(job.folder)["n_tokens"]
+            is_inside = (n_tokens >= lengths.low) & (n_tokens < lengths.high)
+            texts = n_tokens.index[is_inside]
+        numbers.append(results.value(column, job, texts))
+    return _Row(name, labels, numbers)
 
 
 def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
@@ -328,14 +335,17 @@ def _sentence(column: Column, values: Mapping[str, Estimate | None]) -> str | No
     if not defined:
         return None
     value_of = {name: value.value for name, value in defined.items()}
-    low, high = min(value_of, key=value_of.__getitem__), max(value_of, key=value_of.__getitem__)
-    sentence = f"{column.name}: {value_of[low]:.3f} ({low})."
+    low = min(value_of, key=value_of.__getitem__)
+    high = max(value_of, key=value_of.__getitem__)
+    said = f"{value_of[low]:.3f} ({low})"
     if len(defined) > 1:
-        ends = f"from {value_of[low]:.3f} ({low}) to {value_of[high]:.3f} ({high})"
-        sentence = f"{column.name}: {ends}."
+        highest = f"{value_of[high]:.3f} ({high})"
+        said = f"from {said} to {highest}"
+    sentence = f"{column.name}: {said}."
     if column.threshold is None or column.means is None:
         return sentence
-    return f"{sentence} {_against_threshold(column.threshold, column.means, defined)}"
+    compared = _against_threshold(column.threshold, column.means, defined)
+    return f"{sentence} {compared}"
 
 
 def _against_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
@@ -345,13 +355,19 @@ def _against_threshold(threshold: float, means: str, values: Mapping[str, Estima
     """
     groups: dict[str, list[str]] = {"there": [], "not": [], "cannot say": []}
     for name, value in values.items():
-        known = value.ci95 is not None and (value.n or 0) >= MIN_TEXTS
-        low, high = (value.ci95 if known else None) or (-math.inf, math.inf)
-        group = "there" if low >= threshold else "not" if high < threshold else "cannot say"
-        groups[group].append(name)
+        low, high = -math.inf, math.inf
+        if value.ci95 is not None and (value.n or 0) >= MIN_TEXTS:
+            low, high = value.ci95
+        if low >= threshold:
+            groups["there"].append(name)
+        elif high < threshold:
+            groups["not"].append(name)
+        else:
+            groups["cannot say"].append(name)
+    n_there = len(groups["there"])
     parts = [
         f"{means[:1].upper()}{means[1:]} (from {threshold:g}, the whole interval) "
-        f"in {len(groups['there'])} of {len(values)}"
+        f"in {n_there} of {len(values)}"
     ]
     parts += [f"{group}: {', '.join(names)}" for group, names in groups.items() if names]
     return f"{'; '.join(parts)}."
@@ -457,24 +473,29 @@ def _correlations(groups: Sequence[_Group]) -> Iterator[Row]:
         pair = f"attention_{measure}"
         tau = group.tau(pair)
         if tau is not None:
-            ours = mean_of(tau), round(tau.std(ddof=0), 3), group.significant(pair)
+            mean = mean_of(tau)
+            spread = round(tau.std(ddof=0), 3)
+            significant = group.significant(pair)
             paper = group.published(PUBLISHED.tau, measure, group.encoder) or (None,) * 3
-            yield *group.labels, measure, group.shown, *ours, *paper
+            yield *group.labels, measure, group.shown, mean, spread, significant, *paper
 
 
 def _overall(whole: Sequence[_Group]) -> Iterator[Row]:
     """All texts of an audit; the authors' released reruns do not divide them either."""
     for group in whole:
         dataset, encoder, attention = group.labels
-        reruns = PUBLISHED.reruns.get(dataset, {}).get(encoder, {})
+        of_dataset = PUBLISHED.reruns.get(dataset, {})
+        reruns = of_dataset.get(encoder, {})
         *theirs, score = reruns.get(attention, (None,) * 4)
         measure, ours = _performance(group.rows)
         yield *group.labels, measure, ours, None, score, None
         for (measure, pair), paper in zip(PAIRS.items(), theirs, strict=True):
             tau = group.tau(pair)
             if tau is not None and f"{pair}_p_value" in group.rows:
-                numbers = mean_of(tau), group.significant(pair), *(paper or (None, None))
-                yield *group.labels, measure, *numbers
+                mean = mean_of(tau)
+                significant = group.significant(pair)
+                published = paper or (None, None)
+                yield *group.labels, measure, mean, significant, *published
 
 
 def _performance(rows: pd.DataFrame) -> tuple[str, Cell]:
@@ -482,9 +503,14 @@ def _performance(rows: pd.DataFrame) -> tuple[str, Cell]:
     known = rows[rows.label >= 0]
     if not {*known.label, *known.predicted_class} <= {0, 1}:
         return "accuracy", mean_of(known.accuracy)
-    both = ((known.label == 1) & (known.predicted_class == 1)).sum()
-    either = (known.label == 1).sum() + (known.predicted_class == 1).sum()
-    return "F1", round(float(2 * both / either), 3) if either else None
+    is_one = known.label == 1
+    said_one = known.predicted_class == 1
+    both = (is_one & said_one).sum()
+    either = is_one.sum() + said_one.sum()
+    if not either:
+        return "F1", None
+    f1 = float(2 * both / either)
+    return "F1", round(f1, 3)
 
 
 def _differences(whole: Sequence[_Group]) -> Iterator[Row]:
@@ -539,8 +565,10 @@ def _permutation(groups: Sequence[_Group]) -> Iterator[Row]:
         is_last = high == 1.0
         inside = (largest >= low) & ((largest < high) | is_last)
         if inside.any():
-            weights = f"[{low:g}, {high:g}{']' if is_last else ')'}"
-            median = median_of(group.rows[inside].median_tvd)
+            bracket = "]" if is_last else ")"
+            weights = f"[{low:g}, {high:g}{bracket}"
+            own = group.rows[inside]
+            median = median_of(own.median_tvd)
             paper = group.published(PUBLISHED.permutation, group.encoder, name)
             yield *group.labels, group.shown, weights, median, paper
 
@@ -574,9 +602,11 @@ def _fractions(audits: Audits) -> Iterator[Row]:
     """Share of the weights erased, on the texts that some set of weights flips."""
     for (name, model, encoder), rows in audits:
         flat = PUBLISHED.fraction_to_flip if model == "FLAN" else {}
-        theirs = flat.get(PUBLISHED.nearest.get(name, name), {}).get(encoder, {})
+        nearest = PUBLISHED.nearest.get(name, name)
+        theirs = flat.get(nearest, {}).get(encoder, {})
         for order, *values in _orders(rows):
-            yield name, model, encoder, order, *values, theirs.get(order.removesuffix(POOLED))
+            paper = theirs.get(order.removesuffix(POOLED))
+            yield name, model, encoder, order, *values, paper
 
 
 def _single_weights(audits: Audits) -> Iterator[Row]:

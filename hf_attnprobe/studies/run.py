@@ -280,12 +280,14 @@ def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     for name in MODELS:
         if name in arguments:
             arguments[name] = _placed(arguments[name], job.made_of, folder)
-    others = {*kind.needed, *kind.further} - {*names_of([Architecture])}
+    of_architecture = names_of([Architecture])
+    others = {*kind.needed, *kind.further} - {*of_architecture}
     keywords = {name: arguments[name] for name in others if name in arguments}
     if job.verb == "train":
-        given = names_of([Architecture])
-        keywords["architecture"] = {k: v for k, v in arguments.items() if k in given}
-    return {**keywords, "dataset": _data(job), "options": from_flat(arguments, kind.options)}
+        keywords["architecture"] = {k: v for k, v in arguments.items() if k in of_architecture}
+    keywords["dataset"] = _data(job)
+    keywords["options"] = from_flat(arguments, kind.options)
+    return keywords
 
 
 def _placed(model: Any, made_of: Mapping | tuple[str, ...], folder: Path) -> Any:
