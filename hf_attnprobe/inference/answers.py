@@ -461,17 +461,21 @@ def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) ->
     said = text.inputs["input_ids"][n_prompt:]
     ends = [len(_said(tokenizer, said[: k + 1])) for k in range(len(said))]
     whole = _said(tokenizer, said)
-    first = whole.find(span) if isinstance(span, str) else span[0]
-    behind = first + len(span) if isinstance(span, str) else span[1]
+    if isinstance(span, str):
+        first = whole.find(span)
+        behind = first + len(span)
+    else:
+        first, behind = span
     inside = [k for k, (a, b) in enumerate(pairwise([0, *ends])) if a < behind and b > first]
     if not 0 <= first < behind or not inside:
         raise AttnProbeError(
             f"expected a part of the answer {whole.strip()[:60]!r}, got {span!r}; give it as it is "
             "written there, or its characters"
         )
+    begin = n_prompt + inside[0]
     n_kept = n_prompt + inside[-1] + 1
     inputs = {name: list(values[:n_kept]) for name, values in text.inputs.items()}
-    inputs["labelled"] = [int(k >= n_prompt + inside[0]) for k in range(n_kept)]
+    inputs["labelled"] = [int(k >= begin) for k in range(n_kept)]
     return replace(text, inputs=inputs)
 
 
@@ -483,7 +487,9 @@ def encode_answers(examples: "datasets.Dataset") -> Tokenized:
     texts = []
     for row, example_id in enumerate(column_of(examples, "example_id")):
         of_row = {name: columns[name][row] for name in names}
-        of_row["attention_mask"] = [1] * len(of_row["input_ids"])
-        of_row["special_tokens_mask"] = [int(unit < 0) for unit in of_row["unit_ids"]]
+        n_tokens = len(of_row["input_ids"])
+        of_row["attention_mask"] = [1] * n_tokens
+        is_special = [int(unit < 0) for unit in of_row["unit_ids"]]
+        of_row["special_tokens_mask"] = is_special
         texts.append(Text(example_id, -1, of_row))
     return Tokenized(texts, n_empty=0, n_cut=0)

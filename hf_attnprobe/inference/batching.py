@@ -102,8 +102,12 @@ def collate(
         filled = []
         for row in rows:
             padding = [pad_values[name]] * (n_keys - len(row))
-            filled.append([*padding, *row] if adapter.pads_left else [*row, *padding])
-        return torch.tensor(filled, dtype=torch.float64 if name == "scores" else None)
+            if adapter.pads_left:
+                filled.append([*padding, *row])
+            else:
+                filled.append([*row, *padding])
+        dtype = torch.float64 if name == "scores" else None
+        return torch.tensor(filled, dtype=dtype)
 
     inputs = {name: padded(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
     own = {name: value for name, value in inputs.items() if name not in NO_INPUTS}

@@ -151,12 +151,17 @@ def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> l
     given = [name.strip().casefold() for name in names]
     _check_different(classes, known, given)
     numbers = [known.index(name) if name in known else None for name in given]
-    if any(number is not None for number in numbers) or len(given) != len(known):
+    is_any_known = any(number is not None for number in numbers)
+    if is_any_known or len(given) != len(known):
         return numbers
+
+    # No name is the same, and there are as many: nothing but numbers count by their order.
     if all(map(NUMBERED.fullmatch, given)):
         order = sorted(given, key=lambda name: int(name.rpartition("_")[2]))
         return [order.index(name) for name in given]
-    return [*range(len(known))] if all(map(NUMBERED.fullmatch, known)) else numbers
+    if all(map(NUMBERED.fullmatch, known)):
+        return [*range(len(known))]
+    return numbers
 
 
 def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequence[str]) -> None:
