@@ -62,7 +62,8 @@ class Recitals(Dataset):
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         """``input_ids`` and ``labels`` of a step, both int64 [passages, tokens]."""
         rng = random.Random(f"{self.seed} {step}")
-        n_records, n_between = rng.randint(FEWEST, MOST), rng.randint(0, WIDEST_GAP)
+        n_records = rng.randint(FEWEST, MOST)
+        n_between = rng.randint(0, WIDEST_GAP)
         in_any_order = (step - IN_ORDER) / MIXED
         rows, learned = [], []
         for _ in range(N_PASSAGES):
@@ -70,11 +71,14 @@ class Recitals(Dataset):
             said = rng.sample(passage, n_records) if rng.random() < in_any_order else passage
             shown = [BOS, *itertools.chain(*passage), *rng.choices(RECORD_WORDS, k=n_between)]
             recited = [*itertools.chain(*said)]
-            starts = {len(shown) + place for place in range(0, len(recited), RECORD_LENGTH)}
-            rows.append([self.vocabulary[word] for word in (*shown, *recited)])
-            learned.append(
-                [place >= len(shown) and place not in starts for place in range(len(rows[-1]))]
-            )
+            words = [*shown, *recited]
+            rows.append([self.vocabulary[word] for word in words])
+
+            # A record's first word cannot be known; the others are learned where they are recited.
+            begin = len(shown)
+            starts = set(range(begin, len(words), RECORD_LENGTH))
+            places = range(len(words))
+            learned.append([place >= begin and place not in starts for place in places])
         ids = torch.tensor(rows)
         return {"input_ids": ids, "labels": ids.where(torch.tensor(learned), -100)}
 
@@ -163,9 +167,12 @@ def exact_share(
     """
     right = []
     for row in asked:
-        prompt = tokenizer(f"{row['context']} {row['question']}")["input_ids"][:-1]
+        question = f"{row['context']} {row['question']}"
+        prompt = tokenizer(question)["input_ids"][:-1]
         answer = tokenizer(row["answer"], add_special_tokens=False)["input_ids"]
-        logits = model(torch.tensor([[*prompt, *answer]], device=model.device)).logits[0]
-        said = logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+        ids = torch.tensor([[*prompt, *answer]], device=model.device)
+        logits = model(ids).logits[0]
+        of_answer = logits[len(prompt) - 1 : -1]
+        said = of_answer.argmax(-1).tolist()
         right.append(said == answer)
     return sum(right) / len(right)

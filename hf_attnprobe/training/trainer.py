@@ -230,7 +230,8 @@ class ColumnCollator:
         """Makes a batch of the rows of a split, [texts, …]."""
         known = [{name: row[name] for name in KNOWN if name in row} for row in features]
         batch = self.texts(known)
-        for name in features[0].keys() - set(KNOWN):
+        others = features[0].keys() - set(KNOWN)
+        for name in others:
             rows = [torch.tensor(row[name], dtype=torch.float32) for row in features]
             batch[name] = pad_sequence(rows, batch_first=True)
         return batch
@@ -272,11 +273,13 @@ class Progress(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Moves the bar; early stopping may end it sooner."""
-        pace = (time.monotonic() - self.since) / (state.global_step - self.first)
+        seconds = time.monotonic() - self.since
+        pace = seconds / (state.global_step - self.first)
+        n_left = state.max_steps - state.global_step
         n_epochs = math.ceil(args.num_train_epochs)
         epoch = min(max(math.ceil(state.epoch), 1), n_epochs)
-        left = pace * (state.max_steps - state.global_step)
-        self.bar.move(left, f"epoch {epoch} of {n_epochs}{self.scores}")
+        doing = f"epoch {epoch} of {n_epochs}{self.scores}"
+        self.bar.move(pace * n_left, doing)
 
     def on_evaluate(
         self,
