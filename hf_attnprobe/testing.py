@@ -159,9 +159,11 @@ def _check_determinism(observation: Observation) -> None:
 
 
 def _check_replay(observation: Observation) -> None:
-    model, probs = observation.model, observation.probs
+    model = observation.model
+    probs = observation.probs
     for layer in _layers(model):
-        own, other = observation.attention[layer], _other_attention(observation, layer)
+        own = observation.attention[layer]
+        other = _other_attention(observation, layer)
         first = other.clone()
         first[1:] = own[1:]
         edits = torch.stack([own, other, first])
@@ -198,9 +200,11 @@ def _single_texts(observation: Observation) -> Iterator[tuple[int, Batch]]:
     batch = observation.batch
     tokens = batch.inputs.get("attention_mask", batch.mask).bool()
     for row in range(len(tokens)):
-        n_tokens, n_units = int(tokens[row].sum()), int(batch.mask[row].sum())
-        is_right_padded = bool(tokens[row, :n_tokens].all())
-        cuts = {tokens.shape[1]: n_tokens} if is_right_padded else {}
+        n_tokens = int(tokens[row].sum())
+        n_units = int(batch.mask[row].sum())
+        cuts = {}
+        if tokens[row, :n_tokens].all():  # padded on the right
+            cuts[tokens.shape[1]] = n_tokens
         if batch.mask.shape[1] != tokens.shape[1]:
             cuts[batch.mask.shape[1]] = max(n_units, 1)
         yield row, _one_text(batch, row, cuts)
@@ -275,10 +279,12 @@ def _check_slope(observation: Observation, layer: int, gradient: Tensor, target:
     explained = target[None, :, None].expand(2, -1, 1)
     up, down = after.gather(-1, explained)[..., 0]
     expected = (up - down) / (2 * step)
-    found = (gradient * direction).sum((1, 2, 3))
+    of_weights = gradient * direction
+    found = of_weights.sum((1, 2, 3))
     # many models compute norms in float32, whatever they are asked for
     allowed = 2e-4 + 0.05 * expected.abs().max()
-    close = ((found - expected).abs() <= allowed).all()
+    error = (found - expected).abs()
+    close = (error <= allowed).all()
     _expect(close, f"layer {layer}: attention_gradient is not that of an edit")
 
 
@@ -399,10 +405,12 @@ def _check_masked_replay(observation: Observation) -> None:
 
 def _check_stack(observation: Observation) -> None:
     for layer in _layers(observation.model):
-        if not observation.model.lacks(Stack, Site(layer)):
-            below = observation.model.require(Stack).layers_below(layer)
-            is_last = below == sorted(below) and below[-1:] == [layer]
-            _expect(is_last, f"layers_below({layer}) does not ascend to {layer}")
+        if observation.model.lacks(Stack, Site(layer)):
+            continue
+        stack = observation.model.require(Stack)
+        below = stack.layers_below(layer)
+        is_last = below == sorted(below) and below[-1:] == [layer]
+        _expect(is_last, f"layers_below({layer}) does not ascend to {layer}")
 
 
 def _check_block_outputs(observation: Observation) -> None:

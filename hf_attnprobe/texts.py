@@ -89,8 +89,10 @@ def as_read(
         return found
     pieces = tokenizer.convert_ids_to_tokens(list(ids))
     if all(len(unit) == 1 for unit in units):
-        return without_marks([pieces[unit[0]] for unit in units])
-    return tuple(_joined([pieces[place] for place in unit]) for unit in units), ()
+        of_units = [pieces[place] for (place,) in units]
+        return without_marks(of_units)
+    words = [_joined([pieces[place] for place in unit]) for unit in units]
+    return tuple(words), ()
 
 
 def _joined(pieces: Sequence[str]) -> str:
@@ -221,8 +223,10 @@ def predicted(
     parts = prediction.grouped(probs)[0]
     present = parts.sum(-1) > 0
     decided = prediction.decision(probs)[0].masked_fill(~present, -1)
-    probability = parts.amax(-1).sum() / present.sum()
-    return _decisions(prediction, decided, batch, tokenizer), float(probability)
+    decisions = _decisions(prediction, decided, batch, tokenizer)
+    total = parts.amax(-1).sum()
+    probability = total / present.sum()
+    return decisions, float(probability)
 
 
 def labelled(
@@ -295,8 +299,11 @@ def _words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase)
     kept = batch.inputs.get("kept", torch.empty(1, len(numbers), 0))[0]
     words = []
     for row, number in zip(kept.tolist(), numbers, strict=False):
-        known = 0 <= number < len(row)
-        words.append(str(tokenizer.decode([row[number]])).strip() if known else "another word")
+        if 0 <= number < len(row):
+            word = str(tokenizer.decode([row[number]]))
+            words.append(word.strip())
+        else:
+            words.append("another word")
     return ", ".join(words)
 
 
@@ -525,14 +532,18 @@ class Explainer:
 
 def _sign(observation: Observation, entries: Tensor) -> Tensor:
     """1 where the entries' sum is less without a unit, else −1: [batch, keys]."""
-    probs, without = observation.probs, observation.leave_one_out
-    total = torch.zeros_like(probs).scatter(-1, entries.reshape(len(probs), -1), 1.0)
+    probs = observation.probs
+    without = observation.leave_one_out
+    flat = entries.reshape(len(probs), -1)
+    total = torch.zeros_like(probs).scatter(-1, flat, 1.0)
     is_large = (probs * total).sum(-1) > 0.5
-    several = entries.dim() > 1
     before = small_side(probs, entries, is_large)[:, None]
-    each = entries[:, None] if several else entries[:, None].expand(without.shape[:2])
+    each = entries[:, None]
+    if entries.dim() == 1:
+        each = each.expand(without.shape[:2])
     after = small_side(without, each, is_large[:, None])
-    return torch.where(after > before, -1.0, 1.0).to(probs)
+    speaks_for_less = after > before
+    return torch.where(speaks_for_less, -1.0, 1.0).to(probs)
 
 
 def _floats(values: Tensor) -> tuple[float, ...]:
