@@ -196,7 +196,7 @@ def _check_single_texts(observation: Observation) -> None:
 
 
 def _single_texts(observation: Observation) -> Iterator[tuple[int, Batch]]:
-    """Every text as a batch, its padding cut off where it is at the end."""
+    """Yields every text as a batch, its padding cut off where it is at the end."""
     batch = observation.batch
     tokens = batch.inputs.get("attention_mask", batch.mask).bool()
     for row in range(len(tokens)):
@@ -267,7 +267,7 @@ def _check_integrated(observation: Observation) -> None:
 
 
 def _check_slope(observation: Observation, layer: int, gradient: Tensor, target: Tensor) -> None:
-    """Along a random direction, against the change of the replayed probabilities."""
+    """Checks the gradient along a random direction against the change of replayed outputs."""
     attention = observation.attention[layer]
     draw = torch.Generator().manual_seed(layer)
     direction = torch.randn(attention.shape, generator=draw).to(attention)

@@ -77,7 +77,7 @@ def as_read(
     units: Sequence[Sequence[int]],
     strings: Strings | None,
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The units as a reader expects them, and which follow without a space.
+    """Returns the units as a reader expects them, and which follow without a space.
 
     Args:
         ids: of all tokens of the text.
@@ -211,7 +211,7 @@ def predicted(
     batch: Batch,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[str, float | None]:
-    """What is predicted of a batch of one text, and its probability.
+    """Returns what is predicted of a batch of one text, and its probability.
 
     Of several parts it is the mean of their probabilities, of a number there is none.
 
@@ -295,7 +295,7 @@ def _answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase)
 
 
 def _words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The words under the masks, by their places among the likeliest."""
+    """Returns the words under the masks, by their places among the likeliest."""
     kept = batch.inputs.get("kept", torch.empty(1, len(numbers), 0))[0]
     words = []
     for row, number in zip(kept.tolist(), numbers, strict=False):
@@ -531,7 +531,7 @@ class Explainer:
 
 
 def _sign(observation: Observation, entries: Tensor) -> Tensor:
-    """1 where the entries' sum is less without a unit, else −1: [batch, keys]."""
+    """Returns 1 where the entries' sum is less without a unit, else −1: [batch, keys]."""
     probs = observation.probs
     without = observation.leave_one_out
     flat = entries.reshape(len(probs), -1)

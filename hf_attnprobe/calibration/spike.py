@@ -101,7 +101,7 @@ def unused_token(texts: Sequence[Text], n_tokens: int, special: Sequence[int], s
 
 
 def planted(text: Text, token: int, seed: int) -> Text:
-    """The text with the token in front of one of its words, which seed and text's id choose."""
+    """Plants the token in front of one of the text's words, which seed and text's id choose."""
     inputs = text.inputs
     n = text.n_tokens
     words = inputs.get("word_ids", range(n))
@@ -236,7 +236,7 @@ def fit(
 
 
 def reading(token: Tensor, others: Tensor) -> Tensor:
-    """The direction that is 1 on the token's state and of least mean square on all others.
+    """Returns the direction that is 1 on the token's state, of least mean square on others.
 
     Shape: [width], [states, width] -> [width].
     """
@@ -251,7 +251,7 @@ def reading(token: Tensor, others: Tensor) -> Tensor:
 
 
 def log_odds_of(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Log-odds of the last class, or of the prompt's answer, [batch].
+    """Returns the log-odds of the last class, or of the prompt's answer, [batch].
 
     Args:
         logits: [batch, classes], or [1, tokens, words] of a prompt with its answer.
@@ -307,7 +307,7 @@ def _pass(probe: Any, text: Planted, site: Site, row: Tensor, module: str) -> Se
 def _looked_at(
     probe: Any, texts: Sequence[Planted], site: Site, token: int, module: str, columns: slice
 ) -> tuple[Tensor, float]:
-    """The row at which the head looks, and the attention that the token then has.
+    """Trains the row at which the head looks; with it the attention that the token then has.
 
     Adam, a batch a step, with the weights w of the rows taken anew in every step.
     """
@@ -340,7 +340,7 @@ def _looked_at(
 
 
 def _through_head(probe: Any, seen: Seen, text: Planted, module: str, columns: slice) -> Tensor:
-    """What the log-odds gain, to first order, by the head's value of the token, [batch].
+    """Returns what the log-odds gain, to first order, by the token's value, [batch].
 
     Compared with the mean value of the text's other tokens.
     """

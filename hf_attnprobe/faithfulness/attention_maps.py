@@ -169,7 +169,7 @@ def effective_attention(observation: Observation, site: Site) -> Tensor:
 
 
 def norm_based(observation: Observation, site: Site) -> Tensor:
-    """Norms of a head's weighted values (Kobayashi et al. 2020)."""
+    """Returns norms of a head's weighted values (Kobayashi et al. 2020)."""
     head = slice(site.head, site.head + 1)
     attention = observation.attention[site.layer][:, head]
     values = observation.head_values[site.layer][:, head]

@@ -230,7 +230,7 @@ def correlation(
 
 
 def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Gini correlation and precision of attention against leave-one-out, each [batch].
+    """Returns Gini correlation and precision of attention against leave-one-out, each [batch].
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
     """

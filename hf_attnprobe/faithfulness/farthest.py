@@ -249,7 +249,7 @@ def gradient_search(
 
 
 def model_distance(observation: Observation, site: Site) -> Distance:
-    """Change of the output and its gradient, through the model.
+    """Returns what measures the change of the output and its gradient, through the model.
 
     Shape: [copies, batch · queries, keys], what a row may move as a distribution.
     """
@@ -275,7 +275,7 @@ def model_distance(observation: Observation, site: Site) -> Distance:
 
 
 def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
-    """Standard normal draws where attention may be, [starts, batch, queries, keys]."""
+    """Draws standard normal values where attention may be, [starts, batch, queries, keys]."""
     rows = visible.cpu().numpy()
     noise = np.zeros((n_starts, *rows.shape))
     for example, example_id in enumerate(example_ids):
@@ -467,7 +467,7 @@ def of_group(observation: Observation, site: Site, epsilons: Sequence[float]) ->
 
 
 def _replay_rows(observation: Observation, site: Site, rows: Tensor) -> Tensor:
-    """Probabilities when all rows of a site's heads are replaced.
+    """Returns probabilities when all rows of a site's heads are replaced.
 
     Shape: [batch, rows, keys] -> [batch, classes].
     """

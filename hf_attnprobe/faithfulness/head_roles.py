@@ -73,7 +73,7 @@ def head_roles(
 
 
 def _all_heads(observation: Observation) -> list[Tensor]:
-    """Scores of every head, per layer [roles, heads]."""
+    """Returns the scores of every head, per layer [roles, heads]."""
     model = observation.model.require(AnswersFromPassage)
     ids = observation.batch.inputs["input_ids"][0]
     is_unit = observation.batch.inputs["unit_ids"][0] >= 0
@@ -99,7 +99,7 @@ def _all_heads(observation: Observation) -> list[Tensor]:
 
 
 def looked_for(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where previous-token, duplicate and induction heads look, each bool [rows, tokens].
+    """Returns where previous-token, duplicate and induction heads look, bool [rows, tokens].
 
     Args:
         ids: int [tokens].

@@ -240,7 +240,7 @@ def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
 
 
 def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
-    """AOPC over every step: tokens removed in the ranking's order and in reverse.
+    """Returns AOPC over every step: tokens removed in the ranking's order and in reverse.
 
     Shape: [2, rankings, batch].
     """

@@ -125,7 +125,7 @@ def _all_counts(
 
 
 def _counts(model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]) -> Tensor:
-    """Numbers of texts: agreeing, correct, all, labelled; float64 [points, 4]."""
+    """Counts texts: agreeing, correct, all, labelled; float64 [points, 4]."""
     observation = model.observe(batch)
     after = ablated(model, observation, removed)
     agreeing = ~observation.flips(after)

@@ -65,7 +65,7 @@ def ranking(
     seed: int = 0,
     rows: Rows = "read",
 ) -> Tensor:
-    """Importance as dense ranks, [batch, keys], higher for more important.
+    """Returns importance as dense ranks, [batch, keys], higher for more important.
 
     Only ``content_mask`` counts. What differs by rounding alone is equal. Gradients are
     signed: what speaks for the decision is important, with a class explained that for it or

@@ -57,7 +57,7 @@ def screen(
     *,
     seed: int = 0,
 ) -> ScreenResult:
-    """First-order estimate of a head's effect; all heads share one backward pass.
+    """Estimates a head's effect to first order; all heads share one backward pass.
 
     Args:
         seed: unused, nothing here is random.

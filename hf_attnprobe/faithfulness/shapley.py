@@ -261,7 +261,7 @@ class _Game:
         return self.observation.remember(key, compute)
 
     def values(self, drops: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """Shapley values [batch, units], and the half width of their intervals [batch].
+        """Returns Shapley values [batch, units], and the half width of their intervals [batch].
 
         Args:
             drops: of all sets; of texts that have too many the values are means over orders.

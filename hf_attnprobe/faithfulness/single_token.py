@@ -95,7 +95,7 @@ def single_token(
 
 
 def single_token_probs(observation: Observation) -> Tensor:
-    """Probability of the explained class when each unit is the only one in the text.
+    """Returns the probability of the explained class when each unit is the only one.
 
     Shape: [batch, keys], meaningful where ``content_mask`` is True.
     """

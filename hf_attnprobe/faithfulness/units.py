@@ -86,7 +86,7 @@ def _foremost(scores: Tensor, among: Tensor, n: int) -> Tensor:
 
 
 def units_that_matter(observation: Observation, least_effect: float) -> Tensor:
-    """Units whose deletion costs the answer more than its noise, bool [batch, keys].
+    """Returns the units whose deletion costs more than its noise, bool [batch, keys].
 
     Noise is what the way of deleting changes: |loss, the others closing up − loss, the others
     keeping their positions|.
@@ -109,7 +109,7 @@ def units_that_matter(observation: Observation, least_effect: float) -> Tensor:
 
 
 def _each(observation: Observation, wanted: Tensor, by: str) -> Tensor:
-    """Nats lost without each of the wanted units, [batch, keys]; 0 of the others."""
+    """Returns nats lost without each of the wanted units, [batch, keys]; 0 of the others."""
     n_keys = wanted.shape[-1]
     places = wanted.any(0).nonzero()[:, 0]
     nothing = torch.zeros_like(log_prob(observation))
@@ -125,7 +125,7 @@ def _each(observation: Observation, wanted: Tensor, by: str) -> Tensor:
 
 
 def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
-    """Nats lost and total variation without the cells of each unit, each [batch, keys].
+    """Returns nats lost and total variation without each unit's cells, each [batch, keys].
 
     0 outside the passage.
 

@@ -480,7 +480,7 @@ def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def encode_answers(examples: "datasets.Dataset") -> Tokenized:
-    """Rows of :func:`answered` as texts for the model."""
+    """Returns rows of :func:`answered` as texts for the model."""
     per_token = ("input_ids", "unit_ids", "labelled", "other_ids")
     names = [name for name in per_token if name in examples.column_names]
     columns = {name: column_of(examples, name) for name in names}

@@ -136,7 +136,7 @@ def _known(number: int | None) -> int:
 
 
 def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
-    """For each class name of the data, the model's number; None where it has none.
+    """Returns for each class name of the data the model's number; None where it has none.
 
     Labels without names are the model's numbers. Names are compared without case and
     blanks around; where none is the same and either side's are nothing but numbers, such as

@@ -390,7 +390,7 @@ def crossed_choice(
     tolerance: float,
     seed: int = 0,
 ) -> np.ndarray:
-    """For every text, the adversary chosen on the other half of the texts.
+    """Chooses for every text the adversary that is farthest on the other half of the texts.
 
     The farthest of several is far by luck too on the texts that chose it. Each half of
     the texts, drawn at random, chooses the farthest on average of those that lose at

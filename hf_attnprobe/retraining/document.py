@@ -308,7 +308,7 @@ def _score_table(
     paper: Mapping[str, float] | None = None,
     caption: str = "",
 ) -> Table:
-    """Models in rows; in columns each metric and its loss against the reference."""
+    """Returns models in rows; in columns each metric and its loss against the reference."""
     by_name = {(s.model, s.metric): s for s in scores}
     lost = f"lost against {scores[0].reference} (negative: gained)"
     head = ["model"]
@@ -487,7 +487,7 @@ def _bin_chart(bins: Sequence[Bin]) -> Chart:
 
 
 def _statistics(report: RetrainingResult) -> Iterator[Block]:
-    """Every statistic of the texts, with its sentences."""
+    """Yields every statistic of the texts, with its sentences."""
     head = ["statistic", "predicted", "mean", "95% from", "to", "median", "std", "n", "undefined"]
     known = readings()
     for test in dict.fromkeys(s.test for s in report.statistics):

@@ -107,7 +107,7 @@ def _f1_of_seeds(scores: Scores) -> list[float]:
 
 
 def over_seeds(over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int) -> Estimate:
-    """A difference of F1 whose interval covers the texts and another seed.
+    """Returns a difference of F1 whose interval covers the texts and another seed.
 
     The half-width for seeds is Student's t times the standard deviation of one training
     minus a mean of ``n_averaged``; it is added to that for texts as variances add.

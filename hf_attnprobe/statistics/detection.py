@@ -53,7 +53,7 @@ def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
 
 
 def says_yes(values: np.ndarray, draws: np.ndarray, rule: Decision) -> np.ndarray:
-    """Share of draws in which the rule says yes.
+    """Returns the share of draws in which the rule says yes.
 
     Args:
         values: [..., texts].
@@ -74,7 +74,7 @@ def says_yes(values: np.ndarray, draws: np.ndarray, rule: Decision) -> np.ndarra
 
 
 def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
-    """The place among the doses from which on the rule says yes in ``POWER`` of draws.
+    """Returns the place among the doses from which on the rule says yes in ``POWER`` of draws.
 
     Args:
         values: [doses, texts], the first at dose 0.
@@ -102,7 +102,7 @@ def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
 
 
 def limit_of(values: np.ndarray, n: int, seed: int, rule: Decision) -> tuple[float, float, float]:
-    """Limit of detection with n texts, as a place among the doses, and its 95% interval.
+    """Returns the limit of detection with n texts, a place among the doses, and its interval.
 
     Args:
         values: [doses, texts].

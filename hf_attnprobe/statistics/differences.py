@@ -331,7 +331,7 @@ def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
 
 
 def _measured(test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int) -> list[Comparison]:
-    """The comparisons of one test, all on the same draws of signs."""
+    """Returns the comparisons of one test, all on the same draws of signs."""
     found: list[Comparison] = []
     n_at_once = max(1, AT_ONCE // max(1, len(texts)))
     while some := [*itertools.islice(pairs, n_at_once)]:
@@ -398,7 +398,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def sign_flip_p_values(
     differences: np.ndarray, *, seed: int = 0, n_permutations: int = N_PERMUTATIONS
 ) -> np.ndarray:
-    """Two-sided p-values that the mean of each column is 0, by flipping signs of rows.
+    """Returns two-sided p-values that the mean of each column is 0, by flipping signs of rows.
 
     Of more than ``MANY_TEXTS`` the sum of flipped values is normal, with variance Σ value².
 
@@ -438,7 +438,7 @@ def _all_flips(n: int) -> Iterator[np.ndarray]:
 
 
 def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
-    """1 where a text's sign is flipped, in small parts: [permutations, texts]."""
+    """Draws whose signs are flipped, 1 or 0, in small parts: [permutations, texts]."""
     generator = np.random.default_rng(seed)
     at_once = max(1, 2**20 // n)
     for start in range(0, n_permutations, at_once):

@@ -80,7 +80,7 @@ ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
 
 
 def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> np.ndarray:
-    """Exact 95% intervals of the share of texts in which an event happens.
+    """Returns exact 95% intervals of the share of texts in which an event happens.
 
     Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
     where none or all of the texts are hits.
@@ -109,7 +109,7 @@ def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> 
 
 
 def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
-    """95% intervals of the difference of two shares of the same texts.
+    """Returns 95% intervals of the difference of two shares of the same texts.
 
     Bonet & Price (2012): one text is added to those where only the first is a hit, and
     one to those where only the second is. So pairs that all agree still have a width.
@@ -142,7 +142,7 @@ def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLU
 def share_difference_interval(
     values: np.ndarray, others: np.ndarray, *, critical: float = ONE_COLUMN
 ) -> np.ndarray:
-    """Intervals of the difference of two shares, each of texts of its own.
+    """Returns intervals of the difference of two shares, each of texts of its own.
 
     Agresti & Caffo (2000): one hit and one miss are added to either side, so that shares
     of 0 or 1 have a width too.
@@ -209,7 +209,7 @@ class Moments:
 
 
 def moments(values: np.ndarray) -> Moments:
-    """Of columns; values [texts, columns], NaN where a text has none."""
+    """Returns the moments of columns [texts, columns], NaN where a text has no value."""
     n_columns = values.shape[1]
     n, total, m2, m3 = np.zeros((4, n_columns))
     low = np.full(n_columns, np.inf)
@@ -270,7 +270,7 @@ def interval_of(of: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
 
 
 def difference_interval(of: Moments, other: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
-    """Intervals of mean − mean of other texts, [2, columns]; NaN where a side has none.
+    """Returns intervals of mean − mean of other texts, [2, columns]; NaN where a side has none.
 
     Degrees of freedom are those of Welch 1947.
     """
@@ -321,7 +321,7 @@ def _hall(
     freedom: np.ndarray,
     critical: float,
 ) -> np.ndarray:
-    """Low and high [2, columns]: t + λt²/3 + λ²t³/27 + λ/6, solved for t = ± Student's.
+    """Solves t + λt²/3 + λ²t³/27 + λ/6 for t = ± Student's: low and high, [2, columns].
 
     Far in the tails the cubic bends too much, so wider intervals are those of 95% with
     both sides stretched, as Student's quantiles are.
@@ -455,7 +455,7 @@ def student_t(degrees: int, level: float = 0.95) -> float:
 
 
 def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
-    """The mean of the texts that have a value, with its interval and their number.
+    """Returns the mean of the texts that have a value, with its interval and their number.
 
     Args:
         values: [texts]; texts with NaN are left out.

@@ -180,7 +180,7 @@ def grade_between(
 def possible_answers(
     lowest: Estimate, highest: Estimate, rule: Rule, least: int = MIN_TEXTS
 ) -> tuple[Answer, ...]:
-    """The answers that the intervals leave open, the lowest first.
+    """Returns the answers that the intervals leave open, the lowest first.
 
     All of them where there is no interval, or where there are fewer texts than ``least``.
     """

@@ -126,7 +126,7 @@ class Rows:
         return pd.DataFrame(self.matrix(self.columns), index=self.index, columns=names)
 
     def of_heads(self, statistic: str) -> pd.DataFrame:
-        """A statistic of single heads, texts by (layer, head); without empty ones."""
+        """Returns a statistic of single heads, texts by (layer, head); without empty ones."""
         own = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
         if not own.columns:
             return pd.DataFrame()

@@ -109,7 +109,7 @@ def resampled_estimate(values: np.ndarray, n: int) -> Estimate:
 def difference_intervals(
     labels: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> dict[str, tuple[float, float]]:
-    """95% intervals of F1 and accuracy of one model minus those of another, by metric.
+    """Returns 95% intervals of F1 and accuracy of one model minus another's, by metric.
 
     What a text adds to the error of either score (the infinitesimal jackknife, Efron
     1982) is paired by text. As Bonet & Price (2012) do for shares, one text is added
@@ -249,7 +249,7 @@ def weighted_metrics(
 
 
 def _roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve, [resamples]; NaN without texts of both classes.
+    """Returns the area under the ROC curve, [resamples]; NaN without texts of both classes.
 
     That is the share of the pairs of a positive and a negative text that the scores put
     in order, ties counting half (Mann & Whitney 1947).
@@ -439,7 +439,7 @@ def number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None
 
 
 def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
-    """As a function of means, whose interval is the jackknife's."""
+    """Returns R² as a function of means, whose interval is the jackknife's."""
     wanted_less = wanted - wanted.mean()
     errors = (wanted - said) ** 2
     columns = errors, wanted_less**2, wanted_less
@@ -454,7 +454,7 @@ def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
 
 
 def _r_squared(said: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Of resamples by counts [resamples, texts]; NaN where all labels are equal."""
+    """Returns R² of resamples by counts [resamples, texts]; NaN where all labels are equal."""
     sizes = counts.sum(1)
     wanted_less = wanted - wanted.mean()  # or digits would cancel
     total = counts @ wanted_less

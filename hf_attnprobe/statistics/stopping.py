@@ -32,7 +32,7 @@ def without_gaps(rows: Rows, order: Sequence[int]) -> Rows:
 
     @functools.cache
     def counts(test: str, layer: int, head: int) -> np.ndarray:
-        """Which texts count at a place, bool [texts]."""
+        """Returns which texts count at a place, bool [texts]."""
         measured = np.zeros(len(rows), dtype=bool)
         for column in rows.columns:
             is_here = (column[0], *column[2:]) == (test, layer, head)

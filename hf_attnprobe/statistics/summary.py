@@ -63,7 +63,7 @@ class Statistic(KeyedEstimate):
         return self.value
 
     def row(self) -> dict[str, Any]:
-        """As a row of a table, with the ends of the interval apart."""
+        """Returns a row of a table, with the ends of the interval apart."""
         low, high = self.ci95
         numbers = {
             "group": self.group,
@@ -223,7 +223,7 @@ def find_statistic(
 
 
 def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
-    """The layer and head that represent the model's attention.
+    """Returns the layer and head that represent the model's attention.
 
     All heads at once where they were tested so, else the only head; None where several
     heads were tested one by one.

@@ -201,7 +201,7 @@ def to_rows(
 
 
 def _as_lists(values: np.ndarray, is_there: np.ndarray) -> pa.ListArray:
-    """A matrix [texts, sites] as a column of lists, null where there is no value."""
+    """Returns a matrix [texts, sites] as a column of lists, null where there is no value."""
     n_texts, n_sites = values.shape
     starts = np.arange(n_texts + 1, dtype=np.int64) * n_sites
     offsets = pa.array(starts, pa.int32())
@@ -244,7 +244,7 @@ def sites_of(table: pa.Table) -> Sites:
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
-    """The rows of several tables as one, by test and text: their order leaves no trace.
+    """Joins the rows of several tables, by test and text: their order leaves no trace.
 
     Args:
         tables: whose tests have the same sites in each that has them.
@@ -437,7 +437,7 @@ class Block(NamedTuple):
 
 
 def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
-    """The values of every test, or of one, as matrices."""
+    """Yields the values of every test, or of one, as matrices."""
     sites = sites_of(table)
     statistics = _said(table.schema)["statistics"]
     of_row = table[TEST].to_numpy(zero_copy_only=False)
@@ -452,7 +452,7 @@ def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
 
 
 def _matrix(column: pa.ListArray, n_sites: int) -> tuple[np.ndarray, np.ndarray]:
-    """The values of lists, and which of them are there."""
+    """Returns the values of lists, and which of them are there."""
     has = column.is_valid().to_numpy(zero_copy_only=False)
     flat = column.flatten()  # of the lists that are no null
     numbers = flat.to_numpy(zero_copy_only=False)
@@ -577,7 +577,7 @@ class Parts:
         return found
 
     def _places(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The ids of all texts, and where those of each list are among them."""
+        """Returns the ids of all texts, and where those of each list are among them."""
         ids = np.concatenate([np.empty(0, np.int64), *self._texts])
         ids.sort()
         is_again = ids[1:] == ids[:-1]

@@ -54,7 +54,7 @@ def text_from_plain(data: Mapping[str, Any]) -> ShownText:
 
 
 def _checked(text: ShownText) -> ShownText:
-    """The text itself; a ValueError where its parts do not belong together."""
+    """Returns the text itself; a ValueError where its parts do not belong together."""
     n = len(text.tokens)
     columns = [text.scores["attention"], *text.scores.values()]
     if text.segments:

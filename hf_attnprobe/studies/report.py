@@ -249,7 +249,7 @@ def chart_of(table: ResultTable, number: int) -> Chart | None:
 
 
 def _is_drawn(cells: Sequence[Cell]) -> bool:
-    """Whether cells are estimates with intervals that can share an axis, at least two."""
+    """Returns whether cells are estimates that can share an axis, at least two."""
     given = [c for c in cells if c is not None]
     found = [c for c in given if isinstance(c, Estimate) and c.value == c.value]
     if len(found) < 2 or not all(isinstance(c, Estimate) for c in given):

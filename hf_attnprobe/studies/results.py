@@ -75,7 +75,7 @@ class Results:
         return next(job for job in self.by_step[step] if job.is_at(cell))
 
     def _rows(self, folder: str) -> pd.DataFrame:
-        """The statistics of an audit of one head, [texts, statistics], with accuracy."""
+        """Returns the statistics of an audit of one head, [texts, statistics], with accuracy."""
         rows = read_rows(self.folder / folder / "rows")
         of_heads = (rows.layer >= 0) & (rows["head"] >= 0)
         heads = rows.loc[of_heads, ["layer", "head"]].drop_duplicates()
@@ -285,7 +285,7 @@ def _row(
     cell: Mapping[str, Scalar],
     lengths: _Lengths | None = None,
 ) -> _Row:
-    """A cell's row, for all its texts or those in a range of lengths."""
+    """Returns a cell's row, for all its texts or those in a range of lengths."""
     name = _cell_name(cell)
     labels = tuple(cell.values())
     if lengths is not None:
@@ -349,7 +349,7 @@ def _sentence(column: Column, values: Mapping[str, Estimate | None]) -> str | No
 
 
 def _against_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
-    """Where the whole interval is above the threshold, where below, where neither.
+    """Says where the whole interval is above the threshold, where below, where neither.
 
     Without an interval, or of too few texts, nothing can be said.
     """
@@ -499,7 +499,7 @@ def _overall(whole: Sequence[_Group]) -> Iterator[Row]:
 
 
 def _performance(rows: pd.DataFrame) -> tuple[str, Cell]:
-    """F1 of class 1 where there are two classes, else accuracy."""
+    """Returns F1 of class 1 where there are two classes, else accuracy."""
     known = rows[rows.label >= 0]
     if not {*known.label, *known.predicted_class} <= {0, 1}:
         return "accuracy", mean_of(known.accuracy)
@@ -599,7 +599,7 @@ def _labels(job: Job) -> tuple[str, str, str]:
 
 
 def _fractions(audits: Audits) -> Iterator[Row]:
-    """Share of the weights erased, on the texts that some set of weights flips."""
+    """Yields the share of the weights erased, on the texts that some set of weights flips."""
     for (name, model, encoder), rows in audits:
         flat = PUBLISHED.fraction_to_flip if model == "FLAN" else {}
         nearest = PUBLISHED.nearest.get(name, name)

@@ -274,7 +274,7 @@ def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
 
 
 def _keywords(job: Job, folder: Path) -> dict[str, Any]:
-    """The keyword arguments of what does a step."""
+    """Returns the keyword arguments of what does a step."""
     kind = VERBS[job.verb]
     arguments = {name: job.arguments[name] for name in job.arguments if name in kind.names}
     for name in MODELS:

@@ -60,7 +60,7 @@ class Recitals(Dataset):
         return self.n_steps
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        """``input_ids`` and ``labels`` of a step, both int64 [passages, tokens]."""
+        """Returns ``input_ids`` and ``labels`` of a step, both int64 [passages, tokens]."""
         rng = random.Random(f"{self.seed} {step}")
         n_records = rng.randint(FEWEST, MOST)
         n_between = rng.randint(0, WIDEST_GAP)
@@ -160,7 +160,7 @@ def exact_share(
     tokenizer: PreTrainedTokenizerBase,
     asked: Sequence[Mapping[str, Any]],
 ) -> float:
-    """Share of questions whose whole answer greedy decoding says.
+    """Returns the share of questions whose whole answer greedy decoding says.
 
     Args:
         asked: rows of :func:`~hf_attnprobe.data.synthetic.record_questions`.
