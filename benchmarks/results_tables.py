@@ -153,11 +153,11 @@ def _by_group(report: Report, statistic: str) -> dict[str, Statistic]:
 ENCODERS = ("none", "mlp", "cnn", "bilstm")
 SST = [f"{encoder}-sst{seed}" for encoder in ENCODERS for seed in ("", "-seed1", "-seed2")]
 SHORT = ["none-imdb", "bilstm-imdb", "none-agnews-binary", "bilstm-agnews-binary"]
-OTHERS = [*SHORT, "babi1", "minilm-sst"]
+OTHERS = [*SHORT, "bilstm-babi1", "minilm-sst"]
 FIRST = [f"{encoder}-sst" for encoder in ENCODERS]
 TABLES = {
     "sst": lambda reports: faithfulness(reports, SST),
     "others": lambda reports: faithfulness(reports, OTHERS),
     "rankings": lambda reports: rankings(reports, [*FIRST, *OTHERS]),
-    "papers": lambda reports: beside_papers(reports, [*FIRST, *SHORT, "babi1"]),
+    "papers": lambda reports: beside_papers(reports, [*FIRST, *SHORT, "bilstm-babi1"]),
 }
