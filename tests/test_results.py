@@ -1,5 +1,6 @@
 """All results again: the parts, and the tables that are made of their audits."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hf_attnprobe.auditing.report import Report
 
 
 ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/results.md").read_text(encoding="utf-8")
 OLD = "<!-- table: sst -->\nwhat stood here\n<!-- end -->\nand text"
 
 
@@ -44,6 +46,14 @@ def test_every_model_of_a_table_is_audited_by_a_part(results):
     assert {f"audit-{model}" for model in shown} <= {*names}
     assert {*steps.CARDS} <= {*names}
     assert {place.parent.name for place in ROOT.glob("model_cards/*/README.md")} == {*steps.CARDS}
+
+
+def test_every_table_of_the_page_is_known_and_has_rows(results):
+    _, tables = results
+    places = tables.PLACE.findall(PAGE)
+    assert [name for _, name, _ in places] == list(tables.TABLES)
+    of_models = re.findall(r"^\| ([a-z0-9-]+) \| \d+ \|", PAGE, flags=re.MULTILINE)
+    assert of_models == [*tables.SST, *tables.OTHERS]
 
 
 def test_a_table_says_what_the_audit_says_and_stays(results, audits):
