@@ -123,7 +123,8 @@ def test_pages_by_hand_are_short():
     """What is written by hand is read; what the code knows is generated."""
     generated = {"architectures", "calibration", "datasets", "reference", "verdicts"}
     by_hand = [page for page in PAGES[1:] if Path(page).stem not in generated]
-    assert sum(len(read(page).split()) for page in by_hand) <= 14_000
+    tables = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)  # of results, which are made
+    assert sum(len(tables.sub("", read(page)).split()) for page in by_hand) <= 14_000
     assert len(by_hand) <= 12
 
 
