@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
+import nodes
 from hf_attnprobe import audit, cli, judge
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
@@ -39,6 +40,7 @@ from hf_attnprobe.training.options import Architecture
 from hf_attnprobe.training.run import train
 
 
+DENSE = 0.17
 PACKAGE = Path(hf_attnprobe.__file__).parent
 DESIGN = (PACKAGE.parent / "DESIGN.md").read_text()
 # Lowest first; the name of a module or package comes before two spaces, what it is behind them.
@@ -138,6 +140,19 @@ def test_no_module_is_part_of_a_cycle_or_of_a_long_chain():
             del graph[name]
         n_floors += 1
     assert n_floors < 20
+
+
+def test_no_package_weighs_more_than_its_budget():
+    found, allowed = nodes.weights(), nodes.budget()
+    assert found.keys() | {"all"} == allowed.keys(), "say in BUDGET.md what a new package may weigh"
+    heavier = {room: n for room, n in found.items() if n > allowed[room]}
+    assert not heavier, f"say in BUDGET.md what this replaces: {heavier}"
+    assert sum(found.values()) <= allowed["all"]
+
+
+def test_lines_are_read_once():
+    """Of functions of five lines or more, the share above ten nodes a line; it may only fall."""
+    assert nodes.share_of_dense() <= DENSE
 
 
 def test_no_file_is_a_heap_and_no_folder_holds_one_file():
