@@ -40,7 +40,7 @@ from hf_attnprobe.training.options import Architecture
 from hf_attnprobe.training.run import train
 
 
-DENSE = 0.17
+DENSE = 0.07
 PACKAGE = Path(hf_attnprobe.__file__).parent
 DESIGN = (PACKAGE.parent / "DESIGN.md").read_text()
 # Lowest first; the name of a module or package comes before two spaces, what it is behind them.
