@@ -7,7 +7,6 @@ from typing import Any
 
 from hf_attnprobe import markdown
 from hf_attnprobe.auditing.charts import audit_charts
-from hf_attnprobe.auditing.examples import FIRST
 from hf_attnprobe.auditing.first_screen import first_screen, line_of, rankings, whole
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.head_tables import (
@@ -33,7 +32,7 @@ from hf_attnprobe.auditing.verdict import (
     zero_ablation_only,
 )
 from hf_attnprobe.charts.chart import Chart
-from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.charts.shown_text import FIRST, ShownText
 from hf_attnprobe.faithfulness.input_erasure import CAUTION as INPUTS_CAUTION
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.plain_data import read_packaged

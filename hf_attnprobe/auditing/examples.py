@@ -19,7 +19,15 @@ from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.subject import Subject
 from hf_attnprobe.auditing.sweep import Sweep
-from hf_attnprobe.charts.shown_text import GAIN, ON_PASSAGE, ON_SINK, ShownText
+from hf_attnprobe.charts.shown_text import (
+    AGREE,
+    DISAGREE,
+    GAIN,
+    ON_PASSAGE,
+    ON_SINK,
+    WRONG,
+    ShownText,
+)
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.inference.encoding import Text
@@ -210,13 +218,8 @@ AGREEMENT = (
     "attention_leave_one_out_tau",
 )
 """Statistics of how much attention and leaving out agree about a text; the first that there is."""
-AGREE = "attention and leaving out agree most"
-DISAGREE = "attention and leaving out disagree most"
-WRONG = "a wrong prediction, among the surest"
 OF_CLASS = "drawn by chance from the texts predicted {name}"
 DRAWN = "drawn by chance"
-FIRST = (AGREE, DISAGREE, WRONG)
-"""Reasons of the texts that a page shows first."""
 
 
 def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Chosen]:

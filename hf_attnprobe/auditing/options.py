@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Literal
 
 from hf_attnprobe.errors import AttnProbeError
@@ -200,6 +201,27 @@ class AuditOptions(Options):
     def in_haste(self) -> bool:
         """Whether tests that were not configured do less for each text."""
         return self.time is not None
+
+
+def share_of(options: AuditOptions) -> tuple[int, int] | None:
+    """The number of a share and of how many; None of all texts.
+
+    Raises:
+        AttnProbeError: another form than K/N with K from 0 to N − 1.
+    """
+    if options.share is None:
+        return None
+    number, _, of = options.share.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
+        raise AttnProbeError(
+            f"expected a share from 0/N to (N − 1)/N, such as 3/64, got {options.share!r}"
+        )
+    return int(number), int(of)
+
+
+def folder_of(output_dir: str | Path, share: tuple[int, int]) -> Path:
+    """Where a share goes."""
+    return Path(output_dir) / f"share-{share[0]}-of-{share[1]}"
 
 
 def options_of_tests() -> Mapping[str, type[Options]]:

@@ -15,7 +15,7 @@ from hf_attnprobe.attention_model import ALL, AnswersFromPassage, AttentionModel
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.limits import notes_on_limits
-from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.options import AuditOptions, folder_of, share_of
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.recomputed import (
     CHANGED,
@@ -27,7 +27,6 @@ from hf_attnprobe.auditing.recomputed import (
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.rounds import run_tests
-from hf_attnprobe.auditing.shares import folder_of, share_of
 from hf_attnprobe.auditing.stopping import (
     limit_of,
     stopping_notes,

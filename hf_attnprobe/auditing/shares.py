@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size, read_audit
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
@@ -24,27 +23,6 @@ from hf_attnprobe.storage.rows import parts_in, read_part, rows_of_parts
 
 SUMMED = ("truncated", "skipped_empty")
 """Counts in the provenance, of the texts of a share alone."""
-
-
-def share_of(options: AuditOptions) -> tuple[int, int] | None:
-    """The number of a share and of how many; None of all texts.
-
-    Raises:
-        AttnProbeError: another form than K/N with K from 0 to N − 1.
-    """
-    if options.share is None:
-        return None
-    number, _, of = options.share.partition("/")
-    if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
-        raise AttnProbeError(
-            f"expected a share from 0/N to (N − 1)/N, such as 3/64, got {options.share!r}"
-        )
-    return int(number), int(of)
-
-
-def folder_of(output_dir: str | Path, share: tuple[int, int]) -> Path:
-    """Where a share goes."""
-    return Path(output_dir) / f"share-{share[0]}-of-{share[1]}"
 
 
 def is_share(folder: Path) -> bool:

@@ -12,6 +12,11 @@ ADVERSARY_EPSILON = "distance of outputs that the adversary may take"
 ON_SINK = "share of the attention on the sink"
 ON_PASSAGE = "share of the attention on the passage"
 GAIN = "nats that the answer gains by the passage"
+AGREE = "attention and leaving out agree most"
+DISAGREE = "attention and leaving out disagree most"
+WRONG = "a wrong prediction, among the surest"
+FIRST = (AGREE, DISAGREE, WRONG)
+"""Reasons of the texts that a page shows first."""
 NEGLIGIBLE = 1e-6
 """Rankings whose scores are all smaller say nothing of the order of the tokens."""
 
