@@ -123,6 +123,7 @@ def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path
 def test_the_whole_audit_of_a_model_that_cannot_be_resumed(tokenizer, texts):
     rows = [{"text": text} for text in texts[:6]]
     tests = "correlation permutation adversarial erasure input_erasure uniform_attention conicity"
+    tests += " scale"
     for changes in ({"residual_connection": "concat"}, {"encoder": "orthogonal_lstm"}):
         model = zoo.classifier(tokenizer, **SIZES | changes)
         report = audit(model, rows, tokenizer=tokenizer, progress=False)

@@ -92,9 +92,9 @@ def test_the_gate_passes_and_stops(in_examples, capsys, monkeypatch):
     printed = capsys.readouterr().out
     answers = {f.rule: str(f.answer) for f in report.findings}
     assert printed.count("pass ") == len(report.findings)
-    gate["REFUSED"]["assignment"] = (answers["assignment"],)
+    gate["REFUSED"]["effect"] = (answers["effect"],)
     assert gate["main"]() == 1
-    assert "stop Assignment" in capsys.readouterr().out
+    assert "stop Effect" in capsys.readouterr().out
 
 
 def test_before_and_after(in_examples, capsys):

@@ -37,9 +37,9 @@ def test_the_share_on_special_tokens_by_hand(bert):
     found = found[(found.layer == -1) & (found["head"] == -1)]
     assert found.sort_values("example_id").value.tolist() == pytest.approx(expected, abs=1e-5)
     share = np.mean(expected)
-    line = f"Attention: mean of 4 heads from [CLS]; {share:.0%} of it on special tokens"
+    line = f"mean of 4 heads from [CLS]; {share:.0%} of it on special tokens"
     assert attention_line(report) == f"{line}, not shown"
-    assert f"\n{line}, not shown.\n" in str(report)
+    assert f"{line}, not shown" in " ".join(report.to_text(verbose=True).split())
     assert f"{line}, not shown" in report.to_markdown()
     words = Reader(report.to_html()).words
     assert words.index(line) < words.index("special_attention")
@@ -59,6 +59,6 @@ def test_a_classifier_attends_to_its_text_alone(checkpoint, reviews):
     report = audit_by_name(str(checkpoint), reviews["test"], tests=["permutation"], test_limit=5)
     rows = report.to_pandas()
     assert (rows[rows.statistic == "special_attention"].value == 0).all()
-    assert attention_line(report) == "Attention: the only head"
+    assert attention_line(report) == "the only head"
     older = {k: v for k, v in report.provenance.items() if k != "attention"}
     assert attention_line(dataclasses.replace(report, provenance=older)) == ""
