@@ -252,10 +252,9 @@ def test_an_answer_that_was_cut_off_is_not_known(rows_of):
     assert found.notna().tolist() == [True, False]
 
 
-def test_the_right_choice_by_letter_text_or_number(rows_of):
+def test_the_right_choice_by_text_or_number(rows_of):
     expected = rows_of("choice", DATA["choice"], ["correlation"])
     for name in (
-        lambda k, row: "ABC"[row["label"]],
         lambda k, row: row["choices"][row["label"]],
         lambda k, row: str(row["label"]),
     ):

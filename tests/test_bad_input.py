@@ -186,7 +186,8 @@ def test_labels_are_matched_by_name_or_else_by_number(checkpoint):
     for names, numbers in (
         (["positive", "positive"], [1, 1]),
         (["Positive", "Positive"], [1, 1]),
-        (["pos", "neg"], [1, 0]),
+        (["LABEL_1", "LABEL_0"], [1, 0]),
+        ([" positive", "Negative "], [1, 0]),
     ):
         texts = zip(("a wonderful plot", "superb"), names, strict=True)
         rows = [{"text": text, "label": name} for text, name in texts]

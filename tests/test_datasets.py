@@ -57,7 +57,7 @@ YAHOO = {"id": 0, "topic": 1, "question_title": "one two", "question_content": "
 # --- name=folder --------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_stands_for_a_name_in_every_command(tmp_path, cli, checkpoint, reviews):
+def test_a_folder_stands_for_a_name_in_every_command(tmp_path, cli, reviews):
     folder = tmp_path / "films"
     for split, part in reviews.items():
         part = part.remove_columns("rationale")
@@ -67,7 +67,7 @@ def test_a_folder_stands_for_a_name_in_every_command(tmp_path, cli, checkpoint, 
     done = cli("train", "--dataset", data, "--output-dir", tmp_path / "m", *options)
     assert done.code == 0, done.err
     report = tmp_path / "audit"
-    command = ("audit", "--model", checkpoint, "--dataset", data, "--test-limit", 9)
+    command = ("audit", "--model", tmp_path / "m", "--dataset", data, "--test-limit", 9)
     tests = ("--tests", "uniform_attention", "--output-dir", report)
     assert cli(*command, *tests).code == 0
     assert dataset_name(data, "test").published_as == "sst"

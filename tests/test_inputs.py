@@ -109,9 +109,10 @@ def test_quoted_separators_and_line_ends_are_text(tmp_path):
 
 
 def test_blanks_around_the_names_of_a_header_are_none_of_them(tmp_path):
-    table = "exp_split, text ,label\ntest,a film of more than five words,1\n"
-    for kind in ("csv", "folder", "published"):
-        examples = load_examples(placed(tmp_path / kind, kind, table), "test")
+    table = "number, text ,label\n7,a film of more than five words,1\n"
+    file, folder = (placed(tmp_path / kind, kind, table) for kind in ("csv", "folder"))
+    for given in (file, folder, f"adr={folder}"):
+        examples = load_examples(given, "test")
         assert examples["text"][:] == ["a film of more than five words"]
         assert examples["label"][:] == [1]
 

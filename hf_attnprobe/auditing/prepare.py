@@ -30,6 +30,7 @@ from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,
+    check_query,
     choose,
     head_set_names,
 )
@@ -228,6 +229,10 @@ def set_donors(subject: Subject, examples: "datasets.Dataset", choice: Choice, s
     texts = by_length(_sampled(adapter, tokenizer, examples, N_DONORS))
     n_at_once = adapter.texts_at_once or TEXTS_AT_ONCE
     batches = collated(adapter, texts, tokenizer.pad_token_id or 0, n_at_once)
+    query = choice.sites[0].query
+    if query is not None:
+        shortest = collate(adapter, texts[:1], tokenizer.pad_token_id or 0)
+        check_query(adapter.observe(shortest), query)
     adapter.donors = donors_of(adapter, batches, [*choice.sites, *choice.groups], seed)
     decisions = adapter.donors.decisions
     if (decisions == decisions[0]).all():
@@ -368,9 +373,10 @@ def prepare_audit(
         tokenized = _scored(tokenized, scores, subject, examples)
         given = {t.example_id: t.scores for t in tokenized.texts}
         identity["scores_fingerprint"] = _hash(given)
-    set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
-    set_sharpness(subject.adapter, subject.tokenizer, examples)
-    set_donors(subject, examples, choice, options.seed)
+    with suited_threads(subject.adapter.model):
+        set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
+        set_sharpness(subject.adapter, subject.tokenizer, examples)
+        set_donors(subject, examples, choice, options.seed)
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
         "truncated": tokenized.n_cut,
