@@ -570,7 +570,10 @@ def test_heads_are_tested_by_name(folder):
 
 def test_prompts_are_shown_from_the_rows_as_from_the_model(usual, report):
     """No prompt is run again to be shown; what its rows say is what a new pass says."""
-    for of_rows, explained in zip(usual.examples, report.examples, strict=True):
+    by_id = {text.example_id: text for text in usual.examples}
+    assert by_id.keys() == {text.example_id for text in report.examples}
+    for explained in report.examples:
+        of_rows = by_id[explained.example_id]
         assert of_rows.rests_on == explained.rests_on and "rests on" in of_rows.rests_on
         assert of_rows.matters == explained.matters
         for name, values in explained.scores.items():
@@ -629,7 +632,7 @@ def test_of_many_units_only_the_foremost_are_deleted(chat, model):
     by_knockout = sorted(others, key=lambda k: -shown["knockout"][k])[:11]
     assert sorted(deleted) == sorted(by_attention + by_knockout)
     assert all(loss != 0 for loss in shown["knockout"])
-    assert "1 of 1 prompts with more than 16 units all were knocked out" in report.to_text()
+    assert "1 of 1 prompts with more than 16 units all were knocked out" in " ".join(report.notes)
 
 
 @torch.no_grad()

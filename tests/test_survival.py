@@ -145,17 +145,21 @@ def test_the_page_names_every_version(survived):
 
 def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, cli):
     """Of a model whose attention no longer tells tokens apart, so that shuffles do nothing."""
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    with torch.no_grad():
-        for parameter in model.attention_classifier.attention.parameters():
-            parameter.zero_()
-    even = zoo.saved(tmp_path / "even", model, tokenizer)
-    command = ("survive", "--model", checkpoint, "--dataset", reviews_folder, "--no-prune")
+
+    def with_attention_times(factor, name):
+        model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
+        with torch.no_grad():
+            for parameter in model.attention_classifier.attention.parameters():
+                parameter.mul_(factor)
+        return zoo.saved(tmp_path / name, model, tokenizer)
+
+    sharp, even = with_attention_times(10, "sharp"), with_attention_times(0, "even")
+    command = ("survive", "--model", sharp, "--dataset", reviews_folder, "--no-prune")
     command += ("--tests", "permutation", "--output-dir", tmp_path / "out")
     done = cli(*command, "--versions", even, "--fail-on-change")
     assert done.code == 3
-    assert "changed: even: assignment is no, of the model" in done.err
+    assert "changed: even: effect is no, of the model yes" in done.err
     assert cli(*command, "--versions", even).code == 0
 
 
