@@ -125,7 +125,8 @@ def test_text_for_people(command, cli):
     done = cli(*command, "--verbose")
     assert done.code == 0
     lines = done.out.splitlines()
-    assert "20 texts, seed 0." in " ".join(done.out.split())
+    said = " ".join(done.out.split())
+    assert " texts 20 of " in said and " seed 0 " in said
     for heading in ("What was audited", "The questions, one by one", "All numbers"):
         assert heading in lines
     for name in ("attention_gradient_tau", "median_tvd", "epsilon_max_jsd@0.05"):
@@ -216,7 +217,7 @@ def test_report_renders_an_audit_again(printed, cli, tmp_path):
     again = cli("report", folder, "--output", tmp_path / "again.md")
     assert again.out == f"report in {tmp_path / 'again.md'}\n"
     assert (tmp_path / "again.md").read_text() == written
-    for heading in ("The questions, one by one", "Texts", "All numbers"):
+    for heading in ("The questions, one by one", "Three texts", "All numbers"):
         assert f"## {heading}\n" in written
 
 

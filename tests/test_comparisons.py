@@ -295,7 +295,7 @@ def test_an_audit_of_one_head_compares_and_its_folder_renders_again(
     assert {c.method for c in report.comparisons} == {"mcnemar", "sign", "permutation"}
     assert report.comparisons == compare_rankings(report.to_pandas(), seed=0)
     rendered = (folder / "report.md").read_text()
-    assert "### erasure: rankings compared" in rendered and "| smallest set (exact) |" in rendered
+    assert "### erasure: rankings compared" in rendered and "| attention | margin |" in rendered
     assert cli("report", folder).out == f"{report}\n"
     assert str(read_audit(folder)) == str(report)
 

@@ -104,7 +104,8 @@ def test_before_and_after(in_examples, capsys):
     number = r"([+-]?\d+\.\d+)"
     said = rf"{number} against {number} over \d+ .*? {number} \[{number}, {number}\]"
     differences = re.findall(said, " ".join(printed.split()))  # long lines are broken
-    assert len(differences) == 3  # accuracy, importance, assignment
+    asked = ("Accuracy", "Faithfulness", "Importance", "Removal", "Mass", "Effect")
+    assert len(differences) == len(asked) and all(f"- {name}: " in printed for name in asked)
     for found in differences:
         after, before, change, low, high = map(float, found)
         assert low <= change <= high
