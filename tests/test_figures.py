@@ -18,6 +18,7 @@ from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.grades import MIN_SHOWN
 from hf_attnprobe.statistics.heads import judged
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
@@ -193,7 +194,7 @@ def test_a_notebook_shows_the_figure(report):
     assert "Kendall τ with leaving tokens out" in texts_of(svg)
     ax = report.plot()
     shown = texts_of(ax._repr_svg_())
-    assert "Rank correlation of attention with leaving" in shown
+    assert "Importance: rank correlation of attention" in shown
     assert "Kendall τ with leaving tokens out" in shown
     assert texts_of(ax.get_figure()._repr_svg_()) == shown
 
@@ -205,7 +206,7 @@ def test_the_title_stands_above_the_legend(report):
         FigureCanvasAgg(figure).draw()
         (legend,) = [*figure.legends, *filter(None, [ax.get_legend()])]
         title = legend.get_title().get_window_extent()
-        assert "Rank correlation" in legend.get_title().get_text()
+        assert "rank correlation" in legend.get_title().get_text()
         for text in legend.get_texts():
             assert text.get_window_extent().y1 <= title.y0
         assert ax.get_window_extent().y1 <= legend.get_window_extent().y0 + 1
@@ -337,6 +338,9 @@ def test_no_text_lies_on_another(report, report_of_heads):
                 assert not box.padded(-1).overlaps(other.padded(-1)), chart.key
 
 
-def test_one_class_in_one_text():
-    rows = long_rows({"attention_gradient_tau": [0.3]}, "correlation")
+def test_one_class_is_drawn_from_the_fewest_texts_that_are_shown():
+    taus = np.linspace(-0.5, 0.5, MIN_SHOWN).tolist()
+    rows = long_rows({"attention_gradient_tau": taus}, "correlation")
     assert a_report(rows).plot("tau_gradient").has_data()
+    too_few = long_rows({"attention_gradient_tau": taus[1:]}, "correlation")
+    assert a_report(too_few).charts() == ()

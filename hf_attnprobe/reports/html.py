@@ -7,8 +7,9 @@ every text in them. A page loads nothing, sends nothing, and can be read without
 import base64
 import hashlib
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -20,6 +21,7 @@ from hf_attnprobe.reports import texts
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
+    Cell,
     Code,
     Document,
     Facts,
@@ -183,9 +185,9 @@ def _behind(drawn: Chart | HeatMap) -> Folded:
     kept = table.rows[:MOST_ROWS]
     if isinstance(drawn, HeatMap) and not shaded_map(drawn).is_coarse:
         kept = table.rows  # one for each cell that is pointed at
-    said = f"{len(kept):,} of {n_all:,} values"
     if isinstance(drawn, Chart) and drawn.kind in ("points", "curve"):
-        kept = table.rows[:MOST_POINTS]
+        kept = _thinned(drawn, table.rows)
+    said = f"{len(kept):,} of {n_all:,} values"
     return Folded(
         "The numbers as a table",
         [
@@ -205,6 +207,17 @@ def _values(chart: Chart) -> Table:
     if chart.kind == "histogram":
         rows = [row for row in rows if row[2] != 0]
     return Table(head, rows)  # type: ignore[arg-type]  # names and numbers
+
+
+def _thinned(chart: Chart, rows: Sequence[Sequence[Cell]]) -> list[Sequence[Cell]]:
+    """Returns the rows of a chart's table: of long series some, of references all."""
+    kept: list[Sequence[Cell]] = []
+    for series in chart.series:
+        n = len(series.y)
+        step = math.ceil(n / MOST_POINTS) if n > 2 * MOST_POINTS else 1
+        kept += rows[:n:step]
+        rows = rows[n:]
+    return [*kept, *rows]
 
 
 def _as_json(data: object) -> Markup:

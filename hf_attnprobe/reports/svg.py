@@ -43,6 +43,7 @@ LONG = re.compile(r"(?<=\d\.\d)\d{3,}")
 MOST_MARKS = 1_000
 """More of a series are one picture."""
 COLOUR = re.compile("|".join(COLOURS))
+TAG = re.compile("<[^>]*>")
 SIZE = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
 
 
@@ -59,9 +60,7 @@ def draw(chart: Chart) -> str:
         for marks in drawn:
             marks.set_rasterized(_n_marks(marks) > MOST_MARKS)
         svg = figures.written(figure, "svg", salt=key).decode()
-    svg = LONG.sub("", svg)
-    svg = OURS_NOT.sub("", FONT.sub("", PROLOGUE.sub("", svg)))
-    svg = COLOUR.sub(lambda found: f"var(--{COLOURS[found[0]]})", svg)
+    svg = TAG.sub(_as_on_the_page, PROLOGUE.sub("", svg))
     opening = (
         f' class="chart {chart.kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
     )
@@ -72,6 +71,13 @@ def draw(chart: Chart) -> str:
     svg = SIZE.sub(opening, svg, count=1)
     head, _, body = svg.partition(">")
     return legible(f"{head}>{said}{body}")
+
+
+def _as_on_the_page(found: re.Match[str]) -> str:
+    """A tag in the page's type and colours; what stands between tags are names and numbers."""
+    tag = LONG.sub("", found[0])
+    tag = OURS_NOT.sub("", FONT.sub("", tag))
+    return COLOUR.sub(lambda colour: f"var(--{COLOURS[colour[0]]})", tag)
 
 
 def _n_marks(marks: Line2D | Collection) -> int:
