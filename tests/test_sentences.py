@@ -111,7 +111,7 @@ def check_whole(report, rows):
         least = recompute.thresholds()["effect"][0]
         assert high >= least or n < 30 or "worst shuffle" in report.to_text()
     assert report.answer == expected
-    assert f"\n\n{expected}. " in report.to_text()
+    assert f"\n\n{expected.capitalize()}. " in report.to_text()
 
 
 def check(report, folder):
