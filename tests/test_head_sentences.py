@@ -47,7 +47,7 @@ WORDS = [
     "ben",
 ]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TESTS = ["correlation", "permutation", "uniform_attention", "input_erasure", "erasure"]
+TESTS = ["correlation", "permutation", "uniform_attention", "input_erasure", "scale", "erasure"]
 NOT_OF_NUMBERS = TESTS[:-1]
 
 
@@ -172,24 +172,27 @@ def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
         assert not re.search("probability|total variation| of 1[ ,.]|0 to 1", said)
         assert "nothing can flip" in text and "standard deviations" in text
     elif kind != "choice":
-        assert "mean over" in finding(report, "removal").sentence
-        assert "averaged over" in text
+        assert "mean over" in finding(report, "accuracy").sentence
+        assert "means over" in report.words.meaning
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_short_verdict_has_the_same_answers_on_few_lines(reports, kind):
+def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(reports, kind):
     report, _ = reports[kind]
     lines = str(report).splitlines()
     assert max(map(len, lines)) <= WIDTH and len(lines) <= 45
+    assert lines[2].startswith(f"{report.answer.capitalize()}. ")
     for found in report.findings:
-        assert any(f" {found.answer} " in line for line in lines), found.rule
-    unit = "standard deviations of the labels" if kind == "number" else "0 to 1"
-    assert any(f"moves: the output, {unit}" in line for line in lines)
-    whole = finding(report, "assignment")
+        if found.role in ("score", "part"):
+            number = f"{found.value:.2f} [{found.ci95[0]:.2f}, {found.ci95[1]:.2f}]"
+            (line,) = [line for line in lines if line.split()[0:1] == [found.rule]]
+            assert number in line
+    moved = finding(report, "effect").value
+    in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}."
+    (line,) = [line for line in lines if line.startswith("  effect ")]
+    assert f"changes what the model says by {in_words}" in line
     if kind == "number":
-        assert any("R² " in line and "error" in line for line in lines)
-    (line,) = [line for line in lines if line.startswith("Do shuffled weights matter?")]
-    assert f"moves {whole.value:z.2f} [" in line
+        assert f"R² {finding(report, 'accuracy').value:.2f} on" in str(report)
 
 
 def test_accuracy_of_labels_is_that_of_the_models_own_forward(reports):
@@ -258,9 +261,15 @@ def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
     assert report.contradictions == ()
     of_single_weights = rows[rows.statistic.str.startswith("delta_js")].value
     assert len(of_single_weights) and of_single_weights.isna().all()
-    assert "units of 0.02" in finding(report, "assignment").sentence
+    assert "units of 0.02" in report.words.meaning
+    spread = recompute.predictions(rows).value.std(ddof=0)
+    moved = wide.median_tvd.mean() * 0.02 / spread
+    assert finding(report, "effect").value == pytest.approx(moved, rel=1e-3)
+    lost = wide["removal@attention"].mean()
+    standard = f"loses {lost:.2f} standard deviations of the predictions,"
+    assert standard in finding(report, "removal").sentence
     said = report.to_text() + " ".join(f.sentence for f in report.findings)
-    assert "standard deviations" not in said
+    assert "of the labels" not in said and "units of" not in said
 
 
 @pytest.mark.parametrize("kind", ["labels", "number", "choice"])

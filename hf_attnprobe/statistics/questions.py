@@ -380,9 +380,9 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
     random, attention, best = map(own.mean, REMOVAL.names("attention"))
     said = (
         f"Without the tokens with most attention the prediction loses {attention.value:.2f} "
-        f"{own.words.amount} at the standard temperature, without as many random ones "
-        f"{random.value:.2f}, without the best known {best.value:.2f}. On the scale from random "
-        f"to best attention scores {said_as(score)}."
+        f"{own.words.standard_amount}, without as many random ones {random.value:.2f}, without "
+        f"the best known {best.value:.2f}. On the scale from random to best attention scores "
+        f"{said_as(score)}."
     )
     yardsticks = {"attention": attention.value, "random": random.value, "best": best.value}
     return Measured(score, said, yardsticks)

@@ -60,6 +60,13 @@ class Words:
         return self.kind == "number"
 
     @property
+    def standard_amount(self) -> str:
+        """Behind a number of what is explained at the standard temperature."""
+        if self.is_number:
+            return "standard deviations of the predictions"
+        return f"{self.amount} at the standard temperature"
+
+    @property
     def has_parts(self) -> bool:
         """Whether a text's accuracy is a mean over parts, and no 0 or 1."""
         return self.kind in PARTS
