@@ -196,7 +196,7 @@ def test_a_study_reads_the_head_and_no_group(tmp_path):
 
 def test_a_caution_stands_with_the_numbers_of_erased_inputs(folder, data, checkpoint):
     """In the report of one head, in that of many; the sentences name the operator."""
-    of_one = quick(checkpoint, data, tests=["input_erasure"], test_limit=2)
+    of_one = quick(checkpoint, data, tests=["input_erasure"], test_limit=10)
     many = quick(folder, data, tests=["input_erasure"], test_limit=2)
     for report in (of_one, many):
         assert CAUTION in report.to_markdown().splitlines()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import zoo
 from hf_attnprobe import AuditOptions, Report, audit, build_tokenizer
-from hf_attnprobe.auditing.document import heads_section, lead
+from hf_attnprobe.auditing.document import heads_section
+from hf_attnprobe.auditing.first_screen import first_screen
 from hf_attnprobe.auditing.head_tables import head_table
 from hf_attnprobe.auditing.heads import which_heads
 from hf_attnprobe.data.examples import DatasetName
@@ -140,7 +141,8 @@ def test_faithfulness_is_of_the_texts_that_are_explained():
 
 
 def report_of(rows, **provenance):
-    told = {"classes": ["a", "b"], "asked_for": {"thresholds": ASKED}, **provenance}
+    asked = {"model": "m", "dataset": "d", "thresholds": ASKED}
+    told = {"classes": ["a", "b"], "asked_for": asked, **provenance}
     statistics = summarize(rows, ["a", "b"], readings())
     return Report("m", DatasetName("d", "test"), 80, 0, statistics, told, rows=Rows.of(rows))
 
@@ -169,7 +171,7 @@ def test_only_the_head_that_decides_is_named(rows):
     table = {row[0]: row for row in head_table(report).rows}
     assert list(table)[:2] == ["5.9", "3.3"] and len(table) == 40
     assert [table[head][1] for head in ("5.9", "3.3")] == ["yes", "no"]
-    for shown in (lead(report), [heads_section(report)]):
+    for shown in (first_screen(report), [heads_section(report)]):
         assert which_heads(report) in "\n".join(blocks(shown))
 
 

@@ -113,8 +113,8 @@ class Prediction:
             probs: of a sample of texts, [texts, entries].
 
         >>> certain = torch.tensor([[1.0, 9.0], [3.0, 1.0]]).log().softmax(-1)
-        >>> round(Prediction("classes", "").standard_sharpness(certain), 3)  # 3 / mean log odds
-        1.821
+        >>> round(Prediction("classes", "").standard_sharpness(certain), 2)  # 3 / ((ln 9 + ln 3) / 2)
+        1.82
         """
         if self.is_number:
             numbers = probs[:, 0].double()

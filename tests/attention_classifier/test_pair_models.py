@@ -302,7 +302,7 @@ def test_an_audit_is_of_the_first_text(trained):
     run = pipeline("text-classification", trained.model, tokenizer=trained.tokenizer)
     asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
     assert report.n == 6
-    said = " ".join(str(report).split())
+    said = " ".join(report.to_text(verbose=True).split())
     assert "attends to the first text of each pair; the second is its query" in said
     examples = load_examples(rows, "test")
     seen = observations(trained.model, trained.tokenizer, examples, level="token")

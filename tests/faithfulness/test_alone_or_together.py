@@ -41,11 +41,11 @@ GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(SET, 0), Site(ALL, ALL, 0))
 
 
 def observe(adapter, rows, extra=0):
-    """What the adapter sees of some of the texts, of which something is marked and tagged."""
+    """What the adapter sees of some of the texts, of which something is marked."""
     inputs = zoo.encoded([ROWS[row] for row in rows], extra=extra)
     batch = adapter.prepare(inputs, tuple(IDS[row] for row in rows), LABELS[list(rows)])
     marked = batch.content_mask & torch.isin(inputs["input_ids"], torch.tensor([6, 7, 8]))
-    return adapter.observe(replace(batch, rationale=marked, tags={"NOUN": marked}))
+    return adapter.observe(replace(batch, rationale=marked))
 
 
 def test_options_that_are_none_of_all_tests():
@@ -96,6 +96,7 @@ def test_alone_or_together(name):
             "erasure",
             "input_erasure",
             "plausibility",
+            "scale",
             "shapley",
         }
         assert random - {"fragility"} == drawn  # of few shuffles all may decide alike

@@ -128,6 +128,7 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
         return replay(observation, attention)
 
     monkeypatch.setattr(observation.model, "replay", spy)
+    monkeypatch.setattr("hf_attnprobe.faithfulness.permutation.MAPS_AT_ONCE", 1)
     found = run(observation, EVERYWHERE, "permutation")
     assert len(seen) == 4  # 7 copies of 3 layers, 2 at once
     orders = {}

@@ -92,7 +92,7 @@ def test_an_installed_test_is_one_of_the_tests(
 ):
     """In one process: the help, an audit, and a value that is refused."""
     command = ["audit", "--model", str(checkpoint), "--dataset", str(reviews_folder)]
-    few = ["--test-limit", "3", "--json", "--output-dir", str(tmp_path / "out")]
+    few = ["--test-limit", "10", "--json", "--output-dir", str(tmp_path / "out")]
     commands = [
         ["audit", "--help-all"],
         [*command, *few, "--set", "attention_entropy.base=10"],
@@ -115,16 +115,11 @@ def test_an_installed_test_is_one_of_the_tests(
 
 
 STUDY = """
-title: entropies
-steps:
-  - name: audit
-    verb: audit
-    with: {model: "%s", dataset: "%s", tests: {attention_entropy: {base: 10}}}
-    quick: {test_limit: 3}
-tables:
-  - title: entropy
-    columns:
-      - {name: entropy, step: audit, statistic: entropy}
+def study(s):
+    tests = {"attention_entropy": {"base": 10}}
+    for cell in s.grid(dataset=[%r]):
+        s.add("audit", "audit", cell, model=%r, **cell, tests=tests, test_limit=3)
+    s.table("entropy", audit={"entropy": "entropy"})
 """
 
 
@@ -132,8 +127,8 @@ def test_an_installed_test_fills_a_column_of_a_study(
     installed, run_warm, checkpoint, reviews_folder, tmp_path
 ):
     assert len(ENTROPY.strip().splitlines()) <= 60
-    file = tmp_path / "entropies.yaml"
-    file.write_text(STUDY % (checkpoint, reviews_folder))
+    file = tmp_path / "entropies.py"
+    file.write_text(STUDY % (str(reviews_folder), str(checkpoint)))
     folder = tmp_path / "out"
     command = ("study", file, "--output-dir", folder, "--quick", "--json")
     run = run_warm("-m", "hf_attnprobe", *command, env=installed)
@@ -141,7 +136,7 @@ def test_an_installed_test_fills_a_column_of_a_study(
     (table,) = json.loads(run.out)["tables"]
     assert "entropy" in table["head"]
     value = table["rows"][0][table["head"].index("entropy")]["value"]
-    rows = read_rows(folder / "audit" / "rows")
+    rows = read_rows(next(folder.rglob("audit/**/rows")))
     entropies = rows[rows.test == "attention_entropy"].value
     assert len(entropies) == 3 and value == pytest.approx(entropies.mean())
     report = (folder / "report.md").read_text()
@@ -360,15 +355,20 @@ def test_one_of_two_needs_is_enough(without, checkpoint, reviews):
 def test_every_test_prints_something_of_many_heads(name, make_model, tokenizer, reviews):
     report = audit(
         _bert(tokenizer),
-        reviews["test"].select(range(2)),
+        reviews["test"].select(range(10)),
         [name],
         tokenizer=tokenizer,
         progress=False,
     )
-    assert "| layer | head 0 | head 1 |" in report.to_markdown()
+    shown = report.to_markdown()
+    own = [s for s in report.statistics if s.test == name and s.group == "all"]
+    assert {(s.layer, s.head) for s in own} >= {(0, 0), (0, 1), (1, 0), (1, 1)}
+    for s in own:
+        if s.statistic == own[0].statistic and s.head >= 0:
+            assert f"| {s.statistic} ({s.layer}.{s.head}) | all | {s.mean:.3f} " in shown
 
 
-def test_a_statistic_without_a_title_has_a_generic_one(alone, tokenizer, reviews):
+def test_a_statistic_of_a_registered_test_is_shown_of_every_head(alone, tokenizer, reviews):
     @dataclass(frozen=True)
     class Result:
         first_weight: torch.Tensor
@@ -380,12 +380,14 @@ def test_a_statistic_without_a_title_has_a_generic_one(alone, tokenizer, reviews
     registry.register_test(readings={"first_weight": "{mean:.2f}"})(first)
     report = audit(
         _bert(tokenizer),
-        reviews["test"].select(range(2)),
+        reviews["test"].select(range(10)),
         ["first"],
         tokenizer=tokenizer,
         progress=False,
     )
-    assert "first_weight: first weight; 2 texts" in report.to_markdown()
+    shown = report.to_markdown()
+    for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        assert f"| first_weight ({layer}.{head}) | all | " in shown
 
 
 def _bert(tokenizer):

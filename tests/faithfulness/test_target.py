@@ -341,7 +341,7 @@ def test_the_report_names_the_class(cli, make_checkpoint, reviews_folder, tmp_pa
         *("--tests", "correlation", "erasure", "input_erasure", "single_token"),
         *("--target", name, "--set"),
         *("input_erasure.tokens_to_flip=true", "erasure.bottom_up=true"),
-        *("--output-dir", tmp_path / "out"),
+        *("--output-dir", tmp_path / "out", "--verbose"),
     )
     assert run.code == 0, run.err
     report = (tmp_path / "out" / "report.md").read_text()
