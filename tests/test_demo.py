@@ -23,7 +23,6 @@ from hf_attnprobe.demonstration import (
 )
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.training import decoder
 from shown_page import Reader
 
@@ -38,7 +37,7 @@ def small(tmp_path_factory):
 
 def test_demo_ends_in_a_verdict(small):
     report, found, metrics, folder = small
-    assert report.n == 50 and "50 texts, seed" in " ".join(report.to_text().split())
+    assert report.n == 50 and "of 50 texts of data" in " ".join(report.to_text().split())
     line = rationale_line(found)
     assert "\n" not in line and f"chance {found.chance:.0%} (50 texts)" in line
     assert (folder / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
@@ -46,26 +45,27 @@ def test_demo_ends_in_a_verdict(small):
     assert any("deciding word first" in line for line in rationale_sentences(found))
 
 
-def form_of(line):
-    """A row of a verdict with answers and numbers made alike, up to its interval."""
-    line = re.sub(r"-?\d+\.\d+", "#", line.partition(" [")[0])
-    line = re.sub(" +", " ", line)
-    words = "|".join(sorted(map(str, Answer), key=len, reverse=True))
-    return re.sub(rf" +\b({words})\b +", " … ", line)
+def forms_of(verdict):
+    """The lines of a verdict, numbers made alike; parts up to their intervals, the model by name."""
+    joined = re.sub(r"\n {8,}", " ", verdict.strip())  # of a line that is broken
+    heading, *_, numbers = joined.split("\n\n")
+    lines = [re.sub(" +", " ", line).strip() for line in numbers.splitlines()]
+    parts = [re.sub(r" -?\d\.\d\d \[.*", " #", line) for line in lines[:5]]
+    effects = [re.sub(r"\d+%", "#", line) for line in lines[5:-1]]
+    return [heading, *parts, *effects, lines[-1].split()[0]]
 
 
 def test_the_quickstart_shows_what_the_demo_ends_in(small):
     """The same lines in the same order, numbers apart."""
     page = (Path(__file__).parents[1] / "docs" / "quickstart.md").read_text()
     shown = re.search("`attnprobe demo` ends in:\n\n```\n(.*?)```", page, re.DOTALL)[1]
-    forms = []
-    for text in (shown, str(small[0])):
-        heading, verdict, _, attention, table, *_, legend = text.strip().split("\n\n")
-        assert heading == "Does this attention explain the predictions?"
-        assert "5 of 5 questions asked" in " ".join(verdict.split())
-        questions = [line for line in table.splitlines() if "?" in line]
-        forms.append([attention, *map(form_of, questions), *legend.splitlines()])
-    assert forms[0] == forms[1] and len(forms[0]) == 9
+    told, said = forms_of(shown), forms_of(str(small[0]))
+    parts = ["faithfulness", "importance", "erasure", "removal", "mass"]
+    names = [*parts, "effect", "interchange", "uniqueness", "model"]
+    assert [line.split()[0] for line in said] == ["Does", *names]
+    assert told[:8] == said[:8] and told[9:] == said[9:]
+    of_both = "ery different weights would give nearly the same output (pinned down by #)."
+    assert of_both in told[8] and of_both in said[8]  # one reads "But very different"
 
 
 def way_to_best(report):

@@ -146,8 +146,8 @@ def test_ci_runs_the_command_of_the_readme():
 
 RUN = [page for page in PAGES if blocks(page, "python")]
 SAID = {
-    "README.md": "Does this attention explain the predictions?",
-    "docs/quickstart.md": "explain the predictions?",
+    "README.md": "Does attention explain these predictions?",
+    "docs/quickstart.md": "Does attention explain these predictions?",
     "docs/extending.md": "attention has an entropy of",
     "docs/training.md": "attention",
     "docs/many_machines.md": "median_tvd",

@@ -148,7 +148,7 @@ def test_the_site_shows_a_whole_page(site):
     page = site[0] / "demo_report.html"
     assert page.stat().st_size < 300_000
     assert "default-src 'none'" in unescape(page.read_text())
-    asked = "Does this attention explain the predictions?"
+    asked = "Does attention explain these predictions?"
     assert asked in site[1]["demo_report.html"].text
     for path in ("index.html", "reports.html", "quickstart.html"):
         assert "demo_report.html" in site[1][path].links

@@ -90,7 +90,7 @@ def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     small = ("--encoder", "mlp", "--n-examples", 240, "--epochs", 1)
     done = run(*(installed / "attnprobe", "demo", *small, "--output-dir", "made"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Does this attention explain the predictions?" in done.stdout
+    assert "Does attention explain these predictions?" in done.stdout
     made = {file.name for file in (tmp_path / "made/audit").iterdir()}
     assert {"rows", "summary.json", "report.md"} <= made
 
