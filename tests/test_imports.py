@@ -107,7 +107,7 @@ ANSWERS = [
     (["compare", "x", "--dataset", "d", "--set", "adversary.seed=1"], 2, "of adversary"),
     ([*AUDIT, "--tests", "erasures"], 2, "--tests: unknown test 'erasures'; did you mean"),
     (["study", "x.yaml", "--output-dir", "o"], 1, "expected a Python file or one of encoders"),
-    (TWICE, 1, "expected data sets of different names, got x, x"),
+    (TWICE, 1, "expected data sets of different names, got a/x and b/x"),
     (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
 ]
 
