@@ -89,8 +89,6 @@ def test_a_number_of_threads_that_was_set_before_anything_was_used_is_kept(run_p
 
 AUDIT = ("audit", "--model", "x", "--dataset", "d")
 
-
-TWICE = ["study", "room", "--output-dir", "o", "--dataset", "a/x", "b/x"]
 ANSWERS = [
     (["--help"], 0, "spike"),
     (["audit", "--help"], 0, "--text-column"),
@@ -106,8 +104,6 @@ ANSWERS = [
     ([*AUDIT, "--set", "permutation"], 2, "expected TEST.OPTION=VALUE"),
     (["compare", "x", "--dataset", "d", "--set", "adversary.seed=1"], 2, "of adversary"),
     ([*AUDIT, "--tests", "erasures"], 2, "--tests: unknown test 'erasures'; did you mean"),
-    (["study", "x.yaml", "--output-dir", "o"], 1, "expected a Python file or one of encoders"),
-    (TWICE, 1, "expected data sets of different names, got a/x and b/x"),
     (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
 ]
 
@@ -120,6 +116,19 @@ def test_a_command_answers_before_anything_heavy_is_imported(run_python):
         assert ended_with == code and said in printed, arguments
     assert not HEAVY & set(modules)
     assert seconds < 4
+
+
+STUDIES = [
+    (("x.yaml",), "expected a Python file or one of encoders"),
+    (("room", "--dataset", "a/x", "b/x"), "of different names, got a/x and b/x"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), STUDIES)
+def test_a_study_that_cannot_begin_says_why(cli, tmp_path, arguments, said):
+    """A study is Python that uses the verbs: it is read once they are imported."""
+    done = cli("study", *arguments, "--output-dir", tmp_path)
+    assert done.code == 1 and said in done.err
 
 
 COMMANDS = """
