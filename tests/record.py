@@ -33,6 +33,7 @@ from hf_attnprobe import (
     rationale_dataset,
     train_classifier,
 )
+from hf_attnprobe.attention_model import AnswersFromPassage
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.demonstration import DemoOptions, demo
@@ -93,7 +94,7 @@ def record_bert(folder: Path) -> None:
         folder / "bert",
         Data(data, test_limit=6),
         [
-            *(name for name, test in tests().items() if test.default != "answers"),
+            *(name for name, test in tests().items() if AnswersFromPassage not in test.needs),
             Permutation(n_permutations=5),
             Adversarial(n_steps=3, n_starts=2),
             InputErasure(beam_width=2),
