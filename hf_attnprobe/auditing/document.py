@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe import markdown
+from hf_attnprobe.attention_model import AnswersFromPassage
 from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.first_screen import first_screen, line_of, rankings, whole
 from hf_attnprobe.auditing.head_maps import head_maps
@@ -411,11 +412,9 @@ def not_tested(report: AuditResult) -> Section:
     ]
     left_out = report.provenance.get("left_out", {})
     ran = set(report.provenance.get("tests", []))
-    others = [
-        name
-        for name, test in tests().items()
-        if name not in ran and name not in left_out and test.default != "answers"
-    ]
+    answers = report.words.kind == "answer"
+    possible = [n for n, test in tests().items() if answers or AnswersFromPassage not in test.needs]
+    others = [name for name in possible if name not in ran and name not in left_out]
     not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
     n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))
     if n_tested < n_all:
