@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs pages results clean
+.PHONY: demo test slow lint docs pages results clean
 
 demo: $(VENV)/installed
 	$(BIN)/attnprobe demo
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# What takes long and seldom breaks, and every property on examples that are drawn anew.
+slow: $(VENV)/installed
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or hypothesis" --hypothesis-profile drawn
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

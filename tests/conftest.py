@@ -27,6 +27,7 @@ os.environ |= OFFLINE | {
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 import zoo  # noqa: E402
 from browser import browser, opened  # noqa: E402
@@ -37,6 +38,10 @@ from warm import Warm, as_two  # noqa: E402
 
 
 torch.set_num_threads(1)
+UNTIMED = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **UNTIMED)
+settings.register_profile("drawn", print_blob=True, **UNTIMED)
+settings.load_profile("same")  # every day the same examples; `make slow` draws others
 LABELS = (*LABEL_NAMES, "mixed", "none")
 
 

@@ -198,7 +198,7 @@ def test_the_cards_here_parse_and_are_as_the_command_writes_them():
 NAMES = dict.fromkeys(("sentence", "name", "label", "dataset"), names)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     value=numbers,
     low=numbers,
@@ -332,7 +332,7 @@ def test_what_a_user_wrote_stays(eol, tmp_path):
         assert not re.search("(?<!\r)\n", twice)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(body=st.text(max_size=60), front=st.dictionaries(names, names, max_size=3))
 def test_any_text_and_any_front_matter_stay(body, front):
     body = body.replace("\r", "").encode("utf-8", "replace").decode()

@@ -353,7 +353,7 @@ WORDS = st.text(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(table=st.dictionaries(WORDS, NUMBERS, min_size=1, max_size=6))
 def test_any_table_is_read_back(tmp_path_factory, table):
     path = tmp_path_factory.mktemp("vectors") / "v"

@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hf_attnprobe.auditing.first_screen import first_screen, rankings
@@ -46,7 +46,6 @@ WEAK = {
 AT = sorted({t for rule in RULES.values() for t in rule.thresholds.values()})
 EDGES = (*AT, *(t - 0.01 for t in AT), *(t + 0.01 for t in AT), 1.0)
 """At and around every threshold."""
-SAME = settings(deadline=None, derandomize=True)
 
 
 def found(rule, value, ends=None, n=100, rules=RULES, **more):
@@ -74,7 +73,6 @@ def all_yes(value=0.8, **changed):
     return [findings[rule] for rule in RULES if findings.get(rule) is not None]
 
 
-@SAME
 @given(
     rule=st.sampled_from(ON_THE_SCALE),
     low=st.sampled_from(EDGES) | st.floats(-1, 1),
@@ -95,7 +93,6 @@ def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low,
         assert said == f"{n} texts are too few, 30 are needed"
 
 
-@SAME
 @given(value=st.sampled_from(EDGES) | st.floats(0, 1), n=st.sampled_from((1, 9, 10, 29, 30, 500)))
 def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     flips = {"flips": 0.27}
@@ -128,7 +125,6 @@ def test_fifteen_lines_with_every_question_by_its_one_name():
     assert set(names) - {"model"} <= RULES.keys()
 
 
-@SAME
 @given(n=st.integers(1, 9))
 def test_nothing_is_told_of_fewer_than_ten_texts(n):
     findings = [found(rule, 0.61, (0.17, 0.93), n) for rule in (*ON_THE_SCALE, "effect")]
@@ -198,7 +194,6 @@ def test_what_is_said_to_users_follows_the_verdict(changed, answer, begin):
     )
 
 
-@SAME
 @given(
     rule=st.sampled_from((*ON_THE_SCALE, "effect", "uniqueness")),
     value=st.sampled_from(EDGES) | st.floats(-1, 1),

@@ -71,7 +71,7 @@ def by_hand(columns, wanted):
     return np.mean([means["importance@attention"], erased, removed, mass])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(5, 40), st.integers(0, 99), st.sampled_from([0.0, 0.3, 1.0]))
 def test_faithfulness_is_the_mean_of_its_parts_and_its_jackknife_leaves_each_text_out(n, seed, un):
     columns = measured(n, seed, un)

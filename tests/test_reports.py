@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -152,7 +152,7 @@ def numbers_of(document):
     return set(NUMBERS.findall(" ".join([*found, *texts_in(document)])))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(documents(named()))
 def test_every_form_says_all_texts_and_no_other_numbers(document):
     texts, numbers = list(texts_in(document)), numbers_of(document)
@@ -189,7 +189,7 @@ OURS = {
 }
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(documents(st.sampled_from(HOSTILE)))
 def test_no_text_is_anything_but_text(document):
     page, text = to_html(document), to_text(document, verbose=True)

@@ -232,7 +232,7 @@ def test_attention_that_is_code_of_the_hub_is_refused(model):
 HOSTILE = "\x1b[31m\x9b2J\u202e<img src=x onerror=alert(1)>![](http://h)|`"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=20))
 def test_a_visible_text_has_nothing_that_steers(text):
     shown = visible(text)
@@ -243,7 +243,7 @@ def test_a_visible_text_has_nothing_that_steers(text):
         assert shown == text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="<>![]()`|\\ab/", max_size=30))
 def test_a_report_loads_nothing(text):
     """No picture, link or HTML is left that no backslash disarms."""

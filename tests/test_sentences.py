@@ -132,9 +132,7 @@ MODELS = given(
     seed=st.integers(0, 1000),
 )
 TAKEN = {
-    "deadline": None,
     "phases": [Phase.generate],  # to shrink one takes minutes
-    "derandomize": True,
     "suppress_health_check": [HealthCheck.function_scoped_fixture],
 }
 

@@ -130,7 +130,7 @@ def in_time(worker, known, *turns):
     run_in_time(known, worker.clock, lambda: iter(turns), batch_size=16)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
 def test_a_time_is_kept_and_all_attention_comes_first(tmp_path_factory, cheap, dear, limit):
     worker = Worker({"cheap": cheap, "dear": dear}, limit)

@@ -50,7 +50,7 @@ def label_of(tokens):
     return label, [cue]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     shortest=st.integers(5, 20),

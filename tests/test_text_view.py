@@ -102,7 +102,7 @@ def test_a_long_text_with_markup_and_emoji_is_whole_and_legible():
     assert len(html) < 2 * 100 * 5000
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=8), st.text(), st.text())
 def test_whatever_a_text_holds_is_text(tokens, label, predicted):
     html = text_view(shown(tokens, label=label, predicted=predicted, why=label))

@@ -75,7 +75,7 @@ ANYTHING = st.text(
 DENSE = st.text(st.sampled_from("aB9.,-/'’ _!$m\u00e9"), max_size=25)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_folding_digits_changes_no_boundary(text):
     text = text.replace("\ufdd0", "")
@@ -86,7 +86,7 @@ def test_folding_digits_changes_no_boundary(text):
     assert words(text) == ["qqq" if re.search(r"\d", word) else word for word in unfolded]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_no_digit_no_space_and_nothing_lost(text):
     tokens = words(text)
@@ -96,14 +96,14 @@ def test_no_digit_no_space_and_nothing_lost(text):
         assert "".join(c for c in "".join(tokens) if c in string.ascii_lowercase) == letters
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_tokens_joined_by_spaces_are_cut_the_same_way_again(text):
     tokens = words(text)
     assert words(" ".join(tokens)) == tokens
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.one_of(ANYTHING, DENSE))
 def test_offsets_cover_whole_words(text):
     encoded = TOKENIZER(text, return_offsets_mapping=True, add_special_tokens=False)
@@ -129,7 +129,7 @@ def test_vocabulary_is_ordered_by_document_frequency_then_alphabet():
     assert vocabulary[7:] == sorted(vocabulary[7:]) and "qqq" in vocabulary
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(texts=st.permutations(TEXTS))
 def test_vocabulary_does_not_depend_on_the_order_of_the_texts(texts):
     assert build_tokenizer(iter(texts)).get_vocab() == TOKENIZER.get_vocab()
@@ -302,7 +302,7 @@ def test_sentences_survive_saving_and_keep_their_offsets(tmp_path):
     assert shown == ["", "The", "film", ".", "Was", "21st", "!", "the", "cast", "was", ""]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     text=st.one_of(ANYTHING, DENSE, st.text(st.sampled_from("aB. !?\n\"'(.)<br/>"), max_size=30))
 )

@@ -98,7 +98,7 @@ def test_the_attention_size_of_the_papers(encoder):
 texts = st.lists(st.lists(st.integers(5, 11), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     batch=st.lists(texts, min_size=1, max_size=5),
     extra=st.integers(0, 7),

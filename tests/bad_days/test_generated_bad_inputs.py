@@ -20,9 +20,6 @@ def check(kind, models, n_cases):
 
     @settings(
         max_examples=n_cases,
-        derandomize=True,
-        database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

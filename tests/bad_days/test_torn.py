@@ -29,7 +29,7 @@ def one_part(tmp_path_factory):
     return read_rows(folder), folder, part, part.read_bytes()
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_of_rows_is_found_or_does_no_harm(one_part, place, bit):
     rows, folder, part, whole = one_part

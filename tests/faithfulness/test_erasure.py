@@ -602,7 +602,7 @@ def test_which_rankings_a_group_has():
 # --- what cannot be true ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     n_classes=st.integers(2, 4),

@@ -267,7 +267,7 @@ def lookup(drops, positions):
     return drop
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(0, 10**6), st.integers(1, 4))
 def test_a_beam_finds_orders_and_a_wide_one_the_best(n_units, seed, width):
     drops, positions = set_function(seed, n_units), list(range(1, n_units + 1))

@@ -33,7 +33,7 @@ def cases(draw, smallest=2, largest=6):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases(1, 6))
 def test_permutations_equal_brute_force(case):
     attention, scores, mask = case
@@ -64,7 +64,7 @@ def best_over_vertices(attention, scores, mask, epsilon):
     return best
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases(2, 5), st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0]))
 def test_adversary_equals_brute_force_over_vertices(case, epsilon):
     attention, scores, mask = case
@@ -103,7 +103,7 @@ def with_many_digits(attention, scores, epsilon):
         return float(best)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([0.01, 1.0, 10.0]),
@@ -126,7 +126,7 @@ def test_rounding_changes_nothing(seed, peak, scale, has_ties, epsilon):
     assert found.jsd.item() == pytest.approx(theirs, abs=1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(cases(1, 12), st.sampled_from([0.001, 0.01, 0.05, 0.5]))
 def test_adversary_is_what_it_says(case, epsilon):
     attention, scores, mask = case
@@ -207,7 +207,7 @@ def brute_force(attention, logits, epsilon):
     return float(divergence.max())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cases_of_bounds(), st.sampled_from([0.001, 0.01, 0.05, 0.3]))
 def test_no_attention_of_a_grid_is_beyond_the_upper_bound(case, epsilon):
     attention, logits, mask = case
@@ -217,7 +217,7 @@ def test_no_attention_of_a_grid_is_beyond_the_upper_bound(case, epsilon):
     assert found.upper.item() <= largest_jsd(attention, mask).item() + 1e-12
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(cases_of_bounds((2, 3, 4, 5, 11), largest=12), st.sampled_from([0.0, 0.001, 0.01, 0.5]))
 def test_the_lower_bound_is_an_attention_within_epsilon(case, epsilon):
     attention, logits, mask = case
@@ -260,7 +260,7 @@ def test_the_lower_bound_is_no_worse_than_a_finer_grid_on_the_edges(epsilon):
     assert worse.mean() < 1e-4
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases_of_bounds((2,), largest=8), st.sampled_from([0.001, 0.01, 0.05, 0.5]))
 def test_two_classes_are_exact(case, epsilon):
     attention, logits, mask = case
@@ -271,7 +271,7 @@ def test_two_classes_are_exact(case, epsilon):
     assert found.lower.item() == pytest.approx(exact, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(cases_of_bounds((3, 4), smallest=2, largest=8))
 def test_both_grow_with_epsilon(case):
     attention, logits, mask = case

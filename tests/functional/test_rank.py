@@ -37,7 +37,7 @@ def pairs(draw):
     return x, y, n_pad
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(pairs())
 def test_equals_scipy(pair):
     x, y, n_pad = pair
@@ -148,7 +148,7 @@ def mask_of(values, n_pad):
     return torch.arange(len(values) + n_pad) < len(values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ranked_values())
 def test_gini_correlation_is_tau_with_every_pair_weighted_by_its_difference(case):
     values, order, n_pad = case
@@ -177,7 +177,7 @@ def test_gini_correlation_is_the_ratio_of_covariances():
         assert found[k].item() == pytest.approx(by_order / by_itself)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ranked_values(), st.sampled_from([0.25, 0.5, 0.9]))
 def test_the_heaviest_are_the_fewest_tokens_that_hold_the_share(case, share):
     values, _, n_pad = case
@@ -199,7 +199,7 @@ def test_the_heaviest_are_the_fewest_tokens_that_hold_the_share(case, share):
     assert chosen.sum() == min(sizes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ranked_values(), st.data())
 def test_precision_is_the_mean_over_all_ways_to_break_ties(case, data):
     _, order, n_pad = case
@@ -262,7 +262,7 @@ def tops(values, k):
     return [set(order[:k]) for order in orders]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PAIRS_OF_LISTS)
 def test_overlap_is_the_mean_over_all_ways_to_break_ties(case):
     x, y, k = case
@@ -305,7 +305,7 @@ def rank(values, place):
     return sum(value > values[place] for value in values)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(2, 6).flatmap(
         lambda n: st.tuples(st.permutations(range(n)), st.permutations(range(n)), st.integers(1, n))

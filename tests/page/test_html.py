@@ -51,7 +51,6 @@ def in_a_cell(*blocks):
     return to_cell(blocks).partition("</style>")[2].removesuffix("</div>").strip()
 
 
-@settings(deadline=None)
 @given(WRITABLE.filter(str.strip))
 def test_text_comes_back_as_it_was_in_elements_and_attributes(text):
     text = legible(text)
@@ -60,7 +59,6 @@ def test_text_comes_back_as_it_was_in_elements_and_attributes(text):
     assert read.attributes[1]["aria-label"] == text
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(), min_size=1))
 def test_any_string_can_be_written_to_a_file(text):
     html = in_a_cell(text)
@@ -72,7 +70,7 @@ def test_a_character_that_html_cannot_hold_is_named():
     assert in_a_cell("a\x00b\ud800c") == "<p>a[U+0000]b[U+D800]c</p>"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(WRITABLE, min_size=1, max_size=4))
 def test_a_table_holds_its_cells(cells):
     cells = list(map(legible, cells))

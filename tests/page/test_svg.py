@@ -72,7 +72,7 @@ def any_chart(draw_):
     )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(any_chart())
 def test_every_chart_is_well_formed_and_the_same_every_time(chart):
     drawn = draw(chart)
@@ -325,7 +325,7 @@ def test_every_series_and_yardstick_is_in_the_table_behind_its_figure():
 # --- number lines and maps ----------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     NUMBERS,
     st.none() | st.tuples(NUMBERS, NUMBERS),
@@ -358,7 +358,6 @@ def test_marks_of_a_number_line_are_where_the_values_are():
     assert bar.get("style") == "left:51.0%;width:6.0%"
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1e90, 1e90), min_size=1, max_size=5))
 @example([2.5e18, -4.7e9])  # the second is nearly 0 beside the first
 def test_a_number_line_reaches_all_that_is_on_it(values):
@@ -370,7 +369,6 @@ def test_a_number_line_reaches_all_that_is_on_it(values):
         assert any(text.startswith(f"{name} ") for text in drawn)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.text("ab", min_size=1, max_size=20), st.floats(0, 100), max_size=8),
     st.sampled_from([NARROW, WIDE]),
