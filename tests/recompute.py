@@ -183,13 +183,6 @@ class Graded:
         return around(self.value, [self.of_means(*means) for means in others])
 
 
-class Moved(Graded):
-    """A mean change, whose interval is wider of few texts."""
-
-    def interval(self):
-        return of_few(self.value, super().interval(), self.n)
-
-
 def around(value, without):
     """The interval of a number from what it is without each text; None where that is undefined."""
     n = len(without)
@@ -198,14 +191,6 @@ def around(value, without):
     pseudo = n * value - (n - 1) * np.array(without)
     low, high = mean_and_interval(pseudo)[1]
     return min(low, value), max(high, value)
-
-
-def of_few(value, interval, n):
-    """The interval as much wider as Student's t is than the normal, of fewer than 30 texts."""
-    if interval is None or not 2 <= n < MIN_TEXTS:
-        return interval
-    wider = scipy.stats.t.ppf(0.975, n - 1) / scipy.stats.norm.ppf(0.975)
-    return tuple(value + (end - value) * wider for end in interval)
 
 
 class Placed:
@@ -232,7 +217,7 @@ class Placed:
         found = around(self.value, [self.place(self.own[texts != k]) for k in texts])
         if found is None:
             return None
-        low, high = of_few(self.value, found, self.n)
+        low, high = found
         return low, min(high, 1.0)
 
 
@@ -333,7 +318,7 @@ def graded_numbers(rows):
     for part in asked_parts(explained):
         found[part.__name__] = (Placed(explained, [part]),) * 2
     if has("standard_tvd"):
-        found["effect"] = (Moved([own["standard_tvd"]]),) * 2
+        found["effect"] = (Graded([own["standard_tvd"]]),) * 2
     share = "share_of_largest@0.01"
     if has(share):
         highest = Graded([1 - own[share]])

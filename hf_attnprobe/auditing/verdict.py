@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import Estimate, of_few, share_interval
+from hf_attnprobe.statistics.estimates import Estimate, share_interval
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import (
     MIN_PROMPTS,
@@ -214,7 +214,7 @@ def own_answers(evidence: Evidence | None) -> Finding:
 
 def passage(evidence: Evidence | None) -> Finding:
     """Whether the passage matters to the answer: the gate of language models."""
-    gain = NOT_MEASURED if evidence is None else of_few(evidence.mean("contextual_gain"))
+    gain = NOT_MEASURED if evidence is None else evidence.mean("contextual_gain")
     rule = RULES["passage"]
     if not gain.n:
         said = "No text was measured of which the model says the answer itself (test sources)."

@@ -13,7 +13,7 @@ where all texts agree too. Scores that are no mean have the percentile bootstrap
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri, stdtrit
@@ -449,11 +449,6 @@ def _with_all(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
         yield texts[~np.isnan(texts).any(1)]
 
 
-def student_t(degrees: int, level: float = 0.95) -> float:
-    """Half-width of a 95% interval in standard errors (Student's t)."""
-    return float(stdtrit(degrees, (1 + level) / 2))
-
-
 def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
     """Returns the mean of the texts that have a value, with its interval and their number.
 
@@ -471,28 +466,6 @@ def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
     low, high = interval[:, 0].tolist()
     mean = float(np.nanmean(column))
     return Estimate(mean, (low, high), int(n[0]))
-
-
-FEW = 30
-"""Below this many texts the normal approximation is too narrow."""
-
-
-def of_few(found: Estimate) -> Estimate:
-    """Returns an estimate of few texts with an interval as wide as Student's t makes it.
-
-    >>> low, high = of_few(Estimate(0.5, (0.4, 0.6), 10)).ci95
-    >>> round(low, 3), round(high, 3)
-    (0.385, 0.615)
-    """
-    n = found.n or 0
-    if found.ci95 is None or not 2 <= n < FEW:
-        return found
-    factor = student_t(n - 1) / ONE_COLUMN
-    value = found.value
-    low, high = found.ci95
-    low = value + (low - value) * factor
-    high = value + (high - value) * factor
-    return replace(found, ci95=(low, high))
 
 
 # --- many means at once -----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate, of_few
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure, Rule, grade, of_statistic
 from hf_attnprobe.statistics.scale import (
@@ -457,7 +457,7 @@ def mass(evidence: Evidence, rule: Rule) -> Measured | None:
 def effect(evidence: Evidence, rule: Rule) -> Measured | None:
     """How far the median shuffle moves the output at the standard temperature."""
     own = evidence.explained
-    moved, worst = of_few(own.mean("standard_tvd")), own.mean("largest_standard_tvd")
+    moved, worst = own.mean("standard_tvd"), own.mean("largest_standard_tvd")
     if not moved.n:
         return None
     flips = own.mean("flips_drawn")
@@ -744,7 +744,7 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
 )
 def path(evidence: Evidence, rule: Rule) -> Measured | None:
     """The mediated share of the units that matter, a ratio of sums."""
-    share = of_few(evidence.of_means(LOST_ON_PATH, _ratio))
+    share = evidence.of_means(LOST_ON_PATH, _ratio)
     if not share.n:
         return None
     units = evidence.mean("units_that_matter")

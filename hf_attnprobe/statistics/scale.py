@@ -32,7 +32,6 @@ from hf_attnprobe.statistics.estimates import (
     Estimate,
     function_estimate,
     mean_estimate,
-    of_few,
     pseudo_values,
     share_interval,
 )
@@ -287,7 +286,7 @@ def _estimate(asked: Sequence[_Columns]) -> Estimate:
     found = replace(function_estimate(columns, of_means), n=n)
     if found.ci95 is None:
         return found
-    low, high = of_few(found).ci95 or found.ci95
+    low, high = found.ci95
     exact = np.mean([c.exact for c in asked], axis=0)
     below, above = exact.tolist()
     low = min(low, found.value - below)

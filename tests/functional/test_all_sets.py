@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.special import stdtrit
 from scipy.stats import sem
 
 from hf_attnprobe.functional.aopc import (
@@ -27,7 +28,6 @@ from hf_attnprobe.functional.attribution import (
     shapley_values,
     smallest_set,
 )
-from hf_attnprobe.statistics.estimates import student_t
 
 
 ORACLES = Path(__file__).parents[2].parent / "shared" / "oracles"
@@ -146,7 +146,7 @@ def test_intervals_of_drawn_orders_hold_as_often_as_they_say():
     many, exact = drawn_gains(drops, 4, 5_000, generator), shapley_values(drops)[0]
     for _ in range(500):
         found, error = mean_over_orders(many[generator.integers(0, len(many), 30)])
-        hits.append(((found - exact).abs() <= student_t(29) * error).double())
+        hits.append(((found - exact).abs() <= stdtrit(29, 0.975) * error).double())
     assert 0.92 < torch.stack(hits).mean() < 0.98
 
 
