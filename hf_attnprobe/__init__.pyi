@@ -33,10 +33,8 @@ from hf_attnprobe.auditing.shares import joined_report as joined_report
 from hf_attnprobe.calibration.options import SpikeOptions as SpikeOptions
 from hf_attnprobe.calibration.spike_in import spike_in as spike_in
 from hf_attnprobe.charts.shown_text import ShownText as ShownText
-from hf_attnprobe.checkpoint_comparison import ComparisonOptions as ComparisonOptions
-from hf_attnprobe.checkpoint_comparison.report import CheckpointComparison as CheckpointComparison
-from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints as compare_checkpoints
 from hf_attnprobe.checkpoint_comparison.survival import changed_answers as changed_answers
+from hf_attnprobe.checkpoint_comparison.survival import compare_checkpoints as compare_checkpoints
 from hf_attnprobe.checkpoint_comparison.survival import survive as survive
 from hf_attnprobe.data.answers import Answers as Answers
 from hf_attnprobe.data.arguments import Data as Data

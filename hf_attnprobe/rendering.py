@@ -81,12 +81,7 @@ KINDS = (
     RETRAINING,
     STUDY,
     Kind(
-        "a comparison of checkpoints",
-        "comparison.json",
-        files={".md": "comparison.md", ".html": "report.html", ".json": "comparison.json"},
-    ),
-    Kind(
-        "a comparison of versions",
+        "a comparison",
         "survival.json",
         files={".md": "report.md", ".html": "report.html", ".json": "survival.json"},
     ),

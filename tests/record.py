@@ -179,7 +179,8 @@ def tiny(s: Steps) -> None:
             base = s.add("train", "base", at, **at, **SMALL)
             s.add("audit", "audit", at, model=base, **data)
             s.add("transfer", "transfer", at, model=own, guide=base, **data)
-            s.add("compare", "compare", at, models=[base], **data)
+            of_paper = ["fragility", "single_token", "adversarial", "conicity"]
+            s.add("audit", "compare", at, model=base, **data, tests=of_paper)
             tokens = {"tokens": ["dull", "wonderful"], "epochs": 1}
             s.add("deceive", "deceive", at, model=base, **data, **tokens)
     room = {"statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "room"}

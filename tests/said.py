@@ -213,15 +213,10 @@ def of_audits() -> Iterator[Told]:
 
 
 def of_comparison() -> Iterator[Told]:
-    """Two audits compared, and two checkpoints."""
+    """Two audits compared."""
     models = [_trained(), _trained("trained-mlp", "mlp")]
     folders = [_audited(model) for model in models]
     yield Told("audits-compared", attnprobe.compare_audits(folders), tuple(folders))
-    tests = ["single_token", "adversarial", "conicity"]
-    compared = attnprobe.compare_checkpoints(
-        models, _texts(), tests, output_dir="compared", progress=False
-    )
-    yield Told("checkpoints-compared", compared, (Path("compared"),))
 
 
 def of_retraining() -> Iterator[Told]:

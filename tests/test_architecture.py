@@ -18,7 +18,6 @@ from hf_attnprobe import audit, cli, judge
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.spike_in import spike_in
-from hf_attnprobe.checkpoint_comparison import run as checkpoint_comparison
 from hf_attnprobe.checkpoint_comparison import survival
 from hf_attnprobe.cli import verbs
 from hf_attnprobe.data import examples as data
@@ -250,7 +249,7 @@ DOCUMENTED = (
     retraining.retrain,
     study.study,
     spike_in,
-    checkpoint_comparison.compare_checkpoints,
+    survival.compare_checkpoints,
     survival.survive,
     deception.deceive,
     training.train_classifier,
@@ -362,6 +361,10 @@ FUNCTIONS = {
     | names_of([Answers]).keys()
     | options_of(audit)
     | {"json", "set", "fail_on_change"},
+    "compare": parameters(survival.compare_checkpoints)
+    | names_of([Answers]).keys()
+    | options_of(audit)
+    | {"json", "set", "fail_on_change"},
     "study": parameters(study.study, StudyOptions) | {"json"},
     "spike": parameters(spike_in) | options_of(spike_in) | names_of([Answers]).keys() | {"json"},
     "report": {"folders", "output", "figures"},
@@ -371,7 +374,6 @@ FUNCTIONS = {
 for command, verb in {
     "train": train,
     "retrain": retraining.retrain,
-    "compare": checkpoint_comparison.compare_checkpoints,
     "deceive": deception.deceive,
 }.items():
     FUNCTIONS[command] = parameters(verb) | options_of(verb) | OF_DATA | OF_OUTPUT | {"set"}

@@ -102,7 +102,7 @@ ANSWERS = [
     ([*AUDIT, "--set", "permutation.n_permutations=0"], 2, "--set: n_permutations must be"),
     ([*AUDIT, "--set", "permutation.n=3"], 2, "unknown option 'n' of permutation"),
     ([*AUDIT, "--set", "permutation"], 2, "expected TEST.OPTION=VALUE"),
-    (["compare", "x", "--dataset", "d", "--set", "adversary.seed=1"], 2, "of adversary"),
+    (["compare", "x", "--dataset", "d", "--set", "adversarial.seed=1"], 2, "of adversarial"),
     ([*AUDIT, "--tests", "erasures"], 2, "--tests: unknown test 'erasures'; did you mean"),
     (["deceive", "--model", "x", "--dataset", "d", "--output-dir", "o"], 2, "--tokens"),
 ]

@@ -558,23 +558,24 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
 
 
 def test_tutek_and_snajder_beside_ours(run, tmp_path):
-    tests = {"default": {}, "adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 2}}
+    adversaries = {"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 2}}
     sizes = {"embedding_size": 12, "encoder_size": 6}
-    models = ["base/sst-additive", "tying/sst-additive"]
-    changes = {
-        "train": SMALL | sizes | {"epochs": 1},
-        "compared": {"tests": tests, "models": models},
-    }
-    report = run(shrunk("tutek-snajder", changes, attention=["additive"]), "sst")
-    changes, left, harder = map(cells, report.tables)
-    assert [row["model"] for row in changes] == ["base", "tying 0.1"]
-    assert [row["published permuted"] for row in changes] == [-5.0, -18.0]
-    record = json.loads((tmp_path / "out" / "tying" / "sst-additive" / "training.json").read_text())
-    assert changes[1]["F1 trained"].value == pytest.approx(100 * record["metrics"]["test_f1"])
-    assert 0 < left[1]["exact ε-max JSD (.01) / largest JSD"].value <= 1
-    assert 0.5 <= left[1]["mean top probability"].value <= 1 and len(harder) == 2 * 3
+    changes = {"train": SMALL | sizes | {"epochs": 1}, "adversaries": {"tests": adversaries}}
+    report = run(shrunk("tutek-snajder", changes, attention=["additive"]), "sst", quick=True)
+    changes, harder, left = map(cells, report.tables)
+    models = ["base", "concat", "residual", "tying", "mlm"]
+    assert [row["model"] for row in changes] == models
+    assert [row["published permuted"] for row in changes if row["model"] in ("base", "tying")] == [
+        -5.0,
+        -18.0,
+    ]
+    folder = tmp_path / "out" / "base" / "sst-additive-tying"
+    record = json.loads((folder / "training.json").read_text())
+    assert changes[3]["F1 trained"].value == pytest.approx(100 * record["metrics"]["test_f1"])
+    assert 0 < left[3]["exact ε-max JSD (.01) / largest JSD"].value <= 1
+    assert 0.5 <= left[3]["mean top probability"].value <= 1 and len(harder) == 5 * 3
     made = [m.name for m in report.steps]
-    assert "compared/sst-additive/2-sst-additive/retrained/adversary/lambda-0.001" in made
+    assert "adversaries/sst-additive-tying/adversary/lambda-0.001" in made
 
 
 def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):

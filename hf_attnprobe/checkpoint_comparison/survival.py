@@ -1,4 +1,4 @@
-"""The verb ``survive``: does what attention explains survive a change of the model's weights?"""
+"""The verbs ``compare`` and ``survive``: models, or versions of one, audited alike and compared."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,6 +92,42 @@ def survive(
             write_atomically(folder / "report.md", comparison.to_markdown())
             write_atomically(folder / "report.html", comparison.to_html())
     return comparison
+
+
+def compare_checkpoints(
+    models: Sequence[Any],
+    dataset: Any,
+    tests: Asked | None = None,
+    *,
+    output_dir: str | Path,
+    options: AuditOptions = AuditOptions(),
+    progress: bool = True,
+) -> AuditComparison:
+    """Audits several models alike, and compares each with the first text by text.
+
+    Run again with the same folder to continue, or to add models behind the others.
+
+    Args:
+        models: two or more, each as :func:`~hf_attnprobe.audit` takes it.
+        dataset, tests, options: as of an audit, the same for all.
+        output_dir: a new or empty folder, or that of an earlier run.
+        progress: show bars on stderr.
+
+    Raises:
+        AttnProbeError: fewer than two models, or what an audit raises.
+    """
+    if isinstance(models, str | Path) or len(models) < 2:
+        raise AttnProbeError("expected a list of two models or more to compare; give another one")
+    first, *others = models
+    return survive(
+        first,
+        others,
+        dataset,
+        tests,
+        output_dir=output_dir,
+        options=options,
+        progress=progress,
+    )
 
 
 def _as_audited(model: Any, version: Any) -> tuple[Any, Any]:

@@ -218,13 +218,15 @@ def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any
 SUITING = "those that suit the model and the data"
 
 
-def add_audited(parser: CommandParser, default: str = SUITING) -> None:
+def add_audited(parser: CommandParser, default: str = SUITING, *, model: bool = True) -> None:
     """Flags that say what is audited: model, tests, data, and the options of both.
 
     Args:
         default: the tests that run where none is named, in words.
+        model: whether one model is audited, which has a flag.
     """
-    parser.add_argument("--model", required=True, help="folder or Hub id of the model")
+    if model:
+        parser.add_argument("--model", required=True, help="folder or Hub id of the model")
     add_tests(parser, TESTS, default, options_of_tests)
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])

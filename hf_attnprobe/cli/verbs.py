@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from hf_attnprobe.auditing.options import AuditOptions, Weights, options_of_tests
 from hf_attnprobe.calibration.options import SpikeOptions
-from hf_attnprobe.checkpoint_comparison import KINDS, ComparisonOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
     add_answers,
@@ -109,23 +108,17 @@ def add_judge(parser: CommandParser) -> None:
 
 
 def add_compare(parser: CommandParser) -> None:
-    """Flags of compare."""
+    """Flags of compare: those of audit, and the models."""
     add_help_all(parser)
     parser.add_argument(
         "models",
         nargs="+",
         metavar="MODEL",
-        help="attention classifiers (folders or Hub ids)",
+        help="two models or more (folders or Hub ids); each is compared with the first",
     )
-    add_options(parser, Data)
-    parser.add_argument(
-        "--output-dir",
-        required=True,
-        help="folder for audits and table; run again with the same folder to continue",
-    )
-    add_tests(parser, KINDS, "all but adversary, which trains models", lambda: KINDS)
-    add_options(parser, ComparisonOptions)
-    add_json(parser, "table")
+    add_audited(parser, model=False)
+    add_answers(parser)
+    _add_comparison(parser)
 
 
 def add_survive(parser: CommandParser) -> None:
@@ -141,16 +134,20 @@ def add_survive(parser: CommandParser) -> None:
     )
     add_audited(parser)
     add_answers(parser)
+    _add_comparison(parser)
+
+
+def _add_comparison(parser: CommandParser) -> None:
     parser.add_argument(
         "--output-dir",
         required=True,
-        help="folder for an audit of each version and the comparison; run again with the same "
-        "folder to continue",
+        help="folder for an audit of each and the comparison; run again with the same folder "
+        "to continue",
     )
     parser.add_argument(
         "--fail-on-change",
         action="store_true",
-        help=f"end with exit code {FAILED} where a version changes an answer for certain",
+        help=f"end with exit code {FAILED} where one changes an answer of the first for certain",
     )
     add_json(parser, "comparison")
 
@@ -236,24 +233,10 @@ def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
         show(place_line(arguments["output_dir"]))
 
 
-def run_compare(arguments: dict[str, Any]) -> None:
-    """Runs the same tests on several checkpoints and prints one table."""
-    data, options = from_flat(arguments, Data), from_flat(arguments, ComparisonOptions)
-    tests = asked(arguments, lambda: KINDS)
-
-    from hf_attnprobe.checkpoint_comparison.report import to_json
-    from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
-    from hf_attnprobe.distributed import process_state
-
-    comparison = compare_checkpoints(
-        arguments["models"],
-        data,
-        tests,
-        output_dir=arguments["output_dir"],
-        options=options,
-    )
-    if process_state().is_main_process:
-        show(json.dumps(to_json(comparison)) if arguments["json"] else comparison)
+def run_compare(arguments: dict[str, Any]) -> int:
+    """Audits several models alike and prints how they differ from the first."""
+    model, *versions = arguments["models"]
+    return run_survive({**arguments, "model": model, "versions": versions})
 
 
 def run_survive(arguments: dict[str, Any]) -> int:
@@ -676,7 +659,7 @@ def build_parser() -> CommandParser:
     add_judge(add("judge", "run tests of rankings on scores that somebody gave the tokens"))
     add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
     add_study(add("study", "run a study of many steps or a paper's tables, with one report"))
-    add_compare(add("compare", "put checkpoints beside one another, regularised or not"))
+    add_compare(add("compare", "audit several models alike and compare each with the first"))
     add_survive(
         add("survive", "ask whether rounding or other changes of a model change the answer")
     )

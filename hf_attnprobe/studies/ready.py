@@ -160,15 +160,25 @@ def tutek_snajder(s: Steps) -> None:
     adversary: dict[str, Any] = {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}
     if s.quick:
         adversary = {"lambdas": [0.001], "epochs": 4}
-    tests: dict[str, Any] = {"fragility": {}, "single_token": {}, "adversarial": {}, "conicity": {}}
+    tests = ["fragility", "single_token", "adversarial", "conicity"]
     short = {"test_limit": 500} if s.quick else {}
     for cell in s.grid(dataset=["sst"], attention=attentions):
-        models = [
-            s.add("train", name, cell, **cell, **sizes, **own, **trained)
-            for name, own in regularised.items()
-        ]
-        compared = {"models": models, "dataset": cell["dataset"], **short}
-        s.add("compare", "compared", cell, **compared, tests={**tests, "adversary": adversary})
+        for name, own in regularised.items():
+            at = cell | {"model": name}
+            model = s.add("train", "base", at, **cell, **sizes, **own, **trained)
+            data = {"model": model, "dataset": cell["dataset"]}
+            s.add("audit", "audit", at, **data, tests=tests, **short)
+            s.add("retrain", "adversaries", at, **data, tests={"adversary": adversary})
+    s.table(
+        "What else does regularising change?",
+        audit={
+            "mean top probability": "probability",
+            "exact ε-max JSD (.01) / largest JSD": "epsilon_max_jsd@0.01/largest_jsd",
+            "largest JSD": "largest_jsd",
+            "conicity": "conicity",
+            "range over single tokens": "probability_range",
+        },
+    )
 
 
 # --- questions of our own ------------------------------------------------------------------------

@@ -150,9 +150,9 @@ def _made(results: Results, job: Job, seconds: float) -> list[Made]:
     """The step, and the models of a retraining."""
     epochs = results.record(job.folder).get("n_epochs")
     made = [Made(job.folder, job.arguments.get("seed"), epochs, seconds)]
-    for folder in results.retrainings(job):
-        for model in results.retraining(folder).models:
-            name = f"{folder}/{model.name}"
+    if job.verb in ("retrain", "transfer"):
+        for model in results.retraining(job.folder).models:
+            name = f"{job.folder}/{model.name}"
             seed = results.record(name).get("seed")
             made.append(Made(name, seed, model.n_epochs, model.seconds))
     return made

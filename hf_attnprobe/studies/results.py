@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +25,15 @@ from hf_attnprobe.retraining.verdict import (
     points_of,
     published_point,
 )
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate, resample_counts
 from hf_attnprobe.statistics.grades import MIN_TEXTS
-from hf_attnprobe.statistics.scores import Score, find_score
+from hf_attnprobe.statistics.scores import (
+    Score,
+    find_score,
+    resampled_estimate,
+    weighted_metrics,
+    with_all_texts,
+)
 from hf_attnprobe.statistics.summary import ATTENTION_BINS, PREDICTION, bin_names, js_by_gap
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
@@ -91,15 +97,6 @@ class Results:
 
     def _retraining(self, folder: str) -> RetrainingReport:
         return read_retraining(self.folder / folder)
-
-    def retrainings(self, job: Job) -> list[str]:
-        """Folders of a step that trained models beside others."""
-        if job.verb in ("retrain", "transfer"):
-            return [job.folder]
-        if job.verb != "compare":
-            return []
-        inside = sorted((self.folder / job.folder).glob("*/retrained"))
-        return [str(path.relative_to(self.folder)) for path in inside]
 
     def read_json(self, job: Job, name: str) -> dict[str, Any]:
         """Reads a JSON file in a job's folder.
@@ -637,53 +634,60 @@ def _orders(rows: pd.DataFrame) -> Iterator[tuple[str, Cell, Cell, Cell]]:
 
 # --- Tutek & Šnajder 2020, "Staying True to Your Word" -------------------------------------------
 
-CHANGES = ("f1", "uniform_change", "permuted_change")
-OTHERS = ("probability", "share_of_largest@0.01", "largest_jsd", "conicity", "probability_range")
-"""What the summary of a comparison calls the columns."""
-
-
-@dataclass(frozen=True)
-class _Checkpoint:
-    """A model of a comparison: its entry in the summary file, and the number of texts."""
-
-    dataset: str
-    entry: dict[str, Any]
-    n: int
-
-    @property
-    def labels(self) -> tuple[str, str, str]:
-        return self.dataset, self.entry["attention"], self.entry["name"]
-
-    def values(self, names: Sequence[str], *, scale: float = 1.0) -> list[Estimate | None]:
-        return [estimate(self.entry["found"].get(name), self.n, scale=scale) for name in names]
-
 
 def tutek_snajder_tables(results: Results) -> list[ResultTable]:
-    """Change of F1 under other attention, and what else regularising changes."""
-    checkpoints = []
-    for job in results.jobs("compared"):
-        found = results.read_json(job, "comparison.json")
-        checkpoints += [_Checkpoint(dataset_of(job), c, found["n"]) for c in found["checkpoints"]]
-    harder = _table("harder", _harder(checkpoints))
+    """Change of F1 under other attention, and how far adversaries go."""
+    harder = _table("harder", _harder(results))
     return [
-        _table("changes", map(_change, checkpoints)),
-        _table("others", [(*c.labels, *c.values(OTHERS)) for c in checkpoints]),
+        _table("changes", map(partial(_change, results), results.jobs("audit"))),
         harder if harder.rows else replace(harder, sentences=()),
     ]
 
 
-def _change(checkpoint: _Checkpoint) -> Row:
-    dataset, attention, name = checkpoint.labels
+def _regularised(job: Job) -> tuple[str, str, str]:
+    """Data set, attention and how a model is regularised."""
+    return dataset_of(job), str(job.cell["attention"]), str(job.cell["model"])
+
+
+def _change(results: Results, job: Job) -> Row:
+    dataset, attention, name = _regularised(job)
     regularised = PUBLISHED.regularised.get(dataset, {}).get(attention, {})
-    theirs = regularised.get(name.split(" ")[0], (None, None, None))
-    return *checkpoint.labels, *checkpoint.values(CHANGES, scale=100), *theirs
+    theirs = regularised.get(name, (None, None, None))
+    ours = f1_by_attention(results.rows(job.folder), seed=job.arguments["seed"])
+    return dataset, attention, name, *ours, *theirs
 
 
-def _harder(checkpoints: Sequence[_Checkpoint]) -> Iterator[Row]:
-    for checkpoint in checkpoints:
-        for adversary in checkpoint.entry["adversaries"]:
-            values = adversary["jsd"]["value"], adversary["tvd"]["value"], adversary["f1"]
-            yield *checkpoint.labels, adversary["name"], *map(rounded, values)
+def f1_by_attention(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
+    """Returns F1 with trained attention, and its changes under uniform and permuted attention.
+
+    All in points and of the same resamples of the labelled texts. F1 is that of class 1 for two
+    classes, else the mean over classes; of several permutations that of their counts together.
+
+    Args:
+        texts: of an audit with the test ``fragility``, a statistic per column.
+        seed: of the bootstrap.
+    """
+    labelled = texts[texts.label >= 0]
+    labels = labelled.label.to_numpy(dtype=int)
+    counts = with_all_texts(resample_counts(len(labels), seed=seed))
+    n_classes = len(labelled.filter(like="trained_share@").columns)
+
+    def f1(attention: str) -> np.ndarray:
+        shares = labelled[[f"{attention}_share@{k}" for k in range(n_classes)]].to_numpy()
+        return 100 * weighted_metrics(labels, shares, counts)["f1"]
+
+    trained = f1("trained")
+    changes = [f1(attention) - trained for attention in ("uniform", "permuted")]
+    return [resampled_estimate(values, len(labels)) for values in (trained, *changes)]
+
+
+def _harder(results: Results) -> Iterator[Row]:
+    for job in results.jobs("adversaries"):
+        report = results.retraining(job.folder)
+        for point in points_of(report.statistics, report.scores):
+            if point.series == ADVERSARY:
+                values = point.jsd.value, point.tvd.value, point.f1
+                yield *_regularised(job), point.name, *map(rounded, values)
 
 
 # --- Wiegreffe & Pinter 2019, "Attention is not not Explanation" ---------------------------------

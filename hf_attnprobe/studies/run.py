@@ -4,14 +4,13 @@ import json
 import logging
 import runpy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.checkpoint_comparison.run import compare_checkpoints
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.deception.run import deceive
@@ -39,7 +38,6 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "audit": audit,
     "retrain": retrain,
     "transfer": transfer,
-    "compare": compare_checkpoints,
     "deceive": deceive,
 }
 """What does a step of each verb."""
@@ -290,9 +288,7 @@ def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     return keywords
 
 
-def _placed(model: Any, made_of: Mapping | tuple[str, ...], folder: Path) -> Any:
-    """A model, or several, with those that are made by steps below the study's folder."""
-    if isinstance(model, list | tuple):
-        return [_placed(one, made_of, folder) for one in model]
+def _placed(model: str, made_of: Sequence[str], folder: Path) -> str:
+    """A model; below the study's folder where a step makes it."""
     is_made = any(f"{model}/".startswith(f"{name}/") for name in made_of)
     return str(folder / model) if is_made else model

@@ -22,7 +22,6 @@ from typing import Any
 
 from hf_attnprobe import retraining
 from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
-from hf_attnprobe.checkpoint_comparison import ComparisonOptions, asked_comparison
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
 from hf_attnprobe.deception import DeceptionOptions
@@ -50,7 +49,7 @@ from hf_attnprobe.studies.plan import (
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
-MODELS = ("model", "models", "guide", "uniform")
+MODELS = ("model", "guide", "uniform")
 """Arguments that name models: what an earlier step left, a folder or a Hub id."""
 WITH_STATISTICS = ("audit", "retrain", "transfer")
 WITH_SCORES = ("retrain", "transfer", "deceive")
@@ -101,14 +100,6 @@ VERBS = {
     ),
     "retrain": Verb(RetrainOptions, further=("tests",), check_tests=retraining.asked_retrainings),
     "transfer": Verb(TransferOptions, needed=("model", "guide")),
-    "compare": Verb(
-        ComparisonOptions,
-        needed=("models",),
-        further=("tests",),
-        unused=(),
-        trains=False,
-        check_tests=asked_comparison,
-    ),
     "deceive": Verb(DeceptionOptions, needed=("model", "tokens")),
 }
 
@@ -222,7 +213,7 @@ class Steps:
         """Folders of the earlier steps that arguments name; checks that the others exist."""
         earlier = [job.folder for job in self.jobs]
         found = []
-        for model in models_in(given):
+        for model in [str(given[name]) for name in MODELS if given.get(name) is not None]:
             owner = [folder for folder in earlier if f"{model}/".startswith(f"{folder}/")]
             if not owner:
                 check_path("model", model)
@@ -298,17 +289,6 @@ class Steps:
             raise AttnProbeError("expected threshold and means together")
         if column.statistic is not None:
             check_statistic(column.statistic)
-
-
-def models_in(arguments: Mapping[str, Any]) -> list[str]:
-    """The models that arguments name.
-
-    >>> models_in({"models": ["base/a", "base/b"], "tokens": ["the"]})
-    ['base/a', 'base/b']
-    """
-    given = [arguments[name] for name in MODELS if arguments.get(name) is not None]
-    lists = [list(value) if isinstance(value, list | tuple) else [value] for value in given]
-    return [str(value) for values in lists for value in values]
 
 
 def check_statistic(statistic: str) -> None:

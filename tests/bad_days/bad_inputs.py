@@ -684,7 +684,7 @@ VERBS = {
         *("--encoder-size", "2", "--device", "cpu"),
     ),
     "retrain": ("--model", "MODEL", "--dataset", "HERE/data", "--tests", "uniform"),
-    "compare": ("MODEL", "--dataset", "HERE/data"),
+    "compare": ("MODEL", "MODEL", "--dataset", "HERE/data"),
     "deceive": ("--model", "MODEL", "--dataset", "HERE/data", "--tokens", "film"),
     "card": ("MODEL",),
     "demo": (),
