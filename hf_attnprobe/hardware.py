@@ -126,21 +126,6 @@ def give_back_pages() -> None:
             trim(0)
 
 
-def large_arrays_apart() -> None:
-    """From here on every array of a megabyte goes back to the system with its last reader.
-
-    Where the C library is glibc. Else it keeps those of up to 32 MB in its heap once one of
-    them was freed, and holes between them count as memory.
-    """
-    if sys.platform == "linux":
-        set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-        if set_option is not None:
-            set_option(M_MMAP_THRESHOLD, 2**20)
-
-
-M_MMAP_THRESHOLD = -3  # of malloc.h
-
-
 def resident_bytes() -> int:
     """Memory of this process; 0 where the system does not tell, as on Windows."""
     pages = Path("/proc/self/statm")

@@ -69,10 +69,6 @@ def of_test(test: str, statistics: Sequence[Statistic]) -> list[Block]:
     return [PLAUSIBILITY] if test == "plausibility" else []
 
 
-def _percent(share: float) -> Figures:
-    return Figures(f"{share:.1%}")
-
-
 def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
     """Sentences about the smallest set, the distance from the data, and what is algebra alone."""
     known = named(statistics)

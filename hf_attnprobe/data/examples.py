@@ -218,19 +218,6 @@ def open_split(
     return OpenedSplit(source, rows, splits, recipe, split)
 
 
-def labels_alone(opened: OpenedSplit) -> OpenedSplit:
-    """The split with nothing of all splits but their different labels, for which they are asked."""
-    import datasets
-
-    column = _label_column(opened.source, opened.recipe)
-    splits = {
-        name: datasets.Dataset.from_dict({column: _distinct(examples, column)})
-        for name, examples in opened.splits.items()
-        if isinstance(column, str) and column in examples.column_names
-    }
-    return replace(opened, splits=splits)
-
-
 def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
     """Reads the rows of an opened split, see :func:`load_examples`; there may be none."""
     source, recipe = opened.source, opened.recipe
