@@ -25,12 +25,14 @@ os.environ |= OFFLINE | {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+import datasets  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 import zoo  # noqa: E402
 from browser import browser, opened  # noqa: E402
+from data_folders import write_splits  # noqa: E402
 from hf_attnprobe import build_tokenizer  # noqa: E402
 from hf_attnprobe.cli import main  # noqa: E402
 from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
@@ -81,13 +83,7 @@ def reviews():
 def reviews_folder(reviews):
     """The same as JSON lines of example_id, text and label; do not write into it."""
 
-    def write(folder):
-        folder.mkdir()
-        for name, examples in reviews.items():
-            table = examples.remove_columns("rationale").to_pandas()
-            table.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
-
-    return zoo.once("reviews", write)
+    return zoo.once("reviews", lambda folder: write_splits(folder, reviews))
 
 
 @pytest.fixture(scope="session")
@@ -213,6 +209,13 @@ def run_two(warm):
 def torchrun(run_two):
     """``attnprobe arguments`` in two such forks."""
     return lambda *arguments: run_two("-m", "hf_attnprobe", *arguments)
+
+
+@pytest.fixture
+def private_cache(tmp_path, monkeypatch):
+    """What `datasets` prepares is kept for this test alone."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
 
 
 @pytest.fixture

@@ -1,24 +1,23 @@
 """The converter of the authors' own files: every layout on small files, and what goes wrong."""
 
-import json
 import re
+from functools import partial
 
 import datasets
 import pandas as pd
 import pytest
 
+from data_folders import write
 from examples import authors_files
 from hf_attnprobe import load_examples as load
 from hf_attnprobe import load_splits as load_all
 from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.errors import AttnProbeError
+from refusals import refusal
 
 
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
+pytestmark = pytest.mark.usefixtures("private_cache")
 
 
 @pytest.fixture(autouse=True)
@@ -46,16 +45,6 @@ def load_splits(dataset):
     return load_all(converted_from(dataset))
 
 
-def write(folder, **files):
-    """Files by name, `__` for a dot; what is no string becomes JSON lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        if not isinstance(content, str):
-            content = "".join(json.dumps(row) + "\n" for row in content)
-        (folder / name.replace("__", ".")).write_text(content, encoding="utf-8")
-    return folder
-
-
 def rows(dataset, split, *columns):
     """The values of some columns, a tuple per row, classes by their names."""
     examples = load_examples(dataset, split)
@@ -67,12 +56,7 @@ def rows(dataset, split, *columns):
     return list(zip(*values, strict=True))
 
 
-def message(dataset, split="train"):
-    """The error of loading, one line."""
-    with pytest.raises(AttnProbeError) as caught:
-        load_examples(dataset, split)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+message = partial(refusal, load_examples, split="train")
 
 
 # --- bAbI ---------------------------------------------------------------------------------------------------------

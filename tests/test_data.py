@@ -3,6 +3,7 @@ import hashlib
 import itertools
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -21,6 +22,7 @@ from hf_attnprobe.data.recipes import RECIPES, Recipe, split_sentences
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.rows import read_rows
+from refusals import refusal
 
 
 ROOT = Path(__file__).parents[1]
@@ -28,10 +30,7 @@ SHARED = ROOT / "../shared/data"
 ROWS = [{"text": f"a sentence of number {i}", "label": i % 2} for i in range(10)]
 
 
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
+pytestmark = pytest.mark.usefixtures("private_cache")
 
 
 def write_folder(folder, rows, form):
@@ -43,12 +42,7 @@ def write_folder(folder, rows, form):
     return folder
 
 
-def message(*args, **options):
-    """The message of the error that loading raises; always one line."""
-    with pytest.raises(AttnProbeError) as caught:
-        load_examples(*args, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+message = partial(refusal, load_examples)
 
 
 # --- what comes out -----------------------------------------------------------------------------------------------

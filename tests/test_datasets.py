@@ -1,51 +1,24 @@
 """The papers' data sets by name: every Hub id on a small hub, folders, rules, and what goes wrong."""
 
 import json
+from functools import partial
 
 import datasets
 import pytest
 
 import datasets_page
+from data_folders import write
 from hf_attnprobe import known_datasets, load_examples
-from hf_attnprobe.data.examples import dataset_name, label_names
+from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.errors import AttnProbeError
 from mini_hub import MiniHub
+from refusals import refusal
 
 
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
+pytestmark = pytest.mark.usefixtures("private_cache")
 
 
-def write(folder, **files):
-    """Files by name, `__` for a dot; what is no string becomes JSON lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        if not isinstance(content, str):
-            content = "".join(json.dumps(row) + "\n" for row in content)
-        (folder / name.replace("__", ".")).write_text(content, encoding="utf-8")
-    return folder
-
-
-def rows(dataset, split, *columns):
-    """The values of some columns, a tuple per row, classes by their names."""
-    examples = load_examples(dataset, split)
-    names = label_names(examples)
-    values = [examples[column][:] for column in columns]
-    labels = columns.index("label") if "label" in columns else None
-    if labels is not None:
-        values[labels] = [names[label] for label in values[labels]]
-    return list(zip(*values, strict=True))
-
-
-def message(dataset, split="train"):
-    """The error of loading, one line."""
-    with pytest.raises(AttnProbeError) as caught:
-        load_examples(dataset, split)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+message = partial(refusal, load_examples, split="train")
 
 
 NLI = {"premise": "it rains", "hypothesis": "it is wet", "label": 2}

@@ -11,9 +11,10 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from hf_attnprobe import AttnProbeError, audit
+from hf_attnprobe import audit
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.data.examples import dataset_fingerprint, load_examples
+from refusals import refuses
 
 
 SIZES = {
@@ -113,6 +114,5 @@ def test_fingerprints_differ_by_pixels(rows):
 )
 def test_data_that_is_no_image(data, message):
     model = ViTForImageClassification(ViTConfig(**SIZES))
-    with pytest.raises(AttnProbeError, match=message) as error:
+    with refuses(message):
         audit(model, data, progress=False)
-    assert "\n" not in str(error.value)

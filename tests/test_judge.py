@@ -22,6 +22,7 @@ from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
+from refusals import refuses
 
 
 pieces = test_plausibility.pieces
@@ -278,9 +279,8 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
     scores = noise(drawn)
     changed = change(7, scores.pop(7), drawn.texts[7])
     given = scores if changed is None else {**scores, 7: changed}
-    with pytest.raises(AttnProbeError, match=message) as error:
+    with refuses(message):
         judged(drawn, given)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

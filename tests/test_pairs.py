@@ -23,6 +23,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.hub.publish import ReadAudit, as_told
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
+from refusals import refuses
 
 
 WORDS = ["a", "man", "is", "sleeping", "the", "dog", "runs", "nobody", "moves", "un", "##happy"]
@@ -190,9 +191,8 @@ def test_rationales_of_both_texts_mark_tokens_of_their_own():
 def test_a_second_text_that_is_none_is_one_line():
     for spoilt in (None, 3):
         rows = [*ROWS[:2], {**ROWS[2], "hypothesis": spoilt}]
-        with pytest.raises(AttnProbeError, match="'hypothesis'") as caught:
+        with refuses("'hypothesis'"):
             load_examples(rows, "test")
-        assert "\n" not in str(caught.value)
 
 
 def test_two_ways_to_read_the_texts_are_asked_about():

@@ -10,6 +10,7 @@ from hf_attnprobe import AttnProbeError, Report, audit
 from hf_attnprobe.auditing.result import SCHEMA_VERSION, to_json
 from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.verdicts import RULES
+from refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +122,8 @@ def test_the_summary_of_another_version_is_refused(audited, copy_of):
     data = json.loads(file.read_text())
     for version in ("1", None):
         file.write_text(json.dumps({**data, "schema_version": version}))
-        with pytest.raises(AttnProbeError, match="expected a summary of schema version 2,") as told:
+        with refuses("expected a summary of schema version 2,"):
             Report.load(folder)
-        assert "\n" not in str(told.value)
 
 
 def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):

@@ -21,6 +21,7 @@ from hf_attnprobe.reports.document import Document, Note, Section
 from hf_attnprobe.reports.markdown import to_markdown
 from hf_attnprobe.storage.folders import check_free
 from hf_attnprobe.terminal import one_line, visible
+from refusals import refuses
 
 
 ROWS = [
@@ -130,9 +131,8 @@ def test_code_is_refused_in_one_line(model, canary):
     change(model / "tokenizer_config.json", auto_map=own, **kinds)
     assert type(load_tokenizer(model)).__name__ != "EvilTokenizer"
     change(model / "config.json", auto_map=own, **kinds)
-    with pytest.raises(AttnProbeError, match="trust") as error:
+    with refuses("trust"):
         load_model(model)
-    assert "\n" not in str(error.value)
     assert not canary.exists()
 
 
@@ -141,9 +141,8 @@ def test_a_pickle_that_runs_code_never_does(model, canary, allowed):
     """Not even where pickles are allowed: PyTorch then reads weights and nothing else."""
     set_pickles(model, canary)
     (model / "model.safetensors").unlink()
-    with pytest.raises(AttnProbeError) as error:
+    with refuses() as error:
         audit(model, ROWS, options=AuditOptions(allow_pickle=allowed), **FEW)
-    assert "\n" not in str(error.value)
     assert ("--allow-pickle" in str(error.value)) != allowed
     assert not canary.exists()
 
@@ -198,9 +197,8 @@ def test_an_index_names_files_beside_it(named, model):
     (model / "b.safetensors").write_bytes(b"")
     index["weight_map"] = dict.fromkeys(weights, "../a.safetensors")
     (model / name).write_text(json.dumps(index))
-    with pytest.raises(AttnProbeError, match=r"files beside the index .*got '\.\./a\.") as e:
+    with refuses(r"files beside the index .*got '\.\./a\."):
         load_model(model)
-    assert "\n" not in str(e.value)
 
 
 def test_an_adapter_of_peft_is_data_too(model, canary, tmp_path):

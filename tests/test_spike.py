@@ -21,6 +21,7 @@ from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.statistics import detection
 from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.grades import Answer, Rule, grade
+from refusals import refuses
 
 
 def made(kind: str) -> tuple:
@@ -141,9 +142,8 @@ def test_a_head_that_says_nothing_says_so():
     model, words, rows, _ = made("bert")
     with torch.no_grad():
         model.bert.encoder.layer[1].attention.output.dense.weight[:, :8] = 0
-    with pytest.raises(AttnProbeError, match=r"the output does not depend on head 1\.0") as raised:
+    with refuses(r"the output does not depend on head 1\.0"):
         spike_in(model, rows, options=SpikeOptions(spiked_heads=["1.0"]), tokenizer=words)
-    assert "\n" not in str(raised.value)
 
 
 def test_a_head_whose_words_cancel_out_says_so(monkeypatch):

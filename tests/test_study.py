@@ -42,6 +42,7 @@ from hf_attnprobe.studies.report import (
 )
 from hf_attnprobe.studies.run import planned, study
 from hf_attnprobe.studies.steps import Steps
+from refusals import refuses
 from shown_page import Reader
 
 
@@ -805,9 +806,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("study", "message"), WRONG)
 def test_what_is_wrong_is_said_in_one_line_before_anything_runs(study, message):
-    with pytest.raises(AttnProbeError, match=message) as error:
+    with refuses(message):
         planned(study)
-    assert "\n" not in str(error.value)
 
 
 def test_a_step_that_is_there_already_is_not_added_again():

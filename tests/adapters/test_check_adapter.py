@@ -13,6 +13,7 @@ from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.testing import check_adapter
+from refusals import refuses
 
 
 IN_ONE = {"distilbert": torch.float64, "gemma2": None, "gpt_neo": None}
@@ -114,9 +115,8 @@ def test_a_bug_in_a_method_is_found(method):
     change, message = BUGS[method]
     adapter = broken(method, change)
     batch = families.prepare(wrap(families.shared("gpt2")))
-    with pytest.raises(AttnProbeError, match=f"check_adapter: .*{message}") as error:
+    with refuses(f"check_adapter: .*{message}"):
         check_adapter(adapter, batch)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("change", WRONG_OBSERVATIONS)

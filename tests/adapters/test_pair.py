@@ -16,7 +16,6 @@ from hf_attnprobe.attention_model import (
     LinearReadout,
     Site,
 )
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
@@ -24,6 +23,7 @@ from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.storage.rows import statistics_of
 from hf_attnprobe.testing import check_adapter
 from pairs import PAIRS, ByHand, batch_of, make
+from refusals import refuses
 
 
 ANSWERS = [5, 6, 7]
@@ -191,9 +191,9 @@ def test_inputs_that_are_no_pairs():
             "expected token_type_ids",
         ),
     ):
-        with pytest.raises(AttnProbeError, match=message) as error:
+        with refuses(message) as error:
             adapter.prepare(inputs, (7, 8, 9, 10))
-        assert "\n" not in str(error.value) and "text 7" in str(error.value)
+        assert "text 7" in str(error.value)
 
 
 # The adversary

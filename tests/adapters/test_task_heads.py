@@ -14,6 +14,7 @@ from hf_attnprobe.adapters.transformer.task_heads import N_KEPT
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.functional.divergence import tvd
+from refusals import refuses
 
 
 PAD, START, END, MASK = 1, 0, 2, 4
@@ -368,7 +369,7 @@ def test_a_threshold_makes_a_decision_of_a_number():
 )
 def test_texts_that_a_head_cannot_read(kind, rows, message):
     adapter = wrap(make("Bert", kind), level="token", mask_id=MASK)
-    with pytest.raises(AttnProbeError, match=message) as error:
+    with refuses(message):
         if rows is None:
             adapter.prepare(collated([FIRST]), (0,))
         else:
@@ -376,7 +377,6 @@ def test_texts_that_a_head_cannot_read(kind, rows, message):
             if kind == "span":
                 inputs["segment_ids"][0, 4:7] = 1
             adapter.prepare(inputs, tuple(range(len(rows))))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

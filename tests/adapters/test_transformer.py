@@ -14,6 +14,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.taps import replacing
 from hf_attnprobe.errors import AttnProbeError
+from refusals import refuses
 
 
 WITHOUT_VMAP = {"bloom", "falcon"}
@@ -456,9 +457,8 @@ def test_self_check_holds_where_attention_is_uniform_already():
     ids=["base", "masked-lm"],
 )
 def test_models_that_cannot_be_audited(build, message):
-    with pytest.raises(AttnProbeError, match=message) as error:
+    with refuses(message):
         wrap(build())
-    assert "\n" not in str(error.value)
 
 
 def test_sites_that_do_not_exist():

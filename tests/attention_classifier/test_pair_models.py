@@ -22,6 +22,7 @@ from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import papers_optimizer, papers_procedure
 from pairs import PAIRS, ByHand, batch_of, make
+from refusals import refuses
 
 
 BY_HAND = ("bilstm", "cnn", "mlp", "none")
@@ -268,11 +269,10 @@ def test_data_of_the_other_kind_are_refused(tmp_path):
             "answers_in_text is for models of pairs",
         ),
     ):
-        with pytest.raises(AttnProbeError, match=message) as error:
+        with refuses(message):
             train_classifier(
                 config, rows, rows, output_dir=tmp_path / "out", options=chosen, progress=False
             )
-        assert "\n" not in str(error.value)
 
 
 def test_an_answer_that_its_text_does_not_have_is_refused_before_training(tmp_path):
@@ -320,6 +320,5 @@ def test_an_audit_is_of_the_first_text(trained):
         (of_single, AuditOptions(), "expected pairs of texts"),
         (rows, other, "attends to the segment text alone"),
     ):
-        with pytest.raises(AttnProbeError, match=message) as error:
+        with refuses(message):
             audit(trained.model, data, options=options, tokenizer=trained.tokenizer, progress=False)
-        assert "\n" not in str(error.value)

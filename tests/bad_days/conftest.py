@@ -2,6 +2,8 @@
 
 import pytest
 
+from data_folders import write_splits
+
 
 TINY = ("--epochs", 1, "--encoder", "none", "--embedding-size", 4)
 STUDY = """
@@ -25,11 +27,7 @@ def few(tmp_path_factory):
     """A folder of 40 training, 10 validation and 10 test texts."""
     from hf_attnprobe.data.synthetic import rationale_dataset
 
-    folder = tmp_path_factory.mktemp("few")
-    for name, examples in rationale_dataset(60, seed=0).items():
-        frame = examples.remove_columns("rationale").to_pandas()
-        frame.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
-    return folder
+    return write_splits(tmp_path_factory.mktemp("few") / "data", rationale_dataset(60, seed=0))
 
 
 @pytest.fixture(scope="session")
