@@ -8,16 +8,17 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+import speakers
 from hf_attnprobe import (
+    Answers,
     AttnProbeError,
     AuditOptions,
-    Correlation,
     Permutation,
     audit,
 )
 from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.auditing.clock import Clock, Step
-from hf_attnprobe.auditing.estimate import AuditEstimate, Seconds, estimate_audit, in_bytes
+from hf_attnprobe.auditing.estimate import AuditEstimate, estimate_audit
 from hf_attnprobe.hardware import PeakMemory
 from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.storage.rows import read_rows
@@ -41,16 +42,22 @@ def bert(tokenizer):
     return BertForSequenceClassification(config).eval(), tokenizer
 
 
-def test_the_time_of_an_audit_on_the_clock_of_the_processor(checkpoint, reviews_folder):
-    tests = [Permutation(n_permutations=400), Correlation()]
-    audit(checkpoint, reviews_folder, tests, options=OPTIONS, progress=False)  # imports are no work
-    told = estimate_audit(
-        checkpoint, reviews_folder, tests, options=OPTIONS, clock=time.process_time
-    )
-    begun = time.process_time()
-    audit(checkpoint, reviews_folder, tests, options=OPTIONS, progress=False)
-    taken = time.process_time() - begun
-    assert taken / 1.5 < told.seconds.total < 1.5 * taken
+def test_seconds_of_a_test_are_those_of_its_texts(checkpoint, reviews_folder, monkeypatch):
+    """A test that sleeps 20 ms a text: the first round has seen some of 40, the others are left."""
+    run_test = sweeps.run_test
+
+    def slow(observation, name, *rest, **options):
+        if name == "correlation":
+            time.sleep(0.02 * len(observation.probs))
+        return run_test(observation, name, *rest, **options)
+
+    monkeypatch.setattr(sweeps, "run_test", slow)
+    tests = ["correlation", Permutation(n_permutations=5)]
+    told = estimate_audit(checkpoint, reviews_folder, tests, options=OPTIONS)
+    n_left = told.n_runs / 2
+    assert 15 < n_left < 40
+    assert told.seconds["correlation"] == pytest.approx(0.02 * n_left, rel=0.5)
+    assert told.seconds["permutation"] < told.seconds["correlation"]
 
 
 def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
@@ -61,57 +68,61 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     asked += ["--tests", "permutation"]
     asked += ["--shown-texts", 0, "--set", "permutation.n_permutations=5"]
     done = cli(*asked, "--estimate", "--test-limit", 30)
-    assert done.code == 0 and "nothing was written" in done.out and "on 30 texts" in done.out
+    assert done.code == 0 and "nothing was kept" in done.out and "on 30 texts" in done.out
     asked += ["--output-dir", folder]
     told = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
-    assert (told["n_texts"], told["n_left"], told["n_runs"], told["n_tests"]) == (30, 30, 30, 1)
     kept = {part: part.stat().st_mtime_ns for part in (folder / "rows").glob("part-*")}
     n_kept = read_rows(folder / "rows").example_id.nunique()
-    assert kept and n_kept == told["measured_texts"] and not (folder / "summary.json").exists()
-    again = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
-    assert again["n_left"] == 30 - n_kept
-    seconds = told["seconds"]
-    assert seconds["total"] == pytest.approx(
-        seconds["preparation"] + seconds["tests"] + seconds["report"]
+    assert (told["n_texts"], told["n_runs"], [*told["seconds"]]) == (
+        30,
+        30 - n_kept,
+        ["permutation"],
     )
+    assert kept and told["kept"] == str(folder) and not (folder / "summary.json").exists()
+    assert told["total"] == pytest.approx(sum(told["seconds"].values()))
     assert cli(*asked, "--test-limit", 30).code == 0
     assert all(part.stat().st_mtime_ns == before for part, before in kept.items())
     rows = read_rows(folder / "rows")
     assert rows.example_id.nunique() == 30 and not rows.duplicated(list(KEY)).any()
     nothing = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
-    assert nothing["n_left"] == nothing["n_runs"] == nothing["seconds"]["tests"] == 0
+    assert nothing["n_runs"] == nothing["total"] == 0
     other = cli(*asked, "--test-limit", 20, "--estimate", "--seed", 1)
     assert other.code == 1 and "belongs to another audit" in other.err
 
 
 def test_where_it_takes_long_shorter_ways_are_named():
-    def told(seconds, without_heads=700.0):
-        return AuditEstimate(
-            50, 50, 3, 79, 11_850, 10**9, 10**8, 10**6, Seconds(10.0, seconds, 20.0),
-            {"erasure": 0.8 * seconds, "permutation": 0.2 * seconds}, without_heads, 21, None,
-        )  # fmt: skip
+    def told(seconds):
+        by_test = {"permutation": 0.2 * seconds, "erasure": 0.8 * seconds}
+        return AuditEstimate(50, 11_850, by_test, None).to_text().splitlines()
 
-    (line,) = [x for x in told(73_000.0).to_text().splitlines() if x.startswith("shorter")]
-    assert line == (
-        "shorter  --time 10m reports what is known by then; --no-single-heads takes about 12 min; "
-        "erasure takes 80% of it, leave it out with --tests"
-    )
-    assert "shorter" not in told(100.0).to_text()
-    assert "--no-single-heads" not in told(73_000.0, None).to_text()
+    first, dearest, cheap, shorter, _ = told(73_000.0)
+    assert first.startswith("about 20.3 h for 2 tests on 50 texts: 11,850 runs are left")
+    assert dearest.split() == ["erasure", "about", "16.2", "h"]
+    assert cheap.split() == ["permutation", "about", "4.1", "h"]
+    assert shorter.startswith("shorter: --time 10m")
+    assert not any(line.startswith("shorter") for line in told(100.0))
+
+
+def test_of_a_language_model_a_few_prompts_are_run(tmp_path):
+    chat = speakers.tokenizer()
+    data = Answers([row | {"id": k} for k, row in enumerate(speakers.ROWS * 4)])
+    folder = tmp_path / "audit"
+    told = estimate_audit(speakers.llama(chat), data, tokenizer=chat, output_dir=folder)
+    assert told.n_texts == 4 * len(speakers.ROWS) and told.total > 0
+    assert told.kept is None and not folder.exists()
 
 
 def test_what_was_measured_is_told_of_other_sizes():
     clock = Clock()
-    for n, k in ((4, 10), (16, 10), (16, 30), (2, 50), (1, 7), (8, 25)):
-        clock.add(Step("a", "first", n, k), 3.0 + 0.2 * n * k + 0.01 * n * k**2)
-    steps = [Step("a", "first", 64, 20)] * 3
-    assert clock.expects(steps) == pytest.approx(3 * (3 + 0.2 * 1280 + 0.01 * 25600))
-    other = Clock()
-    assert other.expects(steps) == 0
-    other.add(Step("a", "first", 4, 10), 8.0)  # of one size in proportion to it
-    assert other.expects([Step("a", "head", 2, 10)]) == pytest.approx(4.0)
-    other.add(Step("a", "head", 4, 10), 1.0)  # of its own place there is better
-    assert other.expects([Step("a", "head", 4, 10)]) == pytest.approx(1.0)
+    steps = [Step("a", "first", 1280)] * 3
+    assert clock.expects(steps) == 0
+    clock.add(Step("a", "first", 40), 8.0)
+    clock.add(Step("a", "first", 10), 2.0)
+    assert clock.expects(steps) == pytest.approx(3 * 1280 * 0.2)
+    assert clock.expects([Step("a", "head", 20)]) == pytest.approx(4.0)  # of the same test
+    clock.add(Step("a", "head", 40), 1.0)  # of its own place there is better
+    assert clock.expects([Step("a", "head", 40)]) == pytest.approx(1.0)
+    assert clock.expects([Step("b", "head", 90)]) == pytest.approx(11.0)  # of all
 
 
 @pytest.mark.slow
@@ -146,10 +157,6 @@ def test_batches_by_measured_memory_fill_the_budget_and_stay_within(
         for report in (cut, free)
     )
     np.testing.assert_allclose(found.value, expected.value, atol=1e-5)
-
-
-def test_bytes_in_words():
-    assert in_bytes(1_340_000_000) == "1.3 GB" and in_bytes(700) == "700 B"
 
 
 def test_an_estimate_refuses_what_an_audit_refuses(checkpoint, reviews_folder):

@@ -4,16 +4,12 @@ import io
 import re
 
 import datasets
-import pandas as pd
 import pytest
 import transformers
 
 from hf_attnprobe import (
     AttentionClassifierConfig,
-    AuditOptions,
-    Permutation,
     TrainingOptions,
-    audit,
     train_classifier,
 )
 from hf_attnprobe.attention_model import ALL, Site
@@ -128,7 +124,7 @@ def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, std
 
 
 def steps(*costs):
-    return [Step(test, place, 4, 10) for test, place in costs]
+    return [Step(test, place, 40) for test, place in costs]
 
 
 def test_what_is_left_weighs_what_it_costs(clock):
@@ -145,8 +141,6 @@ def test_what_is_left_weighs_what_it_costs(clock):
     clock.now += 1
     told.tick()
     assert told.to_come() == pytest.approx(24 + 1)
-    told.begin(batch)  # of the memory half was too much: it runs once more
-    assert told.to_come() == pytest.approx(25 + 1)
 
 
 def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
@@ -165,24 +159,6 @@ def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
         *["report: 0%, accuracy as heads are removed together"] * 3,
         "report: done in about 3 min",
     ]
-
-
-def test_the_estimate_is_one_line_before_long_work(checkpoint, reviews_folder, stderr_as):
-    """The first round is part of the work: each of the rows is there once."""
-    file = stderr_as(io.StringIO())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hf_attnprobe.auditing.clock.TELLING", 0.0)
-        options = AuditOptions(shown_texts=0)
-        tests = [Permutation(n_permutations=5)]
-        shown = audit(checkpoint, reviews_folder, tests, options=options)
-    found = re.findall(
-        r"^about .* for 1 tests on 40 texts \(measured on 4\); stop", file.getvalue()
-    )
-    assert len(found) == 1
-    alone = audit(checkpoint, reviews_folder, tests, options=options, progress=False)
-    keys = ["test", "statistic", "example_id", "layer", "head"]
-    one, other = (r.to_pandas().sort_values(keys, ignore_index=True) for r in (shown, alone))
-    pd.testing.assert_frame_equal(one, other, rtol=1e-9)
 
 
 def test_of_many_heads_two_are_measured():

@@ -1,7 +1,5 @@
 """Audits with a time: what runs first, that it ends, and that the same command goes on."""
 
-import json
-
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -203,30 +201,6 @@ def test_a_clock_keeps_time_for_the_report():
     worker.now = 100.0
     assert worker.clock.left == 440.0
     assert Clock().left == float("inf")
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"), [((), 10), (("--set", "permutation.n_permutations=100"), 100)]
-)
-def test_in_haste_tests_do_less_unless_something_else_is_said(
-    said, expected, on_disk, cli, tmp_path
-):
-    command = [str(part) for part in on_disk]
-    names = command.index("--tests")
-    command[names + 1 : names + 3] = ["permutation"]
-    limited = [*command, "--no-single-heads", "--json", "--output-dir", tmp_path / "out"]
-    done = cli(*limited, "--time", "1m", *said)
-    assert done.code == 0, done.err
-    provenance = json.loads(done.out)["provenance"]
-    assert provenance["options"]["permutation"] == {"n_permutations": expected}
-    repeated = provenance["asked_for"]
-    assert repeated["tests"]["permutation"].get("n_permutations", 10) == expected
-    note = "without --time, add --set permutation.n_permutations=10"
-    assert (note in (tmp_path / "out" / "report.md").read_text()) == (not said)
-    if not said:
-        other = cli(*limited)
-        assert other.code == 1 and "belongs to another audit" in other.err
-        assert cli(*limited, "--set", "permutation.n_permutations=10").code == 0
 
 
 # --- several processes --------------------------------------------------------------------

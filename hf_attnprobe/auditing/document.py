@@ -486,8 +486,7 @@ def origin(report: AuditResult) -> Section:
 
 
 def _same_numbers(provenance: Mapping[str, Any]) -> str:
-    limits = (provenance.get("stopping") or {}).get("limits", {})
-    if "seconds" in limits:
+    if "stopping" in provenance:
         return (
             "The same command reaches more or fewer texts in its --time from run to run; each "
             "text that it reaches gets the same numbers"

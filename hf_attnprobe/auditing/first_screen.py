@@ -5,6 +5,7 @@ from typing import Any
 
 from hf_attnprobe.auditing.heads import at_places, which_heads
 from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.auditing.stopping import LEFT_OUT
 from hf_attnprobe.auditing.verdict import (
     answer_sentence,
     least_texts,
@@ -201,13 +202,12 @@ def whole(report: AuditResult, name: str) -> Statistic | None:
 
 def _time(facts: Mapping[str, Any] | None) -> str:
     """Returns how far the time reached, in a sentence; nothing of an audit without --time."""
-    seconds = (facts or {}).get("limits", {}).get("seconds")
-    if facts is None or seconds is None:
+    if facts is None:
         return ""
-    left_out = ", ".join(facts["left_out"])
+    done = facts["runs_done"] / max(facts["runs_of_full_audit"], 1)
     return (
-        f"{in_words(seconds)} for {facts['runs_done'] / max(facts['runs_of_full_audit'], 1):.0%} of "
-        f"the work{f'; left out: {left_out}' if left_out else ''}; the same command goes on."
+        f"{in_words(facts['seconds'])} for {done:.0%} of the work; left out: {LEFT_OUT}; the same "
+        "command goes on."
     )
 
 

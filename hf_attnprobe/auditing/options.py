@@ -197,11 +197,6 @@ class AuditOptions(Options):
                 "--no-single-heads out"
             )
 
-    @property
-    def in_haste(self) -> bool:
-        """Whether tests that were not configured do less for each text."""
-        return self.time is not None
-
 
 def share_of(options: AuditOptions) -> tuple[int, int] | None:
     """The number of a share and of how many; None of all texts.

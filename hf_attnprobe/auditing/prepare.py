@@ -300,6 +300,7 @@ class PreparedAudit(PreparedModel):
     """An audit before its first test: everything is loaded, encoded and chosen.
 
     Attributes:
+        n_texts: of the whole audit.
         besides: what the report's provenance says beside settings.
     """
 
@@ -307,6 +308,7 @@ class PreparedAudit(PreparedModel):
     data: Data
     identity: dict[str, Any]
     tokenized: Tokenized
+    n_texts: int
     besides: dict[str, Any]
 
     @contextlib.contextmanager
@@ -319,6 +321,10 @@ class PreparedAudit(PreparedModel):
             yield
 
 
+FEW_TEXTS, FEW_PROMPTS = 21, 3
+"""Of a first round; prompts are answered before."""
+
+
 def prepare_audit(
     model: Model,
     dataset: Any,
@@ -328,18 +334,20 @@ def prepare_audit(
     scores: Any = None,
     share: tuple[int, int] | None = None,
     *,
+    is_first_round: bool = False,
     shown: bool = False,
 ) -> PreparedAudit:
     """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`.
 
     Args:
+        is_first_round: whether a few of the texts are enough.
         shown: whether a bar says how many prompts are answered.
     """
     parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
     data = as_data(dataset)
     data = _data_for(model, data, options)
     answers = isinstance(data, Answers)
-    asked = asked_tests(tests, in_haste=options.in_haste, answers=answers)
+    asked = asked_tests(tests, answers=answers)
     examples = data.examples(seed=options.seed)
     spread = spread_of_labels(examples)
     unit = data.units if isinstance(data, Answers) else None
@@ -357,6 +365,9 @@ def prepare_audit(
     if options.limits is not None:
         spiked_rows(options.limits, subject.name, identity["model_fingerprint"])
     own = _limited(examples, data.test_limit)
+    n_texts = len(own) // (share[1] if share else 1)
+    if is_first_round:
+        own = _limited(own, FEW_PROMPTS if isinstance(data, Answers) else FEW_TEXTS)
     if isinstance(data, Answers):
         limited, reads = own, subject.tokenizer
         assert not isinstance(reads, ImageReader)  # of a model that generates text
@@ -366,7 +377,7 @@ def prepare_audit(
         _check_can_be_shared(options)
         own = own.select(places_in(column_of(own, "example_id"), share))
     tokenized = encoded(subject, own, options)
-    if options.screen is not None:
+    if options.screen is not None and not is_first_round:
         check_both_halves(text.example_id for text in tokenized.texts)
     if scores is not None:
         choice = replace(choice, groups=[g for g in choice.groups if g.layer == g.head == ALL])
@@ -397,6 +408,7 @@ def prepare_audit(
         data=data,
         identity=identity,
         tokenized=tokenized,
+        n_texts=n_texts,
         besides=besides,
     )
 
@@ -435,10 +447,7 @@ def audit_asked_for(
 ) -> dict[str, Any]:
     """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.asked.asked_for`."""
     answers = isinstance(data, Answers)
-    usual = {
-        name: test.usual(in_haste=options.in_haste, answers=answers)
-        for name, test in tests().items()
-    }
+    usual = {name: test.usual(answers=answers) for name, test in tests().items()}
     leave_out = ("train_limit", *WITHOUT_EFFECT)
     said = asked_for(model, data, options, asked, usual, leave_out=leave_out)
     return said if scores is None else {**said, "scores": named(scores)}

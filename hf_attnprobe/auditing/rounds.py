@@ -5,8 +5,8 @@ clock says stop. ``torch.compile`` is not used: it won 1 to 23% of plain passes 
 costs 16 to 40 s (``benchmarks/README.md``).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,22 +18,16 @@ from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import Choice, crossed, sites_by_test
 from hf_attnprobe.auditing.sweep import (
-    Part,
     Sweep,
     Where,
-    Work,
     run_missing,
-    work_left,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.options import Options
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     Done,
@@ -48,11 +42,6 @@ from hf_attnprobe.storage.rows import (
 
 ESTIMATES = ("first_order_uniform", "first_order_zero")
 """Of the screen, which say where to look first."""
-LEFT_OUT = (
-    "accuracy as heads are removed together",
-    "texts shown with their scores",
-)
-"""Of a report in haste, because it takes the model once more."""
 
 
 # --- the rows so far -------------------------------------------------------------------
@@ -122,17 +111,13 @@ class RowsSoFar:
         return [text for text in self.texts if text.example_id in ids]
 
 
-def rows_so_far(sweep: Sweep, *, tell: bool = False) -> RowsSoFar:
-    """What is on disk already, at the start.
-
-    Args:
-        tell: whether a first round tells how long all will take.
-    """
+def rows_so_far(sweep: Sweep) -> RowsSoFar:
+    """What is on disk already, at the start."""
     by_id = {text.example_id: text for text in sweep.texts}
     order = random_order(by_id, sweep.seed)
 
     def work(texts: Sequence[Text], where: Where, done: Done) -> None:
-        run_missing(replace(sweep, texts=texts), where, done, tell=tell)
+        run_missing(replace(sweep, texts=texts), where, done)
 
     texts = [by_id[k] for k in order]
     return RowsSoFar(sweep.folder, texts, work)
@@ -256,18 +241,15 @@ def run_tests(
     """
     names, groups = [*sweep.options], [*choice.groups]
     heads = choice.heads
-    so_far = rows_so_far(sweep, tell=limit is None)
+    so_far = rows_so_far(sweep)
     everything = sites_by_test(names, sweep.adapter, heads, groups)
     if limit is not None:
-        was_seen = (sweep.folder.parent / SUMMARY).is_file()
         turns = turns_of(sweep, heads, groups)
         run_in_time(so_far, sweep.clock, turns, sweep.batch_size)
         _check_begun(so_far, limit)
         so_far.look()
-        return work_facts(
-            so_far, limit, everything, sweep.options, seed=sweep.seed, was_seen=was_seen
-        )
-    parts: Sequence[Part] = [(so_far.texts, heads)]
+        return work_facts(so_far, limit, everything, sweep.seed)
+    parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(so_far.texts, heads)]
     if options.screen is not None:
         so_far.run(so_far.texts, sites_by_test(["screen"], sweep.adapter, heads))
         estimates = rows_in(sweep.folder, "screen")
@@ -287,55 +269,13 @@ def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
         )
 
 
-def _as_in_haste(chosen: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
-    """By test the options that it has in haste, where they are not the default ones."""
-    found = {}
-    for name, options in chosen.items():
-        test = tests()[name]
-        if options == test.in_haste:
-            usual, here = asdict(test.options()), asdict(options)
-            found[name] = {k: v for k, v in here.items() if v != usual[k]}
-    return found
-
-
-def work_facts(
-    so_far: RowsSoFar,
-    limit: float,
-    everything: Where,
-    options: Mapping[str, Options],
-    *,
-    seed: int,
-    was_seen: bool,
-) -> dict[str, Any]:
-    """How much was done of what a full audit does, and what was to stop it.
-
-    Args:
-        options: of the tests, by name.
-        was_seen: whether somebody saw a report of this folder before.
-    """
+def work_facts(so_far: RowsSoFar, limit: float, everything: Where, seed: int) -> dict[str, Any]:
+    """How much was done of what a full audit does, and what was to stop it."""
     n_full = sum(len(sites) for sites in everything.values()) * len(so_far.texts)
     return {
-        "limits": {"seconds": limit},
+        "seconds": limit,
         "runs_done": so_far.n_done(everything),
         "runs_of_full_audit": n_full,
-        "left_out": list(LEFT_OUT),
-        "in_haste": _as_in_haste(options),
         "n_texts": len(so_far.texts),
         "seed": seed,
-        "looked": was_seen,
     }
-
-
-def work_of(sweep: Sweep, choice: Choice, options: AuditOptions) -> list[Work]:
-    """All batches that are left of an audit without a limit.
-
-    With a screen nobody knows the heads yet that it puts first; others stand for them.
-    """
-    heads, names = choice.heads, [*sweep.options]
-    left: list[Work] = []
-    if options.screen is not None:
-        left = work_left(sweep, sweep.texts, sites_by_test(["screen"], sweep.adapter, heads))
-        names.remove("screen")
-        heads = heads[:: max(len(heads) // options.screen, 1)][: options.screen]
-    where = sites_by_test(names, sweep.adapter, heads, choice.groups)
-    return [*left, *work_left(sweep, sweep.texts, where)]

@@ -81,9 +81,7 @@ def choose(
         named.setdefault("screen", Screen())
     wanted = named
     if DEFAULT in asked:
-        wanted = with_suitable(
-            named, len(sites), rationales, answers=answers, in_haste=options.in_haste
-        )
+        wanted = with_suitable(named, len(sites), rationales, answers=answers)
     wanted = {name: _explaining(given, options.target) for name, given in wanted.items()}
     chosen, left_out = select_tests(wanted, named, adapter, sites)
     single = options.single_heads
@@ -259,7 +257,6 @@ def with_suitable(
     rationales: bool,
     *,
     answers: bool,
-    in_haste: bool,
 ) -> dict[str, Options]:
     """The tests asked for and those that suit the model, in the order of all tests.
 
@@ -268,13 +265,11 @@ def with_suitable(
         n_sites: heads that are tested.
         rationales: whether the data has human rationales.
         answers: whether the model answers from a passage.
-        in_haste: whether the others run as in haste.
     """
     wanted = {}
     for name, test in tests().items():
         if name in asked or suits(test, n_sites, rationales, answers):
-            usual = test.usual(in_haste=in_haste, answers=answers)
-            wanted[name] = asked.get(name, usual)
+            wanted[name] = asked.get(name, test.usual(answers=answers))
     return wanted
 
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import as_text
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import Statistic
 
 
+LEFT_OUT = "accuracy as heads are removed together, all shown texts but three"
+"""Of a report in haste, because it takes the model once more."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -73,46 +74,20 @@ def stopping_notes(facts: Mapping[str, Any] | None, statistics: Sequence[Statist
     """
     if facts is None:
         return []
-    notes = [_work(facts, statistics)]
-    if facts["looked"]:
-        notes.append(
-            "Intervals are those of as many texts chosen beforehand. A report of this folder was "
-            "seen before it went on: who goes on until an answer pleases errs more often than "
-            "they say."
-        )
-    notes += _in_haste(facts["in_haste"])
-    return [*notes, f"Left out for want of time: {', '.join(facts['left_out'])}."]
-
-
-def _work(facts: Mapping[str, Any], statistics: Sequence[Statistic]) -> str:
     done, full = facts["runs_done"], facts["runs_of_full_audit"]
     sizes = [s.n + s.undefined for s in statistics if s.group == "all"]
     texts = f"{min(sizes)} to {max(sizes)}" if sizes else "0"
-    how = (
-        f"{done:,} of the {full:,} runs of a full audit are done, {done / max(full, 1):.1%} (a run "
-        "is one test at one head, or group of heads, on one text; runs of different tests do not "
-        "cost the same)"
+    said = (
+        f"Stopping (--time, {in_words(facts['seconds'])}): {done:,} of the {full:,} runs of a full "
+        f"audit are done, {done / max(full, 1):.1%} (a run is one test at one head, or group of "
+        "heads, on one text; runs of different tests do not cost the same)"
     )
-    seconds = in_words(facts["limits"]["seconds"])
     if done >= full:
-        return f"Stopping (--time, {seconds}): {how}, so nothing was left out."
-    return (
-        f"Stopping (--time, {seconds}): {how}. Each test saw {texts} of the {facts['n_texts']} "
-        "texts, the first in a fixed random order. The same command goes on; without the option "
-        "it runs to the end."
-    )
-
-
-def _in_haste(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What tests do less of, and how to go on."""
-    if not options:
-        return []
-    said = [
-        f"{test}.{name}={as_text(value)}"
-        for test, of_test in options.items()
-        for name, value in of_test.items()
-    ]
+        return [f"{said}, so nothing was left out."]
     return [
-        f"With --time, tests do less for each text. To continue in this folder without --time, "
-        f"add --set {' '.join(said)}."
+        f"{said}. Each test saw {texts} of the {facts['n_texts']} texts, the first in a fixed "
+        "random order. The same command goes on; without the option it runs to the end.",
+        "Intervals are those of as many texts chosen beforehand: who goes on until an answer "
+        "pleases errs more often than they say.",
+        f"Left out for want of time: {LEFT_OUT}.",
     ]

@@ -46,7 +46,9 @@ from hf_attnprobe.storage.rows import (
 
 PRUNE_POINTS = 12
 N_ALONE = 2
-FIRST_ROUND = 4  # texts; few, so that one sees soon how long an audit will take
+QUICK = 3.0
+"""Seconds of a first round up to which one with more texts follows."""
+GROWTH = 4  # times as many texts in it
 SPARE = 1.25
 """Times the memory that was measured: operations need some inside that nobody sees."""
 Where = Mapping[str, Sequence[Site]]
@@ -84,58 +86,46 @@ class Sweep:
         return run_batch(self.adapter, batch, todo, self.options, self.seed, self.clock.tick)
 
 
-def run_missing(sweep: Sweep, where: Where, done: Done, *, tell: bool = False) -> None:
+def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
     """Runs this process's share of the tests, where they are not done.
 
     The longest texts come first, so that a batch that does not fit into memory is met soon.
 
     Args:
         done: the ids of texts with rows, by test, layer and head.
-        tell: whether a first round tells how long it will take, where somebody sees it.
     """
     work = _jobs(sweep, where, done)[::-1]
     state = process_state()
     state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = work[state.process_index :: state.num_processes]
     sweep.clock.plan(steps_of(share))
-    tell = tell and sweep.clock.is_new and sweep.clock.shown
-    if tell and sum(len(texts) for _, texts in share) > 2 * FIRST_ROUND:
-        share = first_round(sweep, share, FIRST_ROUND)
-        n = min(FIRST_ROUND, sweep.batch_size)
-        what = f"{len(sweep.options)} tests on {len(sweep.texts)} texts (measured on {n})"
-        sweep.clock.say_how_long(steps_of(share), what)
     room = Room()
     for todo, texts in share:
         run_and_keep(sweep, todo, texts, room)
     state.wait_for_everyone()
 
 
-def first_round(
-    sweep: Sweep, work: Sequence[Work], n_texts: int, job: int | None = None
-) -> list[Work]:
-    """Runs the tests at a few places on a few texts, which the clock measures.
+def first_round(sweep: Sweep, where: Where) -> None:
+    """Runs the tests at a few places on a few texts, then on more while that is quick.
 
-    Of many heads even a batch of a few texts takes minutes. The rows are kept.
-
-    Args:
-        work: batches that are left.
-        n_texts: so many of one batch, at most.
-        job: the number of this batch; None: one in the middle, whose texts are of middle length.
-
-    Returns:
-        The batches that are left after it.
+    Of many heads even a batch of a few texts takes minutes. The clock keeps what the last texts
+    took, since the first ones load kernels; the rows are kept.
     """
-    fresh = [k for k, (todo, _) in enumerate(work) if todo is work[0][0]]
-    job = fresh[len(fresh) // 2] if job is None else job
-    todo, texts = work[job]
-    start = max(len(texts) - n_texts, 0) // 2
-    some, others = texts[start : start + n_texts], texts[:start] + texts[start + n_texts :]
-    places = {test: few_sites(sites) for test, sites in todo.items()}
-    rest = {test: [s for s in sites if s not in places[test]] for test, sites in todo.items()}
-    rest = {test: sites for test, sites in rest.items() if sites}
-    run_and_keep(sweep, places, some, Room())
-    left = [*work[:job], (todo, others), *work[job + 1 :], (rest, some)]
-    return [(todo, texts) for todo, texts in left if todo and texts]
+    places = {test: few_sites(sites) for test, sites in where.items()}
+    n_texts, texts = 1, sweep.texts
+    while texts:
+        some, texts = texts[:n_texts], texts[n_texts:]
+        work = plan(
+            some, places, finished_ids(sweep.folder), lambda n: 0, sweep.budget, sweep.batch_size
+        )
+        if work:
+            sweep.clock.forget()
+        begun = sweep.clock.passed
+        for todo, batch in work:
+            run_and_keep(sweep, todo, batch, Room())
+        if sweep.clock.passed - begun > QUICK:
+            return
+        n_texts *= GROWTH
 
 
 def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
@@ -155,15 +145,6 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         where=f"in {sweep.folder}",
         cause=cause,
     )
-
-
-def work_left(sweep: Sweep, texts: Sequence[Text], where: Where) -> list[Work]:
-    """The tests that are not on disk yet, in batches, the longest texts first.
-
-    Nothing is run or written, and every process gets the same.
-    """
-    where = {**where, PREDICTION: [NO_SITE]}
-    return _jobs(replace(sweep, texts=texts), where, finished_ids(sweep.folder))[::-1]
 
 
 OPERATIONS = 1000
@@ -265,10 +246,6 @@ def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -
     for some in room.parts(texts):
         for _, rows in in_halves(some, run, name=text_in_words, split=room.did_not_fit):
             append_rows(sweep.folder, rows)
-
-
-Part = tuple[Sequence[Text], Sequence[Site]]
-"""Some of the texts, with the heads that are tested on them."""
 
 
 def _has_many_sites(where: Where) -> bool:

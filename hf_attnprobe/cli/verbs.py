@@ -71,8 +71,7 @@ def add_audit(parser: CommandParser) -> None:
     parser.add_argument(
         "--estimate",
         action="store_true",
-        help="say how much work, time, memory and disk space the audit will take, from its first "
-        "round of a few texts and heads, which the folder keeps, and end",
+        help="say how long each test will take, from a first round of a few texts and heads, and end",
     )
     parser.add_argument(
         "--fail-on",

@@ -99,7 +99,6 @@ class PermutationResult:
     does="shuffles the weights among the tokens",
     of_answers=Permutation(n_permutations=20),
     groups=True,
-    in_haste=Permutation(n_permutations=10),
 )
 def permutation(
     observation: Observation,

@@ -79,8 +79,6 @@ class FaithfulnessTest:
         uses_donors: whether it uses the most attended states of such a sample.
         check: raises AttnProbeError where these options cannot be used with model and
             data.
-        in_haste: options in place of the default ones where an audit has little time;
-            None: the default ones.
     """
 
     name: str
@@ -98,17 +96,13 @@ class FaithfulnessTest:
     uses_reference: bool = False
     uses_donors: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
-    in_haste: Options | None = None
 
-    def usual(self, *, in_haste: bool, answers: bool = False) -> Options:
+    def usual(self, *, answers: bool) -> Options:
         """The default options.
 
         Args:
-            in_haste: whether there is little time.
             answers: whether a language model is tested.
         """
-        if in_haste and self.in_haste is not None:
-            return self.in_haste
         if answers and self.of_answers is not None:
             return self.of_answers
         return self.options()
@@ -187,14 +181,11 @@ def _load(entry: EntryPoint) -> None:
         ) from error
 
 
-def asked_tests(
-    asked: Asked | None, *, in_haste: bool = False, answers: bool = False
-) -> dict[str, Options]:
+def asked_tests(asked: Asked | None, *, answers: bool = False) -> dict[str, Options]:
     """The options of the requested tests, by name, in the order given.
 
     Args:
         asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; None is "default".
-        in_haste: whether tests of which nothing is said run as in haste.
         answers: whether they run on a language model.
 
     Returns:
@@ -204,7 +195,7 @@ def asked_tests(
         AttnProbeError: what :func:`~hf_attnprobe.options.options_by_test` refuses.
     """
     known = tests()
-    usual = methodcaller("usual", in_haste=in_haste, answers=answers)
+    usual = methodcaller("usual", answers=answers)
     kinds = {name: test.options for name, test in known.items()}
     given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions})
     return {

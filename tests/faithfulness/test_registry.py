@@ -242,13 +242,6 @@ def test_names_and_options_together():
             asked_tests(wrong)
 
 
-def test_of_tests_in_haste_only_those_of_which_nothing_is_said():
-    assert asked_tests("permutation", in_haste=True) == {"permutation": Permutation(10)}
-    assert asked_tests({"permutation": {"n_permutations": 100}}, in_haste=True) == {
-        "permutation": Permutation(100)
-    }
-
-
 KINDS = {name: test.options for name, test in registry.tests().items()}
 
 
