@@ -42,7 +42,6 @@ from hf_attnprobe.data.examples import KnownDataset as KnownDataset
 from hf_attnprobe.data.examples import known_datasets as known_datasets
 from hf_attnprobe.data.examples import load_examples as load_examples
 from hf_attnprobe.data.examples import load_splits as load_splits
-from hf_attnprobe.data.synthetic import evidence_pair_dataset as evidence_pair_dataset
 from hf_attnprobe.data.synthetic import rationale_dataset as rationale_dataset
 from hf_attnprobe.data.tokenizer import build_tokenizer as build_tokenizer
 from hf_attnprobe.deception import DeceptionOptions as DeceptionOptions

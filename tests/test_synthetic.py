@@ -1,4 +1,4 @@
-"""Generated reviews and pairs: their rules read off the words, and their layout."""
+"""Generated reviews: their rule read off the words, and their layout."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,13 +14,9 @@ from hypothesis import strategies as st
 from hf_attnprobe.data.examples import _choose_split, dataset_fingerprint, load_examples
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.synthetic import (
-    ATTRIBUTES,
     CUES,
     HEARSAY_VERBS,
     NEGATORS,
-    PAIR_LABELS,
-    evidence_pair_dataset,
-    evidence_pairs,
     rationale_dataset,
     rationale_examples,
 )
@@ -212,103 +207,3 @@ def test_errors():
         list(rationale_examples(5000, max_tokens=5))
     with pytest.raises(AttnProbeError, match="at least 6"):
         rationale_dataset(5)
-
-
-# --- pairs ------------------------------------------------------------------------------------------------------------
-
-PAIRS = list(evidence_pairs(3000, seed=0))
-
-
-def deciding(tokens):
-    """The place of the only attribute that is not hearsay."""
-    places = [
-        place
-        for place, token in enumerate(tokens)
-        if token in ATTRIBUTES
-        and not (tokens[place - 1] == "a" and tokens[place - 2] in HEARSAY_VERBS)
-    ]
-    assert len(places) == 1
-    return places[0]
-
-
-def relation_of(told, claimed):
-    if told == claimed:
-        return "entailment"
-    return "contradiction" if ATTRIBUTES[told] == ATTRIBUTES[claimed] else "neutral"
-
-
-def test_the_generator_agrees_with_the_rule_of_pairs():
-    for pair in PAIRS:
-        premise, hypothesis = pair["premise"].split(" "), pair["hypothesis"].split(" ")
-        places = deciding(premise), deciding(hypothesis)
-        assert ([places[0]], [places[1]]) == (pair["rationale"], pair["rationale_pair"])
-        label = relation_of(premise[places[0]], hypothesis[places[1]])
-        assert label == PAIR_LABELS[pair["label"]]
-
-
-def test_labels_are_balanced_and_decoys_as_asked():
-    labels = np.array([pair["label"] for pair in PAIRS]).reshape(-1, 3)
-    assert (np.sort(labels, axis=1) == [0, 1, 2]).all()
-    decoys = [sum(t in ATTRIBUTES for t in pair["premise"].split()) == 2 for pair in PAIRS]
-    assert np.mean(decoys) == pytest.approx(0.5, abs=0.03)
-    for rate in (0, 1):
-        for pair in evidence_pairs(30, decoy_rate=rate):
-            n = sum(t in ATTRIBUTES for t in pair["premise"].split())
-            assert n == 1 + rate
-
-
-def test_either_text_alone_is_at_chance():
-    """Least squares on words, fitted on two thirds: .33 for one text. With products of the two deciding words: all."""
-    labels = np.array([pair["label"] for pair in PAIRS])
-    words = sorted(ATTRIBUTES)
-    for sides in (("premise",), ("hypothesis",), ("premise", "hypothesis")):
-        vocabulary = sorted({t for p in PAIRS for s in sides for t in p[s].split()})
-        column = {token: k for k, token in enumerate(vocabulary)}
-        features = np.zeros((len(PAIRS), len(vocabulary) + len(words) ** 2))
-        for row, pair in enumerate(PAIRS):
-            features[row, [column[token] for side in sides for token in pair[side].split()]] = 1
-            if len(sides) == 2:
-                told = pair["premise"].split()[pair["rationale"][0]]
-                claimed = pair["hypothesis"].split()[pair["rationale_pair"][0]]
-                product = words.index(told) * len(words) + words.index(claimed)
-                features[row, len(vocabulary) + product] = 1
-        weights = np.linalg.lstsq(features[:2000], np.eye(3)[labels[:2000]], rcond=None)[0]
-        accuracy = ((features[2000:] @ weights).argmax(1) == labels[2000:]).mean()
-        if len(sides) == 2:
-            assert accuracy > 0.99
-        else:
-            assert accuracy == pytest.approx(1 / 3, abs=0.05)
-
-
-def test_tokens_are_those_of_the_tokenizer_of_pairs():
-    texts = [pair[side] for pair in PAIRS for side in ("premise", "hypothesis")]
-    tokenizer = build_tokenizer(texts)
-    assert all(tokenizer.tokenize(text) == text.split(" ") for text in texts[:500])
-
-
-def test_the_data_set_loads_as_pairs_with_evidence_in_both():
-    splits = evidence_pair_dataset(180, seed=3)
-    sizes = {name: len(part) for name, part in splits.items()}
-    assert sizes == {"train": 120, "validation": 30, "test": 30}
-    pairs = {(row["premise"], row["hypothesis"]) for part in splits.values() for row in part}
-    assert len(pairs) == 180
-    rows, given = load_examples(splits, "test"), splits["test"]
-    own = {"text": "premise", "text_pair": "hypothesis"}
-    for name in ("text", "text_pair", "label", "rationale", "rationale_pair"):
-        assert rows[name][:] == given[own.get(name, name)][:]
-    assert rows.features["label"].names == list(PAIR_LABELS)
-
-
-def test_the_same_arguments_give_the_same_and_seeds_differ():
-    first, again, other = (
-        dataset_fingerprint(load_examples(evidence_pair_dataset(60, seed=seed), "test"))
-        for seed in (0, 0, 1)
-    )
-    assert first == again != other
-
-
-def test_errors_of_pairs():
-    with pytest.raises(AttnProbeError, match="decoy_rate from 0 to 1"):
-        next(evidence_pairs(1, decoy_rate=1.5))
-    with pytest.raises(AttnProbeError, match="at least 18"):
-        evidence_pair_dataset(6)

@@ -14,20 +14,6 @@ On real text nobody knows which words decide the label. Of **reviews** it is kno
 So a model must read words in their context: counting words alone cannot tell the cue
 that counts from hearsay, nor undo a negation.
 
-Of **pairs**, premises and hypotheses laid out as in SNLI, it is one word in each:
-
-1. An *attribute* is one of the words in `ATTRIBUTES`; each has a kind, colour or
-   material. In a premise it is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a",
-   as in "neighbours expected a green vase", and decides nothing.
-2. A premise has exactly one attribute that is not hearsay, a hypothesis exactly one.
-3. The label is entailment if the two are the same word, contradiction if they are
-   different words of one kind, and neutral if they are of two kinds.
-4. The evidence is these two words: `rationale` in the premise, `rationale_pair` in the
-   hypothesis. No other token has any bearing on the label.
-
-Either text alone says nothing: with each label, either attribute is equally often each
-of the words. So a model must read both, and the premise in context.
-
 Of **records**, passages for a language model, it is one line:
 
 1. A record is a line of four different words, as in "amber lantern river stone"; no word is
@@ -35,7 +21,7 @@ Of **records**, passages for a language model, it is one line:
 2. Asked is the first word of one record, the answer is its other three. Words are drawn
    anew for every passage: only this record says what follows.
 
-In reviews and pairs tokens are lower-case words and marks joined by single spaces, as `build_tokenizer`
+In reviews tokens are lower-case words and marks joined by single spaces, as `build_tokenizer`
 splits them.
 """
 
@@ -131,7 +117,7 @@ _FILLERS = (
 _CONNECTIVES = (",", "and", "while", "as", "but")
 _OPENERS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
 _SHORTEST_VERDICT, _SHORTEST_DECOY, _SHORTEST_FILLER = 4, 5, 3
-_ATTEMPTS = 1000  # at a sentence or a pair that differs from all before
+_ATTEMPTS = 1000  # at a sentence that differs from all before
 
 
 def rationale_examples(
@@ -172,43 +158,45 @@ def rationale_examples(
         )
     rng = random.Random(seed)
 
-    def draw(label: int) -> dict[str, Any]:
-        length = rng.randint(min_tokens, max_tokens)
-        tokens, rationale = _sentence(rng, length, label, negation_rate, decoy_rate)
-        text = " ".join(tokens)
-        return {"text": text, "tokens": tokens, "label": label, "rationale": rationale}
-
-    return _different(n_examples, _balanced(rng, 2), draw, "sentences", "raise max_tokens")
-
-
-def _balanced(rng: random.Random, n_labels: int) -> Iterator[int]:
-    """Labels in random order, of as many in succession one of each."""
-    while True:
-        if n_labels == 2:
-            first = rng.randrange(2)
-            yield from (first, 1 - first)
-        else:
-            yield from reversed(rng.sample(range(n_labels), n_labels))
+    return _different(
+        n_examples,
+        _balanced(rng),
+        lambda label: _sentence(
+            rng, rng.randint(min_tokens, max_tokens), label, negation_rate, decoy_rate
+        ),
+    )
 
 
 def _different(
-    n: int,
-    labels: Iterator[int],
-    draw: Callable[[int], dict[str, Any]],
-    what: str,
-    advice: str,
+    n: int, labels: Iterator[int], draw: Callable[[int], tuple[list[str], list[int]]]
 ) -> Iterator[dict[str, Any]]:
     """Examples whose texts differ from all before."""
-    seen: set[tuple[str, ...]] = set()
+    seen: set[str] = set()
     for example_id, label in zip(range(n), labels, strict=False):
-        for example in (draw(label) for _ in range(_ATTEMPTS)):
-            texts = tuple(value for value in example.values() if isinstance(value, str))
-            if texts not in seen:
+        for _ in range(_ATTEMPTS):
+            tokens, rationale = draw(label)
+            text = " ".join(tokens)
+            if text not in seen:
                 break
         else:
-            raise AttnProbeError(f"found only {example_id} different {what} of {n}; {advice}")
-        seen.add(texts)
-        yield {"example_id": example_id, **example}
+            raise AttnProbeError(
+                f"found only {example_id} different sentences of {n}; raise max_tokens"
+            )
+        seen.add(text)
+        yield {
+            "example_id": example_id,
+            "text": text,
+            "tokens": tokens,
+            "label": label,
+            "rationale": rationale,
+        }
+
+
+def _balanced(rng: random.Random) -> Iterator[int]:
+    """Labels in random order, of two in succession one of each."""
+    while True:
+        first = rng.randrange(2)
+        yield from (first, 1 - first)
 
 
 def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
@@ -224,7 +212,7 @@ def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.Datas
     Raises:
         AttnProbeError: fewer than 6 examples; see also :func:`rationale_examples`.
     """
-    from datasets import ClassLabel, Dataset, Features, List, Value
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
     if n_examples < 6:
         raise AttnProbeError(
@@ -240,7 +228,13 @@ def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.Datas
     for row in rows:
         del row["tokens"]
     examples = Dataset.from_list(rows, features=features)
-    return _in_splits(examples)
+    n_held_out = n_examples // 6
+    n_train = n_examples - 2 * n_held_out
+    return DatasetDict(
+        train=examples.select(range(n_train)),
+        validation=examples.select(range(n_train, n_train + n_held_out)),
+        test=examples.select(range(n_train + n_held_out, n_examples)),
+    )
 
 
 def _sentence(
@@ -253,26 +247,14 @@ def _sentence(
     room -= len(verdict) + sum(len(clause) + 1 for clause in others)
     n_before = rng.randint(0, len(others))
     tokens = rng.sample(_OPENERS, room)
-    start = _join(tokens, verdict, others, n_before, lambda: rng.choice(_CONNECTIVES))
-    return tokens, [start + position for position in rationale]
-
-
-def _join(
-    words: list[str],
-    told: list[str],
-    others: Sequence[list[str]],
-    n_before: int,
-    connective: Callable[[], str],
-) -> int:
-    """Puts a clause behind some of the others and before the rest; where it begins."""
     for clause in others[:n_before]:
-        words += [*clause, connective()]
-    start = len(words)
-    words += told
+        tokens += [*clause, rng.choice(_CONNECTIVES)]
+    start = len(tokens)
+    tokens += verdict
     for clause in others[n_before:]:
-        words += [connective(), *clause]
-    words.append(".")
-    return start
+        tokens += [rng.choice(_CONNECTIVES), *clause]
+    tokens.append(".")
+    return tokens, [start + position for position in rationale]
 
 
 def _verdict(
@@ -314,173 +296,6 @@ def _choose(rng: random.Random, templates: Sequence[str], room: int) -> list[str
 def _fill(rng: random.Random, words: Sequence[str]) -> list[str]:
     """The words, with a random word in each slot."""
     return [rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words]
-
-
-PAIR_LABELS = ("entailment", "neutral", "contradiction")  # in SNLI's order
-KINDS: dict[str, Sequence[str]] = {
-    "colour": ("red", "green", "blue", "yellow", "black", "white"),
-    "material": ("wooden", "plastic", "leather", "silver", "woollen", "stone"),
-}
-ATTRIBUTES = {word: kind for kind, words in KINDS.items() for word in words}
-
-_OBJECTS = ("box", "bag", "chair", "cup", "hat", "lamp", "table", "toy", "vase", "bowl")
-_PAIR_SLOTS: dict[str, Sequence[str]] = {
-    "{who}": ("neighbours", "friends", "visitors", "children", "guests", "reporters"),
-    "{one}": ("woman", "man", "girl", "boy", "teacher", "driver", "baker", "waiter"),
-    "{place}": ("door", "window", "market", "river", "station", "garden", "wall"),
-    "{when}": ("early", "late", "today", "quietly", "again", "outside"),
-    "{hearsay}": HEARSAY_VERBS,
-}
-_SCENES = (
-    "the {object} by the {place} was {attribute}",
-    "a {one} carried a {attribute} {object}",
-    "there was a {attribute} {object} near the {place}",
-    "the {one} left the {attribute} {object} outside",
-    "the {object} that the {one} bought was {attribute}",
-)
-_PAIR_HEARSAY = "{who} {hearsay} a {attribute} {object}"
-_PAIR_FILLERS = (
-    "rain fell {when}",
-    "the {one} waited by the {place}",
-    "everyone sat down",
-    "a {one} walked past the {place} {when}",
-    "the {place} was crowded",
-)
-_CLAIMS = (
-    "the {object} is {attribute}",
-    "there is a {attribute} {object}",
-    "someone saw a {attribute} {object} {when}",
-    "the {object} near the {place} is {attribute}",
-)
-_MOST_PAIR_FILLERS = 2
-
-
-def evidence_pairs(
-    n_pairs: int, *, seed: int = 0, decoy_rate: float = 0.5
-) -> Iterator[dict[str, Any]]:
-    """Different pairs with labels and evidence; the same arguments give the same.
-
-    Labels are balanced: every three pairs in succession have one of each.
-
-    Args:
-        n_pairs: number of pairs.
-        seed: of the random numbers.
-        decoy_rate: share of premises with an attribute that is hearsay.
-
-    Yields:
-        `example_id`, `premise`, `hypothesis`, `label` (0 entailment, 1 neutral,
-        2 contradiction), `rationale` and `rationale_pair` (the position of the deciding
-        word in premise and hypothesis, each a list of one).
-
-    Raises:
-        AttnProbeError: a rate out of range, or too few different pairs.
-    """
-    if not 0 <= decoy_rate <= 1:
-        raise AttnProbeError(f"expected a decoy_rate from 0 to 1, got {decoy_rate}; it is a share")
-    rng = random.Random(seed)
-    labels = _balanced(rng, len(PAIR_LABELS))
-    return _different(
-        n_pairs, labels, lambda label: _pair(rng, label, decoy_rate), "pairs", "ask for fewer"
-    )
-
-
-def evidence_pair_dataset(n_pairs: int = 6000, **options: Any) -> "datasets.DatasetDict":
-    """:func:`evidence_pairs` as train (two thirds), validation and test.
-
-    Validation and test are a sixth each. No pair and no `example_id` occurs twice,
-    within a split or across.
-
-    Args:
-        n_pairs: number of pairs, at least 18.
-        options: the other arguments of :func:`evidence_pairs`, such as `seed`.
-
-    Raises:
-        AttnProbeError: fewer than 18 pairs; see also :func:`evidence_pairs`.
-    """
-    from datasets import ClassLabel, Dataset, Features, List, Value
-
-    if n_pairs < 18:
-        raise AttnProbeError(
-            f"expected at least 18 pairs, for every label in three splits, got {n_pairs}; "
-            "ask for more"
-        )
-    features = Features(
-        example_id=Value("int64"),
-        premise=Value("string"),
-        hypothesis=Value("string"),
-        label=ClassLabel(names=list(PAIR_LABELS)),
-        rationale=List(Value("int64")),
-        rationale_pair=List(Value("int64")),
-    )
-    pairs = Dataset.from_list(list(evidence_pairs(n_pairs, **options)), features=features)
-    return _in_splits(pairs)
-
-
-def _pair(rng: random.Random, label: int, decoy_rate: float) -> dict[str, Any]:
-    """A pair with the label; each attribute is drawn uniformly."""
-    told = rng.choice(list(ATTRIBUTES))
-    claimed = rng.choice(_claims(told, label))
-    thing = rng.choice(_OBJECTS)
-    premise, rationale = _premise(rng, thing, told, decoy_rate)
-    hypothesis = _fill_pair(rng, rng.choice(_CLAIMS), thing, claimed)
-    return {
-        "premise": " ".join(premise),
-        "hypothesis": " ".join([*hypothesis, "."]),
-        "label": label,
-        "rationale": [rationale],
-        "rationale_pair": [hypothesis.index(claimed)],
-    }
-
-
-def _claims(told: str, label: int) -> list[str]:
-    """Attributes with the given relation to those of the premise."""
-    if PAIR_LABELS[label] == "entailment":
-        return [told]
-    is_neutral = PAIR_LABELS[label] == "neutral"
-    return [
-        word
-        for word, kind in ATTRIBUTES.items()
-        if word != told and (kind != ATTRIBUTES[told]) == is_neutral
-    ]
-
-
-def _premise(rng: random.Random, thing: str, told: str, decoy_rate: float) -> tuple[list[str], int]:
-    """Words of a premise, and the position of the attribute it states."""
-    clauses = [
-        _fill_pair(rng, template, thing, "")
-        for template in rng.sample(_PAIR_FILLERS, rng.randint(0, _MOST_PAIR_FILLERS))
-    ]
-    if rng.random() < decoy_rate:
-        decoy = rng.choice(list(ATTRIBUTES))
-        clauses.append(_fill_pair(rng, _PAIR_HEARSAY, thing, decoy))
-    rng.shuffle(clauses)
-    scene = _fill_pair(rng, rng.choice(_SCENES), thing, told)
-    n_before = rng.randint(0, len(clauses))
-    words: list[str] = []
-    start = _join(words, scene, clauses, n_before, lambda: ",")
-    return words, start + scene.index(told)
-
-
-def _fill_pair(rng: random.Random, template: str, thing: str, attribute: str) -> list[str]:
-    """Words of a template; slots without a word of their own get a random one."""
-    own = {"{object}": thing, "{attribute}": attribute}
-    return [
-        own[word] if word in own else rng.choice(_PAIR_SLOTS.get(word, (word,)))
-        for word in template.split()
-    ]
-
-
-def _in_splits(examples: "datasets.Dataset") -> "datasets.DatasetDict":
-    """Two thirds for training, a sixth each for validation and test, in order."""
-    from datasets import DatasetDict
-
-    n_held_out = len(examples) // 6
-    n_train = len(examples) - 2 * n_held_out
-    return DatasetDict(
-        train=examples.select(range(n_train)),
-        validation=examples.select(range(n_train, n_train + n_held_out)),
-        test=examples.select(range(n_train + n_held_out, len(examples))),
-    )
 
 
 # --- records -------------------------------------------------------------------------------------
