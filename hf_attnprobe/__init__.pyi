@@ -23,6 +23,7 @@ from hf_attnprobe.attention_model import OutputProjections as OutputProjections
 from hf_attnprobe.attention_model import Site as Site
 from hf_attnprobe.attention_model import Stack as Stack
 from hf_attnprobe.auditing.comparison import AuditComparison as AuditComparison
+from hf_attnprobe.auditing.comparison import changed_answers as changed_answers
 from hf_attnprobe.auditing.comparison import compare_audits as compare_audits
 from hf_attnprobe.auditing.options import AuditOptions as AuditOptions
 from hf_attnprobe.auditing.report import Report as Report
@@ -33,7 +34,6 @@ from hf_attnprobe.auditing.shares import joined_report as joined_report
 from hf_attnprobe.calibration.options import SpikeOptions as SpikeOptions
 from hf_attnprobe.calibration.spike_in import spike_in as spike_in
 from hf_attnprobe.charts.shown_text import ShownText as ShownText
-from hf_attnprobe.checkpoint_comparison.survival import changed_answers as changed_answers
 from hf_attnprobe.checkpoint_comparison.survival import compare_checkpoints as compare_checkpoints
 from hf_attnprobe.checkpoint_comparison.survival import survive as survive
 from hf_attnprobe.data.answers import Answers as Answers

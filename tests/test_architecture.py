@@ -367,7 +367,7 @@ FUNCTIONS = {
     | {"json", "set", "fail_on_change"},
     "study": parameters(study.study, StudyOptions) | {"json"},
     "spike": parameters(spike_in) | options_of(spike_in) | names_of([Answers]).keys() | {"json"},
-    "report": {"folders", "output", "figures"},
+    "report": {"folders", "output", "figures", "fail_on_change"},
     "card": parameters(publishing.write_card) | options_of(publishing.write_card),
     "datasets": parameters(known_datasets) | {"json"},
 }

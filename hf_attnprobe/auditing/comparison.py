@@ -233,6 +233,22 @@ def _check(reports: Sequence[Report]) -> None:
             )
 
 
+def changed_answers(comparison: AuditComparison) -> list[str]:
+    """Returns the answers that an audit has for certain otherwise than the first, a sentence each.
+
+    Those of questions that both audits can answer, whose numbers are told apart; an answer
+    that moves across a threshold by a difference that may be 0 is none.
+    """
+    first = comparison.names[0]
+    return [
+        f"{name}: {RULES[question.rule].name.lower()} is {question.answer(number)}, of {first} "
+        f"{question.answer(0)}"
+        for number, name in enumerate(comparison.names[1:], 1)
+        for question in comparison.questions
+        if question.changed(number)
+    ]
+
+
 # --- the document ---------------------------------------------------------------------
 
 

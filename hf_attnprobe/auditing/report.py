@@ -14,6 +14,7 @@ from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.numbers import JUDGED
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
 from hf_attnprobe.auditing.stopping import without_those_not_run
+from hf_attnprobe.auditing.trackers import Tracker, log_to, numbers_of
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
@@ -147,6 +148,22 @@ class Report(AuditResult, Documented):
     def to_latex(self, statistics: Collection[str] | None = None) -> str:
         """A table for a paper, see :func:`hf_attnprobe.auditing.frames.to_latex`."""
         return to_latex(self, statistics)
+
+    def log_to(self, tracker: Tracker, *, step: int | None = None) -> None:
+        """Logs every question's number with its interval, and the page, to a tracker.
+
+            report.log_to("wandb")
+            report.log_to(trainer.log)
+
+        Args:
+            tracker: "tensorboard", "wandb" or "mlflow", whose open run is used, else one of its
+                own; or any function of a dict of numbers, which gets no page.
+            step: of the training, where the model was then.
+
+        Raises:
+            AttnProbeError: a name that is not known, or a package that is not installed.
+        """
+        log_to(tracker, numbers_of(self.findings), self, step)
 
 
 MANY = (

@@ -14,7 +14,6 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
 from hf_attnprobe.progress import quiet_libraries
-from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import alone_in, write_atomically
 
 
@@ -141,18 +140,3 @@ def _name_of(number: int, version: Any) -> str:
     """The folder of a version's audit."""
     known = isinstance(version, str | Path)
     return f"{number}-{Path(version).name if known else type(version).__name__}"
-
-
-def changed_answers(comparison: AuditComparison) -> list[str]:
-    """The answers that a version changes for certain, a sentence each.
-
-    Those of questions that both audits can answer, whose numbers are told apart; an answer
-    that moves across a threshold by a difference that may be 0 is none.
-    """
-    return [
-        f"{name}: {RULES[question.rule].name.lower()} is {question.answer(number)}, of the model "
-        f"{question.answer(0)}"
-        for number, name in enumerate(comparison.names[1:], 1)
-        for question in comparison.questions
-        if question.changed(number)
-    ]

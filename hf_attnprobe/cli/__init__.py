@@ -5,7 +5,7 @@ to stdout, progress and log to stderr. A command that does not end well says why
 
     1    a known error: what was expected, what came, what to do
     2    a usage error
-    3    an answer that ``audit --fail-on`` names, or one that ``survive --fail-on-change`` finds
+    3    an answer that ``audit --fail-on`` names, or that ``survive`` or ``report --fail-on-change`` finds
     130  Ctrl-C
     141  nobody reads what is printed, as behind ``| head``; the one end without a line
     143  SIGTERM, which schedulers send

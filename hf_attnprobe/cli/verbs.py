@@ -45,6 +45,7 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 if TYPE_CHECKING:
+    from hf_attnprobe.auditing.comparison import AuditComparison
     from hf_attnprobe.auditing.report import Report
     from hf_attnprobe.data.examples import KnownDataset
 
@@ -143,12 +144,17 @@ def _add_comparison(parser: CommandParser) -> None:
         help="folder for an audit of each and the comparison; run again with the same folder "
         "to continue",
     )
+    _add_fail_on_change(parser)
+    add_json(parser, "comparison")
+
+
+def _add_fail_on_change(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on-change",
         action="store_true",
-        help=f"end with exit code {FAILED} where one changes an answer of the first for certain",
+        help=f"end with exit code {FAILED}, and a line for each, where another answer than the "
+        "first's is certain",
     )
-    add_json(parser, "comparison")
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -170,6 +176,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder for the figures of an audit, a retraining or a study, as SVG and PDF",
     )
+    _add_fail_on_change(parser)
 
 
 def run_audit(arguments: dict[str, Any]) -> int:
@@ -248,11 +255,10 @@ def run_survive(arguments: dict[str, Any]) -> int:
         "output_dir": arguments["output_dir"],
     }
 
-    from hf_attnprobe.checkpoint_comparison.survival import changed_answers, survive
+    from hf_attnprobe.checkpoint_comparison.survival import survive
     from hf_attnprobe.distributed import process_state
 
     comparison = survive(arguments["model"], **given)
-    changed = changed_answers(comparison)
     if process_state().is_main_process:
         if arguments["json"]:
             show(comparison.to_json())
@@ -261,12 +267,22 @@ def run_survive(arguments: dict[str, Any]) -> int:
             show(
                 f"page {Path(arguments['output_dir']) / 'report.html'}; an audit beside it of each"
             )
+    return _changed(comparison, arguments)
+
+
+def _changed(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
+    """Says each answer that is another for certain, in a line; the exit code."""
+    from hf_attnprobe.auditing.comparison import changed_answers
+    from hf_attnprobe.distributed import process_state
+
+    changed = changed_answers(comparison)
+    if process_state().is_main_process:
         for sentence in changed:
             show(f"attnprobe: changed: {sentence}", file=sys.stderr)
     return FAILED if changed and arguments["fail_on_change"] else 0
 
 
-def run_report(arguments: dict[str, Any]) -> None:
+def run_report(arguments: dict[str, Any]) -> int:
     """Shows results again, in the form that is asked for."""
     from hf_attnprobe.rendering import render_report, save_figures, terminal_report
 
@@ -274,13 +290,16 @@ def run_report(arguments: dict[str, Any]) -> None:
     if figures is not None:
         save_figures(folders, figures)
         show(f"figures in {figures}")
-    if figures is not None and arguments["output"] is None:
-        return
-    if arguments["output"] is None:
-        show(terminal_report(folders))
-    else:
+    if arguments["output"] is not None:
         render_report(folders, arguments["output"])
         show(f"report in {arguments['output']}")
+    elif figures is None:
+        show(terminal_report(folders))
+    if not arguments["fail_on_change"]:
+        return 0
+    from hf_attnprobe.auditing.comparison import compare_audits
+
+    return _changed(compare_audits(folders), arguments)
 
 
 # --- demo, train, retrain and deceive: the commands that train models ----------------------------

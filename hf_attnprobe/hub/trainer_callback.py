@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import math
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +18,16 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
+from hf_attnprobe.auditing.trackers import GROUP, named
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
-from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.summary import site_of_model
 
 
 logger = logging.getLogger(__name__)
-PREFIX = "eval_attention_faithfulness/"
+PREFIX = f"eval_{GROUP}"
 SCORE = "faithfulness"
 LOGGED = (
     SCORE,
@@ -191,25 +190,15 @@ def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
     are left out. Trackers refuse an @, so a dot stands for it.
     """
     place = site_of_model(report.rows)
-    numbers = _named(PREFIX + SCORE, report.score) if SCORE in names else {}
+    numbers = named(PREFIX + SCORE, report.score) if SCORE in names else {}
     for s in report.statistics:
         at = (s.layer, s.head)
         if s.group != "all" or s.statistic not in names or place not in (None, at):
             continue
         key = f"{PREFIX}{s.test}.{s.statistic}".replace("@", ".")
         key += f".{s.layer}.{s.head}" if place is None else ""
-        numbers |= _named(key, s)
+        numbers |= named(key, s)
     return numbers
-
-
-def _named(key: str, estimate: Estimate) -> dict[str, float]:
-    """A number with the ends of its interval and its texts, by name; without undefined ones."""
-    if not estimate.n:
-        return {}
-    low, high = estimate.ci95 or (math.nan, math.nan)
-    found = {key: estimate.value, f"{key}_low": low, f"{key}_high": high}
-    numbers = {name: value for name, value in found.items() if math.isfinite(value)}
-    return numbers | {f"{key}_n": estimate.n}
 
 
 def _options_for(model: nn.Module) -> AuditOptions:
