@@ -14,7 +14,7 @@ from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.numbers import JUDGED
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
 from hf_attnprobe.auditing.stopping import without_those_not_run
-from hf_attnprobe.auditing.trackers import Tracker, log_to, numbers_of
+from hf_attnprobe.auditing.trackers import Tracker, log_to, numbers_by_name
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
@@ -163,7 +163,7 @@ class Report(AuditResult, Documented):
         Raises:
             AttnProbeError: a name that is not known, or a package that is not installed.
         """
-        log_to(tracker, numbers_of(self.findings), self, step)
+        log_to(tracker, numbers_by_name(self.findings), self, step)
 
 
 MANY = (

@@ -22,17 +22,17 @@ Tracker = str | Callable[[dict[str, float]], Any]
 """The name of a package, or what logs a dict of numbers, as ``trainer.log`` does."""
 
 
-def numbers_of(findings: Sequence[Finding]) -> dict[str, float]:
+def numbers_by_name(findings: Sequence[Finding]) -> dict[str, float]:
     """Returns the number of each question about attention with its interval and texts, by name."""
     numbers: dict[str, float] = {}
     for found in findings:
         if found.is_about_attention and found.n >= MIN_SHOWN:
             estimate = Estimate(found.value, found.ci95, found.n)
-            numbers |= named(GROUP + found.rule, estimate)
+            numbers |= with_interval(GROUP + found.rule, estimate)
     return numbers
 
 
-def named(key: str, estimate: Estimate) -> dict[str, float]:
+def with_interval(key: str, estimate: Estimate) -> dict[str, float]:
     """Returns a number with the ends of its interval and its texts; without undefined ones."""
     if not estimate.n:
         return {}

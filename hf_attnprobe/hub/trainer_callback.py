@@ -18,7 +18,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.auditing.trackers import GROUP, named
+from hf_attnprobe.auditing.trackers import GROUP, with_interval
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
@@ -190,14 +190,14 @@ def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
     are left out. Trackers refuse an @, so a dot stands for it.
     """
     place = site_of_model(report.rows)
-    numbers = named(PREFIX + SCORE, report.score) if SCORE in names else {}
+    numbers = with_interval(PREFIX + SCORE, report.score) if SCORE in names else {}
     for s in report.statistics:
         at = (s.layer, s.head)
         if s.group != "all" or s.statistic not in names or place not in (None, at):
             continue
         key = f"{PREFIX}{s.test}.{s.statistic}".replace("@", ".")
         key += f".{s.layer}.{s.head}" if place is None else ""
-        numbers |= named(key, s)
+        numbers |= with_interval(key, s)
     return numbers
 
 
