@@ -87,6 +87,10 @@ REPRODUCIBLE: dict[Any, Any] = {
 
 ACROSS, UPRIGHT, LEGEND = 44, 30, 40  # characters in a line of labels and legend
 MOST_LETTERS = 50  # of names side by side; longer ones are written below each other
+IN_CELLS = 5.5
+"""Points of the type in cells of a map."""
+DARK, LIGHT = "#010101", "#fefefe"
+"""Of numbers in cells, whose shades are the same on light and dark pages."""
 MOST_NARROW, MOST_NUMBERED = 12, 24  # heads: in one column, and with their numbers
 ROOM = 0.8  # of the way between two categories
 LINE_HEIGHT = 0.135  # inches of a line of the legend
@@ -437,11 +441,13 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
     """Layers down, heads across; every cell has its number where there is room."""
     values = np.asarray(chart.values, dtype=np.float64)
     norm, colours = _scale(chart, values)
-    image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto")
+    image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="none")
     shown = range(0, len(chart.heads), 1 + (len(chart.heads) - 1) // MOST_NUMBERED)
     ax.set_xticks(shown, [str(chart.heads[k]) for k in shown])
     ax.set_yticks(range(len(chart.layers)), [str(k) for k in chart.layers])
-    ax.set_xlabel("head")
+    is_written = len(chart.heads) <= MOST_NUMBERED
+    mark = f" (bold: {chart.mark})" if chart.low and is_written else ""
+    ax.set_xlabel(f"head{mark}")
     ax.set_ylabel("layer")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
@@ -450,11 +456,8 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
     bar = figure.colorbar(image, ax=ax, pad=0.02)
     bar.set_label(_wrapped(chart.value_label, 34))
     bar.outline.set_visible(False)
-    if len(chart.heads) <= MOST_NUMBERED:
-        _numbers(values, image, ax)
-    elif chart.centre is not None:
-        for row, column in np.argwhere(values < chart.centre):
-            ax.text(column, row, "−", ha="center", va="center", fontsize=5.5)
+    if is_written:
+        _numbers(chart, image, ax)
 
 
 def _scale(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
@@ -468,18 +471,29 @@ def _scale(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
     return TwoSlopeNorm(chart.centre, low, high), "PuOr_r"
 
 
-def _numbers(values: np.ndarray, image: mpl.image.AxesImage, ax: Axes) -> None:
+def _numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
     """The sign is written, so colour is never alone; dark cells have light numbers."""
+    values = np.asarray(chart.values, dtype=np.float64)
     reach = float(np.nanmax(np.abs(values), initial=0.0))
     n_digits = 3 if reach < LEAST_FULL else 2
     for (row, column), value in np.ndenumerate(values):
-        if value != value:
-            text, colour = "–", "black"
-        else:
-            shade = image.cmap(image.norm(value))[:3]
+        text, colour, weight = "–", DARK, "normal"
+        if value == value:
+            shade = image.cmap(image.norm(np.asarray(value)))[:3]
             light = float(np.dot(shade, (0.299, 0.587, 0.114))) > 0.5
-            text, colour = _short(float(value), n_digits), "black" if light else "white"
-        ax.text(column, row, text, ha="center", va="center", color=colour, fontsize=5.5)
+            text, colour = _short(float(value), n_digits), DARK if light else LIGHT
+        if chart.low and chart.is_marked(chart.low[row][column], chart.high[row][column]):
+            weight = "bold"
+        ax.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            color=colour,
+            weight=weight,
+            fontsize=IN_CELLS,
+        )
 
 
 def _short(value: float, n_digits: int) -> str:

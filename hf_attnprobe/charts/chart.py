@@ -97,27 +97,6 @@ class Chart:
         """The sentences, one after the other."""
         return " ".join(self.sentences)
 
-    def table(self) -> tuple[list[str], list[list[object]]]:
-        """Head and rows of all that is drawn, a row per value."""
-        has_bars = any(s.low for s in self.series)
-        has_n = any(s.n for s in self.series)
-        head = ["", self.x_label, self.y_label]
-        head += [f"{self.bars}, from", "to"] if has_bars else []
-        head += ["texts"] if has_n else []
-        rows: list[list[object]] = []
-        for s in self.series:
-            for k, place in enumerate(s.x):
-                row: list[object] = [s.name, place, s.y[k]]
-                if has_bars:
-                    row += [s.low[k], s.high[k]] if s.low else [None, None]
-                if has_n:
-                    row.append(s.n[k] if s.n else None)
-                rows.append(row)
-        for r in self.references:
-            across = [r.value, None] if r.axis == "x" else [None, r.value]
-            rows.append([r.name, *across, *[None] * (len(head) - 3)])
-        return head, rows
-
 
 @dataclass(frozen=True)
 class HeatMap:

@@ -417,30 +417,6 @@ def number_line_in_words(line: NumberLine) -> str:
     return "; ".join([own, *(f"{name} {value:.3g}" for name, value in marks.items())])
 
 
-MOST_ACROSS = 32
-"""Heads in a line of text; a map of more is only drawn, and its numbers are in a CSV file."""
-
-
-def head_grid(heat_map: HeatMap) -> Table:
-    """A map of heads for forms without drawings: layers down, heads across, two digits.
-
-    A dash is a head that was not tested, a star marks what the caption says.
-    """
-    across = range(len(heat_map.heads))
-    rows: list[list[Cell]] = []
-    for i, layer in enumerate(heat_map.layers if len(across) <= MOST_ACROSS else ()):
-        row: list[Cell] = [str(layer)]
-        for k in across:
-            has_ends = bool(heat_map.low)
-            is_marked = has_ends and heat_map.is_marked(heat_map.low[i][k], heat_map.high[i][k])
-            star = "*" if is_marked else ""
-            row.append(Figures(f"{number(heat_map.values[i][k], digits=2)}{star}"))
-        rows.append(row)
-    starred = f"; *: {heat_map.mark}" if heat_map.low else ""
-    caption = f"{heat_map.value_label}, by layer and head{starred}"
-    return Table(["layer", *(f"head {h}" for h in heat_map.heads)], rows, caption, sortable=False)
-
-
 NOT_READ = {"key", "id", "kind", "data", "answer"}
 """Fields of blocks whose strings are not for readers."""
 

@@ -7,9 +7,8 @@ every text in them. A page loads nothing, sends nothing, and can be read without
 import base64
 import hashlib
 import json
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
@@ -21,7 +20,6 @@ from hf_attnprobe.reports import texts
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
-    Cell,
     Code,
     Document,
     Facts,
@@ -40,7 +38,6 @@ from hf_attnprobe.reports.document import (
     is_number,
     written,
 )
-from hf_attnprobe.reports.head_cells import heads_table, shaded_map
 from hf_attnprobe.reports.number_line import line_in_words, placed
 from hf_attnprobe.reports.texts import legible
 
@@ -54,12 +51,6 @@ FEWEST_LISTED = 5
 LONG = 420
 """Letters of a finding that is too long to stand beside its drawing."""
 
-MOST_ROWS = 400
-"""Of a table behind a figure; a page with more of them is slow to read and to load."""
-
-MOST_POINTS = 15
-"""Of a series with more than twice as many, taken evenly, in the table of a cloud or line."""
-
 KINDS = {
     list: "bullets",
     Note: "note",
@@ -70,7 +61,7 @@ KINDS = {
     Scores: "scores",
     Listing: "listing",
     Chart: "chart",
-    HeatMap: "heads",
+    HeatMap: "chart",
     Texts: "texts",
     Folded: "folded",
     Section: "part",
@@ -148,8 +139,6 @@ def _templates() -> Environment:
         "placed": placed,
         "in_words": line_in_words,
         "svg": _svg,
-        "behind": _behind,
-        "shaded": shaded_map,
     }
     templates.globals |= {"symbols": SYMBOLS, "long": LONG, "shown": texts}
     templates.tests["number"] = is_number
@@ -167,57 +156,10 @@ def _columns_of_numbers(table: Table) -> list[bool]:
     return [any(is_number(row[k]) for row in table.rows) for k in range(len(table.head))]
 
 
-def _svg(chart: Chart) -> Markup:
+def _svg(chart: Chart | HeatMap) -> Markup:
     from hf_attnprobe.reports.svg import draw  # matplotlib is slow to import
 
     return Markup(draw(chart))  # nosec B704: ElementTree has escaped its texts
-
-
-def _behind(drawn: Chart | HeatMap) -> Folded:
-    """The numbers of a drawing as a table; of very many only some."""
-    table = heads_table(drawn) if isinstance(drawn, HeatMap) else _values(drawn)
-    known = [
-        k
-        for k in range(len(table.head))
-        if k < 2 or any(written(row[k]) != written(None) for row in table.rows)
-    ]
-    n_all = len(table.rows)
-    kept = table.rows[:MOST_ROWS]
-    if isinstance(drawn, HeatMap) and not shaded_map(drawn).is_coarse:
-        kept = table.rows  # one for each cell that is pointed at
-    if isinstance(drawn, Chart) and drawn.kind in ("points", "curve"):
-        kept = _thinned(drawn, table.rows)
-    said = f"{len(kept):,} of {n_all:,} values"
-    return Folded(
-        "The numbers as a table",
-        [
-            Note(f"{said}; all are in the report's rows.") if len(kept) < n_all else None,
-            Table(
-                [table.head[k] for k in known],
-                [[row[k] for k in known] for row in kept],
-                f"Numbers of “{drawn.title}”",
-            ),
-        ],
-    )
-
-
-def _values(chart: Chart) -> Table:
-    """All that is drawn but the empty bins of a histogram."""
-    head, rows = chart.table()
-    if chart.kind == "histogram":
-        rows = [row for row in rows if row[2] != 0]
-    return Table(head, rows)  # type: ignore[arg-type]  # names and numbers
-
-
-def _thinned(chart: Chart, rows: Sequence[Sequence[Cell]]) -> list[Sequence[Cell]]:
-    """Returns the rows of a chart's table: of long series some, of references all."""
-    kept: list[Sequence[Cell]] = []
-    for series in chart.series:
-        n = len(series.y)
-        step = math.ceil(n / MOST_POINTS) if n > 2 * MOST_POINTS else 1
-        kept += rows[:n:step]
-        rows = rows[n:]
-    return [*kept, *rows]
 
 
 def _as_json(data: object) -> Markup:

@@ -25,7 +25,6 @@ from hf_attnprobe.reports.document import (
     Table,
     Texts,
     Words,
-    head_grid,
     number_line_in_words,
     written,
 )
@@ -171,17 +170,13 @@ def _(block: Listing, level: int) -> str:
 
 
 @_block.register(Chart)
+@_block.register(HeatMap)
 def _drawn(block: Chart | HeatMap, level: int) -> str:
     """What a picture shows, which is not drawn here; nothing of one that is only a table's."""
     if not block.finding:
         return ""
     said = [f"**{words(block.title)}**: {words(block.finding)}"]
     return " ".join([*said, *([f"Source: {words(block.source)}."] if block.source else [])])
-
-
-@_block.register
-def _(block: HeatMap, level: int) -> str:
-    return "\n\n".join([_drawn(block, level), *blocks([head_grid(block)], level)])
 
 
 @_block.register

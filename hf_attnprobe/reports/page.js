@@ -1,4 +1,4 @@
-/* What a page can do with scripts: sort tables, choose texts, point at heads. All controls are
+/* What a page can do with scripts: sort tables, choose texts. All controls are
    made here, so that without scripts nothing is shown that does not work. */
 "use strict";
 
@@ -51,60 +51,6 @@ function makeSortable(table) {
   });
 }
 
-/* --- maps of heads: a cell and its row in the table belong together --- */
-
-function connect(figure) {
-  const places = all(".map td", figure);
-  const cells = places.filter((cell) => !cell.classList.contains("none")); // of tested heads
-  const rows = all("details tbody tr", figure);
-  if (!cells.length || cells.length !== rows.length) return;
-  const heads = all("details thead th", figure).map((head) => head.textContent.trim());
-  const width = figure.querySelector(".map tbody tr").cells.length - 1;
-  const readout = make("output", { class: "readout" });
-  const hint = "Point at a head, or go there with the arrow keys; Enter shows it in the table.";
-  readout.textContent = hint;
-  figure.querySelector(".legend").after(readout);
-
-  const light = (k, on) => {
-    cells[k].classList.toggle("lit", on);
-    rows[k].classList.toggle("lit", on);
-    const said = [...rows[k].cells].map((cell, i) => `${heads[i]} ${cell.textContent}`);
-    readout.textContent = on ? said.join(", ") : hint;
-  };
-  const show = (k) => {
-    figure.querySelector("details").open = true;
-    rows[k].scrollIntoView({ block: "nearest" });
-  };
-  let stop = 0; // the one cell that the tab key reaches
-  const go = (from, step) => {
-    let place = places.indexOf(cells[from]) + step;
-    while (places[place]?.classList.contains("none")) place += step;
-    const k = cells.indexOf(places[place]);
-    if (k < 0) return;
-    cells[stop].tabIndex = -1;
-    stop = k;
-    cells[k].tabIndex = 0;
-    cells[k].focus();
-  };
-  cells.forEach((cell, k) => {
-    cell.tabIndex = k ? -1 : 0;
-    for (const kind of ["mouseenter", "focus"]) cell.addEventListener(kind, () => light(k, true));
-    for (const kind of ["mouseleave", "blur"]) cell.addEventListener(kind, () => light(k, false));
-    cell.addEventListener("click", () => show(k));
-    cell.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: width, ArrowUp: -width }[event.key];
-      if (event.key === "Enter") show(k);
-      else if (step) go(k, step);
-      else return;
-      event.preventDefault();
-    });
-  });
-  rows.forEach((row, k) => {
-    row.addEventListener("mouseenter", () => light(k, true));
-    row.addEventListener("mouseleave", () => light(k, false));
-  });
-}
-
 /* --- texts: by class, right or wrong --- */
 
 const FEWEST_FILTERED = 4;
@@ -143,7 +89,6 @@ function makeFilters(texts) {
 }
 
 all("table.sortable").forEach(makeSortable);
-all("figure.heads").forEach(connect);
 new Set(all("article.text").map((text) => text.parentElement)).forEach((parent) =>
   makeFilters(all(":scope > article.text", parent)),
 );

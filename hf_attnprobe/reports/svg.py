@@ -13,7 +13,7 @@ from matplotlib.collections import Collection
 from matplotlib.lines import Line2D
 
 from hf_attnprobe import figures
-from hf_attnprobe.charts.chart import Chart, drawable, short
+from hf_attnprobe.charts.chart import Chart, HeatMap, drawable, short
 from hf_attnprobe.reports.texts import legible
 
 
@@ -34,7 +34,8 @@ COLOURS = {
 """By colour on paper that of the page, a variable of its style."""
 
 FONT = re.compile(r"font: [^;\"]*;? ?")
-"""Type is the page's."""
+"""Type is the page's, but for numbers in cells, which have their own size and weight."""
+OF_A_CELL = f"{figures.IN_CELLS:g}px"
 PROLOGUE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
 OURS_NOT = re.compile(r'(?<=<g) id="[^"]*"|(?<= )xlink:(?=href)')
 """Names of groups, to which nobody refers, and a namespace that a page does not need."""
@@ -47,7 +48,7 @@ TAG = re.compile("<[^>]*>")
 SIZE = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
 
 
-def draw(chart: Chart) -> str:
+def draw(chart: Chart | HeatMap) -> str:
     """A chart as an SVG element; what is not a finite number is left out, and counted."""
     key = re.sub(r"[^\w-]", "-", chart.key)
     with warnings.catch_warnings(action="ignore"):  # a browser has glyphs that our font lacks
@@ -61,9 +62,8 @@ def draw(chart: Chart) -> str:
             marks.set_rasterized(_n_marks(marks) > MOST_MARKS)
         svg = figures.written(figure, "svg", salt=key).decode()
     svg = TAG.sub(_as_on_the_page, PROLOGUE.sub("", svg))
-    opening = (
-        f' class="chart {chart.kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
-    )
+    kind = chart.kind if isinstance(chart, Chart) else "map"
+    opening = f' class="chart {kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
     said = (
         f'<title id="{key}-title">{escape(chart.title)}</title>'
         f'<desc id="{key}-desc">{escape(_described(chart))}</desc>'
@@ -76,7 +76,7 @@ def draw(chart: Chart) -> str:
 def _as_on_the_page(found: re.Match[str]) -> str:
     """A tag in the page's type and colours; what stands between tags are names and numbers."""
     tag = LONG.sub("", found[0])
-    tag = OURS_NOT.sub("", FONT.sub("", tag))
+    tag = OURS_NOT.sub("", tag if OF_A_CELL in tag else FONT.sub("", tag))
     return COLOUR.sub(lambda colour: f"var(--{COLOURS[colour[0]]})", tag)
 
 
@@ -86,8 +86,10 @@ def _n_marks(marks: Line2D | Collection) -> int:
     return int(np.shape(marks.get_offsets())[0])
 
 
-def _described(chart: Chart) -> str:
+def _described(chart: Chart | HeatMap) -> str:
     """The drawing in words, for those who do not see it."""
+    if isinstance(chart, HeatMap):
+        return f"Map: {chart.value_label}, layers down and heads across."
     what = {
         "histogram": "Histogram",
         "dots": "Values with bars",
@@ -101,5 +103,4 @@ def _described(chart: Chart) -> str:
         lines = ", ".join(f"{r.name} {short(r.value)}" for r in chart.references)
         said += f" Lines for comparison: {lines}."
     missing = sum(not drawable(y) for s in chart.series for y in s.y)
-    said += f" {missing} values are missing or infinite and not drawn." if missing else ""
-    return f"{said} The numbers are in the table below."
+    return f"{said} {missing} values are missing or infinite and not drawn." if missing else said

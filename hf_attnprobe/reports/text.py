@@ -27,7 +27,6 @@ from hf_attnprobe.reports.document import (
     Table,
     Texts,
     Words,
-    head_grid,
     is_number,
     number_line_in_words,
     written,
@@ -176,17 +175,13 @@ def _(block: Listing, width: int) -> str:
 
 
 @_block.register(Chart)
+@_block.register(HeatMap)
 def _drawn(block: Chart | HeatMap, width: int) -> str:
     """What a picture shows, which is not drawn here; nothing of one that is only a table's."""
     if not block.finding:
         return ""
     source = f" Source: {block.source}." if block.source else ""
     return _words(f"{block.title}: {block.finding}{source}", width)
-
-
-@_block.register
-def _(block: HeatMap, width: int) -> str:
-    return "\n".join([_drawn(block, width), *_blocks([head_grid(block)], width)])
 
 
 @_block.register

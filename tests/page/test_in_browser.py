@@ -104,33 +104,11 @@ def test_texts_are_chosen_by_class_and_right(open_page, page_file):
     assert opened.page.locator(shown).all_inner_texts() == ["About negative", "About negative"]
 
 
-def test_a_head_and_its_row_light_up_together(open_page, page_file):
-    opened = open_page(page_file)
-    figure = opened.page.locator("figure#heads")
-    cells = figure.locator(".map td")
-    cells.nth(13).hover()
-    assert figure.locator("tbody tr.lit").count() == 1
-    assert "layer 1, head 1" in figure.locator("output").inner_text()
-    opened.page.mouse.move(0, 0)
-    cells.nth(1).focus()
-    for key in ("ArrowDown", "ArrowRight", "ArrowLeft"):  # past what was not tested
-        opened.page.keyboard.press(key)
-    assert "layer 1, head 1" in figure.locator("output").inner_text()
-    opened.page.keyboard.press("Enter")
-    assert figure.locator("details").get_attribute("open") is not None
-    # Sorted otherwise, they still belong together.
-    figure.locator("details thead button").nth(2).click()
-    cells.nth(13).hover()
-    assert figure.locator("details tr.lit td").nth(1).inner_text() == "1"
-
-
 def test_without_scripts_everything_is_there_and_nothing_is_dead(open_page, page_file):
     opened = open_page(page_file, scripts=False)
     assert opened.page.locator("button, select, output").count() == 0
     for text in ("Does attention agree", "How to repeat it", "Text 2: predicted", "bilstm"):
         assert opened.page.get_by_text(text).first.is_visible()
-    opened.page.locator("summary").first.click()
-    assert opened.page.locator("figure details table").first.is_visible()
 
 
 def test_what_is_folded_is_printed_where_it_is_open(open_page, page_file):
