@@ -5,6 +5,7 @@ field that is wrong: YAML that stands beside the code, summaries of finished run
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -32,6 +33,21 @@ def read_packaged(file: Path, kind: Any) -> Any:
     """The content of a YAML file of the package as values of a type, see :func:`from_plain`."""
     content = yaml.load(file.read_text(encoding="utf-8"), LOADER)  # nosec B506: a safe loader
     return from_plain(kind, content, file.name)
+
+
+def read_json(file: Path, kind: Any, advice: str) -> Any:
+    """Returns the content of a JSON file as a value of a type, see :func:`from_plain`.
+
+    Args:
+        advice: what to do where it is none.
+
+    Raises:
+        AttnProbeError: the file is not there, is no JSON, or holds something else.
+    """
+    try:
+        return from_plain(kind, json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
 
 
 def plain(value: Any) -> Any:

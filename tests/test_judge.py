@@ -286,14 +286,25 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("scores.csv", "id,score", "expected scores in a file .parquet or .jsonl"),
+        ("scores.txt", "id,score", r"expected scores in a file \.csv"),
         ("scores.jsonl", "{", "cannot read the scores"),
+        ("scores.jsonl", "null", "which begins with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
-        ("scores.jsonl", '{"id": 0, "value": 1}', "expected the columns id and score"),
+        ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
         ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "scores of text 4: expected units"),
-        ("scores.jsonl", '{"id": "a", "score": [1]}', "expected whole numbers as id in"),
-        ("scores.jsonl", '{"id": 4, "score": "a"}', "expected scores of all 60 texts"),
-        ("scores.jsonl", "", "expected the columns id and score"),
+        ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
+        ("scores.jsonl", '{"id": 0.5, "score": [1]}', "row 0 .* id: expected a whole number"),
+        ("scores.jsonl", '{"id": 4, "score": "a"}', "row 0 .* score: expected a number or"),
+        ("scores.jsonl", '{"id": 4, "score": 1}', "expected scores of all 60 texts"),
+        ("scores.jsonl", '{"id": 4, "score": [1, 2], "token": ["a"]}', "a token for each score"),
+        ("scores.jsonl", '{"id": 4, "score": 1, "start": "a", "end": 2}', "expected a whole num"),
+        (
+            "scores.jsonl",
+            '{"id": 4, "score": 1, "start": null, "end": 2}\n'
+            '{"id": 4, "score": 1, "start": 3, "end": 4}',
+            "text 4: expected a start for each score, got 1 for 2",
+        ),
+        ("scores.jsonl", "", "which begins with ''"),
     ],
 )
 def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):

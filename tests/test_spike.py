@@ -1,6 +1,7 @@
 """The spike-in: a twin is the model but for what is planted, and its effect is what is said."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.statistics import detection
 from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.grades import Answer, Rule, grade
-from refusals import refuses
+from hf_attnprobe.storage.folders import lock
+from refusals import refusal, refuses
 
 
 def made(kind: str) -> tuple:
@@ -172,7 +174,7 @@ def test_texts_that_use_every_token_are_refused():
     ],
 )
 def test_doses_that_make_no_sense_are_refused(fields, says):
-    with pytest.raises(AttnProbeError, match=says):
+    with refuses(says):
         SpikeOptions(**fields)
 
 
@@ -278,9 +280,70 @@ def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
     assert "says in 95% of draws that the head has an effect from" in note
 
 
-def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path):
-    model, words, rows, _ = made("classifier")
-    for folder, says in ((found[1], "with other weights"), (tmp_path, "holds none")):
-        options = AuditOptions(limits=str(folder))
-        with pytest.raises(AttnProbeError, match=says):
-            audit(model, rows, ["permutation"], options=options, tokenizer=words)
+def said_of_limits(folder, kind="bert", change=lambda model, words: None):
+    """What an audit of a model says of a folder of limits that it refuses."""
+    model, words, rows, _ = made(kind)
+    change(model, words)
+    options = AuditOptions(limits=str(folder))
+    return refusal(audit, model, rows, ["permutation"], options=options, tokenizer=words)
+
+
+def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path, monkeypatch):
+    folder = found[1]
+    assert "with another model fingerprint" in said_of_limits(folder, "classifier")
+    other = {"hidden_dropout_prob": 0.3}
+    of_config = said_of_limits(folder, change=lambda model, _: model.config.update(other))
+    assert "with another configuration fingerprint;" in of_config
+    assert "run attnprobe spike again" in said_of_limits(tmp_path)
+    monkeypatch.setattr(by_hand.tokenizer(), "model_max_length", 7)
+    assert "with another tokenizer fingerprint;" in said_of_limits(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("rows.csv", lambda text: text[: len(text) // 2]),
+        ("rows.csv", lambda text: text.replace(",0\n", ",0.01\n")),
+        ("rows.csv", lambda text: text.replace("value", "wert")),
+        ("rows.csv", None),
+        ("spike_in.json", lambda text: f"[{text}]"),
+        ("spike_in.json", lambda text: '"text"'),
+        ("spike_in.json", lambda text: "null"),
+        (
+            "spike_in.json",
+            lambda text: text.replace('"rows_sha256": "', '"rows_sha256": 1, "a": "'),
+        ),
+        ("spike_in.json", None),
+    ],
+)
+def test_limits_that_were_changed_are_refused(found, tmp_path, file, change):
+    folder = shutil.copytree(found[1], tmp_path / "spike")
+    text = (folder / file).read_text()
+    (folder / file).unlink()
+    if change is not None:
+        assert change(text) != text
+        (folder / file).write_text(change(text))
+    said = said_of_limits(folder)
+    assert file in said and "run attnprobe spike again" in said
+
+
+def test_a_spike_keeps_to_its_own_folder(found, tmp_path):
+    model, words, rows, _ = made("bert")
+    few = SpikeOptions(spiked_heads=["0.1"], doses=[1.0])
+
+    def refused(folder, says, **changed):
+        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+        with refuses(says):
+            spike_in(model, rows, folder, **{"options": few, "tokenizer": words, **changed})
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+    refused(found[1], "belongs to another spike: its spike")
+    (tmp_path / "rows.csv").write_text("mine")
+    refused(tmp_path, "holds other files")
+    new = tmp_path / "new"
+    with lock(new):
+        refused(new, "another run .* is at work in")
+    nowhere = SpikeOptions(spiked_heads=["7.0"])
+    with refuses():
+        spike_in(model, rows, new, options=nowhere, tokenizer=words)
+    assert not new.exists()

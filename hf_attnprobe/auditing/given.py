@@ -6,7 +6,8 @@ sentence. Scores are given for every unit, for every token of the encoded text, 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_model import AttentionModelBase
+from hf_attnprobe.data.sources import FORMATS, is_file, read_file
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.plain_data import from_plain
 
 
-COLUMNS = "id and score, and unit, or start and end of a span of characters; token besides"
 MARKS = "Ġ▁ "
 """What tokenizers write in front of a token that begins a word."""
 
@@ -47,7 +49,7 @@ def read_scores(given: Any, ids: Sequence[int]) -> dict[int, GivenScores]:
     """Scores by the id of their text.
 
     Args:
-        given: a file (.parquet, .jsonl) with a row per score, or a row per text with lists; a
+        given: a file (csv, tsv, json, jsonl, parquet) with a row per score, or a row per text with lists; a
             mapping by id; or one object per text in their order: numbers, or what captum
             (``VisualizationDataRecord``), SHAP (``Explanation``), inseq
             (``FeatureAttributionOutput``) or interpreto (``AttributionOutput``) return.
@@ -69,36 +71,65 @@ def read_scores(given: Any, ids: Sequence[int]) -> dict[int, GivenScores]:
     return {k: scores_of(one, k) for k, one in zip(ids, several, strict=True)}
 
 
+@dataclass(frozen=True)
+class ScoredRow:
+    """A row of a file of scores: of a unit, of a span of characters, or lists of a whole text."""
+
+    id: int
+    score: float | tuple[float, ...]
+    unit: int | tuple[int, ...] | None = None
+    start: int | tuple[int, ...] | None = None
+    end: int | tuple[int, ...] | None = None
+    token: str | tuple[str, ...] | None = None
+
+
+COLUMNS = [field.name for field in fields(ScoredRow)]
+
+
 def _of_file(file: Path) -> dict[int, GivenScores]:
-    readers = {".parquet": pd.read_parquet, ".jsonl": lambda f: pd.read_json(f, lines=True)}
-    if file.suffix not in readers:
-        raise AttnProbeError(f"expected scores in a file .parquet or .jsonl, got {file}")
+    """The scores in a file, by the id of their text."""
+    if not is_file(file):
+        raise AttnProbeError(f"expected scores in a file {' or '.join(FORMATS)}, got {file}")
     try:
-        rows = readers[file.suffix](file)
+        table = read_file(file, texts=["token"])
     except (OSError, ValueError) as error:
-        raise AttnProbeError(f"cannot read the scores in {file}: {error}") from error
-    if not {"id", "score"} <= {*rows.columns}:
+        raise AttnProbeError(f"cannot read the scores in {file} ({error}); mend them") from error
+    known = [name for name in COLUMNS if name in table.column_names]
+    if not {"id", "score"} <= {*known}:
         raise AttnProbeError(
-            f"expected the columns {COLUMNS}; {file} has {', '.join(map(str, rows.columns))}"
+            "expected the columns id and score, and unit, or start and end of a span of "
+            f"characters; token besides; {file} has {', '.join(table.column_names)}; rename them"
         )
-    for value in rows.id:
-        if not isinstance(value, int | np.integer):
-            raise AttnProbeError(f"expected whole numbers as id in {file}, got {value!r}")
-    lists = [name for name in rows.columns if rows[name].map(type).isin([list, np.ndarray]).all()]
-    rows = rows.explode(lists) if "score" in lists else rows
-    return {int(k): _of_rows(k, of_text) for k, of_text in rows.groupby("id", sort=False)}
+    of_texts: dict[int, list[ScoredRow]] = {}
+    for number, values in enumerate(table.select_columns(known).to_list()):
+        there = {name: value for name, value in values.items() if value is not None}
+        row = from_plain(ScoredRow, there, f"mend row {number} of {file}")
+        of_texts.setdefault(row.id, []).append(row)
+    return {k: _of_rows(k, rows) for k, rows in of_texts.items()}
 
 
-def _of_rows(example_id: Any, rows: pd.DataFrame) -> GivenScores:
+def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
+    """The scores of one text, each in a row of its own or all in the lists of one."""
+    table = pd.DataFrame({name: _column(rows, name) for name in COLUMNS[1:]}, dtype=object)
+    table = table.dropna(axis="columns", how="all")
+    for name in table.columns.drop("score", errors="ignore"):
+        if table[name].isna().any():
+            n = table[name].count()
+            raise _wrong(example_id, f"a {name} for each score", f"{n} for {len(table)}")
+    if "unit" in table:
+        table = table.sort_values("unit", kind="stable")
+        if [*table.unit] != [*range(len(table))]:
+            raise _wrong(example_id, "units numbered from 0, each once", f"{[*table.unit][:5]}…")
     spans = None
-    if "unit" in rows:
-        rows = rows.sort_values("unit", kind="stable")
-        if [*rows.unit] != [*range(len(rows))]:
-            raise _wrong(example_id, "units numbered from 0, each once", f"{[*rows.unit][:5]}…")
-    elif {"start", "end"} <= {*rows.columns}:
-        spans = [(int(a), int(b)) for a, b in zip(rows.start, rows.end, strict=True)]
-    tokens = [str(token) for token in rows.token] if "token" in rows else None
-    return GivenScores([*pd.to_numeric(rows.score, errors="coerce")], spans, tokens)
+    if "unit" not in table and {"start", "end"} <= {*table}:
+        spans = [*zip(table.start, table.end, strict=True)]
+    return GivenScores([*table.score], spans, [*table.token] if "token" in table else None)
+
+
+def _column(rows: Sequence[ScoredRow], name: str) -> pd.Series:
+    """What the rows say under a name, the values of lists each by itself."""
+    cells = [getattr(row, name) for row in rows]
+    return pd.Series([*chain.from_iterable(c if isinstance(c, tuple) else [c] for c in cells)])
 
 
 def scores_of(one: Any, example_id: Any) -> GivenScores:

@@ -1,38 +1,50 @@
 """What an audit would have seen: the limits of detection of a spike-in of the same model."""
 
-import json
+import hashlib
+import io
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypedDict
 
 import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.statistics.detection import Decision, by_dose, effect_at, effects_of, limit_of
 from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.storage.folders import differing
 
 
 SPIKED, ROWS = "spike_in.json", "rows.csv"
 """Files of a spike-in: what it is of, and head, dose, text, statistic and value."""
+AGAIN = "run attnprobe spike again, in another folder"
+
+
+class Spiked(TypedDict):
+    """What a spike-in says of its model and of its rows.
+
+    Attributes:
+        fingerprints: by the name that they have in the identity of an audit.
+        rows_sha256: of the file of the rows.
+    """
+
+    model: str
+    fingerprints: dict[str, str]
+    rows_sha256: str
 
 
 EFFECT = "standard_tvd"
 """The statistic that the rule of effect reads."""
 
 
-def notes_on_limits(
-    folder: str | Path, model: str, fingerprint: str, *, n: int, n_heads: int, seed: int
-) -> list[str]:
+def notes_on_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:
     """What an audit of n texts would have seen, a sentence for each head with a spike.
 
     Args:
-        folder: of ``attnprobe spike``.
-        model, fingerprint: of the audited model.
+        rows: of :func:`spiked_rows`.
         n_heads: that the audit tests.
-
-    Raises:
-        AttnProbeError: no spike-in there, or one of another model.
     """
-    rows = spiked_rows(folder, model, fingerprint)
     rule = Decision(RULES["effect"].yes, n_heads)
     sizes = ((head, _limit(own, n, seed, rule)) for head, own in rows.groupby("head"))
     return [
@@ -44,25 +56,31 @@ def notes_on_limits(
     ]
 
 
-def spiked_rows(folder: str | Path, model: str, fingerprint: str) -> pd.DataFrame:
+def spiked_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of a spike-in of this very model.
 
+    Args:
+        folder: of ``attnprobe spike``.
+        identity: of an audit, with the fingerprints of its model.
+
     Raises:
-        AttnProbeError: as :func:`notes_on_limits`.
+        AttnProbeError: no spike-in there, one of another model, or other rows than it wrote.
     """
-    try:
-        said = json.loads((Path(folder) / SPIKED).read_text())
-        rows = pd.read_csv(Path(folder) / ROWS, dtype={"head": str})
-    except (OSError, ValueError) as error:
+    said = read_json(Path(folder) / SPIKED, Spiked, AGAIN)
+    other = differing(identity, said["fingerprints"])
+    if other:
         raise AttnProbeError(
-            f"expected the folder of attnprobe spike, {folder} holds none ({error})"
-        ) from error
-    if said.get("fingerprint") != fingerprint:
-        raise AttnProbeError(
-            f"expected limits of {model}, those in {folder} are of {said.get('model')} with other "
-            "weights; plant a spike in the model that is audited"
+            f"expected limits of the audited model, those in {folder} are of {said['model']} with "
+            f"another {' and '.join(other).replace('_', ' ')}; plant a spike in the model that is "
+            "audited"
         )
-    return rows
+    try:
+        content = (Path(folder) / ROWS).read_bytes()
+    except OSError as error:
+        raise AttnProbeError(f"cannot read the rows of the spike-in ({error}); {AGAIN}") from error
+    if hashlib.sha256(content).hexdigest() != said["rows_sha256"]:
+        raise AttnProbeError(f"{Path(folder) / ROWS} was changed since it was written; {AGAIN}")
+    return pd.read_csv(io.BytesIO(content), dtype={"head": str})
 
 
 def _limit(rows: pd.DataFrame, n: int, seed: int, rule: Decision) -> str:

@@ -363,7 +363,7 @@ def prepare_audit(
     _log_left_out(choice.left_out)
     identity = _identity(subject, examples, data, options, choice)
     if options.limits is not None:
-        spiked_rows(options.limits, subject.name, identity["model_fingerprint"])
+        spiked_rows(options.limits, identity)
     own = _limited(examples, data.test_limit)
     n_texts = len(own) // (share[1] if share else 1)
     if is_first_round:

@@ -14,7 +14,7 @@ from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, AnswersFromPassage, AttentionModelBase, Site
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.examples import shown_texts
-from hf_attnprobe.auditing.limits import notes_on_limits
+from hf_attnprobe.auditing.limits import notes_on_limits, spiked_rows
 from hf_attnprobe.auditing.options import AuditOptions, folder_of, share_of
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.recomputed import (
@@ -194,12 +194,11 @@ def report_of(
 
 def _limits(job: PreparedAudit, n: int) -> list[str]:
     """What so many texts would have shown, where somebody measured it."""
-    folder, weights = job.options.limits, job.identity["model_fingerprint"]
-    if folder is None:
+    if job.options.limits is None:
         return []
+    rows = spiked_rows(job.options.limits, job.identity)
     n_heads = max(1, len(job.choice.sites))
-    name, seed = job.subject.name, job.options.seed
-    return notes_on_limits(folder, name, weights, n=n, n_heads=n_heads, seed=seed)
+    return notes_on_limits(rows, n=n, n_heads=n_heads, seed=job.options.seed)
 
 
 def _notes(sweep: Sweep, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ The same texts have the same numbers whoever runs them, since all randomness is 
     attnprobe report job/share-*
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size, read_audit
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.storage.folders import differing
@@ -66,7 +66,9 @@ def _rows(folders: Sequence[Path], tests: set[str]) -> Rows:
 
 
 def _check_one_audit(places: Sequence[Path]) -> None:
-    marks = [json.loads((place / "audit.json").read_text(encoding="utf-8")) for place in places]
+    marks = [
+        read_json(place / "audit.json", dict[str, Any], "run the share again") for place in places
+    ]
     for mark in marks:
         mark.pop("scores_fingerprint", None)  # of a share's own texts
     for place, mark in zip(places, marks, strict=True):

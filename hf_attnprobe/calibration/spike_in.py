@@ -8,10 +8,11 @@ Effect:   how far the token moves the probability of the last class, or of the a
 From which effect on an audit's own rule says yes is :mod:`hf_attnprobe.statistics.detection`'s.
 """
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,11 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
+from hf_attnprobe.auditing.limits import ROWS, SPIKED
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import (
     PreparedAudit,
+    fingerprints,
     given_model,
     prepare_audit,
     set_reference,
@@ -68,7 +71,7 @@ from hf_attnprobe.statistics.detection import (
 )
 from hf_attnprobe.statistics.known_truth import share
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.folders import write_atomically, write_json
+from hf_attnprobe.storage.folders import claim, write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts, to_rows
 
@@ -113,7 +116,7 @@ class SpikeIn(Documented):
 
     Attributes:
         model, dataset, n, seed: what was measured, on ``n`` texts.
-        fingerprint: of the model's weights.
+        fingerprints: of the model's weights, configuration and tokenizer, as an audit names them.
         limits: of every head and statistic, with half, as many and twice as many texts.
         planted: every head that was written.
         effects: by head and dose: what the token does, and the head's place among all.
@@ -125,7 +128,7 @@ class SpikeIn(Documented):
     """
 
     model: str
-    fingerprint: str
+    fingerprints: dict[str, str]
     dataset: str
     n: int
     seed: int
@@ -176,12 +179,13 @@ def _table(records: Sequence[Record], caption: str) -> Table:
 
 
 def _write(found: SpikeIn, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "spike_in.json", plain_fields(found, "rows"))
+    """Writes the rows first: what is said of them has their hash."""
+    rows = found.rows.to_csv(index=False, float_format="%.6g")
+    write_atomically(folder / ROWS, rows)
+    digest = hashlib.sha256((folder / ROWS).read_bytes()).hexdigest()
+    write_json(folder / SPIKED, plain_fields(found, "rows") | {"rows_sha256": digest})
     write_atomically(folder / "spike_in.md", found.to_markdown())
     write_atomically(folder / "spike_in.html", found.to_html())
-    rows = found.rows.to_csv(index=False, float_format="%.6g")
-    write_atomically(folder / "rows.csv", rows)
 
 
 def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple[Record, Record]]:
@@ -236,8 +240,8 @@ def spike_in(
 
     Args:
         model, dataset, tokenizer: as :func:`hf_attnprobe.audit` takes them.
-        output_dir: where ``spike_in.json``, its page and ``rows.csv`` go; None writes
-            nothing.
+        output_dir: where ``spike_in.json``, its page and ``rows.csv`` go, a new or empty folder
+            or that of the same spike; None writes nothing.
         options: which heads, which doses.
 
     Raises:
@@ -247,6 +251,22 @@ def spike_in(
     begun = time.process_time()
     audit = AuditOptions(seed=options.seed, groups=False)
     job = prepare_audit(model, dataset, ["head_ablation"], audit, tokenizer)
+    if output_dir is None:
+        return _found(job, options, begun)
+    identity = {**job.identity, "test_limit": job.data.test_limit, "spike": asdict(options)}
+    with claim(Path(output_dir), identity, process_state(), kind="spike"):
+        found = _found(job, options, begun)
+        if process_state().is_main_process:
+            _write(found, Path(output_dir))
+    return found
+
+
+def _found(job: PreparedAudit, options: SpikeOptions, begun: float) -> SpikeIn:
+    """Plants the heads one by one and measures each.
+
+    Args:
+        begun: seconds of the processor before the model was loaded.
+    """
     adapter, reads, own = job.subject.adapter, job.subject.tokenizer, job.tokenized.texts
     if adapter.prediction.kind not in ("classes", "answer") or isinstance(reads, ImageReader):
         raise AttnProbeError(
@@ -286,9 +306,9 @@ def spike_in(
         logger.info("head %s: %.0f s so far", head, time.process_time() - begun)
     if not rows:
         raise AttnProbeError("; ".join(without.values()))
-    measured = SpikeIn(
+    return SpikeIn(
         model=job.subject.name,
-        fingerprint=job.identity["model_fingerprint"],
+        fingerprints=fingerprints(job.subject),
         dataset=str(dataset_name(job.data.dataset, job.data.split)),
         n=len(texts),
         seed=options.seed,
@@ -298,9 +318,6 @@ def spike_in(
         seconds=round(time.process_time() - begun, 1),
         rows=pd.concat(rows, ignore_index=True),
     )
-    if output_dir is not None:
-        _write(measured, Path(output_dir))
-    return measured
 
 
 def _sites(adapter: AttentionModelBase, options: SpikeOptions) -> list[Site]:

@@ -7,7 +7,6 @@ runs are equal.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from hf_attnprobe.cards.card import updated
 from hf_attnprobe.cards.metadata import EVAL_RESULTS, Card, Checkpoint, eval_results_yaml
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.plain_data import from_plain
+from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.storage.folders import write_atomically
-from hf_attnprobe.storage.provenance import UNREADABLE
 
 
 if TYPE_CHECKING:
@@ -117,11 +115,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     file = folder / RECORD
     if not file.is_file():
         return {}
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return dict(from_plain(Trained if WEIGHTS in data else Training, data))
-    except UNREADABLE as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); train the model again") from error
+    again = "train the model again"
+    data = read_json(file, dict[str, Any], again)
+    return dict(read_json(file, Trained if WEIGHTS in data else Training, again))
 
 
 # --- Writes a checkpoint's card, beside whatever its user wrote ----------------------------------

@@ -91,7 +91,7 @@ def add_judge(parser: CommandParser) -> None:
         "--scores",
         required=True,
         metavar="FILE",
-        help="parquet or jsonl with the columns id and score; score is a list for each text, or "
+        help="csv, tsv, json, jsonl or parquet with the columns id and score; score is a list for each text, or "
         "a number with unit (from 0), or with start and end of a span of characters; a column "
         "token is checked against the model's tokens",
     )

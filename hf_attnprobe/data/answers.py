@@ -5,6 +5,7 @@ What reads data is imported when data are read, so that a command knows its flag
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_attnprobe.data.arguments import Data
@@ -160,6 +161,11 @@ class Answers(Data):
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
         """Refused: nothing is trained on answers."""
         raise AttnProbeError("expected texts with labels to train on, got Answers; give Data(…)")
+
+    def _columns(self) -> dict[str, Any]:
+        """What opens the source: all columns are texts, years among them."""
+        named = [getattr(self, f"{name}_column") for name in USUAL]
+        return super()._columns() | {"as_text": [*filter(None, named), *chain(*USUAL.values())]}
 
     def columns(self, present: Sequence[str]) -> dict[str, str]:
         """The columns that are read, by what they hold.

@@ -202,15 +202,21 @@ def open_split(
     text_pair_column: str | None = None,
     label_column: str | Sequence[str] | None = None,
     dataset_config: str | None = None,
+    as_text: Sequence[str] = (),
     seed: int = 0,
 ) -> OpenedSplit:
-    """Opens a split without reading its texts; arguments as :func:`load_examples`."""
+    """Opens a split without reading its texts; arguments as :func:`load_examples`.
+
+    Args:
+        as_text: further columns whose cells are texts, whatever they look like in a table.
+    """
     recipe = recipe_of(
         dataset,
         text_column=text_column,
         text_pair_column=text_pair_column,
         label_column=label_column,
         config=dataset_config,
+        as_text=as_text,
     )
     splits = open_splits(dataset, split, recipe)
     recipe = _as_present(recipe, splits, (text_column, label_column))

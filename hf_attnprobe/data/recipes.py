@@ -5,7 +5,7 @@ They stand in ``recipes.yaml``.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -74,6 +74,7 @@ class Recipe:
         authors_files: whether ``card.bring`` names files in a layout of their authors', which
             ``examples/authors_files.py`` converts.
         rows: columns of the texts of a folder that is brought, where they are others.
+        as_text: further columns whose cells are texts, whatever they look like in a table.
         name: by which the data set is known here; "" for none.
         card: what people should know of it; of data sets with a name.
     """
@@ -95,6 +96,7 @@ class Recipe:
     max_sentence_tokens: int | None = None
     authors_files: bool = False
     rows: tuple[str, ...] = ()
+    as_text: Sequence[str] = ()
     name: str = ""
     card: Card | None = field(default=None, compare=False, repr=False)
 

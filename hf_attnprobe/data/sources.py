@@ -3,18 +3,22 @@
 import csv
 import difflib
 import errno
+import json
 import math
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.data.columns import KNOWN_PAIRS, SINGLE
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_name, check_path
+from hf_attnprobe.plain_data import in_short
 
 
 if TYPE_CHECKING:
@@ -28,12 +32,10 @@ FORMATS = {
     ".jsonl": "json",
     ".parquet": "parquet",
 }
-CSV_OPTIONS: dict[str, Any] = {
-    "keep_default_na": False,
-    "na_values": [""],
-    "converters": {"example_id": str},
-}
-"""So that cells such as NA and None stay texts, and ids past int64 can be read."""
+CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
+"""So that cells such as NA and None stay texts."""
+AS_TEXT = {"example_id", *SINGLE, *chain(*KNOWN_PAIRS)}
+"""Columns whose cells are kept as they are written: years are texts, and ids may be past int64."""
 LARGEST_ID = 2**63 - 1
 DATA_FILES = (".parquet", ".csv", ".json", ".jsonl", ".tsv", ".arrow")
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -141,11 +143,11 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     _check_there(path, recipe)
     try:
         if is_file(path):
-            return {recipe.splits.get(split, split): _read_file(path)}
+            return {recipe.splits.get(split, split): read_file(path, _texts_of(recipe))}
         if is_saved:
             loaded = datasets.load_from_disk(path)
         else:
-            loaded = _load_dataset(recipe.hub_id, recipe.config)
+            loaded = _load_dataset(recipe.hub_id, recipe.config, _texts_of(recipe))
     except AttnProbeError:  # of a table's fields
         raise
     except Exception as reason:
@@ -157,31 +159,46 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     return splits
 
 
-def _load_dataset(name: str, config: str | None) -> Any:
+def _texts_of(recipe: Recipe) -> set[str]:
+    """The columns of a table that are read as texts, whatever they look like."""
+    named = [recipe.text_column, recipe.text_pair_column, recipe.label_column]
+    text, pair, labels = ({one} if isinstance(one, str) else {*(one or ())} for one in named)
+    return (AS_TEXT | text | pair | {*recipe.as_text}) - labels
+
+
+def _load_dataset(name: str, config: str | None, texts: Collection[str]) -> Any:
     """Like ``datasets.load_dataset``, but cells such as "NA" stay texts."""
     import datasets
 
     builder = datasets.load_dataset_builder(name, config)
+    kind = type(builder.config).__name__
     # the data set as it is now, as papers name it; its fingerprint is in every report
-    if type(builder.config).__name__ != "CsvConfig":
+    if kind == "JsonConfig":
+        for file in _files_of(builder.config):
+            _check_json(file)
+    if kind != "CsvConfig":
         return datasets.load_dataset(name, config)  # nosec B615
-    _check_tables(builder.config)
-    loaded = datasets.load_dataset(name, config, **CSV_OPTIONS)  # nosec B615
+    options = {**CSV_OPTIONS, "converters": dict.fromkeys(texts, str)}
+    if _is_plain(builder.config):
+        headers = [check_fields(file, builder.config.sep) for file in _files_of(builder.config)]
+        options["converters"] = _converters(chain(*headers), texts)
+    loaded = datasets.load_dataset(name, config, **options)  # nosec B615
     return {split: _without_gaps(examples) for split, examples in loaded.items()}
 
 
-def _check_tables(config: Any) -> None:
-    """Checks CSV tables, unless their README tells how to read them."""
+def _files_of(config: Any) -> list[Path]:
+    """The files of a data set on this machine, fetched where they are on the Hub."""
     import datasets
 
-    counted = {"sep": config.sep, "quoting": config.quoting}
-    usual = type(config)(**counted).pd_read_csv_kwargs
-    if config.pd_read_csv_kwargs != usual:
-        return
     manager = datasets.DownloadManager()
-    for files in manager.download_and_extract(config.data_files or {}).values():
-        for file in manager.iter_files(files):
-            check_fields(Path(file), config.sep, config.quoting)
+    of_splits = manager.download_and_extract(config.data_files or {}).values()
+    return [Path(file) for files in of_splits for file in manager.iter_files(files)]
+
+
+def _is_plain(config: Any) -> bool:
+    """Whether CSV tables are as usual; else their README tells how to read them."""
+    usual = type(config)(sep=config.sep).pd_read_csv_kwargs
+    return config.pd_read_csv_kwargs == usual
 
 
 def _cannot_load(name: str, reason: Exception) -> str:
@@ -207,10 +224,14 @@ def _cannot_load(name: str, reason: Exception) -> str:
 
 
 def _is_of_the_cache(reason: BaseException | None) -> bool:
-    """Whether an error comes from a full or read-only disk."""
+    """Whether an error comes from a full or read-only disk, or a home that is none."""
+    from datasets.config import HF_DATASETS_CACHE
+
+    places = [str(place) for place in (HF_DATASETS_CACHE, *Path(HF_DATASETS_CACHE).parents)]
     while reason is not None:
         said_so = "Not enough disk space" in str(reason)  # datasets, without a number
-        if isinstance(reason, OSError) and (said_so or reason.errno in CANNOT_WRITE):
+        is_known = isinstance(reason, OSError) and reason.errno in CANNOT_WRITE
+        if said_so or is_known or str(getattr(reason, "filename", "")) in places:
             return True
         reason = reason.__cause__ or reason.__context__
     return False
@@ -276,22 +297,72 @@ def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> 
 # --- tables and memory ---------------------------------------------------------------------------
 
 
-def _read_file(path: Path) -> "datasets.Dataset":
+def read_file(path: Path, texts: Collection[str] = AS_TEXT) -> "datasets.Dataset":
+    """Reads a table whole; what needs no cache cannot fail by one.
+
+    Args:
+        path: ends in one of :data:`FORMATS`.
+        texts: columns of a CSV or TSV file whose cells are kept as they are written.
+
+    Raises:
+        AttnProbeError: rows of different lengths, no rows, values of several types in a column.
+    """
     import datasets
+    import pandas as pd
+    import pyarrow.parquet as parquet
 
-    from hf_attnprobe.hardware import give_back_pages
-
-    kind, options = FORMATS[path.suffix.lower()], {}
-    if kind == "csv":
+    kind = FORMATS[path.suffix.lower()]
+    if kind == "parquet":
+        examples = datasets.Dataset(parquet.read_table(path))
+    elif kind == "json":
+        examples = _of_json(path)
+    else:
         separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        check_fields(path, separator)
-        options = CSV_OPTIONS | {"sep": separator}
-    # a file of this machine, which has no revision
-    builder = datasets.load_dataset_builder(kind, data_files=str(path), **options)
-    builder.download_and_prepare()
-    give_back_pages()  # of what was read, before the rows are mapped
-    loaded = builder.as_dataset("train")
-    return _without_gaps(loaded) if kind == "csv" else loaded
+        converters = _converters(check_fields(path, separator), texts)
+        frame = pd.read_csv(path, sep=separator, converters=converters, **CSV_OPTIONS)
+        examples = _without_gaps(datasets.Dataset.from_pandas(frame, preserve_index=False))
+    if not len(examples):
+        raise AttnProbeError(f"expected examples in {path}, it has no rows; write some")
+    return examples
+
+
+def _converters(header: Iterable[str], texts: Collection[str]) -> dict[str, type[str]]:
+    """What keeps the texts of a table as they are written, by the names in its header."""
+    return {name: str for name in header if name.strip() in texts}
+
+
+def _of_json(path: Path) -> "datasets.Dataset":
+    """A list of rows, or a row per line; texts are no dates and dates no numbers.
+
+    pyarrow, which reads faster, makes dates of texts and ends the process at a null in front.
+    """
+    _check_json(path)
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":
+            raise
+        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+    examples = _from_memory([rows] if isinstance(rows, Mapping) else rows)
+    if examples is None:
+        odd = next(row for row in rows if not isinstance(row, Mapping))
+        raise AttnProbeError(
+            f"expected a list of rows, or a row per line, as names with values in {path}, got "
+            f"{in_short(odd)}; mend it"
+        )
+    return examples
+
+
+def _check_json(path: Path) -> None:
+    """Raises AttnProbeError for JSON that begins as no rows do; pyarrow dies of some of it."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        first = next((line.strip()[0] for line in file if line.strip()), "")
+    if first not in ("{", "["):
+        raise AttnProbeError(
+            f"expected a list of rows, or a row per line, in {path}, which begins with "
+            f"{in_short(first)}; write rows as names with values"
+        )
 
 
 def _is_empty_parquet(path: Path) -> bool:
@@ -435,8 +506,8 @@ def _is_there(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
-def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -> None:
-    """Checks that every row of a table has as many fields as its header has names.
+def check_fields(path: Path, separator: str) -> list[str]:
+    """Returns the header of a table in which every row has as many fields as it has names.
 
     pandas takes what the first row has too many for an index, by which all columns are
     another's, and fills up rows that have too few.
@@ -448,9 +519,9 @@ def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -
     try:
         # what is no UTF-8 is said by whoever reads the table
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = csv.reader(file, delimiter=separator, quoting=quoting)
+            lines = csv.reader(file, delimiter=separator)
             rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
-            header = [name.strip() for name in next(rows, [])]
+            header = next(rows, [])
             for number, row in enumerate(rows):
                 if len(row) != len(header):
                     raise AttnProbeError(
@@ -460,11 +531,13 @@ def check_fields(path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = 0) -
                     )
     finally:
         csv.field_size_limit(before)
-    named = list(filter(None, header))
+    names = [name.strip() for name in header]
+    named = list(filter(None, names))
     if len(set(named)) < len(named):
         raise AttnProbeError(
-            f"{path}: expected a header of different names, got {', '.join(header)}; rename one"
+            f"{path}: expected a header of different names, got {', '.join(names)}; rename one"
         )
+    return header
 
 
 def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:

@@ -15,13 +15,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from filelock import BaseFileLock, FileLock, Timeout
 
 from hf_attnprobe import options
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import read_json
 
 
 if TYPE_CHECKING:
@@ -395,17 +396,8 @@ def _mark(folder: Path, identity: Mapping, kind: str) -> bool:
 
 
 def _check_mark(mark: Path, identity: Mapping, kind: str) -> None:
-    folder = mark.parent
-    try:
-        held = json.loads(mark.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise cannot_use(folder, error) from error
-    except ValueError as error:
-        raise AttnProbeError(
-            f"cannot read {mark} ({error}), which says what {folder} belongs to; choose "
-            "another --output-dir"
-        ) from error
-    _check_identity(folder, held, identity, kind)
+    held = read_json(mark, Any, "choose another --output-dir")
+    _check_identity(mark.parent, held, identity, kind)
 
 
 def _give_back(folder: Path, kind: str) -> None:

@@ -1,6 +1,5 @@
 """How a result was made, in words, and the summary that a finished run left."""
 
-import json
 import platform
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.plain_data import read_json
 
 
 Result = TypeVar("Result")
@@ -35,8 +35,8 @@ def _pair_in_words(name: str, value: Any) -> str:
 
 SUMMARY = "summary.json"
 
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)
-"""What a torn or foreign summary raises, in reading or in parsing."""
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
+"""What a foreign summary raises where it is parsed."""
 PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 
 
@@ -98,13 +98,10 @@ def read_summary(
         raise AttnProbeError(
             f"expected {kind} in {folder}, found no {SUMMARY} there; finish or run {verb} first"
         )
-    unreadable = AttnProbeError(f"cannot read the summary in {file}; run {verb} again")
-    try:
-        data = dict(json.loads(file.read_text(encoding="utf-8")))
-    except UNREADABLE as error:
-        raise unreadable from error
+    again = f"run {verb} again"
+    data = read_json(file, dict[str, Any], again)
     check(data, str(file))
     try:
         return parse(data)
     except UNREADABLE as error:
-        raise unreadable from error
+        raise AttnProbeError(f"cannot read {file} ({error}); {again}") from error

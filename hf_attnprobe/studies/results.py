@@ -1,7 +1,6 @@
 """Results of a study's steps, read from their folders, and tables made of them."""
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import pandas as pd
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.plain_data import from_plain, read_packaged
+from hf_attnprobe.plain_data import from_plain, read_json, read_packaged
 from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.retraining.report import RetrainingReport, read_retraining
 from hf_attnprobe.retraining.verdict import (
@@ -36,7 +35,7 @@ from hf_attnprobe.statistics.scores import (
 )
 from hf_attnprobe.statistics.summary import ATTENTION_BINS, PREDICTION, bin_names, js_by_gap
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
+from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Table, jobs_of_rows, name_of
 from hf_attnprobe.studies.steps import Steps
@@ -102,18 +101,11 @@ class Results:
         """Reads a JSON file in a job's folder.
 
         Raises:
-            AttnProbeError: it cannot be read, or holds nothing.
+            AttnProbeError: it cannot be read.
         """
         file = self.folder / job.folder / name
-        try:
-            found = dict(json.loads(file.read_text(encoding="utf-8")))
-        except UNREADABLE:
-            found = {}
-        if not found:
-            raise AttnProbeError(
-                f"cannot read {file}; delete {file.parent} and run attnprobe study again"
-            )
-        return found
+        again = f"delete {file.parent} and run attnprobe study again"
+        return read_json(file, dict[str, Any], again)
 
     def record(self, folder: str) -> dict[str, Any]:
         """The record of a training; empty where nothing was trained."""

@@ -17,12 +17,12 @@ from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_known, from_flat, names_of
-from hf_attnprobe.plain_data import from_plain, plain
+from hf_attnprobe.plain_data import plain, read_json
 from hf_attnprobe.progress import Bar, quiet_libraries
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY, UNREADABLE
+from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.plan import STATE, Job, StudyOptions, StudyState, load_as
 from hf_attnprobe.studies.ready import READY
 from hf_attnprobe.studies.report import StudyReport, report_of
@@ -210,12 +210,7 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
     file = folder / STATE
     if not file.is_file():
         return fresh
-    try:
-        state = from_plain(StudyState, json.loads(file.read_text()))
-    except UNREADABLE as error:
-        raise AttnProbeError(
-            f"cannot read {file} ({error}); choose another --output-dir"
-        ) from error
+    state: StudyState = read_json(file, StudyState, "choose another --output-dir")
     if state.kind != fresh.kind:
         raise AttnProbeError(
             f"{folder} holds the {state.kind}, not the {fresh.kind}; choose another --output-dir"

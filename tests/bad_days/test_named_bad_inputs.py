@@ -21,8 +21,9 @@ from hf_attnprobe.auditing.frames import csv_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import check_values
 from hf_attnprobe.checkpoints.origins import origin_of
+from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.data.examples import load_examples
+from hf_attnprobe.data.examples import label_names, load_examples
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
 from hf_attnprobe.faithfulness.registry import tests as known_tests
 from hf_attnprobe.retraining.options import Seeds
@@ -158,7 +159,7 @@ def test_parquet_without_rows_is_told_so(tmp_path):
     empty = pa.table({"text": pa.array([], pa.string())})
     pa.parquet.write_table(empty, tmp_path / "test.parquet")
     for place in (tmp_path, tmp_path / "test.parquet"):
-        with pytest.raises(AttnProbeError, match=r"Parquet files have no rows|empty one"):
+        with pytest.raises(AttnProbeError, match=r"Parquet files have no rows|it has no rows"):
             load_examples(str(place), "test")
 
 
@@ -177,12 +178,19 @@ def test_a_word_of_a_hundred_thousand_letters_costs_linear_time():
         assert time.process_time() - begin < 2
 
 
-@pytest.mark.parametrize("position", [10**30, float("inf"), float("nan"), "9" * 5000])
+@pytest.mark.parametrize("position", [float("inf"), float("nan"), "9" * 5000])
 def test_positions_that_no_table_holds_are_no_rationales(position, tmp_path):
     cell, other = (position, "0") if isinstance(position, str) else ([position], [0])
     rows = [{"text": t, "rationale": r} for t, r in zip(TEXTS, (cell, other), strict=True)]
     (tmp_path / "data.jsonl").write_bytes(json_lines(rows))
     assert "rationale" not in load_examples(tmp_path / "data.jsonl", "test").column_names
+
+
+def test_a_number_that_no_table_holds_is_one_line(tmp_path):
+    rows = [{"text": t, "rationale": [10**30]} for t in TEXTS]
+    (tmp_path / "data.jsonl").write_bytes(json_lines(rows))
+    with refuses("column 'rationale' must hold"):
+        load_examples(tmp_path / "data.jsonl", "test")
 
 
 def test_a_column_of_labels_that_is_named_twice_counts_once():
@@ -359,3 +367,75 @@ def test_texts_are_shown_with_the_search_that_the_rows_are_of(checkpoint, tmp_pa
         middle = (attention + other) / 2
         jsd = sum(torch.xlogy(p, p / middle).nansum() / 2 for p in (attention, other))
         assert jsd.item() == pytest.approx(row.value.item(), abs=1e-3)
+
+
+# --- one reader for tables --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [".json", ".jsonl"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "null",
+        " null",
+        "\nnull\n{}",
+        "\ufeffnull",
+        "1",
+        '"a"',
+        "[1]",
+        '{"text": "a"}\nnull',
+        "",
+        "[",
+    ],
+)
+def test_json_of_any_form_is_rows_or_one_line(form, content, tmp_path):
+    """pyarrow ends the process at a null in front."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for file in (tmp_path / f"data{form}", folder / f"test{form}"):
+        file.write_text(content, encoding="utf-8")
+    with refuses():
+        load_examples(tmp_path / f"data{form}", "test")
+    if "text" not in content:  # which datasets reads with a row of nothing
+        with refuses():
+            load_examples(folder, "test")
+
+
+@pytest.mark.parametrize(
+    "cells", [["1984", "2001"], ["0.50", "1e3"], ["True", "false"], ["007", "NA"]]
+)
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_cells_of_texts_are_read_as_they_are_written(cells, form, tmp_path):
+    separator = {"csv": ",", "tsv": "\t"}[form]
+    rows = [
+        separator.join([cell, cell, "A passage of words.", str(k)]) for k, cell in enumerate(cells)
+    ]
+    header = separator.join(["said", " question", "context", "label"])
+    file = tmp_path / f"data.{form}"
+    file.write_text("\n".join([header, *rows]) + "\n")
+    read = Answers(str(file), answer_column="said").examples()
+    assert read["answer"][:] == read["question"][:] == cells
+    texts = load_examples(file, "test", text_column="said")
+    assert texts["text"][:] == cells and texts["label"][:] == [0, 1]
+    as_labels = load_examples(file, "test", text_column="context", label_column="said")
+    assert label_names(as_labels) != cells or cells == ["007", "NA"]  # numbers, where they are some
+
+
+def test_dates_of_json_stay_texts(tmp_path):
+    row = {"context": "A passage.", "question": "When?", "answer": "2020-01-31"}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row))
+    read = Answers(str(tmp_path / "data.jsonl")).examples()
+    assert read["answer"][:] == ["2020-01-31"]
+
+
+def test_a_table_needs_no_cache(tmp_path, monkeypatch):
+    nowhere = tmp_path / "file" / "cache"
+    nowhere.parent.write_text("no folder")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(nowhere))
+    (tmp_path / "data.csv").write_text("text,label\na film,0\n")
+    assert load_examples(tmp_path / "data.csv", "test")["text"][:] == ["a film"]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "test.csv").write_text("text,label\na film,0\n")
+    with refuses("cannot write to Hugging Face's cache"):
+        load_examples(folder, "test")
