@@ -9,6 +9,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +37,13 @@ def body_of(function: FUNCTIONS) -> list[ast.stmt]:
     return function.body[has_docstring:]
 
 
-def weights_of(file: Path) -> Iterator[Weight]:
-    """Yields the weight of every function of a file that does something."""
+@cache
+def weights_of(file: Path) -> tuple[Weight, ...]:
+    """Returns the weight of every function of a file that does something."""
+    return tuple(_weights_of(file))
+
+
+def _weights_of(file: Path) -> Iterator[Weight]:
     source = file.read_text()
     lines = source.splitlines()
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, FUNCTIONS)]
