@@ -1,6 +1,8 @@
 """Shared fixtures: a tiny checkpoint, generated reviews on disk, and the command line in and out of process."""
 
 import atexit
+import copy
+import functools
 import os
 import shutil
 import subprocess
@@ -32,10 +34,12 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 import zoo  # noqa: E402
 from browser import browser, opened  # noqa: E402
+from by_name import audit_by_name  # noqa: E402
 from data_folders import write_splits  # noqa: E402
 from hf_attnprobe import build_tokenizer  # noqa: E402
 from hf_attnprobe.cli import main  # noqa: E402
 from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
+from hf_attnprobe.reports import svg  # noqa: E402
 from warm import Warm, as_two  # noqa: E402
 
 
@@ -45,6 +49,7 @@ settings.register_profile("same", derandomize=True, **UNTIMED)
 settings.register_profile("drawn", print_blob=True, **UNTIMED)
 settings.load_profile("same")  # every day the same examples; `make slow` draws others
 LABELS = (*LABEL_NAMES, "mixed", "none")
+DRAW = svg.draw
 
 
 DRAWN = "page audit_page reports report_forms text_view security audit_shares study cli publishing"
@@ -144,6 +149,34 @@ def make_checkpoint(make_model, tokenizer):
 def checkpoint(make_checkpoint):
     """The folder of the BiLSTM with additive attention and two labels."""
     return make_checkpoint()
+
+
+@pytest.fixture(scope="session")
+def audited(checkpoint, reviews, reviews_folder, tokenizer):
+    """``audited(kind)``: the folder of a finished audit with its page, made once; do not write into it.
+
+    "classifier" is the audit of ``checkpoint`` on 40 generated reviews, "heads" of a BERT of two layers of two heads
+    on 32 of them.
+    """
+
+    def classifier(folder):
+        audit_by_name(checkpoint, reviews_folder, tests=zoo.OF_A_CLASSIFIER, output_dir=folder)
+
+    def heads(folder):
+        words = copy.deepcopy(tokenizer)
+        words.model_max_length = 64
+        model = zoo.saved(folder.parent / "model", zoo.bert(words, spread=0.5), words)
+        few = {"test_limit": 32, "n_permutations": 5, "output_dir": folder}
+        audit_by_name(str(model), reviews["test"], tests=zoo.OF_HEADS, **few)
+
+    kinds = {"classifier": classifier, "heads": heads}
+
+    def drawn(kind, folder):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(svg, "draw", DRAW)
+            kinds[kind](folder)
+
+    return lambda kind: zoo.once(f"audit-{kind}", functools.partial(drawn, kind))
 
 
 @pytest.fixture

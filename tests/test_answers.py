@@ -16,6 +16,7 @@ from hf_attnprobe import (
     AttnProbeError,
     AuditOptions,
     Data,
+    Report,
     audit,
     build_tokenizer,
     progress,
@@ -420,20 +421,30 @@ FEW = {"tests": ["correlation"], "options": AuditOptions(single_heads=False), "p
 
 
 @pytest.fixture(scope="module")
-def folder(chat, model, tmp_path_factory):
+def folder(chat, model):
     """A tiny language model with its tokenizer, and questions; do not write into it."""
-    folder = tmp_path_factory.mktemp("llama")
-    zoo.saved(folder / "model", model, chat)
-    rows = [{"context": row["context"], "question": row["question"]} for row in ROWS]
-    (folder / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return folder
+
+    def make(folder):
+        zoo.saved(folder / "model", model, chat)
+        rows = [{"context": row["context"], "question": row["question"]} for row in ROWS]
+        (folder / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    return zoo.once("llama", make)
+
+
+def audited(folder, name, **asked):
+    """The audit of the model's own answers, of at most 4 tokens."""
+
+    def make(out):
+        data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+        audit(str(folder / "model"), data, output_dir=out, **asked)
+
+    return Report.load(zoo.once(name, make))
 
 
 @pytest.fixture(scope="module")
 def report(folder):
-    """The audit of the model's own answers, of at most 4 tokens."""
-    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
-    return audit(str(folder / "model"), data, **FEW)
+    return audited(folder, "answers", **FEW)
 
 
 def test_a_language_model_is_audited_by_its_name_its_object_or_its_pipeline(
@@ -537,9 +548,8 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report):
 
 @pytest.fixture(scope="module")
 def usual(folder):
-    """The audit of which nothing was said, of the model's own answers."""
-    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
-    return audit(str(folder / "model"), data, progress=False)
+    """The audit of which nothing was said."""
+    return audited(folder, "answers-by-default", progress=False)
 
 
 def test_by_default_all_attention_is_asked_as_a_whole(usual):

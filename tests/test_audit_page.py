@@ -16,9 +16,6 @@ import pandas as pd
 import pytest
 
 import report_schema
-import zoo
-from by_name import audit_by_name
-from hf_attnprobe import build_tokenizer
 from hf_attnprobe.auditing.document import origin
 from hf_attnprobe.auditing.heads import EDITS, which_heads
 from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
@@ -51,31 +48,17 @@ from hf_attnprobe.storage.asked import OBJECT, repeating
 from made_up_rows import judged_rows
 
 
-TESTS = ("correlation", "permutation", "adversarial", "erasure", "input_erasure")
-OF_HEADS = ("scale", "correlation", "permutation", "uniform_attention", "head_ablation")
 EVIL = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def classifier(checkpoint, reviews_folder, tmp_path_factory):
-    """The folder of an audit of a BiLSTM on 36 texts."""
-    folder = tmp_path_factory.mktemp("audits") / "classifier"
-    audit_by_name(
-        checkpoint, reviews_folder, tests=TESTS, test_limit=36, output_dir=folder, progress=False
-    )
-    return folder
+def classifier(audited):
+    return audited("classifier")
 
 
 @pytest.fixture(scope="module")
-def transformer(reviews, tmp_path_factory):
-    """The folder of an audit of a BERT with two layers of two heads."""
-    folder = tmp_path_factory.mktemp("bert")
-    tokenizer = build_tokenizer(reviews["train"]["text"][:])
-    tokenizer.model_max_length = 64
-    model = zoo.saved(folder / "model", zoo.bert(tokenizer, spread=0.5), tokenizer)
-    few = {"test_limit": 32, "n_permutations": 5, "output_dir": folder / "audit"}
-    audit_by_name(str(model), reviews["test"], tests=OF_HEADS, **few)
-    return folder / "audit"
+def transformer(audited):
+    return audited("heads")
 
 
 class Read(HTMLParser):

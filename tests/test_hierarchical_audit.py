@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+import zoo
 from by_name import audit_by_name
-from hf_attnprobe import audit
+from hf_attnprobe import Report, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.tokenizer import build_tokenizer
@@ -54,9 +55,10 @@ def run(han, texts, **options):
 
 
 @pytest.fixture(scope="module")
-def report(han, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("audit") / "out"
-    return run(han, list(enumerate(REAL + NOTHING)), tests=TESTS, output_dir=folder), folder
+def report(han):
+    texts = list(enumerate(REAL + NOTHING))
+    folder = zoo.once("sentences", lambda folder: run(han, texts, tests=TESTS, output_dir=folder))
+    return Report.load(folder), folder
 
 
 def test_texts_without_a_word_are_counted_and_left_out(report):

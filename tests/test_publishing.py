@@ -14,14 +14,13 @@ import yaml
 from huggingface_hub import ModelCard, SpaceCard, parse_eval_result_entries
 
 import hf_attnprobe
-from hf_attnprobe import AttnProbeError, CardOptions, audit, metric_path, write_card
+import zoo
+from hf_attnprobe import AttnProbeError, CardOptions, metric_path, write_card
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.cards.metadata import anonymous
 from hf_attnprobe.hub.publish import read_audits, rows_files
 from mini_hub import MiniHub
 
-
-TESTS = ["correlation", "permutation"]
 
 # A Python start costs seconds, so one process does all that knows the package: it loads
 # the metric from its Space before anybody imports the package, runs all commands, and
@@ -84,20 +83,14 @@ print("RESULT" + json.dumps({"logits": logits.tolist(), "rows": rows}))
 
 
 @pytest.fixture(scope="module")
-def audited(checkpoint, reviews_folder, tmp_path_factory):
-    """A copy of the checkpoint, and the folder of its audit on generated reviews."""
-    folder = tmp_path_factory.mktemp("published")
-    model = folder / "bilstm"
-    shutil.copytree(checkpoint, model)
-    data = shutil.copytree(reviews_folder, folder / "reviews")
-    audit(model, str(data), TESTS, output_dir=folder / "audit", progress=False)
-    return model, folder / "audit"
+def folder(audited):
+    return audited("classifier")
 
 
 @pytest.fixture
-def model(audited, copy_of):
+def model(checkpoint, copy_of):
     """A checkpoint to be written into."""
-    return copy_of(audited[0], "bilstm")
+    return copy_of(checkpoint, "bilstm")
 
 
 def result(run):
@@ -108,11 +101,11 @@ def result(run):
 # --- in the folder ------------------------------------------------------------------
 
 
-def test_the_card_says_what_the_audit_says(cli, model, audited, tmp_path):
-    done = cli("card", model, audited[1], "--data-id", "acme/reviews", "--license", "mit")
+def test_the_card_says_what_the_audit_says(cli, model, folder, tmp_path):
+    done = cli("card", model, folder, "--data-id", "acme/reviews", "--license", "mit")
     assert done.code == 0, done.err
     assert str(model / "README.md") in done.out
-    report = read_audit(audited[1])
+    report = read_audit(folder)
     card = ModelCard.load(model / "README.md")
     told = [r for r in card.data.eval_results if r.metric_type == "attention_faithfulness"]
     wanted = [f for f in report.findings if f.rule != "accuracy"]
@@ -129,9 +122,11 @@ def test_the_card_says_what_the_audit_says(cli, model, audited, tmp_path):
     for finding in report.findings:
         assert finding.sentence.partition("<")[0] in text
     (again,) = re.findall("Repeat it: `(.*)`", text)
-    assert again == "attnprobe audit --model bilstm --dataset reviews --tests " + (" ".join(TESTS))
+    assert again == "attnprobe audit --model bilstm --dataset reviews --tests " + " ".join(
+        zoo.OF_A_CLASSIFIER
+    )
     assert card.data.license == "mit" and str(tmp_path) not in text
-    assert str(audited[0].parent) not in text
+    assert str(zoo.CACHE) not in text
     # Once more with nothing: what was found is not dropped without a word.
     done = cli("card", model)
     assert done.code == 1 and done.err.count("\n") == 1
@@ -139,18 +134,18 @@ def test_the_card_says_what_the_audit_says(cli, model, audited, tmp_path):
     assert (model / "README.md").read_text() == text
 
 
-def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, audited):
+def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, checkpoint, folder):
     other = copy_of(make_checkpoint("cnn"), "cnn")
-    done = cli("card", other, audited[1])
+    done = cli("card", other, folder)
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "is of another model" in done.err and "attnprobe audit" in done.err
     assert not (other / "README.md").exists()
     with pytest.raises(AttnProbeError, match="twice"):
-        write_card(audited[0], [audited[1]] * 2)
+        write_card(checkpoint, [folder] * 2)
     with pytest.raises(AttnProbeError, match="expected the folder of a checkpoint"):
         write_card("acme/bilstm")
     with pytest.raises(AttnProbeError, match="found no summary"):
-        write_card(audited[0], [audited[0]])
+        write_card(checkpoint, [checkpoint])
 
 
 def test_paths_become_names_in_what_is_published():
@@ -159,8 +154,8 @@ def test_paths_become_names_in_what_is_published():
     assert anonymous("/home/me/&lt;a&gt; sst", names) == "acme/a sst"
 
 
-def test_offline_is_one_line(cli, model, audited):
-    done = cli("card", model, audited[1], "--push-to-hub", "acme/bilstm")
+def test_offline_is_one_line(cli, model, folder):
+    done = cli("card", model, folder, "--push-to-hub", "acme/bilstm")
     assert (done.code, done.err.count("\n")) == (1, 2), done.err
     assert done.err.startswith("publishing acme/bilstm (new repositories are public)")
     assert "HF_HUB_OFFLINE is set" in done.err
@@ -170,8 +165,8 @@ def test_offline_is_one_line(cli, model, audited):
 
 
 @pytest.mark.parametrize("with_texts", [False, True])
-def test_texts_are_published_only_where_that_is_asked_for(audited, with_texts):
-    (read,) = read_audits([audited[1]], audited[0], fingerprint_of(audited[1]))
+def test_texts_are_published_only_where_that_is_asked_for(checkpoint, folder, with_texts):
+    (read,) = read_audits([folder], checkpoint, fingerprint_of(folder))
     assert read.report.examples
     files = rows_files([read], "acme/rows", "acme/bilstm", None, with_texts=with_texts)
     said = {name: file.decode() for name, file in files.items() if not name.endswith("parquet")}
@@ -196,7 +191,7 @@ def _bare(form):
 # --- over HTTP ----------------------------------------------------------------------
 
 
-def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_python, tmp_path):
+def test_a_life_on_the_hub(model, folder, texts, make_model, tokenizer, run_python, tmp_path):
     """Push; load without the package; rows; the metric from its Space; audit by id."""
     root = tmp_path / "hub"
     shutil.copytree(
@@ -208,7 +203,7 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
     theirs.mkdir(parents=True)
     (theirs / "README.md").write_text("---\nlicense: mit\n---\nWords on the Hub.\n")
     (root / "datasets").mkdir()
-    card = ["card", str(model), str(audited[1]), "--data-id", "acme/reviews", "--push-to-hub"]
+    card = ["card", str(model), str(folder), "--data-id", "acme/reviews", "--push-to-hub"]
     said = [
         [*card, "acme/bilstm", "--token", "reader"],
         [*card, "nobody/bilstm", "--token", "writer"],
@@ -260,7 +255,7 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
     assert json.loads((theirs / "training.json").read_text())["start"] == "bilstm"
 
     # The rows are the rows, and nobody's folders are among them.
-    report = read_audit(audited[1])
+    report = read_audit(folder)
     got = pd.DataFrame(stranger["rows"])
     assert len(got) == len(report.to_pandas())
     pd.testing.assert_frame_equal(got, report.to_pandas(), check_dtype=False, check_exact=True)
@@ -269,7 +264,7 @@ def test_a_life_on_the_hub(model, audited, texts, make_model, tokenizer, run_pyt
     assert {"summary.json", "report.md", "report.html"} <= names and "texts.json" not in names
     for file in [*data.rglob("*"), *theirs.rglob("*")]:
         if file.suffix in (".md", ".json", ".html", ".yaml"):
-            assert str(audited[0].parent) not in file.read_text(), file
+            assert str(zoo.CACHE) not in file.read_text(), file
             assert str(tmp_path) not in file.read_text(), file
 
     assert ours["computed"] == pytest.approx(ours["audited"], rel=1e-12)

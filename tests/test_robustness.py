@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+import zoo
 from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.hub.pipeline import TextExplainer
@@ -34,11 +35,9 @@ def rows(reviews):
 
 
 @pytest.fixture(scope="module")
-def kept(checkpoint, rows, tmp_path_factory):
+def kept(checkpoint, rows):
     """The folder of an audit; do not write into it."""
-    folder = tmp_path_factory.mktemp("kept") / "audit"
-    audited(checkpoint, rows, folder)
-    return folder
+    return zoo.once("kept", lambda folder: audited(checkpoint, rows, folder))
 
 
 def audited(model, rows, folder=None, tests=TESTS, **options):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import zoo
-from hf_attnprobe import AuditOptions, Data, audit, read_audit
+from hf_attnprobe import AuditOptions, Data, Report, audit, read_audit
 from hf_attnprobe.auditing.examples import choose_texts
 from hf_attnprobe.charts.shown_text import ADVERSARY_JSD, ADVERSARY_PROBABILITY
 from hf_attnprobe.statistics.rows import Rows
@@ -62,9 +62,9 @@ def by_hand(report, make_model, tokenizer, rows):
 
 
 @pytest.fixture(scope="module")
-def report(run, rows, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shown") / "out"
-    return run(rows, folder), folder
+def report(run, rows):
+    folder = zoo.once("shown", lambda folder: run(rows, folder))
+    return Report.load(folder), folder
 
 
 def test_scores_are_those_of_the_model_run_by_hand(by_hand):
