@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -16,26 +16,19 @@ from hf_attnprobe.attention_model import (
     AnswersFromPassage,
     AttentionModelBase,
     Batch,
-    Decisions,
     Differentiable,
     EditableInputs,
     Observation,
     Site,
 )
 from hf_attnprobe.charts.shown_text import (
-    ADVERSARY_EPSILON,
-    ADVERSARY_JSD,
-    ADVERSARY_PROBABILITY,
     GAIN,
     ON_PASSAGE,
     ON_SINK,
     ShownText,
     without_marks,
 )
-from hf_attnprobe.faithfulness.adversarial import adversarial
-from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.erasure import smallest_set
-from hf_attnprobe.faithfulness.options import Adversarial, Correlation, Erasure, Knockout
+from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.units import (
     RENORMALISED,
     deletion_effects,
@@ -48,7 +41,6 @@ from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.tokenizer_state import leaves_tokenizer
-from hf_attnprobe.options import Options
 
 
 OF_PROMPT = ("input_ids", "unit_ids", "labelled")
@@ -310,20 +302,6 @@ def _words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase)
 # --- The scores of a text's tokens, from the same functions that the tests use -------------------
 # A text is run alone, so that its numbers depend on no other one.
 
-SHOWN_EPSILON = 0.05
-"""The output's distance within which the shown adversary is the farthest, where known."""
-EVERYTHING: Mapping[str, Options] = {
-    "adversarial": Adversarial(),
-    "correlation": Correlation(),
-    "erasure": Erasure(),
-}
-"""Tests that between them have all that is shown."""
-AGREEMENT = {
-    "attention_gradient_tau": "rank correlation τ of attention with gradients",
-    "attention_leave_one_out_tau": "rank correlation τ of attention with leaving out",
-    "gradient_leave_one_out_tau": "rank correlation τ of gradients with leaving out",
-}
-
 
 @dataclass(frozen=True)
 class Explainer:
@@ -333,17 +311,17 @@ class Explainer:
         model: behind the protocol.
         tokenizer: of the model.
         site: the attention that is shown.
-        tests: options of the tests whose numbers are shown, by name.
-        seed: of the adversary's search.
         attention_of: which attention it is, in words.
+        target: the class that is explained; None: of each text the predicted one.
+        has_importances: whether units are left out, and gradients taken.
     """
 
     model: AttentionModelBase
     tokenizer: PreTrainedTokenizerBase
     site: Site
-    tests: Mapping[str, Options] = field(default_factory=lambda: dict(EVERYTHING))
-    seed: int = 0
     attention_of: str = ""
+    target: Any = None
+    has_importances: bool = True
 
     def explain(self, text: Text, strings: Sequence[Strings] = ()) -> ShownText:
         """One text with the scores of its tokens.
@@ -370,14 +348,7 @@ class Explainer:
         said, probability = predicted(about, probs, batch, self.tokenizer)
         label, correct = labelled(about, probs, batch, self.tokenizer)
         scores = {"attention": observation.read(self.site)}
-        numbers: dict[str, float] = {}
-        if "adversarial" in self.tests:
-            adversary, of_adversary = self._adversary(observation)
-            scores |= adversary
-            numbers |= of_adversary
         scores |= self._importances(observation)
-        if {"gradient", "leave_one_out"} <= scores.keys():
-            numbers |= self._agreement(observation)
         content, unknown = batch.content_mask[0], self.tokenizer.unk_token_id
         segments = None if batch.segments is None else batch.segments[0][content]
         return ShownText(
@@ -388,8 +359,6 @@ class Explainer:
             label=label,
             correct=correct,
             scores={name: _floats(v[0][content]) for name, v in scores.items()},
-            smallest_set=self._smallest_set(observation),
-            numbers={name: n for name, n in numbers.items() if n == n},
             segments=() if segments is None else tuple(segments.tolist()),
             glued=glued,
             unknown=tuple(k for k, unit in enumerate(units) if unit and _all(unit, ids, unknown)),
@@ -446,38 +415,6 @@ class Explainer:
             unit=self.model.unit,
         )
 
-    @property
-    def target(self) -> Any:
-        """The class that the tests explain; None: of each text the predicted one."""
-        found = [getattr(options, "target", None) for options in self.tests.values()]
-        return next((target for target in found if target is not None), None)
-
-    def _adversary(self, observation: Observation) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Other attention with nearly the same output, where attention is one row."""
-        is_one_row = [a.shape[1:3] == (1, 1) for a in observation.attention]
-        layer = max(self.model.members(self.site))
-        options = self.tests["adversarial"]
-        assert isinstance(options, Adversarial)
-        if len(self.model.sites()) > 1 or not is_one_row[layer]:
-            return {}, {}
-        site = Site(layer, 0, self.site.query)
-        found = adversarial(observation, site, options, seed=self.seed)
-        known = list(found.attention)
-        if not known:
-            return {}, {}
-        epsilon = SHOWN_EPSILON if SHOWN_EPSILON in known else known[0]
-        # [1, 1, keys]; the search is in float64 whatever the model computes in
-        adversary = found.attention[epsilon].to(observation.attention[layer].dtype)
-        after = self.model.replay(observation, {layer: adversary[None, :, None]})[0]
-        numbers = {
-            ADVERSARY_JSD: float(found.epsilon_max_jsd[epsilon][0]),
-            ADVERSARY_EPSILON: epsilon,
-        }
-        if not self.model.prediction.is_number:
-            entries = observation.explaining(None)
-            numbers[ADVERSARY_PROBABILITY] = float(entries.explained_probs(after)[0])
-        return {"adversary": adversary[:, 0]}, numbers
-
     def _importances(self, observation: Observation) -> dict[str, Tensor]:
         """Gradient × input, and what leaving a token out changes; both signed.
 
@@ -496,29 +433,8 @@ class Explainer:
         return found
 
     def _uses(self, capability: type) -> bool:
-        """Whether the tests use what the model can do: then it costs as one text more."""
-        if self.model.lacks(capability, self.site) is not None:
-            return False
-        return bool(
-            {"correlation", "erasure", "input_erasure", "sources", "knockout"} & self.tests.keys()
-        )
-
-    def _agreement(self, observation: Observation) -> dict[str, float]:
-        options = Correlation(target=self.target)
-        found = correlation(observation, self.site, options)
-        return {words: float(getattr(found, n)[0]) for n, words in AGREEMENT.items()}
-
-    def _smallest_set(self, observation: Observation) -> tuple[int, ...] | None:
-        options = self.tests.get("erasure")
-        is_told = isinstance(options, Erasure) and self.model.lacks(Decisions) is None
-        if not is_told:
-            return None
-        assert isinstance(options, Erasure)
-        chosen = smallest_set(observation, self.site, options)
-        if chosen is None:
-            return None
-        content = observation.batch.content_mask[0]
-        return tuple(chosen[0][content].nonzero().flatten().tolist())
+        """Whether importances are asked for, and the model can do what they need."""
+        return self.has_importances and self.model.lacks(capability, self.site) is None
 
     def _speaks_for(self, observation: Observation) -> str:
         if self.model.prediction.is_number:

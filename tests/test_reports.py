@@ -233,7 +233,6 @@ def drawings():
         "no",
         False,
         {"attention": (0.125, 0.625, 0.25), "gradient": (0.5, -0.25, 0.0)},
-        smallest_set=(1,),
         why="it is wrong",
     )
     return chart, heads, text

@@ -126,7 +126,7 @@ def test_spoilt_texts_are_left_out(spoilt, cli):
         {"tokens": []},
         {"scores": {}},
         {"scores": {"attention": "abc"}},
-        {"smallest_set": [999]},
+        {"matters": [999]},
         {"segments": [0]},
         {"probability": "high"},
         {"numbers": {"JSD": "far"}},

@@ -1,6 +1,5 @@
 """The texts that an audit shows: which, why, and with which scores."""
 
-import itertools
 import json
 import random
 
@@ -8,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import kendalltau
 
 import zoo
 from hf_attnprobe import AuditOptions, Data, Report, audit, read_audit
 from hf_attnprobe.auditing.examples import choose_texts
-from hf_attnprobe.charts.shown_text import ADVERSARY_JSD, ADVERSARY_PROBABILITY
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.texts import Explainer, as_read
 from test_any_head import DATA
@@ -96,51 +95,6 @@ def test_scores_are_those_of_the_model_run_by_hand(by_hand):
                 after = model(shorter, attention_mask=torch.ones_like(shorter))
             without.append(float(probs[predicted] - after.logits.softmax(-1)[0, predicted]))
         assert shown.scores["leave_one_out"] == pytest.approx(without, abs=1e-9)
-
-
-def test_the_adversary_keeps_the_output_and_is_as_far_as_the_rows_say(report, by_hand):
-    model, texts = by_hand
-    found = report[0].to_pandas()
-    found = found[found.statistic == "epsilon_max_jsd@0.05"].set_index("example_id").value
-    for shown, _, _, states in texts:
-        attention, adversary = (
-            torch.tensor(shown.scores[name]).double() for name in ("attention", "adversary")
-        )
-        assert float(adversary.sum()) == pytest.approx(1)
-        with torch.no_grad():
-            probs = model.decode((adversary[:, None] * states).sum(0)).softmax(-1)
-        told = shown.numbers[ADVERSARY_PROBABILITY]
-        assert told == pytest.approx(float(probs[model.config.label2id[shown.predicted]]))
-        assert abs(told - shown.probability) <= 0.05 + 1e-9
-        assert shown.numbers[ADVERSARY_JSD] == pytest.approx(found[shown.example_id])
-        mean = (adversary + attention) / 2
-        jsd = sum(torch.xlogy(p, p / mean).nansum() for p in (adversary, attention)) / 2
-        assert float(jsd) == pytest.approx(shown.numbers[ADVERSARY_JSD], abs=1e-6)
-
-
-def test_the_smallest_set_flips_and_no_smaller_one_does(by_hand):
-    model, texts = by_hand
-    n_checked = 0
-    for shown, _, _, states in texts:
-        attention = torch.tensor(shown.scores["attention"]).double()
-        before = model.config.label2id[shown.predicted]
-
-        def flips(erased, attention=attention, states=states, before=before):
-            left = attention.clone()
-            left[list(erased)] = 0
-            with torch.no_grad():
-                logits = model.decode(((left / left.sum())[:, None] * states).sum(0))
-            return int(logits.argmax()) != before
-
-        places, size = range(len(attention)), len(shown.smallest_set)
-        largest = size - 1 if size else min(2, len(attention) - 1)
-        if size:
-            assert flips(shown.smallest_set)
-        if largest <= 2:
-            n_checked += 1
-            for n in range(1, largest + 1):
-                assert not any(map(flips, itertools.combinations(places, n)))
-    assert n_checked
 
 
 def test_the_choice_depends_on_neither_batches_nor_order(run, report, rows):
@@ -237,8 +191,9 @@ def test_every_head_of_a_transformer_has_texts(berts, pairs):
             assert any(all(t.lower() in s for t in text.tokens) for s in strings)
             assert (text.probability is None) == (head == "number")
             assert text.predicted and text.label is not None
-            told = text.numbers.get("rank correlation τ of attention with leaving out", np.nan)
-            assert told == pytest.approx(tau[text.example_id], nan_ok=True)
+            sizes = np.abs(text.scores["leave_one_out"])
+            told = kendalltau(text.scores["attention"], sizes).statistic  # but for ties
+            assert told == pytest.approx(tau[text.example_id], abs=0.1, nan_ok=True)
 
 
 def test_one_head_of_many_is_named(berts, pairs):

@@ -133,15 +133,6 @@ def test_right_and_wrong_are_words_and_data(correct, word):
     assert [w for w in ("right", "wrong") if f" {w}</span>" in html] == ([word] if word else [])
 
 
-def test_the_smallest_set_is_boxed_and_told():
-    text = shown(["a", "b", "c"], smallest_set=(0, 2))
-    html = text_view(text)
-    assert re.findall(r'class="flip">(\w)<', html) == ["a", "c"]
-    assert "2 of 3 tokens" in html
-    assert "No set of tokens" in text_view(shown(["a"], smallest_set=()))
-    assert "No set" not in text_view(shown(["a"], smallest_set=None))
-
-
 def test_pieces_are_read_as_words():
     tokens, glued = without_marks(["em", "##bed", "##ding", "s", "##"])
     html = text_view(shown(tokens, glued=glued))

@@ -7,7 +7,7 @@ of their ids, so that ordinary ones are seen too. All follow from the rows.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 FEWEST_TOKENS = 5
 """Shorter texts have too few orders of their tokens to disagree much."""
-SCORING = ("adversarial", "correlation", "erasure", "input_erasure", "sources", "knockout")
-"""Tests whose numbers of a single text are shown."""
+SCORING = {"correlation", "erasure", "input_erasure", "sources", "knockout"}
+"""Tests with which it costs as one text more to leave out units."""
 DIGITS = 6
 """Values as near as this are equal, whatever the batches they were computed in."""
 
@@ -80,13 +80,14 @@ def shown_texts(
         sweep.adapter,
         tokenizer,
         site,
-        {name: sweep.options[name] for name in SCORING if name in sweep.options},
-        sweep.seed,
-        attention_in_words(sweep.adapter, site, rows),
+        attention_of=attention_in_words(sweep.adapter, site, rows),
+        target=options.target,
+        has_importances=not SCORING.isdisjoint(sweep.options),
     )
-    made_with: dict[str, Any] = {
+    made_with = {
         "site": list(site),
-        "tests": {name: asdict(given) for name, given in explainer.tests.items()},
+        "target": explainer.target,
+        "has_importances": explainer.has_importances,
     }
     folder = sweep.folder.parent
     kept = read_texts(folder, made_with) or ()

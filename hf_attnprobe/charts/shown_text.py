@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 SIGNED = ("gradient", "leave_one_out", "knockout")
 """Rankings whose scores have a sign: + speaks for the prediction, − against it."""
-ADVERSARY_JSD = "JSD of the adversary from the attention"
-ADVERSARY_PROBABILITY = "probability under the adversary"
-ADVERSARY_EPSILON = "distance of outputs that the adversary may take"
 ON_SINK = "share of the attention on the sink"
 ON_PASSAGE = "share of the attention on the passage"
 GAIN = "nats that the answer gains by the passage"
@@ -34,11 +31,8 @@ class ShownText:
         label: the true one, in words; None without one.
         correct: whether it is right; None without a label.
         scores: by the name of the ranking, "attention" first; each one number per token.
-            Weights (attention, adversary) are at least 0 and sum to at most 1,
-            those in :data:`SIGNED` have a sign.
-        smallest_set: positions of the tokens of the smallest set whose erasure flips the
-            decision; empty where no set does, None where that is not known.
-        numbers: of this text, by what they are in words, such as the JSD of the adversary.
+            Attention is at least 0 and sums to at most 1, those in :data:`SIGNED` have a sign.
+        numbers: of a prompt, by what they are in words.
         why: why it is shown, in words.
         segments: of pairs, for each token 0 in the text and 1 in the second text.
         glued: positions of tokens that follow the one before without a space.
@@ -61,7 +55,6 @@ class ShownText:
     label: str | None
     correct: bool | None
     scores: dict[str, tuple[float, ...]]
-    smallest_set: tuple[int, ...] | None = None
     numbers: dict[str, float] = field(default_factory=dict)
     why: str = ""
     segments: tuple[int, ...] = ()

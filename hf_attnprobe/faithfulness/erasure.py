@@ -354,31 +354,6 @@ def _raised(observation: Observation) -> Tensor:
     return _raise(logs).exp().flatten(-2)
 
 
-@torch.no_grad()
-def smallest_set(
-    observation: Observation, site: Site, options: Erasure = Erasure()
-) -> Tensor | None:
-    """The units of a smallest set that flips the decision, bool [batch, keys].
-
-    Where several sets are as small, the one whose units lead the most. No unit where no
-    set flips; None where it is not known, as without a linear read-out.
-    """
-    observation = observation.explaining(options.target)
-    attention, content = attention_of(observation, site), observation.batch.content_mask
-    found = _smallest(
-        observation,
-        attention,
-        renormalise=options.renormalise,
-        all_zero=options.all_zero,
-    )
-    if found is None:
-        return None
-    may_go = content & (attention > 0)
-    margin = found.margin.masked_fill(~may_go, -torch.inf)
-    turn = margin.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-    return may_go & (turn < found.size.nan_to_num(0)[:, None])
-
-
 def _smallest(
     observation: Observation, attention: Tensor, *, renormalise: bool, all_zero: bool
 ) -> FlipSet | None:

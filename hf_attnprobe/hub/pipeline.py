@@ -246,13 +246,12 @@ class AttentionExplainPipeline(Pipeline):
         explain([{"text": "…", "text_pair": "…"}, "another text"])
 
     Of each text a dict: ``prediction`` and ``probability``, ``tokens``, by name one number
-    per token (``attention``, ``gradient``, ``leave_one_out``, and of attention classifiers
-    ``adversary``), ``smallest_set`` (positions, or None where it is not known),
-    ``numbers`` of the text, ``attention_of`` (which heads) and ``caution``.
+    per token (``attention``, ``gradient``, ``leave_one_out``), ``attention_of`` (which heads) and
+    ``caution``.
 
     Of a language model a dict of ``context`` and ``question`` is explained, with ``answer``,
     ``span`` and ``units`` as :func:`explain` takes them. ``tokens`` are the units of the passage,
-    ``matters`` the positions of those that cost the answer more than noise, and ``rests_on`` says
+    ``numbers`` the shares of attention on sink and passage and what the passage gains, ``matters`` the positions of those that cost the answer more than noise, and ``rests_on`` says
     what it rests on.
 
     Texts are run one by one, so ``batch_size`` changes nothing: their numbers are those
@@ -316,15 +315,13 @@ class AttentionExplainPipeline(Pipeline):
 
 def as_dict(shown: ShownText) -> dict[str, Any]:
     """An explained text as the pipeline returns it."""
-    flips, matters = shown.smallest_set, shown.matters
-    of_answers = {"matters": matters and list(matters), "rests_on": shown.rests_on}
+    matters = shown.matters and list(shown.matters)
+    of_answers = {"numbers": shown.numbers, "matters": matters, "rests_on": shown.rests_on}
     return {
         "prediction": shown.predicted,
         "probability": shown.probability,
         "tokens": list(shown.tokens),
         **{name: list(values) for name, values in shown.scores.items()},
-        "smallest_set": None if flips is None else list(flips),
-        "numbers": dict(shown.numbers),
         **(of_answers if shown.unit else {}),
         "attention_of": shown.attention_of or "the only head",
         "caution": CAUTION,

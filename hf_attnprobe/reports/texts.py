@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from hf_attnprobe.charts.shown_text import (
-    ADVERSARY_EPSILON,
-    ADVERSARY_JSD,
-    ADVERSARY_PROBABILITY,
     NEGLIGIBLE,
     ON_PASSAGE,
     ON_SINK,
@@ -23,14 +20,12 @@ NAMES = {
     "leave_one_out": "left out",
     "knockout": "knocked out",
     "gradient": "gradient × input",
-    "adversary": "adversary",
 }
 MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
     "leave_one_out": "what the prediction loses without the {unit}",
     "knockout": "what the answer loses where no later token may look at the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
-    "adversary": "other weights, as far from these as were found, with nearly the same output",
 }
 N_FIRST = 2
 """Rankings of a text that are seen at once; the others are folded away."""
@@ -67,15 +62,9 @@ def in_words(text: ShownText) -> list[Block]:
     said_of = "; ".join(of_attention(text))
     of = f" ({said_of})" if said_of else ""
     lines: list[Words] = [(f"attention{of}: ", *_weights(text, text.scores["attention"]))]
-    if "adversary" in text.scores:
-        how = ", ".join(of_adversary(text))
-        lines.append((f"adversary ({how}): ", *_weights(text, text.scores["adversary"])))
     for name in SIGNED:
         if name in text.scores:
             lines.append((f"{NAMES[name]}, largest: ", *_largest(text, name)))
-    if text.smallest_set is not None:
-        tokens = _joined([[Quoted(text.tokens[k])] for k in text.smallest_set], ", ")
-        lines.append(("smallest set that flips the decision: ", *(tokens or ["there is none"])))
     truth: list[str] = [] if text.label is None else [", labelled ", Quoted(text.label)]
     sure = "" if text.probability is None else f" with probability {text.probability:.3f}"
     why = f" Shown: {text.why}." if text.why else ""
@@ -90,16 +79,6 @@ def of_attention(text: ShownText) -> list[str]:
     where = {ON_SINK: "{:.2f} on the sink", ON_PASSAGE: "{:.2f} on the passage"}
     shares = [said.format(text.numbers[n]) for n, said in where.items() if n in text.numbers]
     return [*filter(None, [text.attention_of]), *([", ".join(shares)] if shares else [])]
-
-
-def of_adversary(text: ShownText) -> list[str]:
-    """How far it may move the output, how far it is from attention, and what the model says."""
-    words = {
-        ADVERSARY_EPSILON: "output changed by at most ε = {:g}",
-        ADVERSARY_JSD: "JSD {:.3f} from attention, of at most 0.69",
-        ADVERSARY_PROBABILITY: "probability of the prediction with it {:.3f}",
-    }
-    return [said.format(text.numbers[n]) for n, said in words.items() if n in text.numbers]
 
 
 def _largest(text: ShownText, name: str) -> list[str]:
@@ -176,7 +155,7 @@ def rankings(text: ShownText) -> Iterator[Ranking]:
         if scores and largest < NEGLIGIBLE:
             # Shaded by the largest, what is next to nothing would look like all others.
             aside, largest = "all below 1e-6", 0.0
-        of = {"attention": of_attention(text), "adversary": of_adversary(text)}.get(name, [])
+        of = of_attention(text) if name == "attention" else []
         if is_signed and text.speaks_for:
             of = [f"+ for {text.speaks_for}"]
         said = "; ".join(filter(None, [aside, *of]))

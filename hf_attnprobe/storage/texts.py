@@ -59,8 +59,7 @@ def _checked(text: ShownText) -> ShownText:
     columns = [text.scores["attention"], *text.scores.values()]
     if text.segments:
         columns.append(text.segments)
-    smallest_set, matters = text.smallest_set or (), text.matters or ()
-    places = {*smallest_set, *text.glued, *text.unknown, *matters}
+    places = {*text.glued, *text.unknown, *(text.matters or ())}
     numbers = [*chain(*columns), *text.numbers.values()]
     numbers.append(text.probability or 0.0)
 

@@ -15,7 +15,7 @@ import torch
 from bad_inputs import GOOD, json_lines
 from transformers import AutoTokenizer, BertForSequenceClassification
 
-from hf_attnprobe import AttnProbeError, audit, build_tokenizer, read_audit
+from hf_attnprobe import AttnProbeError, audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.frames import csv_of
 from hf_attnprobe.auditing.options import AuditOptions
@@ -343,30 +343,6 @@ def test_an_attention_classifier_in_another_format(dtype, checkpoint):
     report = audit(checkpoint, rows, "adversarial", options=options, progress=False)
     jsd = report.to_pandas()[report.to_pandas().statistic == "epsilon_max_jsd@0.01"]
     assert len(jsd) == 2 and jsd.value.between(0, 0.7).all()
-
-
-def test_texts_are_shown_with_the_search_that_the_rows_are_of(checkpoint, tmp_path):
-    """The exact adversary was shown beside rows of the search."""
-    rows = [{"text": t, "label": k} for k, t in enumerate(TEXTS)]
-    tests = [Adversarial(method="search", n_steps=5, n_starts=1)]
-    options = AuditOptions()
-    audit(checkpoint, rows, tests, options=options, output_dir=tmp_path, progress=False)
-    found = read_audit(tmp_path)
-    assert (
-        found.to_pandas()[found.to_pandas().statistic == "epsilon_max_jsd_exact"].value.eq(0).all()
-    )
-    for text in json.loads((tmp_path / "texts.json").read_text())["texts"]:
-        row = found.to_pandas()[
-            (found.to_pandas().example_id == text["example_id"])
-            & (found.to_pandas().statistic == "epsilon_max_jsd@0.05")  # the one that is shown
-        ]
-        attention, other = (
-            torch.tensor(text["scores"][name], dtype=torch.float64)
-            for name in ("attention", "adversary")
-        )
-        middle = (attention + other) / 2
-        jsd = sum(torch.xlogy(p, p / middle).nansum() / 2 for p in (attention, other))
-        assert jsd.item() == pytest.approx(row.value.item(), abs=1e-3)
 
 
 # --- one reader for tables --------------------------------------------------------------
