@@ -181,7 +181,8 @@ class PromptPasses(TappedTransformer):
         return logits.unflatten(0, (-1, self.model.config.get_text_config().vocab_size))[-n_read:]
 
     def _arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
-        given: dict[str, Any] = {"logits_to_keep": n_read}
+        # a slice of a batch would make its head copy the words' weights for every text
+        given: dict[str, Any] = {"logits_to_keep": torch.arange(-n_read, 0)}
         if cache is not None:
             given |= {"past_key_values": cache, "use_cache": True}
         return {name: given[name] for name in given if name in self.takes}
