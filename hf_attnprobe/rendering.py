@@ -22,7 +22,6 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     ".html": lambda result: result.to_html(),
     ".json": lambda result: result.to_json(),
     ".csv": lambda result: csv_of(result.summary_frame()),
-    ".tex": lambda result: result.to_latex(),
 }
 """How a result is written, by the ending of the file."""
 DOCUMENT, TABLE = (".md", ".html", ".json"), (".csv",)
@@ -71,9 +70,9 @@ class Kind:
             ) from error
 
 
-AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE, ".tex"))
+AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE))
 RETRAINING = Kind("a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE))
-STUDY = Kind("a study", STATE, read_study_report, (*DOCUMENT, ".tex"))
+STUDY = Kind("a study", STATE, read_study_report)
 DRAWN = (AUDIT, RETRAINING, STUDY)
 SHARES = Kind("shares of an audit", "", joined_report, AUDIT.endings)
 AUDITS = Kind("several audits", "", compare_audits, (*DOCUMENT, *TABLE))
@@ -108,7 +107,7 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
     Args:
         folder: the output folder of ``audit``, ``retrain``, ``compare``,
             ``deceive`` or ``study``; several folders of audits for a comparison.
-        output: a file to write, ending in .html, .md, .json, .csv or .tex; None writes
+        output: a file to write, ending in .html, .md, .json or .csv; None writes
             nothing and gives Markdown.
 
     Returns:

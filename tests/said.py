@@ -36,7 +36,7 @@ from hf_attnprobe.cli import main as attnprobe_command
 
 
 ANSWERS = ("cannot say", "mostly yes", "mostly no", "yes", "no", "partly")
-FORMS = {".md": "markdown", ".html": "page", ".json": "json", ".csv": "csv", ".tex": "latex"}
+FORMS = {".md": "markdown", ".html": "page", ".json": "json", ".csv": "csv"}
 NO_FINDING = ("provenance", "versions", "arguments", "seconds")
 MOST = 40
 """Lines that are printed of one kind of difference."""

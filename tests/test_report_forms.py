@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from hf_attnprobe import AttnProbeError, Report, audit
+from hf_attnprobe import Report, audit
 from hf_attnprobe.auditing.result import SCHEMA_VERSION, to_json
 from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.verdicts import RULES
@@ -77,23 +77,6 @@ def test_frames_are_the_rows(report, tmp_path):
     assert row["mean"].item() == pytest.approx(by_hand.mean())
     report.to_csv(tmp_path / "summary.csv")
     assert pd.read_csv(tmp_path / "summary.csv").shape == summary.shape
-
-
-def test_latex_reads_back(report):
-    lines = report.to_latex().splitlines()
-    body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
-    means = {s.statistic: s for s in report.statistics if s.group == "all"}
-    assert len(body) > 5
-    for line in body:
-        assert line.endswith(r" \\")
-        name, mean, ends, n, *_ = line[:-3].split(" & ")
-        known = means[name.replace(r"\_", "_")]
-        assert (mean, int(n)) == (f"{known.mean:z.3f}", known.n)
-        assert ends == "[{:z.3f}, {:z.3f}]".format(*known.ci95)
-    text = "\n".join(lines[1:])
-    assert text.count("{") == text.count("}") and not re.search(r"(?<!\\)[_%]", text)
-    with pytest.raises(AttnProbeError, match="summary_frame"):
-        report.to_latex(["median_tv"])
 
 
 def test_json_carries_the_verdict(report, folder):

@@ -28,7 +28,6 @@ from hf_attnprobe.retraining.options import KINDS, Adversary, RetrainOptions, Se
 from hf_attnprobe.retraining.report import from_json, read_retraining
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import points_of, to_json
-from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
@@ -87,20 +86,6 @@ def test_the_short_verdict_and_its_table_are_the_reports_numbers(report):
         assert question.startswith(begin) and question.removeprefix(begin).strip() in lines
         assert re.match(rf"  +{found.answer}  *\S", line.removeprefix(begin))
         assert f" {found.value:z.3f}" in line
-    body = report.to_latex("accuracy").split("\\midrule\n")[1].split("\n\\bottom")[0]
-    known = [
-        (test, s)
-        for test, of_test in report.scores.items()
-        for s in of_test
-        if s.metric == "accuracy"
-    ]
-    for row, (test, s) in zip(body.splitlines(), known, strict=True):
-        cells = row.removesuffix(r" \\").split(" & ")
-        assert cells[0].replace(r"\_", "_") == test and cells[1] == s.model
-        assert cells[2].startswith(f"{s.value:.3f} [")
-        assert cells[3].startswith(f"{s.lost.value:z.3f} [")
-    with pytest.raises(AttnProbeError, match=r"accuracy or f1.*'recall'"):
-        report.to_latex("recall")
 
 
 def test_every_model_is_an_ordinary_checkpoint(folder, report):
@@ -176,7 +161,7 @@ def test_published_numbers_stand_beside_a_data_set_of_the_paper(report):
     renamed = dataclasses.replace(report, dataset=DatasetName("/data/SST", "test"))
     text = renamed.to_markdown()
     assert "| uniform guide |" in text and "| 0.812 |" in text and "| 0.822 |" in text
-    assert "published, λ 0.00105 (in our scale) | 0.514 | 0.072 | 0.823 |" in text
+    assert "published adversary" in text
 
 
 def test_json_and_back(folder, report, cli):
@@ -335,7 +320,7 @@ def test_the_page_holds_every_answer_table_and_the_command(folder, report):
     for model in report.models:
         assert model.name in seen.words
     shown = {"verdict", "limits", "scores", "curve", "statistics", "provenance", "glossary"}
-    assert shown | {"penalty_curve", "seed_jsd_by_max_attention", "reason"} <= set(seen.ids)
+    assert shown | {"penalty_curve", "seeds", "reason"} <= set(seen.ids)
     assert len(seen.ids) == len(set(seen.ids))
     meanings = seen.words[seen.words.rindex("What the words mean") :]
     for term in ("λ", "frontier", "guide", "model without context"):
@@ -351,22 +336,13 @@ def test_the_page_holds_every_answer_table_and_the_command(folder, report):
 
 def test_the_page_opens_with_its_answers_and_how_good_the_model_is(report):
     words = Reader(report.to_html()).words
-    opening = words[words.index("Of three questions") :].split("The base is a")[0]
-    in_letters = {1: "one", 2: "two", 3: "three"}
-    given = [f.answer for f in report.verdict.findings()]
-    for answer, said in (
-        (Answer.YES, "answered yes"),
-        (Answer.NO, "answered no"),
-        (Answer.CANNOT_SAY, "left open, cannot say"),
-    ):
-        n = given.count(answer)
-        counted = f"{in_letters.get(n)} {'is' if n == 1 else 'are'} {said}"
-        assert counted in opening if n else said not in opening
+    opening = words[: words.index("The base is a")]
+    for found in report.verdict.findings():
+        assert f"{found.graded_by.question}{found.answer}{found.value:z.3f} [" in opening
     wide = report.wide_frame()
     positive = wide.label.mean()
     assert f"the best constant guess has {2 * positive / (1 + positive):.3f}" in opening
     assert f"is right in {max(positive, 1 - positive):.1%}" in opening
-    assert f"the base in {(wide.label == wide.predicted_class).mean():.1%}" in opening
     assert "the published model has" not in opening
     known = replace(report, dataset=DatasetName("/data/SST", "test"))
     assert "the published model has 0.831" in Reader(known.to_html()).words
@@ -403,6 +379,3 @@ def test_frames_hold_the_numbers(report):
     frame = report.summary_frame().set_index(["statistic", "group"])
     mean = frame.loc[("seed_jsd", "all"), "mean"]
     assert mean == pytest.approx(wide.seed_jsd.mean())
-    scores = report.score_frame()
-    assert len(scores) == sum(map(len, report.scores.values()))
-    assert scores.lost[scores.model == scores.reference].eq(0).all()

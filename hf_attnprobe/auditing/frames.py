@@ -1,19 +1,12 @@
-"""The numbers of an audit as data frames, and as a LaTeX table."""
+"""The numbers of an audit as data frames."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import pandas as pd
 
-from hf_attnprobe import markdown
-from hf_attnprobe.auditing.head_tables import few_parts, has_line, place_name
-from hf_attnprobe.auditing.heads import has_several
 from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.reports import latex
-from hf_attnprobe.reports.document import Cell, Figures, Number, Table
 from hf_attnprobe.statistics.rows import COLUMNS, PREDICTION, Rows
-from hf_attnprobe.statistics.summary import Statistic
 
 
 def wide_frame(rows: Rows | pd.DataFrame) -> pd.DataFrame:
@@ -56,51 +49,6 @@ def summary_frame(report: AuditResult, statistics: Collection[str] | None = None
 
 
 OF_TEXTS = ["group", "mean", "ci_low", "ci_high", "median", "std", "n", "undefined"]
-
-
-# --- The numbers of an audit as a LaTeX table, ready for a paper ---------------------------------
-
-
-def to_latex(report: AuditResult, statistics: Collection[str] | None = None) -> str:
-    """A table with booktabs' rules: mean, 95% interval and n over all texts.
-
-    Args:
-        report: the audit.
-        statistics: names, such as "median_tvd"; by default those with a line in the
-            full text, of many heads only what groups of heads do.
-
-    Raises:
-        AttnProbeError: a name that the audit does not have.
-    """
-    several = has_several(report.statistics)
-    sets = report.provenance.get("head_sets") or []
-    head = ["statistic", "where", "mean", "95% interval", "n"]
-    rows: list[list[Cell]] = []
-    for s in _chosen(report, statistics):
-        where = place_name((s.layer, s.head), sets)
-        rows.append([s.statistic, where, Number(s.mean), Figures(markdown.bounds(s.ci95)), s.n])
-    kept = [k for k in range(len(head)) if k != 1 or several]
-    caption = (
-        f"{report.model} on {report.dataset}: means over {report.n} texts with 95% "
-        "intervals over texts."
-    )
-    table = Table([head[k] for k in kept], [[row[k] for k in kept] for row in rows], caption)
-    return latex.to_latex(table)
-
-
-def _chosen(report: AuditResult, statistics: Collection[str] | None) -> Sequence[Statistic]:
-    overall = [s for s in report.statistics if s.group == "all"]
-    if statistics is None:
-        groups = [s for s in overall if min(s.layer, s.head) < 0]
-        return few_parts([s for s in groups or overall if has_line(s.statistic)])
-    wanted = [statistics] if isinstance(statistics, str) else list(statistics)
-    unknown = set(wanted) - {s.statistic for s in overall}
-    if unknown:
-        raise AttnProbeError(
-            f"expected statistics of this audit, got {', '.join(sorted(unknown))}; "
-            "report.summary_frame() lists those there are"
-        )
-    return [s for name in wanted for s in overall if s.statistic == name]
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")

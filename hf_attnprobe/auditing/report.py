@@ -9,7 +9,7 @@ import pandas as pd
 
 from hf_attnprobe.auditing.charts import audit_charts
 from hf_attnprobe.auditing.document import document_of, published_as
-from hf_attnprobe.auditing.frames import csv_of, summary_frame, to_latex, wide_frame
+from hf_attnprobe.auditing.frames import csv_of, summary_frame, wide_frame
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.numbers import JUDGED
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
@@ -144,10 +144,6 @@ class Report(AuditResult, Documented):
     def to_json(self) -> str:
         """All of it for machines; a page is too small for that."""
         return as_json(to_json(self))
-
-    def to_latex(self, statistics: Collection[str] | None = None) -> str:
-        """A table for a paper, see :func:`hf_attnprobe.auditing.frames.to_latex`."""
-        return to_latex(self, statistics)
 
     def log_to(self, tracker: Tracker, *, step: int | None = None) -> None:
         """Logs every question's number with its interval, and the page, to a tracker.

@@ -168,8 +168,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="file to write, in the form that its ending names: .html, .md, .json, .csv "
-        "or .tex (default: print what the verb printed)",
+        help="file to write, in the form that its ending names: .html, .md, .json or .csv "
+        "(default: print what the verb printed)",
     )
     parser.add_argument(
         "--figures",

@@ -30,7 +30,6 @@ from hf_attnprobe.retraining.verdict import (
     FRONTIER_NOTE,
     PUBLISHED_ADVERSARY,
     PUBLISHED_NOTE,
-    SEARCH,
     SEEDS,
     Bin,
     Point,
@@ -41,10 +40,9 @@ from hf_attnprobe.retraining.verdict import (
     to_json,
 )
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import Statistic, find_statistic, sentence
-from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.statistics.summary import Statistic, sentence
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.asked import repeating
 from hf_attnprobe.storage.provenance import in_words
 
@@ -52,16 +50,16 @@ from hf_attnprobe.storage.provenance import in_words
 def document_of(report: RetrainingResult) -> Document:
     """The retrainings as a document."""
     lead: list[Block] = [
-        *_together(report),
         _at_a_glance(report),
-        _another_seed(report),
         _quality(report),
         _made(report),
     ]
     sections = [
         Section("The answers", [LEAD, *_answers(report), MEASURED], id="verdict"),
         Section(
-            "May this attention be shown to users as the reason?", _as_reason(report), id="reason"
+            "May this attention be shown to users as the reason?",
+            [AS_REASON, AUDIT, Listing(_audit_command(report))],
+            id="reason",
         ),
         Section("What this cannot say", [_limits(report)], id="limits"),
         Section("How good every model is", list(_scores(report)), id="scores"),
@@ -80,28 +78,6 @@ def document_of(report: RetrainingResult) -> Document:
 
 # --- The answers in short, and how good the base is -----------------------------------------------
 
-SAID_AS = {
-    Answer.YES: "answered yes",
-    Answer.NO: "answered no",
-    Answer.CANNOT_SAY: "left open, cannot say",
-}
-IN_LETTERS = ("none", "one", "two", "three")
-
-
-def _together(report: RetrainingResult) -> Iterator[str]:
-    """The answers taken together; nothing if there are none."""
-    findings = report.verdict.findings()
-    parts = []
-    for answer, said_as in SAID_AS.items():
-        own = [f.graded_by.in_short(answer) for f in findings if f.answer == answer]
-        if own:
-            are = "is" if len(own) == 1 else "are"
-            parts.append(f"{IN_LETTERS[len(own)]} {are} {said_as} ({'; '.join(own)})")
-    if parts:
-        n = IN_LETTERS[len(findings)]
-        asked = f"{n} question" if len(findings) == 1 else f"{n} questions"
-        yield f"Of {asked}, {', '.join(parts)}."
-
 
 def _at_a_glance(report: RetrainingResult) -> Table:
     """A question, its answer and the graded number."""
@@ -117,43 +93,25 @@ def _at_a_glance(report: RetrainingResult) -> Table:
     return Table(["question", "answer", "number, 95% interval", "yes above"], rows, sortable=False)
 
 
-def _another_seed(report: RetrainingResult) -> str:
-    """How far another seed moves attention and output; empty without other seeds."""
-    jsd = find_statistic(report.statistics, "seed_jsd")
-    tvd = find_statistic(report.statistics, "seed_tvd")
-    if jsd is None or tvd is None:
-        return ""
-    return f"Another seed moves attention by JSD {jsd.mean:.2f} and the output by {tvd.mean:.2f}."
-
-
 def _quality(report: RetrainingResult) -> str:
     """The base's score, beside the published one and a constant guess."""
-    base = _base_score(report, "f1")
+    found = [find_score(scores, "base") for scores in report.scores.values()]
+    base = next(filter(None, found), None)
     if base is None:
         return ""
     of_class = report.provenance.get("f1")
-    said = f"The base has F1 {base:.3f}" + (f" ({of_class})" if of_class else "")
+    said = f"The base has F1 {base.value:.3f}" + (f" ({of_class})" if of_class else "")
     paper = PUBLISHED.uniform.get(report.dataset.published_as, {}).get("base")
     if paper is not None:
         said += f"; the published model has {paper:.3f}"
-    guess, accuracy = constant_guess(report), _base_score(report, "accuracy")
+    guess = constant_guess(report)
     if guess is None:
         return f"{said}. The F1 of a constant guess is not known without labels."
     f1, share = guess
-    own = "" if accuracy is None else f", the base in {accuracy:.1%}"
     return (
         f"{said}; the best constant guess has {f1:.3f}. Always saying the most frequent "
-        f"class is right in {share:.1%} of the texts{own}."
+        f"class is right in {share:.1%} of the texts."
     )
-
-
-def _base_score(report: RetrainingResult, metric: str) -> float | None:
-    """A score of the base, from the first test that has it."""
-    for scores in report.scores.values():
-        score = find_score(scores, "base", metric)
-        if score is not None:
-            return score.value
-    return None
 
 
 def _made(report: RetrainingResult) -> str:
@@ -178,31 +136,14 @@ MEASURED = (
 
 
 def _answers(report: RetrainingResult) -> Iterator[Block]:
+    """Yields each question with its answer, and the graded number on a line."""
     for found in report.verdict.findings():
-        beside = _beside_transfer(report) if found.rule == "transfer" else ""
-        yield _answered(found, beside)
+        rule = RULES[found.rule]
+        line = NumberLine(Number(found.value, found.ci95), {"yes above": rule.yes})
+        measure = Note(f"What is graded: {rule.measure}.")
+        yield Answered(rule.question, found.answer, found.sentence, [line, measure])
     if report.verdict.chance:
         yield Section("How far does attention move by chance?", [report.verdict.chance])
-
-
-def _answered(found: Finding, beside: str) -> Answered:
-    """A question with its answer, and the graded number on a line."""
-    rule = RULES[found.rule]
-    line = NumberLine(Number(found.value, found.ci95), {"yes above": rule.yes})
-    measure = Note(f"What is graded: {rule.measure}.")
-    return Answered(rule.question, found.answer, found.sentence, [beside, line, measure])
-
-
-def _beside_transfer(report: RetrainingResult) -> str:
-    """F1 of a guide, or of a guess, that knows nothing about attention."""
-    known = []
-    uniform = find_score(report.scores.get("diagnostic_mlp", ()), "uniform guide")
-    if uniform is not None:
-        known.append(f"guided by equal weights {uniform.value:.3f}")
-    guess = constant_guess(report)
-    if guess is not None:
-        known.append(f"the best constant guess {guess[0]:.3f}")
-    return f"Beside it, F1: {', '.join(known)}." if known else ""
 
 
 # --- What they do not answer ----------------------------------------------------------------------
@@ -222,11 +163,9 @@ AUDIT = (
 )
 
 
-def _as_reason(report: RetrainingResult) -> list[Block]:
-    """States what retrainings leave open, and the command that tests it."""
+def _audit_command(report: RetrainingResult) -> str:
     words = ["attnprobe", "audit", "--model", report.model]
-    words += ["--dataset", report.dataset.name, "--output-dir", "DIR"]
-    return [AS_REASON, AUDIT, Listing(shlex.join(words))]
+    return shlex.join([*words, "--dataset", report.dataset.name, "--output-dir", "DIR"])
 
 
 def _limits(report: RetrainingResult) -> list[Words]:
@@ -244,15 +183,6 @@ def _limits(report: RetrainingResult) -> list[Words]:
         said.append(
             "No other seeds were trained (test seeds), so it is not known how far "
             "chance alone moves F1 and attention."
-        )
-    undecided = [
-        f for f in report.verdict.findings() if f.answer == Answer.CANNOT_SAY and f.ci95 is not None
-    ]
-    for f in undecided:
-        rule = RULES[f.rule]
-        said.append(
-            f"{rule.name} would be a yes with an interval wholly above {rule.yes:g} and a "
-            f"no with one wholly below; it is {markdown.bounds(f.ci95)}."
         )
     if any(f.rule.startswith("elsewhere") for f in report.verdict.findings()):
         said.append(
@@ -287,6 +217,10 @@ LOST = (
 JOINED = (ADVERSARY, FRONTIER)
 MIN_CURVE = 3
 """Trained models whose points may be called a curve."""
+BINS_NOTE = (
+    "Of at most .69, without intervals (Wiegreffe & Pinter 2019, Figure 4). An adversary that is "
+    "no farther moves attention no more than another seed does."
+)
 CLAMP_NOTE = "The loss clamps ln of the base's weights at ln 1e-10."
 
 
@@ -342,14 +276,8 @@ def _curve(report: RetrainingResult) -> list[Block]:
         return []
     published = published_point(report.dataset.published_as)
     points = [*points_of(report.statistics, report.scores), *published]
-    rows: list[list[Cell]] = [[p.name, p.jsd.value, p.moved, p.f1] for p in points if p.name]
-    caption = "Every way of moving attention; TVD and F1 where it has them"
     notes = [FRONTIER_NOTE, CLAMP_NOTE, PUBLISHED_NOTE if published else ""]
-    return [
-        penalty_curve(points),
-        Table(["moved by", "mean JSD", "mean TVD", "F1"], rows, caption),
-        Folded("About these numbers", notes),
-    ]
+    return [penalty_curve(points), Folded("About these numbers", notes)]
 
 
 def penalty_curve(points: Sequence[Point]) -> Chart | None:
@@ -391,12 +319,8 @@ def _series(name: str, points: Sequence[Point]) -> Series:
     if len(labels) > 1:
         last = labels[-1].split()[-1]
         span = f" ({labels[0]} to {last})"
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    if any(p.tvd.ci95 for p in own):
-        ends = [p.tvd.ci95 or (math.nan, math.nan) for p in own]
-        low = tuple(end[0] for end in ends)
-        high = tuple(end[1] for end in ends)
+    undefined = math.nan, math.nan
+    low, high = zip(*(p.tvd.ci95 or undefined for p in own), strict=True)
     return Series(
         name + span,
         tuple(p.jsd.value for p in own),
@@ -409,17 +333,9 @@ def _series(name: str, points: Sequence[Point]) -> Series:
 
 
 def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str]:
-    """States how far each way moves attention at most, what that costs, and how to read it."""
-    found = [p.series for p in drawn]
-    if {SEARCH, FRONTIER} & {*found}:
-        yield (
-            "Search and exact frontier (the farthest attention that moves the output by "
-            "at most ε) move attention within the base's own states, without training."
-        )
-    if {ADVERSARY, SEEDS} & {*found}:
-        yield "Trained adversaries and other seeds learn states of their own."
+    """States how far each way moves attention at most, and what that does to the output."""
     parts = []
-    for name in dict.fromkeys(found):
+    for name in dict.fromkeys(p.series for p in drawn):
         p = max((p for p in drawn if p.series == name), key=lambda p: p.jsd.value)
         which = f" ({p.label})" if p.label else ""
         jsd, tvd = (markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
@@ -431,13 +347,11 @@ def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str
         f"Farthest from the base's attention by JSD (means over {n} texts): "
         f"{'; '.join(parts)}{limit}."
     )
-    if found.count(ADVERSARY) >= MIN_CURVE:
-        yield (
-            "A curve of adversaries that rises late says that attention can be trained "
-            "to look elsewhere with the same output."
-        )
-    if SEEDS in found:
-        yield "The distance to other seeds is what training alone changes."
+    yield (
+        "Search and exact frontier move attention within the base's own states, without "
+        "training; adversaries and other seeds learn states of their own, and the distance to "
+        "other seeds is what training alone changes."
+    )
 
 
 def _bins(bins: Sequence[Bin]) -> list[Block]:
@@ -445,45 +359,7 @@ def _bins(bins: Sequence[Bin]) -> list[Block]:
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
-    return [_bin_chart(bins), Table(head, bins)]
-
-
-def _bin_chart(bins: Sequence[Bin]) -> Chart:
-    """Medians in bins of the base's largest weight, by predicted class."""
-    places = tuple(dict.fromkeys(name for name, *_ in bins))
-    by_class: dict[str, dict[str, tuple[int, float]]] = {}
-    for name, label, n, jsd in bins:
-        by_class.setdefault(label, {})[name] = n, jsd
-    nothing = 0, float("nan")
-    series = tuple(
-        Series(
-            f"predicted {label}",
-            places,
-            tuple(found.get(place, nothing)[1] for place in places),
-            n=tuple(found.get(place, nothing)[0] for place in places),
-        )
-        for label, found in by_class.items()
-    )
-    low = min(bins, key=lambda b: b.median_jsd)
-    high = max(bins, key=lambda b: b.median_jsd)
-    sentences = (
-        f"The median distance runs from {low.median_jsd:.2f} (predicted {low.predicted}, largest "
-        f"weight in {low.largest_weight}, {low.n} texts) to {high.median_jsd:.2f} (predicted "
-        f"{high.predicted}, {high.largest_weight}, {high.n} texts), of at most .69.",
-        "An adversary that is no farther moves attention no more than another seed does.",
-        "Without intervals.",
-    )
-    return Chart(
-        key="seed_jsd_by_max_attention",
-        title="How far another seed moves attention, by the base's largest weight",
-        sentences=sentences,
-        source="Wiegreffe & Pinter 2019, Figure 4",
-        kind="dots",
-        x_label="largest weight of the base",
-        y_label="median JSD to another seed, nats",
-        series=series,
-        y_range=(0.0, 0.7),
-    )
+    return [Table(head, bins), BINS_NOTE]
 
 
 def _statistics(report: RetrainingResult) -> Iterator[Block]:

@@ -1,7 +1,6 @@
 """The report of retrainings: its formats, its data frames and its folder."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +8,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from hf_attnprobe.charts.chart import Chart
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import from_plain, stored_fields
 from hf_attnprobe.readings import sentence_of
-from hf_attnprobe.reports import latex
-from hf_attnprobe.reports.document import Cell, Document, Table
+from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining import readings
 from hf_attnprobe.retraining.document import document_of, penalty_curve
@@ -32,7 +29,6 @@ from hf_attnprobe.terminal import tail
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-METRICS = {"f1": "F1", "roc_auc": "ROC-AUC"}
 KIND = "retraining"  # of run, in the name of the file that marks its folder
 
 
@@ -51,10 +47,6 @@ class RetrainingReport(Documented, RetrainingResult):
     def document(self) -> Document:
         """The report as a document."""
         return document_of(self)
-
-    def to_latex(self, metric: str = "f1") -> str:
-        """The models' scores as a LaTeX table; see :func:`to_latex`."""
-        return to_latex(self, metric)
 
     def charts(self) -> tuple[Chart, ...]:
         """Charts as data: how far the models move attention, and at what cost."""
@@ -88,42 +80,6 @@ class RetrainingReport(Documented, RetrainingResult):
     def summary_frame(self) -> pd.DataFrame:
         """A statistic and group per row, with its interval."""
         return pd.DataFrame([s.row() for s in self.statistics])
-
-    def score_frame(self) -> pd.DataFrame:
-        """A model and metric per row; ``lost`` is the reference's score minus its own."""
-        table = []
-        for test, scores in self.scores.items():
-            for s in scores:
-                numbers = {"value": s.value, "ci_low": s.ci95[0], "ci_high": s.ci95[1]}
-                low, high = s.lost.ci95 or (math.nan, math.nan)
-                numbers |= {"lost": s.lost.value, "lost_low": low, "lost_high": high}
-                key = {"test": test, "model": s.model, "metric": s.metric}
-                table.append({**key, **numbers, "reference": s.reference})
-        return pd.DataFrame(table)
-
-
-def to_latex(report: RetrainingResult, metric: str = "f1") -> str:
-    """A table with booktabs' rules: a model per row, its score and what it lost.
-
-    Args:
-        report: of the retrainings.
-        metric: ``f1``, ``accuracy`` or ``roc_auc``.
-
-    Raises:
-        AttnProbeError: a metric that no model was scored by.
-    """
-    scores = [(test, s) for test, of in report.scores.items() for s in of if s.metric == metric]
-    if not scores:
-        known = sorted({s.metric for of in report.scores.values() for s in of})
-        raise AttnProbeError(f"expected {' or '.join(known)}, got the metric {metric!r}")
-    rows: list[list[Cell]] = [[test, s.model, s, s.lost, s.reference] for test, s in scores]
-    name = METRICS.get(metric, metric)
-    head = ["test", "model", f"{name}, 95% interval", "lost, 95% interval", "against"]
-    caption = (
-        f"{report.model} on {report.dataset}: scores on {report.n} test texts, of one "
-        "training each. Lost is the score of the model on the right minus a model's own."
-    )
-    return latex.to_latex(Table(head, rows, caption))
 
 
 # --- The folder ----------------------------------------------------------------------------------

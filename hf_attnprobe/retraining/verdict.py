@@ -133,32 +133,50 @@ def _need(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
     if base is None or uniform is None:
         return None
-    worth = uniform.lost
-    enough = RULES["need"].yes
+    worth: Estimate = uniform.lost
+    if len(seeds) > 1:
+        shift = float(np.mean(seeds)) - base.value
+        low, high = worth.ci95 or (worth.value, worth.value)
+        worth = Estimate(worth.value + shift, (low + shift, high + shift), worth.n)
+    models = (
+        f"F1 is {base.value:.3f} with attention, {uniform.value:.3f} without; with it minus "
+        "without it"
+    )
+    return _of_trainings("need", worth, seeds, len(seeds), models)
+
+
+def _of_trainings(
+    rule: str, over_texts: Estimate, seeds: Sequence[float], n_averaged: int, models: str
+) -> Finding:
+    """Returns the finding about a difference of F1; without other seeds it cannot say.
+
+    Args:
+        over_texts: the difference, with the interval over texts.
+        seeds: F1 of the trainings that differ in their seed.
+        n_averaged: how many of them one training is compared with.
+        models: what was compared, in words that the difference follows.
+    """
     if len(seeds) < 2:
-        sentence = (
-            "The model with attention has F1 "
-            f"{base.value:.3f}, one without {uniform.value:.3f}: difference {_shown(worth)} "
-            f"over these texts; from {enough} on attention is needed. That is one training "
-            f"each: {ONE_TRAINING}."
-        )
-        return _finding("need", Answer.CANNOT_SAY, sentence, worth)
-    low, high = worth.ci95 or (worth.value, worth.value)
-    shift = float(np.mean(seeds)) - base.value
-    worth = Estimate(worth.value + shift, (low + shift, high + shift), worth.n)
-    worth = over_seeds(worth, seeds, len(seeds))
-    answer = grade(worth, RULES["need"])
-    said = answer.words(
-        f"Attention is worth {enough} of F1 or more here",
-        f"Attention is worth less than {enough} of F1 here",
-        _undecided(worth, f"{enough} of F1"),
+        said = f"{models} {_shown(over_texts)} over these texts, of one training each"
+        return _finding(rule, Answer.CANNOT_SAY, f"{said}: {ONE_TRAINING}.", over_texts)
+    difference = over_seeds(over_texts, seeds, n_averaged)
+    answer = grade(difference, RULES[rule])
+    said = (
+        f"{_begun(rule, answer, difference)}: {models} {_shown(difference)}, which "
+        f"covers the texts and another seed ({len(seeds)} trainings with attention have F1 "
+        f"{min(seeds):.3f} to {max(seeds):.3f})."
     )
-    sentence = (
-        f"{said}: {_shown(worth)}, the mean of {len(seeds)} trainings with it "
-        f"({min(seeds):.3f} to {max(seeds):.3f}) minus one without "
-        f"({uniform.value:.3f}); the interval covers the texts and another seed."
-    )
-    return _finding("need", answer, sentence, worth)
+    return _finding(rule, answer, said, difference)
+
+
+def _begun(rule: str, answer: Answer, number: Estimate) -> str:
+    """How a sentence begins: with the answer as a clause, or with why there is none."""
+    if answer != Answer.CANNOT_SAY:
+        clause = RULES[rule].in_short(answer)
+        return clause[0].upper() + clause[1:]
+    if (number.n or 0) < MIN_TEXTS:
+        return f"Fewer than {MIN_TEXTS} texts tell nothing"
+    return f"The interval holds {RULES[rule].yes:g}"
 
 
 def _chance(statistics: Statistics, seeds: Sequence[float]) -> str | None:
@@ -196,33 +214,36 @@ def _elsewhere(
     jsd = find_statistic(statistics, "chosen_jsd")
     if score is None or jsd is None:
         return None
-    worse = grade(score.lost, RULES["loss"])
     seed = farthest_seed(statistics)
-    key = "elsewhere_without_seeds"
-    distance: Estimate = jsd
-    if seed is not None and beyond_seed is not None:
-        key, distance = "elsewhere", beyond_seed
-    far = grade(distance, RULES[key])
-    answer = all_of(worse.opposite, far)
-    quality = worse.words(
-        "classifies worse than",
-        "classifies as well as",
-        "cannot be told to classify as well as or worse than",
+    rule, distance = "elsewhere_without_seeds", jsd.bare
+    than = (
+        f"far from it (JSD {_shown(distance, 2)} of at most .69; far is {RULES[rule].yes:g}, as in "
+        "the paper's Table 4, for how far another seed goes was not measured: test seeds)"
     )
+    yardsticks = {}
+    if seed is not None and beyond_seed is not None:
+        rule, distance = "elsewhere", beyond_seed
+        than = (
+            f"farther than the farthest other seed (seed {key_of(seed.statistic):g}, JSD "
+            f"{jsd.mean:.2f} against {seed.mean:.2f} of at most .69, difference per text "
+            f"{_shown(distance, 2)})"
+        )
+        yardsticks["farthest other seed"] = seed.mean
+    worse, far = grade(score.lost, RULES["loss"]), grade(distance, RULES[rule])
+    quality = worse.words(
+        "classifies worse than", "classifies as well as", "may or may not classify worse than"
+    )
+    attends = far.words("attends", "does not attend", "may or may not attend")
     sentence = (
         f"The adversary {quality} the base (F1 lost {_shown(score.lost)}, negative: gained; below "
-        f"{RULES['loss'].yes} is as well) and "
-        f"{_where(far, distance, jsd, seed)}. {CHOICE_NOTE}."
+        f"{RULES['loss'].yes} is as well) and {attends} {than}. {CHOICE_NOTE}."
     )
-    if answer == Answer.NO:
-        sentence += " Another λ or a longer training might."
     if score.n < MIN_TEXTS:
-        sentence += f" {_undecided(score, '')}."
-    yardsticks = {} if seed is None else {"farthest other seed": seed.mean}
+        sentence += f" Fewer than {MIN_TEXTS} texts tell nothing."
     largest = find_statistic(statistics, "largest_jsd")
     if largest is not None:
         yardsticks["largest of any weights"] = largest.mean
-    return _finding(key, answer, sentence, distance, yardsticks)
+    return _finding(rule, all_of(worse.opposite, far), sentence, distance, yardsticks)
 
 
 def farthest_seed(statistics: Statistics) -> Statistic | None:
@@ -234,75 +255,19 @@ def farthest_seed(statistics: Statistics) -> Statistic | None:
     return max(seeds, key=lambda s: s.mean, default=None)
 
 
-def _where(far: Answer, distance: Estimate, jsd: Statistic, seed: Statistic | None) -> str:
-    """How far the adversary attends, beside its yardstick."""
-    if seed is None:
-        said = far.words(
-            "attends far from it",
-            "does not attend far",
-            "cannot be told to attend far from it or not",
-        )
-        threshold = RULES["elsewhere_without_seeds"].yes
-        return (
-            f"{said} (JSD {_shown(distance, 2)} of at most .69; far is {threshold:g}, as in the "
-            "paper's Table 4, for how far another seed goes was not measured: test "
-            "seeds)"
-        )
-    said = far.words(
-        "attends farther from it",
-        "does not attend farther",
-        "cannot be told to attend farther or not",
-    )
-    return (
-        f"{said} than the farthest other seed (seed {key_of(seed.statistic):g}, JSD {jsd.mean:.2f} "
-        f"against {seed.mean:.2f} of at most .69, difference per text {_shown(distance, 2)})"
-    )
-
-
 def _transfer(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
     """The base's weights against those that the context-free model learns itself."""
-    trained = find_score(scores, "trained guide")
     base = find_score(scores, "base guide")
-    if trained is None or base is None:
+    if base is None:
         return None
     low, high = base.lost.ci95 or (math.nan, math.nan)
     gain = Estimate(-base.lost.value, (-high, -low), base.n)
-    others = ""
-    for name in ("uniform", "adversary"):
-        score = find_score(scores, f"{name} guide")
-        if score is not None:
-            others += f"; {name} guide {score.value:.3f}"
+    guides = [f"{s.model} {s.value:.3f}" for s in scores if s.metric == "f1" and s.model != "base"]
     models = (
-        "a model without context, which reads each token by itself, has F1 "
-        f"{base.value:.3f} with the base's weights as guide and "
-        f"{trained.value:.3f} with attention of its own{others}"
+        f"F1 of a model without context, which reads each token by itself, is {', '.join(guides)}; "
+        "base guide minus trained guide"
     )
-    if len(seeds) < 2:
-        sentence = (
-            f"Of one training each, {models}: "
-            f"difference {_shown(gain)} over these texts; {ONE_TRAINING}."
-        )
-        return _finding("transfer", Answer.CANNOT_SAY, sentence, gain)
-    gain = over_seeds(gain, seeds, 1)
-    answer = grade(gain, RULES["transfer"])
-    said = answer.words(
-        "The base's weights serve better than its own",
-        "The base's weights serve no better than its own",
-        _undecided(gain, "0"),
-    )
-    sentence = (
-        f"{said}: {models}; "
-        f"difference {_shown(gain)}, where the interval covers the texts and another "
-        f"seed, as if it moved this model as it moves the base ({len(seeds)} trainings)."
-    )
-    return _finding("transfer", answer, sentence, gain)
-
-
-def _undecided(number: Estimate, threshold: str) -> str:
-    """Why there is no answer."""
-    if (number.n or 0) < MIN_TEXTS:
-        return f"Fewer than {MIN_TEXTS} texts tell nothing"
-    return f"The interval holds {threshold}"
+    return _of_trainings("transfer", gain, seeds, 1, models)
 
 
 def all_of(*answers: Answer) -> Answer:
@@ -323,15 +288,8 @@ def _finding(
     estimate: Estimate,
     yardsticks: dict[str, float] | None = None,
 ) -> Finding:
-    return Finding(
-        rule,
-        answer,
-        sentence,
-        estimate.value,
-        estimate.ci95,
-        estimate.n or 0,
-        yardsticks or {},
-    )
+    number = estimate.value, estimate.ci95, estimate.n or 0
+    return Finding(rule, answer, sentence, *number, yardsticks or {})
 
 
 # --- The result ----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from pathlib import Path
 from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.reports import latex
 from hf_attnprobe.reports.document import Block, Document, Folded, Number, Section, Table, Words
 from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
@@ -57,10 +56,6 @@ class StudyReport(Documented):
         """Charts as data: one for each table with comparable estimates."""
         found = (chart_of(table, number) for number, table in enumerate(self.tables, 1))
         return tuple(chart for chart in found if chart is not None)
-
-    def to_latex(self) -> str:
-        """All tables in LaTeX, with booktabs."""
-        return latex_of(self)
 
 
 def report_of(
@@ -275,9 +270,3 @@ def _series(name: str, places: tuple[str, ...], cells: Sequence[Cell]) -> Series
     values = tuple(estimate.value for estimate in found)
     sizes = tuple(estimate.n or 0 for estimate in found)
     return Series(name, places, values, low, high, sizes)
-
-
-def latex_of(report: StudyReport) -> str:
-    """All tables in LaTeX, with booktabs."""
-    tables = (Table(table.head, table.rows, table.title) for table in report.tables)
-    return "\n".join(map(latex.to_latex, tables))
