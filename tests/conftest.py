@@ -57,11 +57,16 @@ DRAWN += " calibrate kills differences retraining checkpoint_comparison deceptio
 """Folders and files of tests that look at what is drawn on a page, or draw what is spoilt."""
 
 
+@pytest.fixture
+def sketched(monkeypatch):
+    """Charts are not drawn: that takes half the time of a small audit with a folder."""
+    monkeypatch.setattr(svg, "draw", lambda chart: "<svg></svg>")
+
+
 @pytest.fixture(autouse=True)
-def _charts_are_sketched(request, monkeypatch):
-    """Drawing takes half the time of a small audit with a folder, so few tests do it."""
+def _few_draw(request):
     if not {request.path.parent.name, request.path.stem.removeprefix("test_")} & set(DRAWN.split()):
-        monkeypatch.setattr("hf_attnprobe.reports.svg.draw", lambda chart: "<svg></svg>")
+        request.getfixturevalue("sketched")
 
 
 @pytest.fixture(autouse=True, scope="session")

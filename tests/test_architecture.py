@@ -239,6 +239,7 @@ assert of_answers == ["sources", "knockout", "head_roles"]
 """
 
 
+@pytest.mark.slow
 def test_the_core_works_without_datasets_and_evaluate(run_python):
     run = run_python("-W", "error::ImportWarning", "-c", WITHOUT)
     assert run.code == 0, run.err

@@ -55,6 +55,7 @@ def places(report, test):
     return set(of_test.itertuples(index=False, name=None))
 
 
+@pytest.mark.slow
 def test_from_the_command_line(folder, data, tmp_path, cli):
     data.select(range(3)).save_to_disk(tmp_path / "data")
     command = ["audit", "--model", folder, "--dataset", tmp_path / "data"]

@@ -141,6 +141,7 @@ def test_a_screened_head_has_the_value_it_has_without_a_screen(folder, data, tmp
         quick(folder, data, **screened_options, test_limit=6)
 
 
+@pytest.mark.slow
 def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_path):
     options = {"screen": 1, "tests": ["uniform_attention"], "test_limit": 8}
     whole = quick(folder, data, output_dir=tmp_path / "whole", **options)
@@ -178,6 +179,7 @@ def test_halves_are_even_and_depend_on_the_id_alone():
         assert 0.3 < sum(half_of(i) for i in drawn) / n < 0.7
 
 
+@pytest.mark.slow
 def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, tokenizer, data):
     differs = False
     for model_seed in range(4):

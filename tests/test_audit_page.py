@@ -160,7 +160,7 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
     assert links <= set(ids)
 
 
-def test_heads_are_beside_groups(transformer):
+def test_heads_are_beside_groups(sketched, transformer):
     _, _, read = pages_of(transformer)
     assert "Which heads count" in read.text
     table = read.text.partition("Heads and groups of heads, all numbers")[2]
@@ -265,7 +265,7 @@ VERDICTS = [  # faithfulness, effect
 
 
 @pytest.mark.parametrize(("score", "effect", "answer", "start"), VERDICTS)
-def test_every_form_says_the_verdict(classifier, score, effect, answer, start):
+def test_every_form_says_the_verdict(sketched, classifier, score, effect, answer, start):
     """What every form is made of: the sentences and the JSON; and two of the forms."""
     said = {"accuracy": Answer.YES, "faithfulness": score, "effect": effect, "mass": Answer.PARTLY}
     found = tuple(Finding(k, a, "s. t.", 0.5, (0.4, 0.6), 100) for k, a in said.items())
@@ -295,7 +295,10 @@ def test_every_answer_has_a_symbol_and_a_tone():
 # --- the command that repeats it --------------------------------------------------------
 
 
-def test_the_command_repeats_the_audit(cli, classifier, checkpoint, reviews_folder, tmp_path):
+@pytest.mark.slow
+def test_the_command_repeats_the_audit(
+    sketched, cli, classifier, checkpoint, reviews_folder, tmp_path
+):
     page = Read(read_audit(classifier).to_html()).text
     repeated = page.partition("How to repeat it")[2]
     line = re.search(r"attnprobe audit --model .*?(?= The same command)", repeated)[0]
@@ -312,7 +315,7 @@ def test_the_command_repeats_the_audit(cli, classifier, checkpoint, reviews_fold
     assert again.provenance["asked_for"] == before.provenance["asked_for"]
 
 
-def test_an_audit_with_a_time_promises_no_equal_numbers(classifier):
+def test_an_audit_with_a_time_promises_no_equal_numbers(sketched, classifier):
     """Which texts it reaches depends on the machine; each of them has the same numbers."""
     report = read_audit(classifier)
     assert "The same command gives the same numbers" in Read(report.to_html()).text
@@ -375,6 +378,7 @@ def test_every_form_of_an_audit(cli, classifier, tmp_path):
     assert page == (tmp_path / "report.html").read_text() == report.to_html()
 
 
+@pytest.mark.slow
 def test_a_quarter_of_a_million_rows(transformer):
     """Made-up rows of 12 layers of 12 heads; under 5 s and 5 MB."""
     n_texts, names = 130, ["median_tvd", "uniform_tvd", "zero_tvd", "mean_tvd"]

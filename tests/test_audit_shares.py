@@ -111,6 +111,7 @@ def test_a_share_that_is_missing_is_said(job, cli, tmp_path):
     assert done.code == 0 and "2 of 3 shares" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_share_goes_on_where_it_was(verb, job, tmp_path, copy_of):
     copy = copy_of(job[0].parent, "again")
     parts = sorted((copy / job[0].name / "rows").iterdir())
@@ -121,6 +122,7 @@ def test_a_share_goes_on_where_it_was(verb, job, tmp_path, copy_of):
     same_rows(joined_report(again), joined_report(job))
 
 
+@pytest.mark.slow
 def test_shares_of_other_audits_are_refused(verb, job, tmp_path):
     others = shared(verb, tmp_path / "others", seed=1)
     with pytest.raises(AttnProbeError, match=r"expected shares of one audit, .* differs .* seed"):
@@ -154,6 +156,7 @@ def test_the_command_joins_shares(checkpoint, reviews_folder, cli, tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["n"] == 40
 
 
+@pytest.mark.slow
 def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
     examples = load_examples(str(reviews_folder), "test")
     words = [len(text.split()) for text in examples["text"]]
@@ -171,6 +174,7 @@ def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
     same_rows(joined_report(folders), judged(options=options, progress=False))
 
 
+@pytest.mark.slow
 def test_a_language_model_is_audited_in_shares(tmp_path):
     words = speakers.tokenizer(chat=False)
     model = speakers.llama(words), words

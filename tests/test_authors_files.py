@@ -424,6 +424,7 @@ def test_the_readers_are_of_the_data_sets_that_say_so():
     assert {name for name, r in RECIPES.items() if r.authors_files} == {*authors_files.READERS}
 
 
+@pytest.mark.slow
 def test_the_script_converts_and_says_what_is_missing(tmp_path, run_python):
     script = authors_files.__file__
     files = {PLACES.format(split): STORY for split in ("train", "test")}

@@ -548,6 +548,7 @@ def test_sizes_and_vectors_that_make_no_model(refused_training, refused, tmp_pat
     assert "expected at least 6 examples" in small
 
 
+@pytest.mark.slow
 def test_training_again_after_an_interruption(monkeypatch, cli, tmp_path):
     """Interrupted or killed, the steps are left, and the same command works again."""
     data = write_splits(tmp_path / "data", train=ROWS * 8, validation=ROWS)

@@ -87,6 +87,7 @@ def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(
         assert torch.equal(one, two)
 
 
+@pytest.mark.slow
 def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path, monkeypatch):
     class Stop(Exception):
         """As if the process were gone."""
@@ -105,6 +106,7 @@ def test_masks_are_the_same_after_an_interruption(checkpoints, reviews, tmp_path
         assert torch.equal(one, two)
 
 
+@pytest.mark.slow
 def test_the_whole_audit_of_a_model_that_cannot_be_resumed(tokenizer, texts):
     rows = [{"text": text} for text in texts[:6]]
     tests = "correlation permutation adversarial erasure input_erasure uniform_attention conicity"
@@ -115,6 +117,7 @@ def test_the_whole_audit_of_a_model_that_cannot_be_resumed(tokenizer, texts):
         assert {s.test for s in report.statistics if s.n} == set(tests.split())
 
 
+@pytest.mark.slow
 def test_a_context_free_model_beside_a_tied_one_is_a_plain_one(checkpoints, reviews, tmp_path):
     base = load_base(checkpoints[1], epochs=1)
     result = run_test("diagnostic_mlp", Setup(base, reviews, tmp_path))

@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and what it leaves behind."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -7,8 +8,10 @@ import shutil
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import zoo
 from by_name import BY_DEFAULT, audit_by_name
 from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.cli import main
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.storage.rows import read_rows
@@ -72,10 +75,17 @@ def command(checkpoint, reviews_folder):
 
 
 @pytest.fixture
-def printed(cli, command, tmp_path):
-    """What that audit says as JSON, and the folder that it wrote."""
-    folder = tmp_path / "out"
-    return strict(cli(*command, "--json", "--output-dir", folder).out), folder
+def printed(command, copy_of):
+    """What that audit says as JSON, and a copy of the folder that it wrote."""
+
+    def make(made):
+        made.mkdir()
+        arguments = [*map(str, command), "--json", "--output-dir", str(made / "out")]
+        with (made / "printed.json").open("w") as file, contextlib.redirect_stdout(file):
+            assert main(arguments) == 0
+
+    made = zoo.once("printed", make)
+    return strict((made / "printed.json").read_text()), copy_of(made / "out", "out")
 
 
 # --- audit --------------------------------------------------------------------------------------------------------
@@ -192,6 +202,7 @@ def test_columns_of_other_names_in_other_forms(cli, checkpoint, reviews, tmp_pat
         assert strict(cli(*command, "--split", split, "--json").out)["n"] == 40
 
 
+@pytest.mark.slow
 def test_all_tests_by_default_whatever_the_labels(cli, checkpoint, make_checkpoint, tmp_path):
     """Texts without any, and a model of four."""
     texts = [{"text": "a dull film"}, {"text": "the plot was superb"}]
@@ -263,6 +274,7 @@ def test_names_of_labels_survive_training(cli, tmp_path):
 # --- processes of their own ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
     """Results on stdout, nothing but progress on stderr, warnings of Python counting as errors."""
     shutil.copytree(checkpoint, tmp_path / "hub/models/acme/bilstm")

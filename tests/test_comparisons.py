@@ -91,6 +91,7 @@ def test_under_the_null_at_most_one_in_twenty_is_found():
         assert 0.03 < (p_values <= 0.05).mean() < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2_000)
 
 
+@pytest.mark.slow
 def test_under_the_null_a_whole_report_says_something_in_one_of_twenty():
     found = 0
     for seed in range(200):

@@ -378,9 +378,10 @@ def test_reproducible(deceived, classifier, folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("over_heads", "layers"), [("mean", "all"), ("max", "all"), ("mean", "last")]
+    "pooled", zoo.daily([("mean", "all"), ("max", "all"), ("mean", "last")], ["max"])
 )
-def test_a_transformer_too(over_heads, layers, bert, folder, tmp_path):
+def test_a_transformer_too(pooled, bert, folder, tmp_path):
+    over_heads, layers = pooled
     options = {"over_heads": over_heads, "layers": layers, "epochs": 12, "learning_rate": 2e-3}
     found = deceived_into(tmp_path / "m", bert, folder, **options)
     scores = {s.model: s.value for s in found.scores if s.metric == "accuracy"}

@@ -68,6 +68,7 @@ def test_a_notebook_is_committed_clean(name):
     assert not re.search(r"/(home|root|tmp|Users|work)\b|[A-Z]:\\\\", text)
 
 
+@pytest.mark.slow
 def test_the_notebook_of_a_classifier_runs(executed):
     outputs = executed["audit_a_classifier.ipynb"]
     assert not [out for out in outputs if out.output_type == "error"]
@@ -75,6 +76,7 @@ def test_the_notebook_of_a_classifier_runs(executed):
     assert results(outputs)[-1] == "True"
 
 
+@pytest.mark.slow
 def test_the_notebook_of_heads_runs(executed):
     outputs = executed["audit_bert_heads.ipynb"]
     assert not [out for out in outputs if out.output_type == "error"]
@@ -97,6 +99,7 @@ def test_the_gate_passes_and_stops(in_examples, capsys, monkeypatch):
     assert "stop Effect" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_before_and_after(in_examples, capsys):
     runpy.run_path(str(EXAMPLES / "before_and_after.py"), run_name="__main__")
     printed = capsys.readouterr().out

@@ -275,6 +275,7 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_files_are_the_same_in_another_process(saved, run_python, tmp_path):
     """One that hashes strings differently, and lives in another time zone."""
     elsewhere = {"PYTHONHASHSEED": "5", "TZ": "Asia/Tokyo", "SOURCE_DATE_EPOCH": None}

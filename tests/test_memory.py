@@ -48,6 +48,7 @@ print(json.dumps([worst, whole, parts]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(checkpoint, reviews_folder, run_warm):
     run = run_warm("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 10_000)

@@ -270,6 +270,7 @@ with open(f"{sys.argv[1]}/{told['rank']}.json", "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_texts_and_log_the_same(run_two, tmp_path):
     run = run_two("-c", TWO_PROCESSES, tmp_path, env={"PYTHONPATH": str(Path(__file__).parent)})
     assert run.code == 0, run.err

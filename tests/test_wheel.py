@@ -83,6 +83,7 @@ def run(program, *arguments, cwd, **env):
     )
 
 
+@pytest.mark.slow
 def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     where = "import hf_attnprobe; print(hf_attnprobe.__file__)"
     found = run(installed / "python", "-c", where, cwd=tmp_path)
@@ -95,6 +96,7 @@ def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     assert {"rows", "summary.json", "report.md"} <= made
 
 
+@pytest.mark.slow
 def test_evaluate_finds_the_metric_of_the_wheel(installed, tmp_path):
     """In a home where nothing has run before, without a network."""
     by_name = "evaluate.load('attention_faithfulness').name"
@@ -104,6 +106,7 @@ def test_evaluate_finds_the_metric_of_the_wheel(installed, tmp_path):
     assert (done.returncode, done.stdout) == (0, "attention_faithfulness\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_the_source_distribution_holds_what_is_tracked(source, tmp_path, run_python):
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if tracked.returncode:

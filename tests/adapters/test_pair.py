@@ -161,6 +161,7 @@ LACKING = (
 )
 
 
+@pytest.mark.slow
 def test_every_test_that_needs_no_linear_read_out_runs():
     """And says of a text what it says of the same text alone."""
     model = make(answers=ANSWERS)

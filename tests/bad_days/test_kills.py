@@ -67,6 +67,7 @@ def check_goes_on(command, whole, tmp_path, at):
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_training_killed_while_it_saves_goes_on(commands, tmp_path):
     command, whole = commands["train"], tmp_path / "whole"
     writes = writes_of(command(whole), whole)

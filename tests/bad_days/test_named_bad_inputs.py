@@ -232,6 +232,7 @@ def test_an_output_folder_that_cannot_be_is_one_line_and_leaves_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["broken"]
 
 
+@pytest.mark.slow
 def test_a_launchers_variables_without_a_launcher_are_one_line(run_warm, checkpoint, tmp_path):
     (tmp_path / "data.jsonl").write_bytes(GOOD)
     command = ("audit", "--model", checkpoint, "--dataset", tmp_path / "data.jsonl")

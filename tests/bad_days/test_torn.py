@@ -66,6 +66,7 @@ DAMAGED = (
 )
 
 
+@pytest.mark.slow
 def test_a_training_with_a_damaged_checkpoint_begins_anew(commands, tmp_path):
     """However small the damage: the weights are those of a training in one go."""
     command, whole, cut = commands["train"], tmp_path / "whole", tmp_path / "cut"

@@ -52,7 +52,7 @@ def test_options_that_are_none_of_all_tests():
     assert {type(given) for given in EVERY_OPTION} <= {t.options for t in all_tests().values()}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", zoo.daily(MODELS, ("two classes", "bert")))
 def test_alone_or_together(name):
     adapter = wrap(MODELS[name](), dtype=torch.float64, mask_id=1)
     sites, groups = [Site()], ()

@@ -260,6 +260,7 @@ def test_the_least_effect_goes_first():
 # The audit
 
 
+@pytest.mark.slow
 def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
     """Values of a text do not change with the number of texts; rows of layers as a whole stand at head −1."""
     tokenizer = build_tokenizer(list(reviews["train"]["text"]))

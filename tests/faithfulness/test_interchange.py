@@ -424,6 +424,7 @@ def reviews(n=40):
     return [{"text": text, "label": k % 2} for k, text in enumerate(texts)], words
 
 
+@pytest.mark.slow
 def test_an_audit_keeps_the_states_of_other_texts_once():
     rows, words = reviews()
     tokenizer = build_tokenizer([" ".join(words)] * 9)

@@ -123,6 +123,7 @@ def study(s):
 """
 
 
+@pytest.mark.slow
 def test_an_installed_test_fills_a_column_of_a_study(
     installed, run_warm, checkpoint, reviews_folder, tmp_path
 ):
@@ -155,6 +156,7 @@ for base in (2.0, 4.0):
 """
 
 
+@pytest.mark.slow
 def test_an_installed_test_is_in_the_metric(installed, run_warm, checkpoint, texts):
     run = run_warm("-c", METRIC, checkpoint, json.dumps(texts[:3]), env=installed)
     assert run.code == 0, run.err
@@ -162,6 +164,7 @@ def test_an_installed_test_is_in_the_metric(installed, run_warm, checkpoint, tex
     assert two == pytest.approx(2 * four) and two > 0
 
 
+@pytest.mark.slow
 def test_what_does_not_load_names_its_package(run_warm, tmp_path):
     broken = install(tmp_path / "broken", "raise ImportError('no such thing')")
     run = run_warm("-m", "hf_attnprobe", "audit", "--help-all", env=broken)

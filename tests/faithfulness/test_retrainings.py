@@ -10,6 +10,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from transformers import AutoModelForSequenceClassification
 
+import zoo
 from by_name import audit_by_name
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
 from hf_attnprobe.functional.divergence import largest_jsd
@@ -303,6 +304,7 @@ def test_options_of_the_adversary_that_are_none():
         Adversary(patience=0)
 
 
+@pytest.mark.slow
 def test_three_classes(tmp_path):
     """No exact frontier and no ROC curve; the rest is there, F1 as the mean over the classes."""
     words = ("red", "green", "blue")
@@ -360,10 +362,14 @@ def whole(base, reviews, tmp_path_factory):
 
 
 # In the first of three epochs of 10 steps each, at its end, in the third.
-@pytest.mark.parametrize(("train", "step"), [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)])
+STOPPED = [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)]
+
+
+@pytest.mark.parametrize("stopped", zoo.daily(STOPPED, [imitating]))
 def test_an_interrupted_training_continues_to_the_same_weights(
-    train, step, whole, base, reviews, tmp_path, monkeypatch
+    stopped, whole, base, reviews, tmp_path, monkeypatch
 ):
+    train, step = stopped
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(Stopwatch, "on_step_end", stop_at(step))
         train(base, reviews, tmp_path / "cut")
@@ -377,6 +383,7 @@ def test_an_interrupted_training_continues_to_the_same_weights(
     assert not (tmp_path / "cut" / ".steps").exists()
 
 
+@pytest.mark.slow
 def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch):
     """With nothing left to do but to save the best epoch, no further epoch is trained."""
 
@@ -399,6 +406,7 @@ def test_interrupted_after_it_had_given_up(base, reviews, tmp_path, monkeypatch)
     assert_equal_weights(continued.model, whole.model)
 
 
+@pytest.mark.slow
 def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(Stopwatch, "on_step_end", stop_at(27))

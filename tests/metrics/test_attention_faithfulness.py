@@ -14,6 +14,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import hf_attnprobe
+import zoo
 from by_name import BY_DEFAULT
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe import evaluate_module as metrics
@@ -63,7 +64,7 @@ def numbers(found):
 # --- how it is found ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [None, 404, pytest.param(401, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("status", zoo.daily([None, 404, 401], [None]))
 def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_path):
     """Offline in a fresh home, where no command and no call but one small file makes it known.
 
@@ -92,6 +93,7 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
     assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_passed_over(run_python, tmp_path):
     (tmp_path / "file").write_text("a file where a folder should be")
     env = {"HOME": str(tmp_path / "file"), "HF_HOME": None}
