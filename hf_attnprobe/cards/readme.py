@@ -24,6 +24,12 @@ INDEX = "model-index"
 FRONT = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$))")
 
 
+NAMES = re.compile(r"^(?=[^\s#:-])", re.MULTILINE)
+"""Where the lines of a name with its value begin."""
+COMMENTS = re.compile(r"(?:^(?:#.*)?\n)*\Z", re.MULTILINE)
+"""Comments and empty lines behind a value."""
+
+
 @dataclass(frozen=True)
 class Readme:
     """A README in its two halves.
@@ -102,12 +108,9 @@ def dumped(data: Any) -> str:
 
 def has_findings(existing: str | None) -> bool:
     """Whether a README already says what an audit found."""
-    data = Readme.of(existing or "").data
-    return any(
-        _is_ours(metric) and metric.get("type") == "attention_faithfulness"
-        for result in _results(data.get(INDEX))
-        for metric in result.get("metrics") or []
-    )
+    models = Readme.of(existing or "").data.get(INDEX)
+    ours = [model for model in models if _is_ours(model)] if isinstance(models, list) else []
+    return any("attention_faithfulness" in str(model) for model in ours)
 
 
 def with_others(text: str, other: str) -> str:
@@ -118,14 +121,15 @@ def with_others(text: str, other: str) -> str:
         other: such as the one on the Hub.
     """
     readme, theirs = Readme.of(text), Readme.of(other).data
-    data = readme.data
-    missing = {key: value for key, value in theirs.items() if key not in data}
-    if INDEX in theirs:
-        known = [*_results(data.get(INDEX))]
-        foreign = [r for r in _results(_without_ours(theirs[INDEX])) if r not in known]
-        missing[INDEX] = _joined(data.get(INDEX), foreign)
-    front = _front(readme, data | missing)
-    return f"---\n{front}---\n{readme.body}"
+    own = readme.data
+    data = theirs | own
+    models = theirs.get(INDEX)
+    if isinstance(models, list):
+        known = own.get(INDEX) or []
+        foreign = [model for model in models if not _is_ours(model) and model not in known]
+        data[INDEX] = [*foreign, *known]
+    in_order = {key: data[key] for key in [*own, *data]}
+    return f"---\n{_front(readme, in_order)}---\n{readme.body}"
 
 
 # --- the body -----------------------------------------------------------------------
@@ -158,109 +162,55 @@ def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]
     data = dict(theirs)
     for key, value in ours.items():
         held = data.get(key)
-        if key == INDEX:
-            continue
         if held is None:
             data[key] = value
         elif key in LISTS:
             listed = held if isinstance(held, list) else [held]
             data[key] = listed + [item for item in value if item not in listed]
-    kept = _without_ours(theirs.get(INDEX))
-    index = _joined(kept, _results(ours.get(INDEX)), name=_name(ours.get(INDEX)))
-    if index:
-        data[INDEX] = index
-    elif INDEX in data and theirs.get(INDEX) != kept:
+    held = theirs.get(INDEX)
+    models = ours.get(INDEX, [])
+    if isinstance(held, list):
+        kept = [model for model in held if not _is_ours(model)]
+        # The Hub shows the results of all under one name.
+        named = [{"name": model["name"]} for model in kept if "name" in model]
+        models = [*kept, *(model | named[0] if named else model for model in models)]
+    if models:
+        data[INDEX] = models
+    elif isinstance(held, list) and held:
         del data[INDEX]
     return data
 
 
-def _without_ours(index: Any) -> Any:
-    """A model-index without the results that an earlier card wrote."""
-    if not isinstance(index, list):
-        return index
-    models = []
-    for model in index:
-        if not isinstance(model, Mapping) or not isinstance(model.get("results"), list):
-            models.append(model)
-            continue
-        results = [kept for r in model["results"] if (kept := _foreign(r)) is not None]
-        if results or not model["results"]:
-            models.append({**model, "results": results})
-    return models
-
-
-def _foreign(result: Any) -> Any:
-    """A result without our metrics; None where it had no others."""
-    metrics = result.get("metrics") if isinstance(result, Mapping) else None
-    if not isinstance(metrics, list):
-        return result
-    kept = [metric for metric in metrics if not _is_ours(metric)]
-    if len(kept) == len(metrics):
-        return result
-    return {**result, "metrics": kept} if kept else None
-
-
-def _is_ours(metric: Any) -> bool:
-    arguments = metric.get("args") if isinstance(metric, Mapping) else None
-    return isinstance(arguments, Mapping) and arguments.get("by") == BY
-
-
-def _results(index: Any) -> list[dict[str, Any]]:
-    """The results of all models of a model-index; none where it is not understood."""
-    models = index if isinstance(index, list) else []
-    found: list[dict[str, Any]] = []
-    for model in models:
-        results = model.get("results") if isinstance(model, Mapping) else None
-        found += [r for r in results or [] if isinstance(r, dict)]
-    return found
-
-
-def _name(index: Any) -> str:
-    return str(index[0]["name"]) if index else ""
-
-
-def _joined(index: Any, results: list[dict[str, Any]], *, name: str = "") -> Any:
-    """A model-index with further results, under the name it has."""
-    if not results:
-        return index
-    if not isinstance(index, list) or not index:
-        return [{"name": name, "results": results}]
-    first, *others = index
-    held = first.get("results") if isinstance(first, Mapping) else None
-    if not isinstance(held, list):
-        return [*index, {"name": name, "results": results}]
-    return [{**first, "results": [*held, *results]}, *others]
+def _is_ours(model: Any) -> bool:
+    """Whether an entry of a model-index is one that a card wrote: every metric is by us."""
+    try:
+        metrics = [metric for result in model["results"] for metric in result["metrics"]]
+        return bool(metrics) and all(metric["args"]["by"] == BY for metric in metrics)
+    except (TypeError, LookupError):
+        return False
 
 
 def _front(readme: Readme, data: dict[str, Any]) -> str:
     """Front matter that says ``data``, in the user's own lines where they say it already."""
-    text = _edited(readme.front.replace("\r\n", "\n"), readme.data, data)
     try:
+        text = _edited(readme.front.replace("\r\n", "\n"), data)
         is_same = yaml.safe_load(text) == data
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         is_same = False
     return text if is_same else dumped(data)
 
 
-def _edited(front: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Front matter with the lines of changed values replaced, and new ones behind."""
-    lines = front.splitlines()
-    root = yaml.compose(front) if front.strip() else None
-    starts: dict[str, int] = {}
-    if isinstance(root, yaml.MappingNode) and not root.flow_style:
-        starts = {key.value: key.start_mark.line for key, _ in root.value}
-    ends = [*starts.values(), len(lines)][1:]
-    edited = lines[: min(starts.values(), default=0)]
-    for (key, start), end in zip(starts.items(), ends, strict=True):
-        own = lines[start:end]
-        if key in old and key in new and old[key] == new[key]:
-            edited += own
-            continue
-        behind: list[str] = []  # comments and empty lines before the next name
-        while own and (not own[-1].strip() or own[-1].startswith("#")):
-            behind.insert(0, own.pop())
-        edited += dumped({key: new[key]}).splitlines() if key in new else []
-        edited += behind
-    added = {key: value for key, value in new.items() if key not in starts}
-    edited += dumped(added).splitlines() if added else []
-    return "\n".join([*edited, ""])
+def _edited(front: str, data: Mapping[str, Any]) -> str:
+    """Front matter with the lines of changed values replaced, and new ones behind.
+
+    Raises:
+        yaml.YAMLError, ValueError: names with values do not each begin a line.
+    """
+    text, *blocks = NAMES.split(f"{front}\n" if front else "")
+    left = dict(data)
+    for block in blocks:
+        ((key, value),) = yaml.safe_load(block).items()
+        if key in left and left.pop(key) != value:
+            block = dumped({key: data[key]}) + COMMENTS.findall(block)[0]
+        text += block
+    return text + (dumped(left) if left else "")
