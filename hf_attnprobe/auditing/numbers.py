@@ -70,40 +70,13 @@ def of_test(test: str, statistics: Sequence[Statistic]) -> list[Block]:
 
 
 def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
-    """Sentences about the smallest set, the distance from the data, and what is algebra alone."""
+    """Sentences about the distance from the data, and what is algebra alone."""
     known = named(statistics)
     sentences = (
-        _smallest_set(known),
-        _smallest_set_bound(known.get("greedy_bound_size")),
         _far_from_data(known.get("probability_mass_removed@attention")),
         _proportional(known.get("product_margin_tau")),
     )
     return [sentence for sentence in sentences if sentence]
-
-
-def _smallest_set(known: dict[str, Statistic]) -> str | None:
-    fraction, size = known.get("minimal_fraction"), known.get("minimal_size")
-    if fraction is None or size is None:
-        return None
-    none = known.get("no_set_flips")
-    aside = f"; in {none.mean:.1%} of the texts no set flips it" if none else ""
-    mass = known.get("probability_mass_removed@margin")
-    held = f", which hold {mass.median:.1%} of the attention" if mass else ""
-    return (
-        "The smallest set of tokens that flips the decision is known exactly: "
-        f"{size.median:g} of a text's tokens in the median, {fraction.median:.2f} of "
-        f"their number{held}{aside}."
-    )
-
-
-def _smallest_set_bound(bound: Statistic | None) -> str | None:
-    if bound is None:
-        return None
-    return (
-        "The smallest set that flips the decision is out of reach here: no more than "
-        f"{bound.median:g} tokens in the median, which the best of the tried orders "
-        "needed."
-    )
 
 
 def _far_from_data(mass: Statistic | None) -> str | None:
