@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.auditing.head_tables import head_roles, prune_table, prune_title
+from hf_attnprobe.auditing.head_tables import prune_table, prune_title
 from hf_attnprobe.auditing.heads import by_head, has_heads, screen_sentences
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
@@ -170,17 +170,3 @@ def test_the_prune_table_has_intervals_and_says_that_it_is_crossed():
     assert f"| 48 | 0.880 [{expected.low:.3f}, {expected.high:.3f}] | 0.800 |" in table
     assert "200 texts, crossed: each half's order comes from the other half" in (prune_title(curve))
     assert "crossed" not in prune_title(PruneCurve((0,), (1.0,), (1.0,)))
-
-
-def test_a_head_has_the_name_of_a_role_where_half_of_its_attention_is():
-    induction = {(0, 1): 0.51, (1, 0): 0.9, (1, 1): 0.7, (1, 2): 0.6, (1, 3): 0.49}
-    values = {"induction": induction, "previous_token": {(0, 0): 0.5}, "first_token": {(0, 0): 0.3}}
-    roles = [
-        rows_of("head_roles", role, {site: exactly(mean, 0.01) for site, mean in heads.items()})
-        for role, heads in values.items()
-    ]
-    statistics, _ = described(*roles)
-    assert head_roles(statistics) == [
-        "the token before: 0.0 0.50",
-        "what followed earlier copies (induction heads): 1.0 0.90, 1.1 0.70, 1.2 0.60 and 1 more",
-    ]

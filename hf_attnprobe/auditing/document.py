@@ -16,7 +16,6 @@ from hf_attnprobe.auditing.head_tables import (
     part_section,
     prune_table,
     prune_title,
-    role_table,
 )
 from hf_attnprobe.auditing.heads import (
     has_several,
@@ -376,7 +375,6 @@ def heads_section(report: AuditResult) -> Section | None:
             INPUTS_CAUTION if erased_inputs else None,
             part_section(statistics),
             Folded("Heads and groups of heads, all numbers", [HOW_TO_READ, head_table(report)]),
-            Folded("Where heads look, and what they cause", role_table(report)),
             None if curve is None else Folded(prune_title(curve), [prune_table(curve, words)]),
         ],
         id="heads",

@@ -11,7 +11,7 @@ from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.head_roles import ROLES
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
-from hf_attnprobe.reports.document import Block, Cell, Number, Section, Table
+from hf_attnprobe.reports.document import Cell, Number, Section, Table
 from hf_attnprobe.statistics.estimates import Estimate, share_interval
 from hf_attnprobe.statistics.heads import ALL, EVERYWHERE, Judged, Place, simultaneous
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of
@@ -82,26 +82,31 @@ HOW_TO_READ = (
     "numbers. Intervals of single heads hold for all heads at once (simultaneous, 95%), so the "
     "foremost may be looked for; those of groups hold for each group by itself. The heads of a "
     "group are shuffled together. The more heads are edited, the less is the model inside what "
-    "it was trained on."
+    "it was trained on. Roles (previous token, induction, …) are attention, 0 to 1: where a head "
+    "looks says nothing of what it causes."
 )
 MOST_HEADS = 40
 """Rows of single heads in a table; the maps have all."""
 
 
 def head_table(report: AuditResult) -> Table:
-    """Returns heads and groups in rows, with effect, faithfulness, its parts and the answer.
+    """Returns heads and groups in rows: effect, faithfulness, its parts, other edits, roles.
 
     Groups come first, then the named heads, then those that move the output most.
     """
     judged = {each.place: each for each in report.judged}
-    edited = _edited_columns(report.statistics)
-    columns = {
-        name: cells for name, cells in {**_judged_columns(judged), **edited}.items() if cells
+    looks = {role.replace("_", " "): at_places(report.statistics, role) for role in ROLES}
+    zeroed = at_places(report.statistics, "zero_tvd")
+    every: dict[str, Mapping[Place, Cell]] = {
+        **_judged_columns(judged),
+        **_edited_columns(report),
+        **looks,
     }
+    columns = {name: cells for name, cells in every.items() if cells}
     places = {place for cells in columns.values() for place in cells}
     groups = sorted((place for place in places if min(place) < 0), key=order_of)
     heads = sorted(place for place in places if min(place) >= 0)
-    heads.sort(key=lambda place: _rank(judged.get(place)))
+    heads.sort(key=lambda place: _rank(judged.get(place), zeroed.get(place)))
     sets = report.provenance.get("head_sets") or []
     rows = [
         [place_name(place, sets), *(cells.get(place) for cells in columns.values())]
@@ -129,13 +134,18 @@ def _judged_columns(judged: Mapping[Place, Judged]) -> dict[str, dict[Place, Cel
     return columns
 
 
-def _edited_columns(statistics: Sequence[Statistic]) -> dict[str, dict[Place, Cell]]:
-    """Returns how far other edits move the output as it is, by what is done and place."""
+def _edited_columns(report: AuditResult) -> dict[str, dict[Place, Cell]]:
+    """Returns how far other edits move the output as it is, by what is done and place.
+
+    Heads that are zeroed have intervals that hold for all of them at once.
+    """
+    ends = simultaneous(values_by_head(report.rows, "zero_tvd"))
     columns: dict[str, dict[Place, Cell]] = {}
     for name, done in EDITS.items():
         if name != "median_tvd":
-            found = at_places(statistics, name)
-            columns[done] = {place: Number(s.mean, digits=2) for place, s in found.items()}
+            found = at_places(report.statistics, name)
+            known = ends if name == "zero_tvd" else {}
+            columns[done] = {p: Number(s.mean, known.get(p), digits=2) for p, s in found.items()}
     return columns
 
 
@@ -143,76 +153,11 @@ def _two_digits(estimate: Estimate) -> Number:
     return Number(estimate.value, estimate.ci95, digits=2)
 
 
-def _rank(head: Judged | None) -> tuple[bool, float]:
+def _rank(head: Judged | None, zeroed: Statistic | None) -> tuple[bool, float]:
     """Returns a sort key: named heads first, then those that move the output most."""
-    if head is None or not head.effect.n:
-        return True, 0.0
-    return not head.is_named, -head.effect.value
-
-
-ROLE_NAMES = {
-    "previous_token": "the token before",
-    "duplicate_token": "earlier copies",
-    "induction": "what followed earlier copies (induction heads)",
-    "first_token": "the first token",
-}
-MOST_OF_IT = 0.5
-"""Attention, averaged over rows and texts, from where on a head has the name of a role."""
-N_NAMED = 3
-ROLES_AND_EFFECTS = (
-    "Scores are attention, 0 to 1; named is what a head gives half of it or more. The effect is "
-    "the change of the output with the head zero-ablated in the rows behind the passage, its interval holding for all heads at once. "
-    "Where a head looks says nothing of what it causes."
-)
-
-
-def named_heads(statistics: Sequence[Statistic]) -> dict[str, dict[Place, float]]:
-    """By role the heads that give it half of their attention or more, the most first."""
-    named = {}
-    for role in ROLE_NAMES:
-        means = {place: s.mean for place, s in at_places(statistics, role).items()}
-        foremost = sorted(means, key=lambda place: -means[place])
-        named[role] = {place: means[place] for place in foremost if means[place] >= MOST_OF_IT}
-    return named
-
-
-def head_roles(statistics: Sequence[Statistic]) -> list[str]:
-    """What heads look at most of the time, with the foremost of them."""
-    said = []
-    for role, heads in named_heads(statistics).items():
-        foremost = [f"{head_name(place)} {mean:.2f}" for place, mean in heads.items()][:N_NAMED]
-        more = f" and {len(heads) - N_NAMED} more" if len(heads) > N_NAMED else ""
-        if heads:
-            said.append(f"{ROLE_NAMES[role]}: {', '.join(foremost)}{more}")
-    return said
-
-
-def role_table(report: AuditResult) -> list[Block]:
-    """Where heads look beside what they cause, the largest effects first."""
-    found = {name: at_places(report.statistics, name) for name in (*ROLES, "zero_tvd")}
-    effects, ends = found["zero_tvd"], simultaneous(values_by_head(report.rows, "zero_tvd"))
-    heads = [place for place in found["first_token"] if min(place) >= 0]
-    heads.sort(key=lambda place: -effects[place].mean if place in effects else 0.0)
-
-    named = {
-        place: role for role, places in named_heads(report.statistics).items() for place in places
-    }
-
-    def effect(place: Place) -> Number | None:
-        s = effects.get(place)
-        return None if s is None else Number(s.mean, ends.get(place), digits=2)
-
-    rows: list[list[Cell]] = [
-        [
-            place_name(place, []),
-            ROLE_NAMES.get(named.get(place, ""), "–"),
-            *(found[role].get(place) for role in ROLES),
-            effect(place),
-        ]
-        for place in heads[:MOST_HEADS]
-    ]
-    head = ["head", "looks most at", *(role.replace("_", " ") for role in ROLES), "effect"]
-    return [Table(head, rows), ROLES_AND_EFFECTS] if rows else []
+    if head is not None and head.effect.n:
+        return not head.is_named, -head.effect.value
+    return True, 0.0 if zeroed is None else -zeroed.mean
 
 
 # --- heads removed one after the other --------------------------------------------------

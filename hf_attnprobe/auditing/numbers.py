@@ -1,7 +1,6 @@
 """Tables of an audit's numbers: rankings, comparisons, all statistics, published values."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from hf_attnprobe.auditing.head_tables import (
     few_parts,
@@ -13,14 +12,12 @@ from hf_attnprobe.auditing.heads import has_several
 from hf_attnprobe.auditing.result import AuditResult
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Note, Number, Section, Table
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Statistic,
-    find_statistic,
     sentence,
 )
 
@@ -208,7 +205,7 @@ MOST_ROWS = 150
 
 
 def numbers_section(report: AuditResult) -> Section:
-    """Every statistic, comparisons, and published numbers."""
+    """Every statistic, and comparisons."""
     shown, left = shown_statistics(report)
     tests_shown = dict.fromkeys(s.test for s in report.statistics)
     several = has_several(report.statistics)
@@ -220,7 +217,6 @@ def numbers_section(report: AuditResult) -> Section:
     return Section(
         "All numbers",
         [
-            published_beside_ours(report),
             Folded("What each number says", [_in_words(report, shown)]),
             Folded(
                 f"The table: {len(shown):,} statistics with their intervals",
@@ -287,64 +283,3 @@ def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
         and s.statistic.partition("@")[0] in known.get(s.test, {})
         and (not has_several(report.statistics) or (s.layer, s.head) == (-1, -1))
     ]
-
-
-# --- published ----------------------------------------------------------------------
-
-
-def published_beside_ours(report: AuditResult) -> Section | None:
-    """Jain & Wallace's 2019 numbers for this data set; None if there are none."""
-    dataset = report.dataset.published_as
-    encoder = report.provenance.get("architecture", {}).get("encoder")
-    rows = [
-        row
-        for row in [*_tau(report, dataset), *_jsd(report, dataset)]
-        if encoder is None or row[1] == encoder
-    ]
-    if not rows or has_several(report.statistics):
-        return None
-    head = ["number", "their encoder", "texts predicted", "here", "published"]
-    which = "" if encoder else "; which encoder this model has is not recorded"
-    said = (
-        f"Jain & Wallace 2019 on {dataset}: τ from Table 2, ε-max JSD from the "
-        f"authors' released reruns (their search finds less than the exact "
-        f"maximum here){which}. Their models are other trainings."
-    )
-    return Section("Published numbers beside these", [said, Table(head, rows, sortable=False)])
-
-
-def _tau(report: AuditResult, dataset: str) -> list[list[Cell]]:
-    rows: list[list[Cell]] = []
-    for measure, by_encoder in PUBLISHED.tau.get(dataset, {}).items():
-        label = f"τ of attention with {measure.replace('_', '-')}, mean"
-        for encoder, values in by_encoder.items():
-            for group, (theirs, *_) in _by_group(report, values):
-                ours = _ours(report, f"attention_{measure}_tau", group)
-                if ours is not None:
-                    rows.append([label, encoder, group, ours.mean, theirs])
-    return rows
-
-
-def _jsd(report: AuditResult, dataset: str) -> list[list[Cell]]:
-    rows: list[list[Cell]] = []
-    for encoder, values in PUBLISHED.epsilon_max_jsd.get(dataset, {}).items():
-        for group, theirs in _by_group(report, values):
-            ours = _ours(report, "epsilon_max_jsd@0.05", group)
-            if ours is not None:
-                label = "ε-max JSD (ε = .05), median"
-                rows.append([label, encoder, group, ours.median, theirs])
-    return rows
-
-
-def _by_group(report: AuditResult, values: Sequence) -> list[tuple[str, Any]]:
-    """Published values by our name of the class; of all texts where there is one."""
-    classes = report.provenance.get("classes", [])
-    if len(values) == 1:
-        return [("all", values[0])]
-    if len(values) != len(classes):
-        return []
-    return list(zip(map(str, classes), values, strict=True))
-
-
-def _ours(report: AuditResult, name: str, group: str) -> Statistic | None:
-    return find_statistic(report.statistics, name, group=group)
