@@ -11,9 +11,9 @@ demo: $(VENV)/installed
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# What takes long and seldom breaks, and every property on examples that are drawn anew.
+# What takes long and seldom breaks, and every property on examples that are drawn anew; PART=K/N is one part of it.
 slow: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or hypothesis" --hypothesis-profile drawn
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or hypothesis" --hypothesis-profile drawn --part "$(PART)"
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

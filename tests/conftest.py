@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +56,19 @@ DRAW = svg.draw
 DRAWN = "page audit_page reports report_forms text_view security audit_shares study cli publishing"
 DRAWN += " calibrate kills differences retraining checkpoint_comparison deception robustness"
 """Folders and files of tests that look at what is drawn on a page, or draw what is spoilt."""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", help="K/N: the K-th of N parts of the tests; 0 is the first")
+
+
+def pytest_collection_modifyitems(config, items):
+    """A test is always in the same part, so that N parts are all of them."""
+    if part := config.getoption("part"):
+        k, n = map(int, part.split("/"))
+        others = [item for item in items if zlib.crc32(item.nodeid.encode()) % n != k % n]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in {*others}]
 
 
 @pytest.fixture

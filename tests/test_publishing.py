@@ -191,6 +191,7 @@ def _bare(form):
 # --- over HTTP ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_life_on_the_hub(model, folder, texts, make_model, tokenizer, run_python, tmp_path):
     """Push; load without the package; rows; the metric from its Space; audit by id."""
     root = tmp_path / "hub"

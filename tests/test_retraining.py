@@ -190,6 +190,7 @@ def test_the_same_again_trains_nothing(
     assert json.loads(done.out) == to_json(report) and models_in(folder) == before
 
 
+@pytest.mark.slow
 def test_tests_seeds_and_adversaries_added_later(base, reviews_folder, copy_of, folder):
     """λ = .002 is nearer to the paper's than .001: the model that the first one guided is not taken for the second's."""
     copy = copy_of(folder)
@@ -220,6 +221,7 @@ def test_another_run_in_the_same_folder_is_refused(base, reviews, reviews_folder
     assert models_in(folder) == before
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
     """The second of its two models, after its third epoch; then the same command again."""
     command = ["retrain", "--model", base, "--dataset", reviews_folder, "--json"]

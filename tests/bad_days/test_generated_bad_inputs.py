@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 # Readers of datasets and pandas leave a file open where they give up on it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SLOW_CASES, FAST_CASES = 1000, 12
-"""Of each kind; 5,000 and 60 in all."""
+SLOW_CASES, FAST_CASES = 200, 12
+"""Of each kind."""
 
 
 def check(kind, models, n_cases):
@@ -44,7 +44,7 @@ def test_a_few_generated_bad_inputs(kind, models):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_five_thousand_generated_bad_inputs(kind, models):
+def test_many_generated_bad_inputs(kind, models):
     counts = check(kind, models, SLOW_CASES)
     assert counts.total() >= SLOW_CASES * 0.9
     assert counts["line"] + counts["usage"] and counts["result"]
