@@ -86,6 +86,7 @@ class Batch:
         own: all that the tokenizer gives for a model; empty where it is not known.
         scores: float64 [batch, keys], scores of the units that somebody gave, which are then
             a ranking among others; or None.
+        identities: int64 [batch], of prompts with their answers; or None.
     """
 
     inputs: Mapping[str, Tensor]
@@ -97,6 +98,7 @@ class Batch:
     segments: Tensor | None = None
     own: Mapping[str, Tensor] = field(default_factory=dict)
     scores: Tensor | None = None
+    identities: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -168,6 +168,9 @@ def prompt_in_words(
         before += own
         if unit < 0:
             around[-1] += said
+        elif unit < len(units):  # some tokens have no characters, and so no unit
+            units[-1] += around.pop() + said
+            around.append("")
         else:
             units.append(said)
             around.append("")

@@ -46,8 +46,8 @@ class Asked(NamedTuple):
 
     @property
     def columns(self) -> list[list[int]]:
-        """The keys of each column: the units, all others, and the first token."""
-        n_keys, sink = self.ids.shape[1] - 1, [0]
+        """The keys of each column: the units, all others, and the first token if no unit is it."""
+        n_keys, sink = self.ids.shape[1] - 1, [] if [0] in self.units else [0]
         units = [[key for key in unit if key not in sink] for unit in self.units]
         taken = {key for unit in units for key in unit} | set(sink)
         return [*units, [key for key in range(n_keys) if key not in taken], sink]
@@ -150,7 +150,7 @@ def totals(weights: Tensor, asked: Asked) -> Tensor:
 def knocked_out(weights: Tensor, asked: Asked, unit: int, operator: str) -> Tensor:
     """Weights [heads, tokens, keys] whose rows behind the passage do not look at a unit."""
     n_keys = asked.ids.shape[1] - 1
-    gone = [key for key in asked.units[unit] if key != 0]
+    gone = [key for key in asked.units[unit] if key != 0 or asked.units[unit] == [0]]
     for head in range(len(weights)):
         for row in range(asked.start, n_keys):
             cells = weights[head, row]
@@ -246,7 +246,7 @@ def errors(adapter: LanguageModelAdapter, model: PreTrainedModel, asked: Asked) 
             wanted = {n: edits[n][copy, 0] for n in chosen}
             change = partial(_replaced, asked, wanted)
             compare("edits", after[copy, 0], answer_probs(model, asked, change))
-    unit = len(asked.units) - 1
+    unit = 0 if [0] in asked.units else len(asked.units) - 1
     kept_units = torch.ones(1, 1, 1, 1, len(asked.units) + 2)
     kept_units[..., unit] = 0
     for operator in KNOCKOUTS:

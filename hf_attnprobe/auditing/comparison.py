@@ -189,8 +189,8 @@ def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComp
 def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
     """Compares several audits with the first.
 
-    Texts with the same id of the same data are pairs. Only tests with the same options
-    are compared.
+    Texts with the same id of the same data are pairs, of language models where the answer is
+    the same too. Only tests with the same options are compared.
 
     Args:
         reports: at least two, with their rows.
@@ -201,8 +201,9 @@ def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
     """
     _check(reports)
     names = short_names(reports)
-    n_shared = tuple(shared_texts(reports[0], report) for report in reports[1:])
-    questions = questions_of(reports, n_shared, names, seed)
+    shared = [shared_texts(reports[0], report) for report in reports[1:]]
+    n_shared = tuple(map(len, shared))
+    questions = questions_of(reports, shared, names, seed)
     return AuditComparison(
         names=names,
         models=tuple(r.model for r in reports),
@@ -212,7 +213,7 @@ def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
         answers=tuple(r.answer for r in reports),
         scores=tuple(r.score for r in reports),
         questions=questions,
-        statistics=statistics_of(reports, n_shared, seed),
+        statistics=statistics_of(reports, shared, seed),
         settings=differing_settings(reports),
         cautions=tuple(cautions(reports, names, n_shared)),
         seed=seed,

@@ -1,7 +1,8 @@
 """Differences between audits: settings, answers, and every number, text by text.
 
 The first audit is what the others are compared with. Texts with the same id of the same data
-are pairs; only tests with the same options are compared. Pure.
+are pairs, of language models where prompt, units and answer are the same too; only tests with
+the same options are compared. Pure.
 """
 
 import re
@@ -125,6 +126,7 @@ MEANING = (
     "query",
     "prediction",
     "unit_of_number",
+    "rows",
 )
 """Settings that say what is explained: of others nothing but accuracy is compared."""
 
@@ -219,6 +221,8 @@ def other_meaning(first: AuditResult, other: AuditResult) -> list[str]:
 def _meaning(report: AuditResult, name: str) -> object:
     if name == "query":
         return (report.provenance.get("sites") or {}).get("query")
+    if name == "rows":  # of language models
+        return (report.provenance.get("answers") or {}).get("rows")
     value = report.provenance.get(name)
     if name != "prediction":
         return None if value in ("", "default") else value
@@ -255,9 +259,9 @@ def cautions(
         between = f"{name} and {names[0]}"
         if not n:
             yield (
-                f"{between} were tested on other texts, so no text is a pair: the "
-                "intervals are of two independent samples, and what differs may be the "
-                "texts and not the models."
+                f"{between} were tested on other texts, or explain other answers, so no text is "
+                "a pair: the intervals are of two independent samples, and what differs may be "
+                "the texts and not the models."
             )
         elif n < max(report.n, first.n):
             yield (
@@ -285,12 +289,22 @@ def cautions(
         yield "The audits drew their shuffles with other seeds, which adds noise."
 
 
-def shared_texts(first: AuditResult, other: AuditResult) -> int:
-    """Number of texts in both; 0 if the data differ."""
+def shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
+    """Ids of the texts that are the same in both; none if the data differ."""
     ours, theirs = (r.provenance.get("data_fingerprint") for r in (first, other))
     if ours is None or ours != theirs:
-        return 0
-    return len(np.intersect1d(first.rows.ids, other.rows.ids))
+        return np.empty(0, np.int64)
+    both = first.rows.index.intersection(other.rows.index)
+    own, others = (predictions_of(r.rows).of(both).values("identity") for r in (first, other))
+    is_same = (own == others) | (np.isnan(own) & np.isnan(others))
+    return both[is_same].to_numpy()
+
+
+def _sides(first: pd.DataFrame, other: pd.DataFrame, shared: np.ndarray) -> Sides:
+    """Numbers of two audits; those of the shared texts alone, where there are any."""
+    if len(shared):
+        first, other = (side[side.index.isin(shared)] for side in (first, other))
+    return Sides(first, other, len(shared) > 0)
 
 
 # --- the number behind each question --------------------------------------------------
@@ -347,7 +361,7 @@ def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
 
 def questions_of(
     reports: Sequence[AuditResult],
-    n_shared: Sequence[int],
+    shared: Sequence[np.ndarray],
     names: Sequence[str],
     seed: int,
 ) -> tuple[ComparedQuestion, ...]:
@@ -355,18 +369,18 @@ def questions_of(
 
     Args:
         reports: with their rows.
-        n_shared: texts that each audit behind the first shares with it.
+        shared: ids of the texts that each audit behind the first shares with it.
         names: of the audits.
         seed: of the resamples.
     """
     audits = [evidence_in(report) for report in reports]
     chosen = _chosen(reports, audits)
     sides = []
-    for number, n in enumerate(n_shared, 1):
+    for number, ids in enumerate(shared, 1):
         both = {rule: (c.by_text[0], c.by_text[number]) for rule, c in chosen.items()}
         known = [rule for rule, pair in both.items() if all(one is not None for one in pair)]
         first, other = (pd.DataFrame({rule: both[rule][k] for rule in known}) for k in (0, 1))
-        sides.append(Sides(first, other, n > 0))
+        sides.append(_sides(first, other, ids))
     found_changes = _by_column(sides, seed)
     asked = {f.rule for report in reports for f in report.findings}
     of_kind = asked_by(asked)
@@ -445,16 +459,16 @@ def _by_column(sides: Sequence[Sides], seed: int) -> list[dict[Any, Difference]]
 
 
 def statistics_of(
-    reports: Sequence[AuditResult], n_shared: Sequence[int], seed: int
+    reports: Sequence[AuditResult], shared: Sequence[np.ndarray], seed: int
 ) -> tuple[ComparedStatistic, ...]:
     """Every statistic of the first, with intervals simultaneous over all of them."""
     first = reports[0]
     sides = []
-    for report, n in zip(reports[1:], n_shared, strict=True):
+    for report, ids in zip(reports[1:], shared, strict=True):
         same = _comparable(first, report)
         ours, theirs = (_columns(r.rows, same, to=first) for r in (first, report))
         columns = ours.columns.intersection(theirs.columns).sort_values()
-        sides.append(Sides(ours[columns], theirs[columns], n > 0))
+        sides.append(_sides(ours[columns], theirs[columns], ids))
     by_place = _by_column(sides, seed)
     means = [_means(report, to=first) for report in reports]
     found = []

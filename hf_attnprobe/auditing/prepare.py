@@ -335,12 +335,14 @@ def prepare_audit(
     share: tuple[int, int] | None = None,
     *,
     is_first_round: bool = False,
+    kept: "datasets.Dataset | None" = None,
     shown: bool = False,
 ) -> PreparedAudit:
     """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`.
 
     Args:
         is_first_round: whether a few of the texts are enough.
+        kept: the examples of another model's audit, whose answers are taken in place of own ones.
         shown: whether a bar says how many prompts are answered.
     """
     parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
@@ -372,7 +374,9 @@ def prepare_audit(
         limited, reads = own, subject.tokenizer
         assert not isinstance(reads, ImageReader)  # of a model that generates text
         given = given_model(subject)
-        own = examples = answered(limited, data, reads, subject.adapter, given, shown=shown)
+        own = examples = answered(
+            limited, data, reads, subject.adapter, given, kept=kept, shown=shown
+        )
     if share is not None:
         _check_can_be_shared(options)
         own = own.select(places_in(column_of(own, "example_id"), share))

@@ -37,7 +37,8 @@ def said_of(
     """Recorded facts about predictions [batch, entries], each [batch]."""
     assert batch.labels is not None  # collate gives −1 to unlabelled texts
     n_tokens = batch.content_mask.sum(-1)
-    return prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
+    said = prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
+    return said if batch.identities is None else said | {"identity": batch.identities}
 
 
 def drawn_texts(texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:

@@ -75,13 +75,18 @@ def run_audit(
     scores: Any = None,
 ) -> Report:
     """One audit from its texts to its report; as :func:`hf_attnprobe.audit` and ``judge``."""
-    limit = limit_of(options)
-    clock = Clock(progress and process_state().is_main_process, limit)
+    clock = Clock(progress and process_state().is_main_process, limit_of(options))
     share = share_of(options)
     job = prepare_audit(model, dataset, tests, options, tokenizer, scores, share, shown=clock.shown)
     if share is not None and output_dir is not None:
         output_dir = folder_of(output_dir, share)
-    subject, choice, state = job.subject, job.choice, process_state()
+    return audited(job, output_dir, clock)
+
+
+def audited(job: PreparedAudit, output_dir: str | Path | None, clock: Clock) -> Report:
+    """The report of an audit that is prepared."""
+    subject, choice, options, state = job.subject, job.choice, job.options, process_state()
+    limit = clock.limit
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
         if not sweep.adapter.lacks(AnswersFromPassage):
@@ -94,7 +99,7 @@ def run_audit(
         which = _attention_meant(sweep, choice.groups, first_token)
         besides = {**besides, **({"attention": which} if which else {})}
         provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
-        is_short = limit is not None or share is not None
+        is_short = limit is not None or "share" in job.besides
         shown = without_extras(options) if is_short else options
         rows = rows_of(sweep, facts or None)
         report = report_of(job, sweep, rows, provenance, shown)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import torch
 
@@ -21,6 +22,7 @@ from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.distributed import process_state
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
     crossed_prune_curve,
@@ -136,6 +138,7 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         cause: why a text may come out differently, and what to do.
     """
     held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
+    _check_identities(sweep, held)
     n_texts = min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
     check_rows(
         sweep.adapter,
@@ -145,6 +148,18 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         where=f"in {sweep.folder}",
         cause=cause,
     )
+
+
+def _check_identities(sweep: Sweep, held: pd.DataFrame) -> None:
+    """Raises AttnProbeError where rows are of another prompt or answer than a text now has."""
+    known = held.get("identity", pd.Series(dtype=float))
+    for text in sweep.texts:
+        if text.identity is not None and known.get(text.example_id, text.identity) != text.identity:
+            raise AttnProbeError(
+                f"expected the prompt and the answer of text {text.example_id} as they were for the "
+                f"rows in {sweep.folder}, one of them is another now; give the answers with the "
+                "data, or choose another --output-dir"
+            )
 
 
 OPERATIONS = 1000

@@ -46,6 +46,9 @@ class ShownText:
         matters: positions of the units whose deletion costs the answer more than noise; None
             where that is not known.
         is_greedy: whether the model itself says the answer; None where that is not known.
+
+    Raises:
+        ValueError: other than one score for each token, or a place that no token has.
     """
 
     example_id: int
@@ -66,6 +69,15 @@ class ShownText:
     unit: str = ""
     matters: tuple[int, ...] | None = None
     is_greedy: bool | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        lengths = {*map(len, self.scores.values()), len(self.segments) or n}
+        places = {*(self.smallest_set or ()), *self.glued, *self.unknown, *(self.matters or ())}
+        if lengths != {n} or len(self.around) not in (0, n + 1) or not places <= {*range(n)}:
+            raise ValueError(
+                f"expected numbers of the {n} tokens of text {self.example_id}, got others"
+            )
 
     @property
     def units(self) -> list[dict[str, str | float]]:

@@ -5,11 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from hf_attnprobe.auditing.comparison import AuditComparison, MovedHead, compare_audits
+from hf_attnprobe.auditing.clock import Clock
+from hf_attnprobe.auditing.comparison import AuditComparison, compare_audits
 from hf_attnprobe.auditing.options import AuditOptions, Weights
 from hf_attnprobe.auditing.prepare import prepare_audit
-from hf_attnprobe.auditing.session import run_audit
+from hf_attnprobe.auditing.session import audited
+from hf_attnprobe.auditing.stopping import limit_of
 from hf_attnprobe.checkpoint_comparison.weights_moved import Reads, moved_heads, reads_of
+from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
@@ -38,7 +41,8 @@ def survive(
         survive("minilm-sst", ["int8", "minilm-sst-merged"], "sst", output_dir="survival")
 
     Every version has an audit of its own below ``output_dir``. Run again with the same folder
-    to continue, or to add versions behind the others.
+    to continue, or to add versions behind the others. Where a language model answers, all
+    versions explain the model's answers.
 
     Args:
         model: as :func:`~hf_attnprobe.audit` takes it.
@@ -59,32 +63,31 @@ def survive(
             "expected a list of versions to compare with the model; give at least one of "
             f"{', '.join(get_args(Weights))}, or another model"
         )
+    if any(version is None for version in versions):
+        raise AttnProbeError("expected versions of the model, got None among them; leave it out")
     if options.weights is not None:
         raise AttnProbeError(
             f"expected the model as it is saved, got weights={options.weights}; name it among "
             "the versions instead"
         )
-    named = [_name_of(number, version) for number, version in enumerate(versions, 1)]
+    folders = [_name_of(number, version) for number, version in enumerate(versions, 1)]
+    asked = [(model, options), *(_as_audited(model, version, options) for version in versions)]
+    reads: list[Reads] = []
+    kept = None
     with alone_in(output_dir, *MARKS) as folder:
-        for name, version in zip([FIRST, *named], [None, *versions], strict=True):
-            which, rounds = _as_audited(model, version)
-            run_audit(
-                which,
-                dataset,
-                tests,
-                options=replace(options, weights=rounds),
-                output_dir=folder / name,
-                tokenizer=tokenizer,
-                progress=progress,
-            )
-        comparison = compare_audits([folder / name for name in (FIRST, *named)], seed=options.seed)
-        reads: list[Reads] = []
-        moved: list[MovedHead] = []
-        for name, version in zip(comparison.names, [None, *versions], strict=True):
-            which, rounds = _as_audited(model, version)
-            job = prepare_audit(which, dataset, tests, replace(options, weights=rounds), tokenizer)
+        places = [folder / name for name in (FIRST, *folders)]
+        for place, (which, how) in zip(places, asked, strict=True):
+            clock = Clock(progress and process_state().is_main_process, limit_of(how))
+            job = prepare_audit(which, dataset, tests, how, tokenizer, kept=kept, shown=clock.shown)
+            audited(job, place, clock)
             reads.append(reads_of(job))
-            moved += moved_heads(reads[0], reads[-1], job, name) if version is not None else ()
+            kept = job.examples if kept is None and isinstance(job.data, Answers) else kept
+        comparison = compare_audits(places, seed=options.seed)
+        moved = [
+            head
+            for name, own in zip(comparison.names[1:], reads[1:], strict=True)
+            for head in moved_heads(reads[0], own, name, seed=options.seed)
+        ]
         comparison = replace(comparison, moved=tuple(moved))
         if process_state().is_main_process:
             write_atomically(folder / "survival.json", comparison.to_json())
@@ -129,11 +132,11 @@ def compare_checkpoints(
     )
 
 
-def _as_audited(model: Any, version: Any) -> tuple[Any, Any]:
-    """The model that is loaded, and how its weights are changed."""
-    if version is None or version in get_args(Weights):
-        return model, version
-    return version, None
+def _as_audited(model: Any, version: Any, options: AuditOptions) -> tuple[Any, AuditOptions]:
+    """The model that is loaded, and the options by which its weights are changed."""
+    if version in get_args(Weights):
+        return model, replace(options, weights=version)
+    return version, options
 
 
 def _name_of(number: int, version: Any) -> str:

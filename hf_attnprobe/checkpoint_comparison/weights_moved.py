@@ -6,54 +6,75 @@ Measure:  half the sum of |a − a'| over what is explained of a text (total var
           once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.auditing.comparison import MovedHead
 from hf_attnprobe.auditing.prepare import PreparedAudit
 from hf_attnprobe.inference.batching import by_length, collated
 from hf_attnprobe.statistics.estimates import simultaneous_interval
 
 
-Reads = dict[int, np.ndarray]
-"""By text: the attention of every head to what is explained, [heads, units]."""
+@dataclass(frozen=True)
+class Reads:
+    """The attention of a model to every text.
+
+    Attributes:
+        sites: its heads.
+        weights: by id and tokens of a text what every head gives to what is explained,
+            [heads, units].
+    """
+
+    sites: list[Site]
+    weights: dict[tuple[int, ...], np.ndarray]
 
 
 @torch.no_grad()
 def reads_of(job: PreparedAudit) -> Reads:
     """The attention of a model to every text."""
-    adapter, found = job.subject.adapter, {}
+    adapter, weights = job.subject.adapter, {}
     sites = adapter.sites()
-    for batch in collated(
-        adapter,
-        by_length(job.tokenized.texts),
-        job.subject.tokenizer.pad_token_id or 0,
-        adapter.texts_at_once or job.options.batch_size,
-    ):
+    texts = by_length(job.tokenized.texts)
+    tokens = {text.example_id: _flat(text.inputs.get("input_ids", ())) for text in texts}
+    at_once = adapter.texts_at_once or job.options.batch_size
+    for batch in collated(adapter, texts, job.subject.tokenizer.pad_token_id or 0, at_once):
         observation = adapter.observe(batch)
-        weights = torch.stack([observation.read(site) for site in sites], 1).double().cpu()
+        read = torch.stack([observation.read(site) for site in sites], 1).double().cpu()
         content = batch.content_mask.cpu()
         for number, example_id in enumerate(batch.example_ids):
-            found[example_id] = weights[number][:, content[number]].numpy()
-    return found
+            text = (example_id, *tokens[example_id])
+            weights[text] = read[number][:, content[number]].numpy()
+    return Reads(sites, weights)
 
 
-def moved_heads(first: Reads, other: Reads, job: PreparedAudit, audit: str) -> Iterator[MovedHead]:
-    """How far each head moved, the farthest first; nothing where the texts are cut otherwise.
+def _flat(tokens: Sequence[Any]) -> Iterator[int]:
+    """Tokens of a text, or of all its choices."""
+    for token in tokens:
+        yield from _flat(token) if isinstance(token, list) else (token,)
+
+
+def moved_heads(first: Reads, other: Reads, audit: str, *, seed: int) -> Iterator[MovedHead]:
+    """How far each head moved, the farthest first.
+
+    Nothing where a version has other heads, or no text in the same tokens and units.
 
     Args:
         first, other: of the model and of a version.
-        job: of the version.
         audit: its name.
+        seed: of the resamples.
     """
-    shared = [k for k in first if k in other and first[k].shape == other[k].shape]
-    if not shared:
+    pairs = [(own, other.weights.get(text)) for text, own in first.weights.items()]
+    shared = [(a, b) for a, b in pairs if b is not None and a.shape == b.shape]
+    if not shared or first.sites != other.sites:
         return
-    distances = np.stack([np.abs(first[k] - other[k]).sum(-1) / 2 for k in shared])
-    low, high = simultaneous_interval(distances, seed=job.options.seed)
-    means, sites = distances.mean(0), job.subject.adapter.sites()
+    distances = np.stack([np.abs(a - b).sum(-1) / 2 for a, b in shared])
+    low, high = simultaneous_interval(distances, seed=seed)
+    means = distances.mean(0)
     for k in np.argsort(-means, kind="stable"):
-        ends = float(low[k]), float(high[k])
-        yield MovedHead(audit, sites[k].layer, sites[k].head, float(means[k]), ends, len(shared))
+        ends, site = (float(low[k]), float(high[k])), first.sites[k]
+        yield MovedHead(audit, site.layer, site.head, float(means[k]), ends, len(shared))

@@ -116,13 +116,15 @@ class Answers(Data):
         for place in ("{context}", "{question}"):
             if self.template is not None and place not in self.template:
                 raise AttnProbeError(f"expected {place} in the template, got {self.template!r}")
+        if self.template is not None and self.template.count("{context}") > 1:
+            raise AttnProbeError(f"expected {{context}} once in the template, got {self.template!r}")
 
     def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
         """The tested split as it is asked: nothing is rendered and nothing generated.
 
         Returns:
             Rows with ``example_id``; ``text``, the passage; what there is of ``passages``
-            (those of a list), ``question``, ``prompt``, ``turns``, ``answer`` and ``other``;
+            (those of a list), ``listed`` (whether it is one), ``question``, ``prompt``, ``turns``, ``answer`` and ``other``;
             and ``label``, −1, since answers are no labels.
 
         Raises:
@@ -154,6 +156,7 @@ class Answers(Data):
             contexts = table.pop("context")
             table["text"] = ["\n\n".join(passages) for passages in contexts]
             table["passages"] = contexts
+            table["listed"] = [isinstance(cells["context"][row], list) for row in rows]
         examples = datasets.Dataset.from_dict(table)
         examples.info.description = ", ".join(columns.values())
         return examples

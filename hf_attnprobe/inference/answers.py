@@ -5,19 +5,21 @@ and the question are never part of one. Row t − 1 of a decoder predicts token 
 scored in one pass over prompt and answer, whether it was given or generated.
 """
 
+import hashlib
+import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.pretrained import evaluating
+from hf_attnprobe.adapters.pretrained import evaluating, unwrapped
 from hf_attnprobe.data.answers import Answers
-from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.tokenizer import sentences
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, check_ids
@@ -48,12 +50,14 @@ class Prompt:
         passages: where each passage, or turn, stands in it.
         is_chat: whether a chat template rendered it, which writes special tokens itself.
         is_plain: whether it is one of ours, whose answer is what stands in its line.
+        is_listed: whether its passages were given one by one.
     """
 
     text: str
     passages: tuple[Span, ...]
     is_chat: bool = False
     is_plain: bool = False
+    is_listed: bool = False
 
 
 # --- From a row to its prompt --------------------------------------------------------------------
@@ -68,39 +72,114 @@ def rendered(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokeniz
     """
     name = f"text {row['example_id']}"
     passages = row.get("passages") or []
+    is_listed = bool(row.get("listed"))
     if "prompt" in row:
-        return Prompt(row["prompt"], _found(passages, row["prompt"], name, once=True))
+        places = _found(passages, [row["prompt"]], name)
+        return Prompt(row["prompt"], tuple(s for _, s in places), is_listed=is_listed)
     if "turns" in row:
-        turns = row["turns"]
-        text = _in_turns(turns, tokenizer, name)
-        if data.units != "turn":
-            return Prompt(text, _found(passages, text, name, once=True), is_chat=True)
-        before = [turn["content"] for turn in turns[:-1]]
-        return Prompt(text, _found(before, text, name), is_chat=True)
+        turns = [dict(turn) for turn in row["turns"]]
+        said = [turn["content"] for turn in turns]
+        if data.units == "turn":
+            return _in_turns(turns, _whole(said[:-1]), tokenizer, name, True)
+        return _in_turns(turns, _found(passages, said, name), tokenizer, name, is_listed)
     is_chat = tokenizer.chat_template is not None
     template = data.template or (OF_A_TURN if is_chat else OF_A_PROMPT)
     around = [part.replace("{question}", row["question"]) for part in template.split("{context}")]
     text = row["text"].join(around)
+    spans = _one_behind_another(passages, text, len(around[0]))
     if is_chat:
-        text = _in_turns([{"role": "user", "content": text}], tokenizer, name)
-    return Prompt(text, _found(passages, text, name), is_chat, is_plain=not is_chat)
+        turn = {"role": "user", "content": text}
+        return _in_turns([turn], [(0, span) for span in spans], tokenizer, name, is_listed)
+    return Prompt(text, tuple(spans), is_plain=True, is_listed=is_listed)
+
+
+Place = tuple[int, Span]
+"""The number of a text, and a span of it."""
+
+
+def _whole(texts: Sequence[str]) -> list[Place]:
+    """All of each text that says something, without white space around it."""
+    bare = [re.search(r"\S(.*\S)?", text, re.DOTALL) for text in texts]
+    return [(k, found.span()) for k, found in enumerate(bare) if found]
+
+
+def _one_behind_another(passages: Sequence[str], text: str, begin: int) -> list[Span]:
+    """Where passages stand that have only white space between them."""
+    spans = []
+    for passage in passages:
+        bare = passage.strip()
+        start = text.index(bare, begin)
+        begin = start + len(bare)
+        spans.append((start, begin))
+    return spans
+
+
+def _found(passages: Sequence[str], texts: Sequence[str], name: str) -> list[Place]:
+    """Where passages stand that somebody wrote into prompts or turns, in their order."""
+    places: list[Place] = []
+    for passage in passages:
+        bare = passage.strip()
+        again = re.compile(f"(?={re.escape(bare)})")  # finds those that overlap too
+        found = [(k, at.start()) for k, text in enumerate(texts) for at in again.finditer(text)]
+        last, (_, behind) = places[-1] if places else (0, (0, 0))
+        if not found or found[-1] < (last, behind):
+            raise AttnProbeError(
+                f"expected the passage of {name} in its prompt as it is, {bare[:60]!r} is not "
+                "there, or in front of another one; give it as the prompt has it"
+            )
+        if len(found) > 1:
+            raise AttnProbeError(
+                f"expected the passage of {name} once in its prompt, {bare[:60]!r} stands there "
+                "several times; give a longer piece"
+            )
+        [(number, start)] = found
+        places.append((number, (start, start + len(bare))))
+    return places
 
 
 def _in_turns(
-    turns: Sequence[Mapping[str, str]], tokenizer: PreTrainedTokenizerBase, name: str
+    turns: Sequence[dict[str, str]],
+    places: Sequence[Place],
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    is_listed: bool,
+) -> Prompt:
+    """A conversation as the chat template writes it, up to where the answer begins.
+
+    Private marks around the passages say where they come to stand.
+
+    Args:
+        places: of the passages in the turns.
+    """
+    plain = _rendered(turns, tokenizer, name)
+    mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in plain)
+    marked = [dict(turn) for turn in turns]
+    for number, (start, behind) in reversed(places):
+        said = marked[number]["content"]
+        bounded = f"{mark}{said[start:behind]}{mark}"
+        marked[number]["content"] = said[:start] + bounded + said[behind:]
+    parts = _rendered(marked, tokenizer, name).split(mark)
+    if "".join(parts) != plain or len(parts) != 2 * len(places) + 1:
+        raise AttnProbeError(
+            f"expected a chat template that writes the passage of {name} as it is and once, "
+            "this one does not; give whole prompts (prompt_column)"
+        )
+    ends = [*accumulate(map(len, parts))]
+    spans = zip(ends[:-1:2], ends[1::2], strict=True)
+    return Prompt(plain, tuple(spans), is_chat=True, is_listed=is_listed)
+
+
+def _rendered(
+    turns: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, name: str
 ) -> str:
-    """A conversation as the chat template writes it, up to where the answer begins."""
     if tokenizer.chat_template is None:
         raise AttnProbeError(
             "expected a tokenizer with a chat template to render turns, "
             f"{tokenizer.name_or_path or 'this one'} has none; give whole prompts (prompt_column)"
         )
     try:
-        return str(
-            tokenizer.apply_chat_template(
-                [dict(turn) for turn in turns], tokenize=False, add_generation_prompt=True
-            )
-        )
+        said = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return str(said)
     except Exception as error:  # of jinja, and whatever a template raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise AttnProbeError(
@@ -109,44 +188,17 @@ def _in_turns(
         ) from error
 
 
-def _found(
-    passages: Sequence[str], text: str, name: str, *, once: bool = False
-) -> tuple[Span, ...]:
-    """Where the passages stand in a prompt, one behind the other.
-
-    Args:
-        once: whether a passage that stands there several times is refused.
-    """
-    found: list[Span] = []
-    behind = 0
-    for passage in passages:
-        bare = passage.strip()  # templates strip too
-        start = text.find(bare, behind)
-        if start < 0:
-            raise AttnProbeError(
-                f"expected the passage of {name} in its prompt as it is, {bare[:60]!r} is not "
-                "there; give it as the prompt has it"
-            )
-        behind = start + len(bare)
-        if once and text.find(bare, behind) >= 0:
-            raise AttnProbeError(
-                f"expected the passage of {name} once in its prompt, {bare[:60]!r} stands there "
-                "several times; give a longer piece"
-            )
-        found.append((start, behind))
-    return tuple(found)
-
-
 # --- From a passage to its units -----------------------------------------------------------------
 
 CUTS: dict[str, Callable[[str], list[Span]]] = {
     "sentence": sentences,
     "passage": lambda text: _matches(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
     "word": lambda text: _matches(r"\S+", text),
-    "turn": lambda text: _matches(r"\S.*", text),
 }
 """How a passage is cut, by the rule of :mod:`hf_attnprobe.data.tokenizer` into sentences, at
 empty lines into passages; into tokens it is cut by the model's tokenizer."""
+GIVEN_WHOLE = ("passage", "turn")
+"""What is not cut where it is given one by one."""
 
 
 def _matches(pattern: str, text: str) -> list[Span]:
@@ -165,18 +217,28 @@ def units_of(prompt: Prompt, units: str, offsets: Sequence[Span]) -> list[Span]:
     found: list[Span] = []
     for first, behind in prompt.passages:
         if units == "token":
-            spans = [
-                (start, end)
-                for start, end in offsets
-                if first <= _letter(prompt.text, start, end) < behind and start < end
-            ]
-            spans = [*dict.fromkeys(spans)]  # bytes of one character are one unit
+            found += _of_tokens(prompt.text, first, behind, offsets)
+        elif prompt.is_listed and units in GIVEN_WHOLE:
+            found.append((first, behind))
         else:
             cut = CUTS[units](prompt.text[first:behind])
             starts = [first + start for start, _ in cut]
-            spans = [*pairwise([*starts, behind])]
-        found += spans
+            found += pairwise([*starts, behind])
     return found
+
+
+def _of_tokens(text: str, first: int, behind: int, offsets: Sequence[Span]) -> list[Span]:
+    """The tokens of a passage; those that share a character, such as its bytes, are one unit."""
+    spans: list[Span] = []
+    for start, end in offsets:
+        if start == end or not first <= _letter(text, start, end) < behind:
+            continue
+        before, last = spans[-1] if spans else (0, 0)
+        if start < last:
+            spans[-1] = before, max(end, last)
+        else:
+            spans.append((start, end))
+    return spans
 
 
 def _letter(text: str, start: int, end: int) -> int:
@@ -251,37 +313,45 @@ def generated(
 ) -> list[int]:
     """At most ``n`` tokens of what a model says by greedy decoding, without the end's token.
 
-    What the model's generation settings say of sampling, beams and penalties does not count.
+    Of the model's generation settings only the tokens that end an answer count.
 
     Raises:
         AttnProbeError: logits that are no numbers.
     """
+    ends = model.generation_config.eos_token_id
+    ends = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
+    ends = [end for end in ends if end is not None]
+    own = GenerationConfig(
+        max_new_tokens=n,
+        eos_token_id=ends or None,
+        pad_token_id=tokenizer.pad_token_id or next(iter(ends), 0),
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
     ids = torch.tensor([[*prompt_ids]], device=model.device)
-    with evaluating(model):
-        said = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=n,
-            do_sample=False,
-            num_beams=1,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            repetition_penalty=1.0,
-            no_repeat_ngram_size=0,
-            pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0,
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
+    with evaluating(model), _generating_by(model, own):
+        said = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=own)
     if any(not logits.isfinite().any() or logits.isnan().any() for logits in said.logits):
         raise AttnProbeError(
             f"the model's logits behind the prompt of {name} are no numbers (NaN or infinite); "
             "load it in another dtype, or mend its weights"
         )
-    ends = model.generation_config.eos_token_id
-    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
     tokens = said.sequences[0, len(prompt_ids) :].tolist()
     return tokens[: next((k for k, token in enumerate(tokens) if token in ends), None)]
+
+
+@contextmanager
+def _generating_by(model: Any, settings: GenerationConfig) -> Iterator[None]:
+    """Takes a checkpoint's settings away, which would fill the gaps of others, and gives them back."""
+    models = [model, unwrapped(model)]
+    before = [one.generation_config for one in models]
+    for one in models:
+        one.generation_config = settings
+    try:
+        yield
+    finally:
+        for one, own in zip(models, before, strict=True):
+            one.generation_config = own
 
 
 def _said(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
@@ -306,6 +376,7 @@ def answered(
     facts: TextModel,
     model: Any,
     *,
+    kept: "datasets.Dataset | None" = None,
     shown: bool = False,
 ) -> "datasets.Dataset":
     """Every row as prompt, units and answer, in characters and in tokens.
@@ -317,12 +388,15 @@ def answered(
         examples: of :meth:`Answers.examples`.
         facts: about the model: what it embeds, how much it reads.
         model: what answers where no answer is given.
+        kept: what this returned for another model, whose answers are taken in place of own ones.
         shown: whether a bar says how far it is.
 
     Returns:
         Rows with ``example_id``, ``text`` (the prompt), ``label`` −1, ``answer``,
         ``units`` (first character and the one behind the last, of each),
-        ``generated`` (whether the model said the answer), and lists of a number per token
+        ``generated`` (whether a model said the answer), ``identity`` (52 bits of a hash of
+        prompt, units and answers: equal texts are those of equal ids and identities), and
+        lists of a number per token
         of prompt and answer: ``input_ids``, ``unit_ids``, ``labelled`` and, where there is
         another answer in some row, ``other_ids``.
 
@@ -338,10 +412,11 @@ def answered(
             "expected a fast tokenizer, which tells where its tokens are in a prompt, got "
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
+    known = {} if kept is None else {row["example_id"]: row for row in kept if row["generated"]}
     rows, n_single, n_silent = [], 0, 0
     with Bar("answers", shown) as bar:
         for number, example in enumerate(examples.with_format(None), 1):
-            row = _row(example, data, tokenizer, facts, model)
+            row = _row(example, data, tokenizer, facts, model, known.get(example["example_id"]))
             n_single += len(row["units"]) < 2
             n_silent += not any(row["labelled"])
             if len(row["units"]) > 1 and any(row["labelled"]):
@@ -358,6 +433,11 @@ def answered(
                 f"expected texts to explain, {n} of {len(examples)} {reason}; "
                 'choose other units (units="token"), or give answers'
             )
+    n_generated = sum(row["generated"] for row in rows)
+    if 0 < n_generated < len(rows):
+        logger.warning(
+            "%d of %d texts have no answer; the model's own is taken", n_generated, len(rows)
+        )
     has_other = any(max(row["other_ids"]) >= 0 for row in rows)
     kept_columns = [name for name in rows[0] if has_other or name != "other_ids"]
     made = datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in kept_columns})
@@ -371,6 +451,7 @@ def _row(
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
     model: Any,
+    kept: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """One row of :func:`answered`."""
     name = f"text {example['example_id']}"
@@ -389,6 +470,8 @@ def _row(
     given = example.get("answer")
     if given is not None:
         ids = continued(tokenizer, prompt, prompt_ids, given, name)
+    elif kept is not None:
+        ids = _again(kept, tokenizer, prompt, prompt_ids, name)
     else:
         ids = generated(model, tokenizer, prompt_ids, data.max_new_tokens, name)
         ids = _first_line(tokenizer, ids) if prompt.is_plain else ids
@@ -399,18 +482,40 @@ def _row(
         other = continued(tokenizer, prompt, prompt_ids, example["other"], name)
         other_ids = _where_they_part(ids, other, name)
     nothing = [-1] * len(prompt_ids)
+    said = _said(tokenizer, ids)
     return {
         "example_id": example["example_id"],
         "text": prompt.text,
         "label": -1,
-        "answer": given if given is not None else _said(tokenizer, ids),
+        "answer": said if given is None else given,
         "generated": given is None,
+        "identity": _identity(prompt.text, units, said.strip(), example.get("other")),
         "units": [list(unit) for unit in units],
         "input_ids": [*prompt_ids, *ids],
         "unit_ids": [*unit_ids, *([-1] * len(ids))],
         "labelled": [0] * len(prompt_ids) + [1] * len(ids),
         "other_ids": [*nothing, *other_ids],
     }
+
+
+def _again(
+    kept: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Prompt,
+    prompt_ids: Sequence[int],
+    name: str,
+) -> list[int]:
+    """Another model's answer, in its very tokens where the tokenizer is the same."""
+    n_prompt = kept["labelled"].count(0)
+    theirs, ids = kept["input_ids"][:n_prompt], kept["input_ids"][n_prompt:]
+    if theirs == [*prompt_ids] and _said(tokenizer, ids) == kept["answer"]:
+        return ids
+    return continued(tokenizer, prompt, prompt_ids, kept["answer"], name)
+
+
+def _identity(*parts: Any) -> int:
+    """52 bits of a hash, which rows hold exactly."""
+    return int(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:13], 16)
 
 
 def _where_they_part(ids: Sequence[int], other: Sequence[int], name: str) -> list[int]:
@@ -483,13 +588,10 @@ def encode_answers(examples: "datasets.Dataset") -> Tokenized:
     """Returns rows of :func:`answered` as texts for the model."""
     per_token = ("input_ids", "unit_ids", "labelled", "other_ids")
     names = [name for name in per_token if name in examples.column_names]
-    columns = {name: column_of(examples, name) for name in names}
     texts = []
-    for row, example_id in enumerate(column_of(examples, "example_id")):
-        of_row = {name: columns[name][row] for name in names}
-        n_tokens = len(of_row["input_ids"])
-        of_row["attention_mask"] = [1] * n_tokens
-        is_special = [int(unit < 0) for unit in of_row["unit_ids"]]
-        of_row["special_tokens_mask"] = is_special
-        texts.append(Text(example_id, -1, of_row))
+    for row in examples.with_format(None):
+        inputs = {name: row[name] for name in names}
+        inputs["attention_mask"] = [1] * len(row["input_ids"])
+        inputs["special_tokens_mask"] = [int(unit < 0) for unit in row["unit_ids"]]
+        texts.append(Text(row["example_id"], -1, inputs, identity=row["identity"]))
     return Tokenized(texts, n_empty=0, n_cut=0)

@@ -114,6 +114,9 @@ def collate(
     held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
     batch = replace(adapter.prepare(inputs, ids, _labels(texts)), own=own)
+    known = [text.identity for text in texts if text.identity is not None]
+    if known:
+        batch = replace(batch, identities=torch.tensor(known))
     segments = batch.inputs.get("segment_ids", inputs.get("segment_ids"))
     if segments is not None and segments.shape == batch.mask.shape:
         batch = replace(batch, segments=segments.to(batch.mask.device))

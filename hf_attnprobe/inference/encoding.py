@@ -44,6 +44,7 @@ class Text:
             of a segment that is neither explained nor erased.
         rationale: which tokens belong to the human rationale; None if unknown.
         scores: that somebody gave the units, at the first token of each; None if nobody did.
+        identity: of a prompt with its answer; None where data and id say it.
     """
 
     example_id: int
@@ -51,6 +52,7 @@ class Text:
     inputs: Mapping[str, list[Any]]
     rationale: Sequence[bool] | None = None
     scores: Sequence[float] | None = None
+    identity: int | None = None
 
     @property
     def sequences(self) -> list[tuple[list[int], list[int]]]:

@@ -96,6 +96,7 @@ def test_windows_are_shorter_than_the_prompt():
         asked(before=0, n_units=2),  # a unit begins with the first token, the sink
         asked(n_units=1, length=1, behind=1, n_answer=1),
         asked(n_units=6, length=1),
+        asked(before=0, n_units=4, length=1),  # the first token is the first unit
     ],
 )
 def test_other_prompts_equal_full_passes_by_hand(prompt):
@@ -105,12 +106,10 @@ def test_other_prompts_equal_full_passes_by_hand(prompt):
 
 
 @pytest.mark.parametrize("prompt", [asked(before=0, n_units=1), asked(n_units=2, behind=0)])
-def test_a_unit_of_the_sink_alone_is_not_explained(prompt):
+def test_a_unit_of_the_first_token_alone_has_a_column(prompt):
     prompt = prompt._replace(units=[[0], *prompt.units[1:]])
     batch = wrap(decoder()).prepare(prompt.inputs(), (0,))
-    assert (
-        batch.content_mask[0].tolist() == [False] + [True] * (len(prompt.units) - 1) + [False] * 2
-    )
+    assert batch.content_mask[0].tolist() == [True] * len(prompt.units) + [False] * 2
 
 
 def test_half_precision_is_near():

@@ -28,10 +28,12 @@ class Columns(NamedTuple):
     Attributes:
         of_keys: int [keys].
         members: [keys, columns], 1 where a key belongs to a column, else 0.
+        sink: the key of the sink: the explicit one, or the first token, of a unit of its own too.
     """
 
     of_keys: Tensor
     members: Tensor
+    sink: int
 
     def total(self, weights: Tensor) -> Tensor:
         """[..., keys] -> [..., columns], in float32 or more."""
@@ -80,6 +82,12 @@ class Prompt:
         """Number of rows that tests may move."""
         return self.n_tokens - self.start
 
+    @property
+    def _begins_with_a_unit(self) -> bool:
+        """Whether the first token is a whole unit, whose column it then is."""
+        first = self.unit_ids[0]
+        return bool(first >= 0) and int((self.unit_ids == first).sum()) == 1
+
     def left_without(self, units: Sequence[int]) -> Tensor:
         """The places of the tokens that are left without some units, int [n]."""
         gone = torch.isin(self.unit_ids, torch.tensor(units, device=self.ids.device))
@@ -96,12 +104,13 @@ class Prompt:
         if n_keys not in self._columns:
             other, sink = self.n_columns - 2, self.n_columns - 1
             of_keys = self.unit_ids.where(self.unit_ids >= 0, other)
-            if n_keys > self.n_tokens:
+            is_explicit = n_keys > self.n_tokens
+            if is_explicit:
                 of_keys = F.pad(of_keys, (0, n_keys - self.n_tokens), value=sink)
-            else:
+            elif not self._begins_with_a_unit:
                 of_keys = of_keys.index_fill(0, of_keys.new_zeros(1), sink)
             members = F.one_hot(of_keys, self.n_columns).float()
-            self._columns[n_keys] = Columns(of_keys, members)
+            self._columns[n_keys] = Columns(of_keys, members, n_keys - 1 if is_explicit else 0)
         return self._columns[n_keys]
 
 
@@ -137,15 +146,16 @@ def knocked_out(
     weights: Tensor, scores: Tensor, columns: Columns, kept: Tensor, operator: str
 ) -> Tensor:
     """Returns the weights times ``kept`` [batch, heads, rows, columns], see ``KNOCKOUTS``."""
-    edited = weights * columns.each(kept.to(weights.dtype))
+    stays = columns.each(kept.to(weights.dtype))
+    edited = weights * stays
     before = weights.sum(-1, keepdim=True)
     after = edited.sum(-1, keepdim=True)
     if operator == "renormalised":
         tiny = torch.finfo(after.dtype).tiny
         return edited * (before / after.clamp_min(tiny))
     if operator == "sink":
-        sink = columns.members.shape[-1] - 1  # the last column
-        takes_rest = (columns.of_keys == sink) & visible_keys(scores)
+        is_sink = torch.arange(edited.shape[-1], device=edited.device) == columns.sink
+        takes_rest = is_sink & (stays > 0) & visible_keys(scores)
         return edited + (before - after) * takes_rest
     return edited
 
