@@ -274,6 +274,13 @@ class EditableInputs(Protocol):
 
 
 @runtime_checkable
+class KeptPositions(Protocol):
+    """Units of a prompt can be left out by "gap", the others at their positions."""
+
+    keeps_positions: bool
+
+
+@runtime_checkable
 class LinearReadout(Protocol):
     """logits = Σ_t a_t · token_logits_t: what makes exact answers possible."""
 

@@ -18,6 +18,7 @@ from hf_attnprobe.attention_model import (
     Batch,
     Differentiable,
     EditableInputs,
+    KeptPositions,
     Observation,
     Site,
 )
@@ -160,7 +161,8 @@ def prompt_in_words(
     """
     n_prompt = list(inputs["labelled"]).count(0)
     tokens = [*zip(inputs["unit_ids"], inputs["input_ids"], strict=True)][:n_prompt]
-    units, around = [], [""]
+    units: list[str] = []
+    around = [""]
     before: list[int] = []
     for unit, run in groupby(tokens, key=itemgetter(0)):
         own = [token for _, token in run]
@@ -379,7 +381,8 @@ class Explainer:
         if self._uses(EditableInputs):
             scores["knockout"] = knocked_out(observation, self.site, RENORMALISED)[0][0]
             scores["leave_one_out"] = deletion_effects(observation)[0]
-            matters = units_that_matter(observation, Knockout().least_effect)[0][content]
+            if self.model.lacks(KeptPositions) is None:
+                matters = units_that_matter(observation, Knockout().least_effect)[0][content]
         numbers = {
             ON_SINK: float(weights[-1]),
             ON_PASSAGE: float(weights[content].sum()),

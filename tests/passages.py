@@ -47,6 +47,7 @@ class ConstructedDecoder(AttentionModelBase):
     """
 
     unit = "sentence"
+    keeps_positions = True
 
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers

@@ -113,8 +113,27 @@ class PretrainedFacts:
         Args:
             inputs: those that its forward does not take are left out.
         """
+        forget_lengths(self.given)
         with evaluating(self.given):
             return self.given(**taken(self.given, inputs))
+
+
+BY_LENGTH = ("dynamic", "longrope")
+"""Kinds of rotary positions that are others in longer texts."""
+
+
+def positions_by_length(config: PreTrainedConfig) -> bool:
+    """Whether a token's position is turned into another number where the text goes on."""
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    by_layer = [one for one in rope.values() if isinstance(one, Mapping)]
+    return any(one.get("rope_type") in BY_LENGTH for one in [rope, *by_layer])
+
+
+def forget_lengths(model: nn.Module) -> None:
+    """Makes dynamic positions those of a new model, which has read no longer text."""
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.max_seq_len_cached = 0  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

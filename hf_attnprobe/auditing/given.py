@@ -7,7 +7,7 @@ sentence. Scores are given for every unit, for every token of the encoded text, 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,22 @@ class GivenScores:
         values: in the order of the text.
         spans: start and end of what each is of, in characters; None: of units, or of tokens.
         tokens: what each is of, as its author's tokenizer writes it; None where not said.
+
+    Raises:
+        AttnProbeError: other numbers of spans or tokens than of scores.
     """
 
     values: Sequence[float]
     spans: Sequence[tuple[int, int]] | None = None
     tokens: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.values)
+        for name, given in (("span", self.spans), ("token", self.tokens)):
+            if given is not None and len(given) != n:
+                raise AttnProbeError(
+                    f"expected a {name} for each of {n} scores of a text, got {len(given)}"
+                )
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -61,8 +72,14 @@ def read_scores(given: Any, ids: Sequence[int]) -> dict[int, GivenScores]:
     if isinstance(given, str | Path):
         return _of_file(Path(given))
     if isinstance(given, Mapping):
-        return {int(k): scores_of(one, k) for k, one in given.items()}
-    several = [*getattr(given, "sequence_attributions", given)]
+        return {_id(k): scores_of(one, k) for k, one in given.items()}
+    try:
+        several = [*getattr(given, "sequence_attributions", given)]
+    except TypeError as error:
+        raise AttnProbeError(
+            "expected scores as a file, as a mapping by id or as a list with those of each text, "
+            f"got {type(given).__name__}"
+        ) from error
     if len(several) != len(ids):
         raise AttnProbeError(
             f"expected scores of {len(ids)} texts, got those of {len(several)}; give them in "
@@ -84,6 +101,13 @@ class ScoredRow:
 
 
 COLUMNS = [field.name for field in fields(ScoredRow)]
+
+
+def _id(value: Any) -> int:
+    """The id of a text, a whole number or its digits."""
+    if not isinstance(value, int | np.integer | str) or not str(value).isdecimal():
+        raise AttnProbeError(f"expected whole numbers as id of texts with scores, got {value!r}")
+    return int(value)
 
 
 def _of_file(file: Path) -> dict[int, GivenScores]:
@@ -146,8 +170,15 @@ def scores_of(one: Any, example_id: Any) -> GivenScores:
         if found is not None and not callable(found) and hasattr(one, words):
             values, tokens = found, getattr(one, words)
             break
-    values = values.detach().cpu().float() if hasattr(values, "detach") else values
-    array = np.asarray(values, dtype=np.float64)
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values if values.is_complex() else values.double()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # of lists of several lengths
+        raise _wrong(example_id, "a score for each token", "lists of several lengths") from error
+    if array.dtype.kind not in "fiu":
+        raise _wrong(example_id, "a list of numbers", f"{type(one).__name__} of {array.dtype}")
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)
     if array.ndim != 1:
@@ -267,7 +298,7 @@ def _at_places(
         lengths = " or ".join(map(str, sorted(known)))
         raise _wrong(text.example_id, f"{lengths} of them", f"{len(scores.values)}")
     places = known[len(scores.values)]
-    for tokens, token in zip(places, scores.tokens or (), strict=False):
+    for tokens, token in zip(places, scores.tokens or [], strict=bool(scores.tokens)):
         own = [written[k] for k in tokens]
         special = text.inputs.get("special_tokens_mask")
         if not (special and special[tokens[0]]) and _plain([token]) != _plain(own):
@@ -289,7 +320,15 @@ def _at_spans(
     Args:
         units: where each starts and ends, in characters.
     """
+    for first, last in scores.spans or ():
+        if not 0 <= first < last <= len(string):
+            wanted = f"spans within its {len(string)} characters"
+            raise _wrong(text.example_id, wanted, f"{first} to {last}")
     spans = [_stripped(string, *span) for span in scores.spans or ()]
+    of_letters = sorted(span for span in spans if span[0] < span[1])
+    for before, behind in pairwise(of_letters):
+        if behind[0] < before[1]:
+            raise _wrong(text.example_id, "spans that do not overlap", f"{before} and {behind}")
     found = []
     for start, end in units:
         said = f"{string[start:end]!r}, characters {start} to {end}"

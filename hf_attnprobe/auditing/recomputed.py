@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 import torch
 
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.attention_model import AttentionModelBase, Batch
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
@@ -21,10 +22,11 @@ from hf_attnprobe.storage.rows import prediction_statistics
 
 
 N_AFTER, N_BEFORE = 8, 2
-"""Texts that are recomputed after an audit, and before one that goes on."""
+"""Texts that are recomputed, or changed, after an audit, and before one that goes on."""
 CHANGED = (
     "model, tokenizer or hooks have changed since; bring them back, or choose another --output-dir"
 )
+NOT_OWN = "this model's prompts cannot be changed, please report it; the rows are kept"
 NOT_ALONE = (
     "it changed meanwhile, or looks at padding or at the texts beside; the rows are kept, "
     "try --batch-size 1 in another --output-dir"
@@ -90,6 +92,29 @@ def check_rows(
                 f"{text.example_id} by itself, {where} is {found[name]:.6g}, more than "
                 f"{allowed:.1e} away: {cause}"
             )
+
+
+def check_changes(
+    adapter: LanguageModelAdapter, texts: Sequence[Text], pad_token_id: int, *, cause: str
+) -> None:
+    """Checks a deletion and a knockout in each text against passes of the user's own model.
+
+    Args:
+        cause: see :func:`check_rows`.
+
+    Raises:
+        AttnProbeError: a probability differs by more than rounding.
+    """
+    for text in texts:
+        observation = adapter.observe(collate(adapter, [text], pad_token_id))
+        units = observation.batch.content_mask[0].nonzero()[:, 0].tolist()
+        unit = random_order(units, text.example_id)[0]
+        for change, error in adapter.away_from_own_model(observation, unit).items():
+            if not error <= tolerance(adapter, 1.0):
+                raise AttnProbeError(
+                    f"expected the {change} of unit {unit + 1} of text {text.example_id} as the "
+                    f"model itself computes it, probabilities differ by {error:.1e}: {cause}"
+                )
 
 
 def _own(

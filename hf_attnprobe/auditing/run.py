@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
 from hf_attnprobe.progress import quiet_libraries
 
@@ -114,6 +115,8 @@ def judge(
     from hf_attnprobe.auditing.session import run_audit
     from hf_attnprobe.auditing.subject import is_language_model
 
+    if scores is None:
+        raise AttnProbeError("expected scores to judge, got None; audit() needs none")
     if tests is None:
         tests = JUDGING_ANSWERS if is_language_model(model, options) else JUDGING
     return run_audit(

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.attention_model import (
     AttentionModelBase,
     Batch,
@@ -19,7 +20,14 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.heads import values_by_head
-from hf_attnprobe.auditing.recomputed import check_rows, drawn_texts, said_of
+from hf_attnprobe.auditing.recomputed import (
+    N_AFTER,
+    NOT_OWN,
+    check_changes,
+    check_rows,
+    drawn_texts,
+    said_of,
+)
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
@@ -148,6 +156,14 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         where=f"in {sweep.folder}",
         cause=cause,
     )
+
+
+def check_changed(sweep: Sweep) -> None:
+    """Changes some prompts of a language model again, see :func:`check_changes`."""
+    if isinstance(sweep.adapter, LanguageModelAdapter):
+        held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
+        drawn = drawn_texts(sweep.texts, held, N_AFTER, sweep.seed)
+        check_changes(sweep.adapter, drawn, sweep.pad_token_id, cause=NOT_OWN)
 
 
 def _check_identities(sweep: Sweep, held: pd.DataFrame) -> None:

@@ -73,7 +73,7 @@ class ShownText:
     def __post_init__(self) -> None:
         n = len(self.tokens)
         lengths = {*map(len, self.scores.values()), len(self.segments) or n}
-        places = {*(self.smallest_set or ()), *self.glued, *self.unknown, *(self.matters or ())}
+        places = {*self.glued, *self.unknown, *(self.matters or ())}
         if lengths != {n} or len(self.around) not in (0, n + 1) or not places <= {*range(n)}:
             raise ValueError(
                 f"expected numbers of the {n} tokens of text {self.example_id}, got others"

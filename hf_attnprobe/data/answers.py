@@ -117,7 +117,9 @@ class Answers(Data):
             if self.template is not None and place not in self.template:
                 raise AttnProbeError(f"expected {place} in the template, got {self.template!r}")
         if self.template is not None and self.template.count("{context}") > 1:
-            raise AttnProbeError(f"expected {{context}} once in the template, got {self.template!r}")
+            raise AttnProbeError(
+                f"expected {{context}} once in the template, got {self.template!r}"
+            )
 
     def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
         """The tested split as it is asked: nothing is rendered and nothing generated.

@@ -33,6 +33,7 @@ from torch import Tensor
 from hf_attnprobe.attention_model import (
     AnswersFromPassage,
     EditableInputs,
+    KeptPositions,
     Observation,
     Site,
 )
@@ -120,7 +121,7 @@ class KnockoutResult:
 @register_test(
     readings=READINGS,
     does="takes away the attention to one unit of the passage at a time",
-    needs=(AnswersFromPassage, EditableInputs),
+    needs=(AnswersFromPassage, EditableInputs, KeptPositions),
     default="on request",
     of_answers=Knockout(),
     groups=True,

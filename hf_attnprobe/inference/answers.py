@@ -178,8 +178,9 @@ def _rendered(
             f"{tokenizer.name_or_path or 'this one'} has none; give whole prompts (prompt_column)"
         )
     try:
-        said = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return str(said)
+        return str(
+            tokenizer.apply_chat_template([*turns], tokenize=False, add_generation_prompt=True)
+        )
     except Exception as error:  # of jinja, and whatever a template raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise AttnProbeError(

@@ -4,6 +4,7 @@ Each model becomes an ordinary checkpoint. ``transfer`` is the guide of ``diagno
 pair of models.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -126,13 +127,10 @@ def retrain(
             tested = {name: run_test(name, setup) for name in chosen}
         for name, found in tested.items():
             _write_rows(setup, name, found)
-        report = _report(
-            setup,
-            data,
-            tested,
-            identity
-            | {"asked_for": _asked_for(model, data, options, {} if tests is None else chosen)},
-        )
+        asked = _asked_for(model, data, options, {} if tests is None else chosen)
+        # of the mark: what an earlier run said too
+        held = json.loads((setup.folder / f"{KIND}.json").read_text(encoding="utf-8"))
+        report = _report(setup, data, tested, {**held, "asked_for": asked})
         report = _with_statistics(report, setup)
         write_report(report, setup.folder)
     return report

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -193,7 +194,10 @@ def to_rows(
         values = np.full((len(ids), len(sites)), np.nan)
         has = [name in found[site] for site in sites]
         for k in np.flatnonzero(has):
-            values[:, k] = found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
+            measured = found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
+            if measured.shape != ids.shape:
+                raise ValueError(f"expected a {name} of each text, got {measured.shape}")
+            values[:, k] = measured
         is_there = np.broadcast_to(has, values.shape)
         columns[name] = _as_lists(values[order], is_there)
     places = [(site.layer, site.head) for site in sites]
@@ -368,6 +372,7 @@ def read_part(
                 n_without = table[TEST].null_count + table[TEXT].null_count
                 if table.num_rows != said["rows"] or n_without:
                     raise ValueError("a row is missing, or has no test or no text")
+                _check_lengths(table, said["sites"])
     except wrong as error:  # what pyarrow raises
         raise AttnProbeError(f"cannot read the rows in {where}; {AGAIN}") from error
     if not is_ours:
@@ -399,6 +404,16 @@ def _check_schema(schema: pa.Schema, said: Mapping[str, Any]) -> None:
     known = {name for names in said["statistics"].values() for name in names}
     if {*types} != known:
         raise ValueError("a column is of no statistic")
+
+
+def _check_lengths(table: pa.Table, sites: Sites) -> None:
+    """Raises ValueError where a list is not of as many sites as its test looked at."""
+    of_tests = {test: len(places) for test, places in sites.items()}
+    expected = table[TEST].to_pandas().map(of_tests).to_numpy()
+    for name in table.column_names[2:]:
+        lengths = pc.list_value_length(table[name]).to_pandas().to_numpy(np.float64)
+        if (~np.isnan(lengths) & (lengths != expected)).any():
+            raise ValueError(f"a list of {name} is of other sites")
 
 
 def _check_predictions(table: pa.Table, where: str) -> None:

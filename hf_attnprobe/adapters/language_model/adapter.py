@@ -38,6 +38,7 @@ from hf_attnprobe.attention_model import (
     Batch,
     HeadOutputs,
     HeadValues,
+    KeptPositions,
     Observation,
     OutputProjections,
     ReadTokens,
@@ -146,6 +147,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             return self._heads.no_projections
         if capability is HeadOutputs:
             return self._heads.no_outputs
+        if capability is KeptPositions and not self.keeps_positions:
+            return (
+                f"expected a model that takes position_ids from 0 on, {type(self.model).__name__} "
+                "does not; leave the test out"
+            )
         return super().lacks(capability, site)
 
     @cached_property
@@ -217,6 +223,8 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             state = PassageState(prompt, prefilled.kept, keys_values)
             observation, scores = self._observed(batch, state)
             if self.agree(scores, prefilled.scores):
+                if self.by_length:
+                    self._check_last_token(observation)
                 return observation
         error = float((scores - prefilled.scores).abs().max())
         raise AttnProbeError(
@@ -256,14 +264,67 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     def native_probs(self, batch: Batch) -> Tensor:
         """The user's own model on the prompt and answer as they are."""
+        return self._by_own_model(batch, batch.inputs["input_ids"], 1)
+
+    def _by_own_model(
+        self, batch: Batch, ids: Tensor, n_behind: int = 0, visible: Tensor | None = None
+    ) -> Tensor:
+        """Probabilities [1, entries] of the answer by the user's own model.
+
+        Args:
+            ids: int [1, tokens], of the prompt, or what is left of it, and the answer.
+            n_behind: of the last rows those that predict nothing of the answer.
+            visible: bool [tokens, tokens], the keys that each row may look at.
+        """
         kept = batch.inputs["kept"]
-        n_read = kept.shape[1] + 1
-        given = {"input_ids": batch.inputs["input_ids"], "use_cache": False}
+        n_read = kept.shape[1] + n_behind
+        given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if "logits_to_keep" in self.takes:
             given["logits_to_keep"] = n_read
-        logits = self.native_output(given).logits[:, -n_read:-1]
+        if visible is not None:
+            kind = self.given.dtype
+            shown = torch.zeros(visible.shape, dtype=kind, device=ids.device)
+            hidden = shown.masked_fill(~visible, torch.finfo(kind).min)
+            given["attention_mask"] = hidden[None, None]
+        logits = self.native_output(given).logits[:, -n_read:][:, : kept.shape[1]]
         scores = scores_of_kept(logits.to(torch.promote_types(logits.dtype, torch.float32)), kept)
         return self.head.probabilities(scores.flatten(1), batch.inputs)
+
+    @torch.no_grad()
+    def away_from_own_model(self, observation: Observation, unit: int) -> dict[str, float]:
+        """How far a deletion and a knockout are from passes of the user's own model.
+
+        Those know neither twin nor cache: one reads a shorter prompt, one has a mask over the
+        unit's cells, where masks by row change nothing else (with windows they do).
+
+        Returns:
+            Largest differences of probabilities, by what was done.
+        """
+        batch, prompt = observation.batch, observation.state.prompt
+        own = partial(self._by_own_model, batch)
+        gone = torch.zeros_like(batch.content_mask)[None]
+        gone[..., unit] = True
+        left = prompt.left_without([unit])
+        pairs = {}
+        if len(left) >= prompt.n_answer:
+            ours = self.erase_inputs(observation, gone)[0]
+            shorter = torch.cat([prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1)
+            pairs["deletion"] = ours, own(shorter, n_behind=1)
+        every = prompt.ids.new_ones(prompt.n_tokens, prompt.n_tokens)
+        causal = every.tril().bool()
+        try:
+            as_it_is = own(prompt.ids, visible=causal)
+        except Exception:  # a model raises whatever it likes
+            return _largest(pairs)
+        cells = torch.zeros_like(causal)
+        cells[prompt.start :] = prompt.columns(prompt.n_tokens).of_keys == unit
+        is_same = (as_it_is - observation.probs).abs().max() <= relative_tolerance(self.model.dtype)
+        if is_same and (causal & ~cells).any(-1).all():
+            stays = (~gone)[..., None, None, :].to(observation.attention[0].dtype)
+            kept = dict.fromkeys(range(len(self.layers)), stays)
+            ours = self.replay_masked(observation, kept, operator="renormalised")[0]
+            pairs["knockout"] = ours, own(prompt.ids, visible=causal & ~cells)
+        return _largest(pairs)
 
     # Edits
 
@@ -413,11 +474,8 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             raise AttnProbeError(
                 f"expected units to be erased by one of {', '.join(DELETIONS)}, got {by!r}"
             )
-        if by == "gap" and not self.keeps_positions:
-            raise AttnProbeError(
-                f"expected a model that takes position_ids from 0 on, {type(self.model).__name__} "
-                "does not; erase by deletion"
-            )
+        if by == "gap":
+            self.require(KeptPositions)
         known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", by), dict)
         gone = (erased & observation.batch.content_mask)[:, 0]
         names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
@@ -444,6 +502,8 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         at_once = self.tokens_per_pass
         if self.model.device.type == "cpu":
             at_once = min(at_once, DELETION_TOKENS_ON_CPU)
+        if self.by_length:
+            at_once = 0
         prompt: Prompt = observation.state.prompt
         passes: list[list[Shorter]] = []
         for one in sorted(shorter, key=lambda one: prompt.first_change(one[1])):
@@ -479,6 +539,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             others |= {"position_ids": places, "attention_mask": mask}
 
         ids = prompt.ids[0, places]
+        if self.by_length and by == "deletion":  # of as many tokens as the model itself reads
+            ids = torch.cat([ids, observation.batch.inputs["input_ids"][:, -1:]], 1)
+            others["n_padded"] = others["n_padded"] + 1
         cache = held_cache(state.keys_values or (), first)
         with in_one_line({"input_ids": ids}):
             scores = self.scores_of(ids, state.kept, cache=cache, others=others)
@@ -568,18 +631,27 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         Also that the user's own model, which reads the answer's last token too, says the same.
         """
         observation = self.observe(batch)
+        self._check_last_token(observation)
+        top = len(self.layers) - 1
+        self._check(observation, sorted({0, top // 2, top}))
+
+    def _check_last_token(self, observation: Observation) -> None:
+        batch = observation.batch
         error = float((self.native_probs(batch) - observation.probs).abs().max())
         if not error <= relative_tolerance(self.model.dtype):
             raise AttnProbeError(
-                f"self-check: probabilities differ by {error:.1e} where the answer's last token "
-                "is read too, which changes nothing where tokens see no later ones; this model "
-                "cannot be audited"
+                f"self-check: probabilities of text {batch.example_ids[0]} differ by {error:.1e} "
+                "where the answer's last token is read too, which changes nothing where tokens see "
+                "no later ones and positions do not depend on the length; this model cannot be "
+                "audited on it"
             )
-        top = len(self.layers) - 1
-        self._check(observation, sorted({0, top // 2, top}))
 
     def _check(self, observation: Observation, layers: Sequence[int]) -> None:
         native = self.prefilled(observation.batch.inputs).scores
         names, dtype = self.layer_names, self.model.dtype
         self_check(observation, native, self._replay_scores, names, dtype, layers)
         self._unchecked.difference_update(layers)
+
+
+def _largest(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    return {name: float((ours - own).abs().max()) for name, (ours, own) in pairs.items()}

@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from hf_attnprobe.adapters.language_model.prompt import Change, Prompt, kept_words
+from hf_attnprobe.adapters.pretrained import forget_lengths, positions_by_length
 from hf_attnprobe.adapters.transformer.adapter import in_one_line
 from hf_attnprobe.adapters.transformer.layout import example_inputs
 from hf_attnprobe.adapters.transformer.replay import TappedTransformer
@@ -121,8 +122,13 @@ class PromptPasses(TappedTransformer):
 
     @property
     def continues(self) -> bool:
-        """Whether the model goes on from keys and values."""
-        return self._example is not None
+        """Whether the model goes on from keys and values, and shorter texts have the same."""
+        return self._example is not None and not self.by_length
+
+    @cached_property
+    def by_length(self) -> bool:
+        """Whether positions depend on how long a text is; each is then run by itself."""
+        return positions_by_length(self.model.config)
 
     @cached_property
     def _example(self) -> KeysValues | None:
@@ -177,6 +183,7 @@ class PromptPasses(TappedTransformer):
 
     def _logits_of(self, ids: Tensor, n_read: int, cache: DynamicCache | None) -> Tensor:
         """Logits [n_read, words] of the last rows, as the model computes them."""
+        forget_lengths(self.model)
         logits = self.logits({"input_ids": ids, **self._arguments(cache, n_read)})[0]
         return logits.unflatten(0, (-1, self.model.config.get_text_config().vocab_size))[-n_read:]
 
@@ -239,6 +246,7 @@ class PromptPasses(TappedTransformer):
             n_read += int(others["n_padded"].max())
         arguments = self._arguments(cache, n_read) | others
         inputs = {"input_ids": ids, "kept": kept, **arguments}
+        forget_lengths(self.model)
         n_keys = ids.shape[1]
         if cache is not None:
             n_keys += cache.get_seq_length()
