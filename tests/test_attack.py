@@ -446,18 +446,18 @@ def test_scores_that_are_none_are_refused(given, message):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    "row",
     [
-        ({"score": [1, 2], "token": ["a"]}, "expected lists of one length"),
-        ({"score": [1, 2], "start": [0, None], "end": [1, 2]}, "places that are whole numbers"),
-        ({"score": [1, 2], "start": ["x", 1], "end": [1, 2]}, "places that are whole numbers"),
-        ({"score": [1, 2], "unit": [0, 1.5]}, "places that are whole numbers"),
+        {"score": [1, 2], "token": ["a"]},
+        {"score": [1, 2], "start": [0, None], "end": [1, 2]},
+        {"score": [1, 2], "start": ["x", 1], "end": [1, 2]},
+        {"score": [1, 2], "unit": [0, 1.5]},
     ],
 )
-def test_files_of_scores_that_are_none_are_refused(row, message, tmp_path):
+def test_files_of_scores_that_are_none_are_refused(row, tmp_path):
     file = tmp_path / "scores.jsonl"
     file.write_text(json.dumps({"id": 0} | row))
-    refused(message, read_scores, file, [0])
+    refused("scores", read_scores, file, [0])
 
 
 def test_tokens_and_spans_are_as_many_as_scores():

@@ -298,7 +298,8 @@ def _at_places(
         lengths = " or ".join(map(str, sorted(known)))
         raise _wrong(text.example_id, f"{lengths} of them", f"{len(scores.values)}")
     places = known[len(scores.values)]
-    for tokens, token in zip(places, scores.tokens or [], strict=bool(scores.tokens)):
+    named = [] if scores.tokens is None else zip(places, scores.tokens, strict=True)
+    for tokens, token in named:
         own = [written[k] for k in tokens]
         special = text.inputs.get("special_tokens_mask")
         if not (special and special[tokens[0]]) and _plain([token]) != _plain(own):
