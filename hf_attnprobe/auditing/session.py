@@ -80,10 +80,10 @@ def run_audit(
     job = prepare_audit(model, dataset, tests, options, tokenizer, scores, share, shown=clock.shown)
     if share is not None and output_dir is not None:
         output_dir = folder_of(output_dir, share)
-    return audited(job, output_dir, clock)
+    return run_prepared(job, output_dir, clock)
 
 
-def audited(job: PreparedAudit, output_dir: str | Path | None, clock: Clock) -> Report:
+def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock) -> Report:
     """The report of an audit that is prepared."""
     subject, choice, options, state = job.subject, job.choice, job.options, process_state()
     limit = clock.limit

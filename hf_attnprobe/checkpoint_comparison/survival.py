@@ -9,7 +9,7 @@ from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.comparison import AuditComparison, compare_audits
 from hf_attnprobe.auditing.options import AuditOptions, Weights
 from hf_attnprobe.auditing.prepare import prepare_audit
-from hf_attnprobe.auditing.session import audited
+from hf_attnprobe.auditing.session import run_prepared
 from hf_attnprobe.auditing.stopping import limit_of
 from hf_attnprobe.checkpoint_comparison.weights_moved import Reads, moved_heads, reads_of
 from hf_attnprobe.data.answers import Answers
@@ -79,7 +79,7 @@ def survive(
         for place, (which, how) in zip(places, asked, strict=True):
             clock = Clock(progress and process_state().is_main_process, limit_of(how))
             job = prepare_audit(which, dataset, tests, how, tokenizer, kept=kept, shown=clock.shown)
-            audited(job, place, clock)
+            run_prepared(job, place, clock)
             reads.append(reads_of(job))
             kept = job.examples if kept is None and isinstance(job.data, Answers) else kept
         comparison = compare_audits(places, seed=options.seed)
