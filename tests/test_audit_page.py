@@ -175,11 +175,11 @@ def test_heads_are_beside_groups(sketched, transformer):
 EVERYTHING = f"{EVIL} 😀 \u202e[U+0000] " + "word " * 5000
 
 
-@pytest.mark.parametrize(("kind", "dark"), [("classifier", False), ("transformer", True)])
-def test_pages_in_a_browser(kind, dark, open_page, request, tmp_path):
+@pytest.mark.parametrize("kind", zoo.daily(["classifier", "transformer"], ["transformer"]))
+def test_pages_in_a_browser(kind, open_page, request, tmp_path):
     """Silent, alone, no wider than a telephone, nothing serious for axe-core."""
     folder = request.getfixturevalue(kind)
-    opened = open_page(folder / "report.html", dark=dark, width=400, axe=True)
+    opened = open_page(folder / "report.html", dark=kind == "transformer", width=400, axe=True)
     assert opened.findings() == []
     assert opened.messages == [] and len(opened.requests) == 1
     assert not opened.is_wider_than_the_screen()

@@ -72,6 +72,7 @@ def test_a_warning_stops_the_build():
     assert "mkdocs build --strict" in (ROOT / "Makefile").read_text()
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site):
     folder, pages = site
     loaded = {url for page in pages.values() for url in page.loads}
@@ -80,6 +81,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", sheet.read_text())
 
 
+@pytest.mark.slow
 def test_every_link_arrives(site):
     folder, pages = site
     for here, page in pages.items():
@@ -96,6 +98,7 @@ def test_every_link_arrives(site):
                 assert unquote(anchor) in pages[there].anchors, (here, link)
 
 
+@pytest.mark.slow
 def test_every_public_name_has_its_docstring_there(site):
     reference = site[1]["reference.html"]
     names = {f"hf_attnprobe.{name}" for name in hf_attnprobe.__all__}
@@ -118,6 +121,7 @@ def _words(text):
     return re.sub(r"\W+", " ", text).strip()
 
 
+@pytest.mark.slow
 def test_every_verb_is_told_of(site):
     (commands,) = (
         action.choices
@@ -128,15 +132,18 @@ def test_every_verb_is_told_of(site):
     assert [name for name in commands if f"attnprobe {name}" not in told] == []
 
 
+@pytest.mark.slow
 def test_every_test_is_explained_to_a_person(site):
     explained = site[1]["tests.html"]
     assert [n for n in registry.tests() if n not in explained.anchors] == []
 
 
+@pytest.mark.slow
 def test_pictures_say_what_they_show(site):
     assert not [page.without_alt for page in site[1].values() if page.without_alt]
 
 
+@pytest.mark.slow
 def test_search_finds_guides_and_no_tables_of_results(site):
     index = json.loads((site[0] / "search/search_index.json").read_text())
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
@@ -144,6 +151,7 @@ def test_search_finds_guides_and_no_tables_of_results(site):
     assert not [page for page in found if page.startswith(("examples/", "CHANGELOG"))]
 
 
+@pytest.mark.slow
 def test_the_site_shows_a_whole_page(site):
     page = site[0] / "demo_report.html"
     assert page.stat().st_size < 300_000

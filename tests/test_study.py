@@ -247,6 +247,7 @@ def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli, t
     assert "step 7 of 7: transfer/reviews-bilstm (transfer), done before" in done.err
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle(folder, flags, summary, tmp_path, cli):
     """While the second step is at work; then the same command again."""
     killed = tmp_path / "killed"
@@ -364,6 +365,7 @@ def cells(table) -> list[dict]:
     return [dict(zip(table.head, row, strict=True)) for row in table.rows]
 
 
+@pytest.mark.slow
 def test_wiegreffe_and_pinter_beside_ours(run):
     tests = {"seeds": {"n_seeds": 1}, "adversary": {"lambdas": [0.05], "epochs": 2}}
     options = {"tests": {"uniform": {}, "diagnostic_mlp": {}, **tests}}
@@ -476,6 +478,7 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
     assert [row["published mean"] for row in found.values()] == [*(0.2, 0.25, None, None), 0.375]
 
 
+@pytest.mark.slow
 def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(run, tmp_path):
     changes = {"train": SMALL | {"learning_rate": 0.03}, "search": {"tests": SHORT_SEARCH}}
     small = shrunk("jain-wallace", changes, encoder=["bilstm"], attention=["additive"])
@@ -558,6 +561,7 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
     assert "either sign" in table.sentences[0]
 
 
+@pytest.mark.slow
 def test_tutek_and_snajder_beside_ours(run, tmp_path):
     adversaries = {"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 2}}
     sizes = {"embedding_size": 12, "encoder_size": 6}
@@ -579,6 +583,7 @@ def test_tutek_and_snajder_beside_ours(run, tmp_path):
     assert "adversaries/sst-additive-tying/adversary/lambda-0.001" in made
 
 
+@pytest.mark.slow
 def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
     """Under the name of a data set of theirs, whose ratings start at 1."""
     data = tmp_path / "data"
@@ -625,6 +630,7 @@ def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
     assert all(row[share].value >= rows["smallest set"][share].value for row in rows.values())
 
 
+@pytest.mark.slow
 def test_deception_in_a_table(run, tmp_path):
     def deceived(s):
         for cell in s.grid(dataset=["reviews"]):
@@ -896,6 +902,7 @@ def bert(tokenizer, tmp_path):
     return zoo.saved(tmp_path / "bert", zoo.bert(tokenizer, layers=1, width=8), tokenizer)
 
 
+@pytest.mark.slow
 def test_a_transformer_as_a_step(bert, run, tmp_path):
     def tuned(s, **heads):
         for cell in s.grid(dataset=["reviews"]):

@@ -143,6 +143,7 @@ def test_the_page_names_every_version(survived):
     assert json.loads((folder / "survival.json").read_text())["names"] == list(comparison.names)
 
 
+@pytest.mark.slow
 def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, cli):
     """Of a model whose attention no longer tells tokens apart, so that shuffles do nothing."""
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)

@@ -111,6 +111,7 @@ def test_the_numbers_reach_what_report_to_names(make_trainer, reviews):
     assert numbers[f"{PREFIX}faithfulness"] == callback.report.score.value
 
 
+@pytest.mark.slow
 def test_training_is_the_same_to_the_last_bit(make_trainer, reviews):
     plain = make_trainer()
     plain.add_callback(Modes())
@@ -281,6 +282,7 @@ def test_two_processes_share_the_texts_and_log_the_same(run_two, tmp_path):
     assert first["same"] and second["same"]
 
 
+@pytest.mark.slow
 def test_a_model_in_peft_s_wrapper_is_audited(make_trainer, reviews):
     """Pairs, whose second text only `**kwargs` of the wrapper take."""
     peft = pytest.importorskip("peft")

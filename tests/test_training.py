@@ -201,7 +201,7 @@ def test_the_procedures():
         assert {field: getattr(found, field) for field in expected} == expected
 
 
-@pytest.mark.parametrize("encoder", ["bigru", "cnn", "none"])
+@pytest.mark.parametrize("encoder", zoo.daily(["bigru", "cnn", "none"], ["none"]))
 def test_hierarchical_models_are_trained(encoder, tmp_path):
     """One sentence of each text, anywhere in it, says what class it is of."""
     telling, rows = ("It is wonderful.", "It is dull!", "It is odd?"), []
@@ -293,6 +293,7 @@ def test_what_the_caller_gives_is_not_changed(data, tokenizer, tmp_path):
     assert (tokenizer.model_max_length, used.model_max_length) == (length, 7)
 
 
+@pytest.mark.slow
 def test_the_verb_trains_as_its_function_and_continues(reviews_folder, tmp_path, monkeypatch):
     options = TrainingOptions(epochs=1, seed=3)
     architecture = {"encoder": "mlp", "embedding_size": 8, "encoder_size": None}

@@ -68,6 +68,7 @@ def check(tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_the_options(check):
     scripts = {"right": RIGHT}
     for number, (old, new) in enumerate(WRONG.values()):

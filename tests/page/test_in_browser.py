@@ -2,6 +2,7 @@
 
 import pytest
 
+import zoo
 from demo_page import HARM, demo_page
 from hf_attnprobe.reports.document import Answered, Number, NumberLine
 from hf_attnprobe.reports.html import to_cell
@@ -14,7 +15,7 @@ def page_file(tmp_path_factory):
     return file
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", zoo.daily([False, True], [True]))
 def test_no_message_no_request_no_sideways_scrolling(open_page, tmp_path, dark):
     page_file = tmp_path / "large.html"
     page_file.write_text(demo_page(large=True), encoding="utf-8")
@@ -25,7 +26,7 @@ def test_no_message_no_request_no_sideways_scrolling(open_page, tmp_path, dark):
         assert not opened.is_wider_than_the_screen()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", zoo.daily([False, True], [True]))
 def test_axe_finds_nothing_serious(open_page, page_file, dark):
     opened = open_page(page_file, dark=dark, axe=True)
     if not dark:  # what is folded away has the same colours, and takes its time
