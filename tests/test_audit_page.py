@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import report_schema
+import zoo
 from hf_attnprobe.auditing.document import origin
 from hf_attnprobe.auditing.heads import EDITS, which_heads
 from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
