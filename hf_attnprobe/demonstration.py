@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.distributed import check_one_process
-from hf_attnprobe.options import LARGEST_SEED, Options, option
+from hf_attnprobe.options import LARGEST_SEED, Options, option, public_function
 from hf_attnprobe.storage.folders import alone_in, write_json
 from hf_attnprobe.training.options import TrainingOptions
 
@@ -70,6 +70,7 @@ class RationaleScores:
     n: int
 
 
+@public_function
 def demo(
     output_dir: str | Path = "attnprobe-demo",
     *,

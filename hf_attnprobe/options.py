@@ -11,18 +11,21 @@ mapping from names of tests to such objects, see :func:`options_by_test`.
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import alternatives, describe, fits, in_short
+from hf_attnprobe.progress import quiet_libraries
 
 
 T = TypeVar("T", bound="Options")
+F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = "default"
 """Stands for the tests that suit model and data, among the names of tests."""
 LARGEST = 2**63 - 1
@@ -88,13 +91,38 @@ class Options:
             check_at_most(field.metadata.get("at_most"), **{field.name: value})
 
 
+def public_function(function: F) -> F:
+    """The function, which refuses arguments of other types than it declares before all else.
+
+    Libraries are quiet while it works. Types that are declared as texts, of what is imported
+    later, are checked by whoever uses the value.
+    """
+    declared = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        for name, value in declared.bind(*arguments, **named).arguments.items():
+            hint = declared.parameters[name].annotation
+            if not isinstance(hint, str) and not fits(value, hint):
+                is_named = dataclasses.is_dataclass(hint)
+                expected = getattr(hint, "__name__", "") if is_named else describe(hint)
+                raise AttnProbeError(
+                    f"expected {expected} for {name} of {function.__name__}, got "
+                    f"{in_short(value)}; see help({function.__name__})"
+                )
+        with quiet_libraries():
+            return function(*arguments, **named)
+
+    return cast(F, checked)
+
+
 Asked: TypeAlias = (
     str | Options | Sequence[str | Options] | Mapping[str, Mapping[str, Any] | Options | None]
 )
 """Tests as a user asks for them: names, option objects, or options by name of the test."""
 
 
-@cache
+@functools.cache
 def hints_of(kind: type[Options]) -> dict[str, Any]:
     """The types of a class's fields; a study makes the same options thousands of times."""
     return get_type_hints(kind)
@@ -219,7 +247,9 @@ def check_at_least(least: float | None, **values: Any) -> None:
         items = value if isinstance(value, list | tuple) else [value]
         for item in items:
             if item is not None and not item >= least:
-                raise AttnProbeError(f"{name} must be at least {least:g}, got {in_short(item)}")
+                raise AttnProbeError(
+                    f"{name} must be at least {least:g}, got {in_short(item)}; give more"
+                )
 
 
 def check_at_most(most: float | None, **values: Any) -> None:
@@ -234,10 +264,10 @@ def check_at_most(most: float | None, **values: Any) -> None:
             if isinstance(item, bool) or not isinstance(item, int | float):
                 continue
             if isinstance(item, float) and not math.isfinite(item):
-                raise AttnProbeError(f"expected a finite number for {name}, got {item}")
+                raise AttnProbeError(f"expected a finite number for {name}, got {item}; give one")
             if not -LARGEST <= item <= bound:
                 limit = f"at most {bound:,}" if item > 0 else f"at least {-LARGEST:,}"
-                raise AttnProbeError(f"{name} must be {limit}, got {in_short(item)}")
+                raise AttnProbeError(f"{name} must be {limit}, got {in_short(item)}; give another")
 
 
 def check_name(what: str, name: str) -> None:

@@ -6,7 +6,7 @@ field that is wrong: YAML that stands beside the code, summaries of finished run
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -236,7 +236,7 @@ def _written(kind: Any) -> tuple[type, ...]:
         return (Mapping,)
     if issubclass(origin, Enum):
         return (str, int)
-    is_list = get_args(kind) or issubclass(origin, list | tuple)
+    is_list = issubclass(origin, Sequence) and not issubclass(origin, str)
     return (list, tuple) if is_list else (origin,)
 
 
@@ -246,7 +246,14 @@ def fits(value: Any, hint: Any) -> bool:
     >>> fits(3, float), fits("3", int), fits(["a"], list[str] | None), fits(True, int)
     (True, False, True, False)
     """
-    kind = _kind_of(value, hint)
+    is_none = value is None and NoneType in get_args(hint)
+    return is_none or any(_is_of(value, kind) for kind in alternatives(hint))
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type that is no union."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return isinstance(value, kind)
     if not _is_written(value, kind):
         return False
     if not isinstance(value, list | tuple) or not get_args(kind):
@@ -273,7 +280,8 @@ def describe(hint: Any) -> str:
         item = describe(get_args(kind)[0])
         is_one = item.startswith("a ") and " or " not in item
         return f"a list of {item.split(' ', 1)[-1].removesuffix('s')}s" if is_one else "a list"
-    return WORDS.get(kind, "a text")
+    is_object = isinstance(kind, type) and not issubclass(kind, Enum) and not hasattr(kind, "parse")
+    return WORDS.get(kind) or (kind.__name__ if is_object else "a text")
 
 
 def in_short(value: Any) -> str:

@@ -10,6 +10,7 @@ from hf_attnprobe.auditing.frames import csv_of
 from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.auditing.shares import is_share, joined_report
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import public_function
 from hf_attnprobe.retraining.report import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.plan import STATE
@@ -99,6 +100,7 @@ def kind_of(folder: Path) -> Kind:
     return next((kind for kind in KINDS if (folder / kind.mark).is_file()), AUDIT)
 
 
+@public_function
 def render_report(folder: Folders, output: str | Path | None = None) -> str:
     """The results of a verb in the form that a file's ending names.
 

@@ -167,7 +167,7 @@ BAD_DATA = [
     ([{"text": ["a", "b"], "label": 0}], "column 'text' must hold strings, row 0 is list"),
     ([*ROWS, {"text": None, "label": 1}], "must hold strings, row 2 is NoneType"),
     ([{"text": "a film", "label": 0.5}], "predicts a class: expected one class per text"),
-    ([], "cannot be loaded"),
+    ([], "the file is empty"),
     ([*ROWS, {"text": "a film", "label": 2}], "the model knows 2 labels: negative, positive"),
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),

@@ -304,7 +304,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
             '{"id": 4, "score": 1, "start": 3, "end": 4}',
             "text 4: expected a start for each score, got 1 for 2",
         ),
-        ("scores.jsonl", "", "which begins with ''"),
+        ("scores.jsonl", "", "the file is empty"),
     ],
 )
 def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):

@@ -173,8 +173,9 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
     ("versions", "options", "message"),
     [
         ([], {}, "give at least one of bfloat16"),
-        ("int8", {}, "expected a list of versions"),
+        ("int8", {}, "expected a list for versions of survive"),
         (["int8"], {"weights": "int4"}, "name it among the versions"),
+        (["int8", "/typo"], {}, "expected a model at /typo, there is nothing"),
     ],
 )
 def test_bad_versions(versions, options, message, checkpoint, reviews_folder, tmp_path):

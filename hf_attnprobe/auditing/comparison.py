@@ -30,6 +30,7 @@ from hf_attnprobe.auditing.report import Report, read_audit
 from hf_attnprobe.auditing.verdict import may_be_shown
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import plain
 from hf_attnprobe.reports.document import (
     Block,
@@ -177,6 +178,7 @@ def told_statistics(
                 yield s, number, difference
 
 
+@public_function
 def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComparison:
     """Compares audits' folders with the first.
 
@@ -234,6 +236,7 @@ def _check(reports: Sequence[Report]) -> None:
             )
 
 
+@public_function
 def changed_answers(comparison: AuditComparison) -> list[str]:
     """Returns the answers that an audit has for certain otherwise than the first, a sentence each.
 

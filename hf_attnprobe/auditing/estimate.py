@@ -14,8 +14,8 @@ from hf_attnprobe.auditing.selection import sites_by_test
 from hf_attnprobe.auditing.session import begun
 from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import first_round
-from hf_attnprobe.options import Asked
-from hf_attnprobe.progress import in_words, quiet_libraries
+from hf_attnprobe.options import Asked, public_function
+from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.rows import PREDICTION
 from hf_attnprobe.storage.rows import NO_SITE, finished_ids
 
@@ -75,7 +75,7 @@ class AuditEstimate:
         return "\n".join(lines)
 
 
-@quiet_libraries()
+@public_function
 def estimate_audit(
     model: Model,
     dataset: Any,

@@ -19,6 +19,7 @@ from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.options import public_function
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.checks import contradictions
@@ -207,6 +208,7 @@ def _compared(rows: Rows, is_judged: bool, seed: int) -> tuple[Comparison, ...]:
     return compare_rankings(rows, against="given", site=site_of_model(rows), seed=seed)
 
 
+@public_function
 def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
     report, tests = read_summary(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Asked
-from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.options import Asked, public_function
 
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.auditing.subject import Model
 
 
-@quiet_libraries()
+@public_function
 def audit(
     model: "Model",
     dataset: Any,
@@ -84,7 +83,7 @@ JUDGING = {"input_erasure": {}, "erasure": {}, "shapley": {"exact_units": 8, "lo
 """Tests of rankings, and their options; all sets of 8 phrases are 256 passes a text."""
 
 
-@quiet_libraries()
+@public_function
 def judge(
     model: "Model",
     dataset: Any,

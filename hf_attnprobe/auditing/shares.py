@@ -14,6 +14,7 @@ from typing import Any
 
 from hf_attnprobe.auditing.report import Report, found_in, notes_on_size, read_audit
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.verdicts import with_thresholds
@@ -30,6 +31,7 @@ def is_share(folder: Path) -> bool:
     return folder.name.startswith("share-") and (folder / "audit.json").is_file()
 
 
+@public_function
 def joined_report(folders: Sequence[str | Path]) -> Report:
     """The report of some shares of one audit, or of all.
 

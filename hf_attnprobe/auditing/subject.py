@@ -43,6 +43,7 @@ from hf_attnprobe.checkpoints.weights import change_weights
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import mask_id
 from hf_attnprobe.inference.images import ImageReader, reader_of, takes_images
+from hf_attnprobe.plain_data import in_short
 
 
 logger = logging.getLogger(__name__)
@@ -250,6 +251,11 @@ def _tokenizer_of(
         processor = given or (load_processor(place()) if place else None)
         return reader_of(model, processor)
     if given is not None:
+        if not isinstance(given, PreTrainedTokenizerBase):
+            raise AttnProbeError(
+                f"expected a tokenizer of Transformers, got {in_short(given)}; pass "
+                "tokenizer=AutoTokenizer.from_pretrained(…)"
+            )
         return given
     assert place is not None  # else the caller has refused
     return load_tokenizer(place())

@@ -52,8 +52,8 @@ from hf_attnprobe.faithfulness.units import log_prob
 from hf_attnprobe.inference.batching import by_length, collated
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import plain_fields
-from hf_attnprobe.progress import quiet_libraries
 from hf_attnprobe.reports.document import Cell as Entry
 from hf_attnprobe.reports.document import Code, Document, Facts, Figures, Number, Section, Table
 from hf_attnprobe.reports.forms import Documented
@@ -225,7 +225,7 @@ def _number(limit: Limit) -> Number:
 # --- Twins, audited ------------------------------------------------------------------------------
 
 
-@quiet_libraries()
+@public_function
 def spike_in(
     model: "Model",
     dataset: Any,

@@ -11,20 +11,19 @@ from hf_attnprobe.auditing.options import AuditOptions, Weights
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.session import run_prepared
 from hf_attnprobe.auditing.stopping import limit_of
+from hf_attnprobe.auditing.subject import is_language_model
 from hf_attnprobe.checkpoint_comparison.weights_moved import Reads, moved_heads, reads_of
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Asked
-from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.options import Asked, public_function
 from hf_attnprobe.storage.folders import alone_in, write_atomically
 
 
 FIRST = "0-model"
-MARKS = ("survival.json", f"{FIRST}/*")
 
 
-@quiet_libraries()
+@public_function
 def survive(
     model: Any,
     versions: Sequence[Any],
@@ -58,9 +57,9 @@ def survive(
     Raises:
         AttnProbeError: no version, or what an audit raises.
     """
-    if isinstance(versions, str | Path) or not versions:
+    if not versions:
         raise AttnProbeError(
-            "expected a list of versions to compare with the model; give at least one of "
+            "expected versions to compare with the model; give at least one of "
             f"{', '.join(get_args(Weights))}, or another model"
         )
     if any(version is None for version in versions):
@@ -72,9 +71,11 @@ def survive(
         )
     folders = [_name_of(number, version) for number, version in enumerate(versions, 1)]
     asked = [(model, options), *(_as_audited(model, version, options) for version in versions)]
+    for which, how in asked:  # a missing one is said before the first is audited
+        is_language_model(which, how)
     reads: list[Reads] = []
     kept = None
-    with alone_in(output_dir, *MARKS) as folder:
+    with alone_in(output_dir, FIRST) as folder:
         places = [folder / name for name in (FIRST, *folders)]
         for place, (which, how) in zip(places, asked, strict=True):
             clock = Clock(progress and process_state().is_main_process, limit_of(how))
@@ -96,6 +97,7 @@ def survive(
     return comparison
 
 
+@public_function
 def compare_checkpoints(
     models: Sequence[Any],
     dataset: Any,
@@ -118,8 +120,8 @@ def compare_checkpoints(
     Raises:
         AttnProbeError: fewer than two models, or what an audit raises.
     """
-    if isinstance(models, str | Path) or len(models) < 2:
-        raise AttnProbeError("expected a list of two models or more to compare; give another one")
+    if len(models) < 2:
+        raise AttnProbeError("expected two models or more to compare, got one; give another one")
     first, *others = models
     return survive(
         first,

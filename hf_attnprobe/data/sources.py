@@ -358,7 +358,9 @@ def _check_json(path: Path) -> None:
     """Raises AttnProbeError for JSON that begins as no rows do; pyarrow dies of some of it."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line.strip()[0] for line in file if line.strip()), "")
-    if first not in ("{", "["):
+    if not first:
+        raise AttnProbeError(f"expected examples in {path}, the file is empty; write some")
+    if first not in "{[":
         raise AttnProbeError(
             f"expected a list of rows, or a row per line, in {path}, which begins with "
             f"{in_short(first)}; write rows as names with values"

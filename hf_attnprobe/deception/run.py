@@ -58,7 +58,7 @@ from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.inference.encoding import Text, second_texts
 from hf_attnprobe.inference.labels import labels_of_model
 from hf_attnprobe.inference.outputs import observations, over_texts, predict
-from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.options import public_function
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
@@ -74,7 +74,7 @@ SUMMARY = "deception.json"
 N_DRAWS = 5  # of other tokens to delete, per text
 
 
-@quiet_libraries()
+@public_function
 def deceive(
     model: str | Path,
     dataset: Any,

@@ -19,7 +19,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.answers import answered, encode_answers, of_span
 from hf_attnprobe.inference.choices import encode
 from hf_attnprobe.inference.images import ImageReader
-from hf_attnprobe.options import check_known
+from hf_attnprobe.options import check_known, public_function
 from hf_attnprobe.reports.document import Texts
 from hf_attnprobe.reports.html import to_cell
 from hf_attnprobe.texts import Explainer, whole_attention
@@ -183,6 +183,7 @@ def _check_text(text: object) -> None:
         ) from error
 
 
+@public_function
 def explain(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -216,6 +217,7 @@ def explain(
     return explainer.answer(context, question, answer, span=span, units=units)
 
 
+@public_function
 def explain_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -227,6 +229,7 @@ def explain_text(
     return TextExplainer(model, tokenizer).explain(text, text_pair, **given)
 
 
+@public_function
 def explain_html(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -40,7 +40,7 @@ from hf_attnprobe.data.columns import PAIRED
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.hub.options import CardOptions
-from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.options import public_function
 from hf_attnprobe.storage.asked import OBJECT, repeating
 
 
@@ -276,7 +276,7 @@ def _command(audit: ReadAudit, model: str) -> str:
 # --- the verb ---------------------------------------------------------------------------
 
 
-@quiet_libraries()
+@public_function
 def write_card(
     model: str | Path,
     audits: Sequence[str | Path] = (),

@@ -12,6 +12,7 @@ from hf_attnprobe.data.columns import column_of, image_column
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized
 from hf_attnprobe.inference.labels import labels_of_model
+from hf_attnprobe.plain_data import in_short
 
 
 if TYPE_CHECKING:
@@ -96,7 +97,16 @@ def takes_images(model: Any) -> bool:
 
 
 def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
-    """The reader of a model's images."""
+    """The reader of a model's images.
+
+    Raises:
+        AttnProbeError: what should read them cannot.
+    """
+    if processor is not None and not callable(processor):
+        raise AttnProbeError(
+            f"expected an image processor of Transformers, got {in_short(processor)}; pass "
+            "tokenizer=AutoImageProcessor.from_pretrained(…)"
+        )
     return ImageReader(processor, image_shape(model.config))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from hf_attnprobe.charts.chart import Chart
+from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import from_plain, stored_fields
 from hf_attnprobe.readings import sentence_of
 from hf_attnprobe.reports.document import Document
@@ -111,6 +112,7 @@ def write_report(report: RetrainingReport, folder: Path) -> None:
     write_atomically(folder / "report.html", report.to_html())
 
 
+@public_function
 def read_retraining(folder: str | Path) -> RetrainingReport:
     """Reads the report in a retraining's folder, with its rows."""
     report = read_summary(folder, from_json, kind="a retraining", verb="attnprobe retrain")

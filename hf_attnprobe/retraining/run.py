@@ -24,8 +24,8 @@ from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
-from hf_attnprobe.options import Asked, Options
-from hf_attnprobe.progress import Bar, quiet_libraries
+from hf_attnprobe.options import Asked, Options, public_function
+from hf_attnprobe.progress import Bar
 from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
 from hf_attnprobe.retraining.again import guided
 from hf_attnprobe.retraining.base import (
@@ -66,7 +66,7 @@ OF_TRAINING = (
 """Options in place of the base's own settings."""
 
 
-@quiet_libraries()
+@public_function
 def retrain(
     model: str | Path,
     dataset: Any,
@@ -136,7 +136,7 @@ def retrain(
     return report
 
 
-@quiet_libraries()
+@public_function
 def transfer(
     model: str | Path,
     guide: str | Path,

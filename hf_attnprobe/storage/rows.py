@@ -30,6 +30,7 @@ import torch
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.options import public_function
 from hf_attnprobe.statistics.rows import PREDICTION, Column, Rows
 from hf_attnprobe.storage.folders import half_written
 
@@ -628,6 +629,7 @@ def rows_in(folder: str | Path, test: str | None = None) -> Rows:
     return rows_of_parts((read_part(part, test) for part in parts_in(folder)), test)
 
 
+@public_function
 def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
     """All rows of a folder, long: a value per row, each once, by test, statistic, text and site.
 

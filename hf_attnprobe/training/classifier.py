@@ -26,7 +26,7 @@ from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import second_texts
 from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids
-from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.options import public_function
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
     DEFAULT,
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 Splits = Mapping[str, "datasets.Dataset"]
 
 
-@quiet_libraries()
+@public_function
 def train_classifier(
     config: AttentionClassifierConfig | None,
     train: Any,

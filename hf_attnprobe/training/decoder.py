@@ -26,7 +26,8 @@ from transformers import (
 
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, RECORD_WORDS, records
 from hf_attnprobe.data.tokenizer import BOS, build_tokenizer
-from hf_attnprobe.progress import Bar, quiet_libraries
+from hf_attnprobe.options import public_function
+from hf_attnprobe.progress import Bar
 from hf_attnprobe.training.trainer import PlainTrainer, Progress
 
 
@@ -83,7 +84,7 @@ class Recitals(Dataset):
         return {"input_ids": ids, "labels": ids.where(torch.tensor(learned), -100)}
 
 
-@quiet_libraries()
+@public_function
 def train_decoder(
     output_dir: str | Path,
     *,

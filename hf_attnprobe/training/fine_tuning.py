@@ -11,7 +11,7 @@ from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.records import check_not_itself
 from hf_attnprobe.data.examples import check_sets, dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.options import public_function
 from hf_attnprobe.training.classifier import named_labels, with_max_length
 from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
 from hf_attnprobe.training.trainer import (
@@ -36,7 +36,7 @@ USUAL = {
 WARM_UP = 0.1  # share of the steps
 
 
-@quiet_libraries()
+@public_function
 def fine_tune(
     model: str | Path,
     train: Any,

@@ -10,7 +10,7 @@ from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.progress import quiet_libraries
+from hf_attnprobe.options import public_function
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.fine_tuning import check_pretrained_options, fine_tune
 from hf_attnprobe.training.options import Architecture, TrainingOptions
@@ -18,7 +18,7 @@ from hf_attnprobe.training.procedures import papers_config
 from hf_attnprobe.training.trainer import TrainedClassifier
 
 
-@quiet_libraries()
+@public_function
 def train(
     dataset: Any,
     *,
