@@ -215,7 +215,7 @@ def test_from_the_command_line(cli, checkpoints, reviews_folder, tmp_path):
 def test_bad_input(checkpoints, reviews_folder, tmp_path):
     """Refused before any work."""
     for models in (checkpoints[0], checkpoints[:1], []):
-        with pytest.raises(AttnProbeError, match="two models or more|expected a list for models"):
+        with pytest.raises(AttnProbeError, match=r"two models or more|expected a list for models"):
             run(models, reviews_folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "mine").mkdir()
