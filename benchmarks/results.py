@@ -19,7 +19,7 @@ import shutil
 import subprocess  # nosec B404: commands of this file
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -148,13 +148,14 @@ def minilm() -> Path:
 
 def say() -> None:
     """Writes the report of every audit again, by the rules of this commit from its rows."""
-    from hf_attnprobe.auditing.report import Report, found_in
+    from hf_attnprobe.auditing.report import Report, report_from
     from hf_attnprobe.auditing.session import write_report
 
     for place in sorted(Path().glob("audit-*/summary.json")):
         report = Report.load(place.parent)
-        found = found_in(report.rows, report.provenance, seed=report.seed)
-        write_report(replace(report, **found), place.parent)
+        known = ("model", "dataset", "n", "seed", "provenance", "notes", "examples", "prune")
+        facts = {name: getattr(report, name) for name in (*known, "example_ids")}
+        write_report(report_from(report.rows, **facts), place.parent)
 
 
 def cards() -> None:

@@ -1,7 +1,7 @@
 """The public class ``Report``: what an audit found, and how it is shown."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from hf_attnprobe.auditing.frames import csv_of, summary_frame, wide_frame
 from hf_attnprobe.auditing.head_maps import head_maps
 from hf_attnprobe.auditing.numbers import JUDGED
 from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
-from hf_attnprobe.auditing.stopping import without_those_not_run
+from hf_attnprobe.auditing.stopping import stopping_notes, without_those_not_run
 from hf_attnprobe.auditing.trackers import Tracker, log_to, numbers_by_name
 from hf_attnprobe.auditing.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
@@ -25,11 +25,9 @@ from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import Comparison, compare_rankings
 from hf_attnprobe.statistics.estimates import MANY_TEXTS
-from hf_attnprobe.statistics.grades import Rule
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
 from hf_attnprobe.statistics.stopping import MARK, rows_that_count
 from hf_attnprobe.statistics.summary import site_of_model, summarize
-from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.storage.provenance import read_summary
@@ -169,36 +167,38 @@ MANY = (
 )
 
 
-def notes_on_size(n_texts: int) -> list[str]:
-    """Notes on what is computed differently for many texts."""
-    return [MANY] if n_texts > MANY_TEXTS else []
-
-
-def found_in(
-    rows: Rows,
-    provenance: Mapping[str, Any],
-    *,
-    seed: int,
-    rules: Mapping[str, Rule] = RULES,
-) -> dict[str, Any]:
-    """Fields of a result from rows, wherever they are stored.
+def report_from(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
+    """Makes a report of rows, wherever they are stored, and of what they do not say.
 
     Args:
-        rows: of the audit.
-        provenance: of the report; says classes and what is predicted.
-        seed: of the resamples.
-        rules: by which the questions are graded.
+        rows: of the audit, those that count; see :func:`rows_told`.
+        notes: sentences that belong beside the findings.
+        facts: other fields of :class:`AuditResult`: model, dataset, provenance and so on.
     """
+    bare = Report(statistics=(), rows=rows, **facts)
+    provenance = bare.provenance
     classes = provenance["classes"]
     words = words_of(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
+    stopped = provenance.get(MARK)
     statistics = summarize(rows, classes, readings())
-    return {
-        "rows": rows,
-        "statistics": without_those_not_run(statistics, rows) if MARK in provenance else statistics,
-        "comparisons": _compared(rows, JUDGED in provenance, seed),
-        "findings": findings(rows, classes, seed=seed, words=words, rules=rules),
-        "contradictions": tuple(contradictions(rows, readings(), of_number=words.is_number)),
-    }
+    if stopped is not None:
+        statistics = without_those_not_run(statistics, rows)
+    many = [MANY] if len(rows) > MANY_TEXTS else []
+    return dataclasses.replace(
+        bare,
+        statistics=statistics,
+        comparisons=_compared(rows, JUDGED in provenance, bare.seed),
+        findings=findings(rows, classes, seed=bare.seed, words=words, rules=bare.rules),
+        contradictions=tuple(contradictions(rows, readings(), of_number=words.is_number)),
+        notes=(*stopping_notes(stopped, statistics), *notes, *many),
+    )
+
+
+def rows_told(held: Rows, provenance: Mapping[str, Any], ids: Sequence[int]) -> Rows:
+    """Returns the rows of a report's texts and tests that count; its folder may hold more."""
+    counted = rows_that_count(held, provenance.get(MARK), ids)
+    told = {*provenance["tests"], PREDICTION}
+    return counted.select(lambda test, *_: test in told).of_texts(ids)
 
 
 def _compared(rows: Rows, is_judged: bool, seed: int) -> tuple[Comparison, ...]:
@@ -211,22 +211,13 @@ def _compared(rows: Rows, is_judged: bool, seed: int) -> tuple[Comparison, ...]:
 @public_function
 def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
-    report, tests = read_summary(
-        folder, _parsed, kind="an audit", verb="the audit", check=_check_audit
-    )
-    shown = read_texts(Path(folder))
+    report = read_summary(folder, _parsed, kind="an audit", verb="the audit", check=_check_audit)
+    shown, ids = read_texts(Path(folder)), report.example_ids
     # The folder may hold texts and tests that no summary has been made of yet.
-    if shown is not None and report.example_ids:
-        shown = tuple(text for text in shown if text.example_id in report.example_ids)
-    held = rows_in(Path(folder) / "rows")
-    rows = rows_that_count(held, report.provenance.get(MARK), report.example_ids)
-    if report.example_ids and tests:
-        told = {*tests, PREDICTION}
-        rows = rows.select(lambda test, *_: test in told).of_texts(report.example_ids)
     return dataclasses.replace(
         report,
-        rows=rows,
-        examples=report.examples if shown is None else shown,
+        rows=rows_told(rows_in(Path(folder) / "rows"), report.provenance, ids),
+        examples=tuple(text for text in shown or () if text.example_id in ids),
     )
 
 
@@ -240,11 +231,11 @@ def _check_audit(data: Mapping, source: str) -> None:
     check_schema(data, source)
 
 
-def _parsed(data: Mapping) -> tuple[Report, list[str]]:
-    """The report without its rows, and the tests that it tells of."""
+def _parsed(data: Mapping) -> Report:
+    """The report without its rows."""
     report = from_json(data)
-    _ = report.words  # else first asked for where it is shown
-    return report, [*report.provenance.get("tests", ())]
+    _ = report.words, report.provenance["tests"]  # else first asked for where they are shown
+    return report
 
 
 def from_json(data: Mapping) -> Report:

@@ -24,12 +24,11 @@ from hf_attnprobe.auditing.recomputed import (
     NOT_ALONE,
     compared_with_float32,
 )
-from hf_attnprobe.auditing.report import Report, found_in, notes_on_size
+from hf_attnprobe.auditing.report import Report, report_from, rows_told
 from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.rounds import run_tests
 from hf_attnprobe.auditing.stopping import (
     limit_of,
-    stopping_notes,
     without_extras,
 )
 from hf_attnprobe.auditing.subject import Model
@@ -45,9 +44,7 @@ from hf_attnprobe.faithfulness.units import MANY
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
-from hf_attnprobe.statistics.rows import PREDICTION, Rows
-from hf_attnprobe.statistics.stopping import MARK, rows_that_count
-from hf_attnprobe.statistics.verdicts import with_thresholds
+from hf_attnprobe.statistics.stopping import MARK
 from hf_attnprobe.storage.folders import (
     claim,
     write_atomically,
@@ -102,8 +99,7 @@ def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock
         provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
         is_short = limit is not None or "share" in job.besides
         shown = without_extras(options) if is_short else options
-        rows = rows_of(sweep, facts or None)
-        report = report_of(job, sweep, rows, provenance, shown)
+        report = report_of(job, sweep, provenance, shown)
         if output_dir is not None and state.is_main_process:
             clock.tests_end("writing the page")
             write_report(report, sweep.folder.parent)
@@ -148,53 +144,29 @@ def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path
         yield Path(folder)
 
 
-def rows_of(sweep: Sweep, facts: Mapping[str, Any] | None = None) -> Rows:
-    """The rows of this run's texts and tests that count; the folder may hold more.
-
-    Args:
-        facts: of an audit that may have stopped; see :func:`rows_that_count`.
-    """
-    ids = [text.example_id for text in sweep.texts]
-    tests = {*sweep.options, PREDICTION}
-    counted = rows_that_count(rows_in(sweep.folder), facts, ids)
-    return counted.select(lambda test, *_: test in tests).of_texts(ids)
-
-
 def report_of(
-    job: PreparedAudit,
-    sweep: Sweep,
-    rows: Rows,
-    provenance: dict[str, Any],
-    options: AuditOptions,
+    job: PreparedAudit, sweep: Sweep, provenance: dict[str, Any], options: AuditOptions
 ) -> Report:
     """The report of this run's texts and tests, by their rows."""
-    subject, data, examples = job.subject, job.data, job.examples
-    facts = provenance.get(MARK)
+    subject, data = job.subject, job.data
     ids = tuple(sorted(text.example_id for text in sweep.texts))
+    rows = rows_told(rows_in(sweep.folder), provenance, ids)
     sweep.clock.tests_end("summing up")
-    found = found_in(
+    return report_from(
         rows,
-        provenance,
-        seed=sweep.seed,
-        rules=with_thresholds(options.thresholds),
-    )
-    return Report(
         model=subject.name,
         dataset=dataset_name(data.dataset, data.split),
         n=len(sweep.texts),
         seed=sweep.seed,
         example_ids=ids,
         provenance=provenance,
-        examples=shown_texts(subject, sweep, rows, examples, options),
+        examples=shown_texts(subject, sweep, rows, job.examples, options),
         prune=prune_heads(sweep, rows) if options.prune else None,
-        notes=(
-            *stopping_notes(facts, found["statistics"]),
+        notes=[
             *_notes(sweep, provenance, options.predicts),
             *learned_notes(subject.name, provenance),
-            *notes_on_size(len(rows)),
             *_limits(job, len(sweep.texts)),
-        ),
-        **found,
+        ],
     )
 
 

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.report import Report, found_in, notes_on_size, read_audit
+from hf_attnprobe.auditing.report import Report, read_audit, report_from
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.statistics.rows import PREDICTION, Rows
-from hf_attnprobe.statistics.verdicts import with_thresholds
 from hf_attnprobe.storage.folders import differing
 from hf_attnprobe.storage.rows import parts_in, read_part, rows_of_parts
 
@@ -44,21 +43,14 @@ def joined_report(folders: Sequence[str | Path]) -> Report:
     first = shares[0]
     provenance = _joined(shares)
     wanted = {*provenance["tests"], PREDICTION}
-    rows = _rows([place / "rows" for place in places], wanted)
-    asked = provenance["asked_for"]
-    return Report(
+    return report_from(
+        _rows([place / "rows" for place in places], wanted),
         model=first.model,
         dataset=first.dataset,
         n=sum(share.n for share in shares),
         seed=first.seed,
         provenance=provenance,
-        notes=(*_progress(shares), *notes_on_size(len(rows))),
-        **found_in(
-            rows,
-            provenance,
-            seed=first.seed,
-            rules=with_thresholds(asked.get("thresholds", ())),
-        ),
+        notes=_progress(shares),
     )
 
 
