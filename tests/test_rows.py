@@ -2,6 +2,8 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -153,3 +155,32 @@ def test_files_are_smaller_than_a_value_per_row(repeated, tmp_path):
     rows_of_parts([read_part(data)]).long().to_parquet(long, index=False)
     assert len(data) < 0.85 * long.stat().st_size
     assert len(data) / values.size < (0.4 if repeated else 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.assign(x=[values * 0.5 for values in rows.x]),
+        lambda rows: rows.assign(x=[*rows.x[1:], rows.x[0]]),
+        lambda rows: rows.assign(x=[values + np.inf for values in rows.x]),
+        lambda rows: rows.assign(x=[values[:1] for values in rows.x]),
+        lambda rows: rows.assign(x=[None, *rows.x[1:]]),
+        lambda rows: rows.assign(example_id=rows.example_id + 1),
+        lambda rows: rows.assign(test="permutation"),
+        lambda rows: rows[:2],
+    ],
+)
+def test_values_that_were_changed_are_refused(change, tmp_path):
+    """Whoever writes them anew with the same metadata, which have a check of their own."""
+    values = np.arange(6.0).reshape(2, 3)
+    found = {Site(k, 0): {"x": own, "y": own} for k, own in enumerate(values)}
+    append_rows(tmp_path, table_of("erasure", [3, 4, 5], found), name="one")
+    part = tmp_path / "part-one.parquet"
+    whole = pq.read_table(part)
+    assert read_part(part).num_rows == 3
+    changed = pa.Table.from_pandas(change(whole.to_pandas()), whole.schema, preserve_index=False)
+    pq.write_table(changed.replace_schema_metadata(whole.schema.metadata), part)
+    with refuses("cannot read the rows in .*part-one"):
+        read_part(part)
+    with refuses("cannot read the rows in .*part-one"):
+        read_rows(tmp_path, "erasure")

@@ -156,7 +156,7 @@ def _of_number(
 # --- A table: the rows of some texts ------------------------------------------------------------
 
 METADATA = b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file).attrs`
-VERSION = 1
+VERSION = 2
 TEXTS_PER_GROUP = 4096  # of rows that a reader must hold at once
 
 
@@ -226,9 +226,30 @@ def _described(
 ) -> pa.Table:
     """The table with metadata that say of each test the sites and the statistics."""
     said = {"attnprobe_rows": VERSION, "sites": sites, "statistics": statistics, "audit": owner}
-    said["rows"] = table.num_rows
+    return table.replace_schema_metadata({METADATA: json.dumps(said, sort_keys=True)})
+
+
+def _sealed(table: pa.Table) -> pa.Table:
+    """The table with a hash of every column in its metadata."""
+    said = _said(table.schema)
+    said["columns"] = {name: _digest(table[name]) for name in table.column_names}
     said["check"] = _check_sum(said)
     return table.replace_schema_metadata({METADATA: json.dumps(said, sort_keys=True)})
+
+
+def _digest(column: pa.ChunkedArray) -> str:
+    """SHA-256 of a column's names, ids, or lists: their lengths, and which values are there."""
+    digest = hashlib.sha256()
+    if pa.types.is_list(column.type):
+        values = pc.list_flatten(column)
+        digest.update(pc.list_value_length(column).fill_null(-1).to_numpy().tobytes())
+        digest.update(values.is_valid().to_numpy().tobytes())
+        digest.update(values.fill_null(0.0).to_numpy().tobytes())
+    elif pa.types.is_integer(column.type):
+        digest.update(column.to_numpy().tobytes())
+    else:
+        digest.update("\0".join(column.to_pylist()).encode())
+    return digest.hexdigest()
 
 
 def _check_sum(said: Mapping[str, Any]) -> str:
@@ -282,11 +303,12 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def write_parquet(table: pa.Table, sink: Path | io.BytesIO) -> None:
-    """Writes the table as a Parquet file.
+    """Writes the table as a Parquet file, with a hash of every column.
 
     Bytes of a float64 are stored apart (byte-stream split) and compressed (zstd), except
     where a column repeats so few values that a dictionary of them is smaller.
     """
+    table = _sealed(table)
     lists = [name for name in table.column_names if name not in (TEST, TEXT)]
     repeats = [name for name in lists if _repeats(table[name])]
     others = [name for name in lists if name not in repeats]
@@ -370,10 +392,10 @@ def read_part(
                 names = {name for one in wanted for name in said["statistics"].get(one, ())}
                 table = file.read([TEST, TEXT, *(() if only_places else names)])
                 table = table.replace_schema_metadata(schema.metadata)
-                n_without = table[TEST].null_count + table[TEXT].null_count
-                if table.num_rows != said["rows"] or n_without:
-                    raise ValueError("a row is missing, or has no test or no text")
-                _check_lengths(table, said["sites"])
+                if any(
+                    _digest(table[name]) != said["columns"][name] for name in table.column_names
+                ):
+                    raise ValueError("a value was changed")
     except wrong as error:  # what pyarrow raises
         raise AttnProbeError(f"cannot read the rows in {where}; {AGAIN}") from error
     if not is_ours:
@@ -405,16 +427,6 @@ def _check_schema(schema: pa.Schema, said: Mapping[str, Any]) -> None:
     known = {name for names in said["statistics"].values() for name in names}
     if {*types} != known:
         raise ValueError("a column is of no statistic")
-
-
-def _check_lengths(table: pa.Table, sites: Sites) -> None:
-    """Raises ValueError where a list is not of as many sites as its test looked at."""
-    of_tests = {test: len(places) for test, places in sites.items()}
-    expected = table[TEST].to_pandas().map(of_tests).to_numpy()
-    for name in table.column_names[2:]:
-        lengths = pc.list_value_length(table[name]).to_pandas().to_numpy(np.float64)
-        if (~np.isnan(lengths) & (lengths != expected)).any():
-            raise ValueError(f"a list of {name} is of other sites")
 
 
 def _check_predictions(table: pa.Table, where: str) -> None:
