@@ -172,7 +172,9 @@ def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]
     if isinstance(held, list):
         kept = [model for model in held if not _is_ours(model)]
         # The Hub shows the results of all under one name.
-        named = [{"name": model["name"]} for model in kept if "name" in model]
+        named = [
+            {"name": model["name"]} for model in kept if isinstance(model, dict) and "name" in model
+        ]
         models = [*kept, *(model | named[0] if named else model for model in models)]
     if models:
         data[INDEX] = models

@@ -507,6 +507,10 @@ def run_study(arguments: dict[str, Any]) -> None:
     folder = Path(arguments["output_dir"])
     options = from_flat(arguments, StudyOptions)
 
+    from hf_attnprobe.studies.ready import check_study
+
+    check_study(arguments["study"])
+
     from hf_attnprobe.plain_data import plain
     from hf_attnprobe.studies.run import study
 

@@ -4,8 +4,10 @@ Each is a function that a study of your own can be copied from.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.studies.steps import Steps
 
 
@@ -314,3 +316,12 @@ READY: dict[str, Callable[[Steps], None]] = {
     function.__name__.replace("_", "-"): function for function in STUDIES
 }
 """By name."""
+
+
+def check_study(study: str | Path) -> None:
+    """Raises AttnProbeError where there is neither such a study nor such a Python file."""
+    is_file = Path(study).suffix == ".py" and Path(study).is_file()
+    if str(study) not in READY and not is_file:
+        raise AttnProbeError(
+            f"expected a Python file or one of {', '.join(READY)}, got {study}; check the name"
+        )

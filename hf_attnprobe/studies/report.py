@@ -20,9 +20,7 @@ from hf_attnprobe.studies.steps import Steps
 
 
 OVER_TEXTS = (
-    "Intervals are over the texts, of one training each: another seed may move a number "
-    "by more. The lowest and the highest cell of a column are named, not tested against "
-    "each other."
+    "Intervals are over the texts, of one training each: another seed may move a number by more."
 )
 
 

@@ -1,12 +1,12 @@
 """Results of a study's steps, read from their folders, and tables made of them."""
 
 import itertools
-import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,16 +25,16 @@ from hf_attnprobe.retraining.verdict import (
     published_point,
 )
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate, resample_counts
-from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.grades import Answer, Rule, grade
 from hf_attnprobe.statistics.scores import (
     Score,
     find_score,
+    metrics,
     resampled_estimate,
     weighted_metrics,
     with_all_texts,
 )
 from hf_attnprobe.statistics.summary import ATTENTION_BINS, PREDICTION, bin_names, js_by_gap
-from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies.plan import Column, Job, Scalar, Table, jobs_of_rows, name_of
@@ -111,15 +111,13 @@ class Results:
         """The record of a training; empty where nothing was trained."""
         return read_record(self.folder / folder)
 
-    def value(
-        self, column: Column, job: Job, texts: Sequence[int] | None = None
-    ) -> Estimate | None:
+    def value(self, column: Column, job: Job, lengths: range | None) -> Estimate | None:
         """A column's value for a job.
 
         Args:
             column: a statistic of texts or a score.
             job: a job of the column's step.
-            texts: example ids, to take the mean of a statistic over these only.
+            lengths: numbers of tokens, to take the mean of a statistic over such texts only.
 
         Returns:
             None where the job did not run the test that the column is about.
@@ -131,7 +129,9 @@ class Results:
         values = ratio(rows, column.statistic)
         if values is None:
             return None
-        return mean_of(values if texts is None else values[rows.index.isin(texts)])
+        if lengths is not None:
+            values = values[rows.n_tokens.between(lengths.start, lengths.stop, "left")]
+        return mean_of(values)
 
     def _score(self, name: str, difference: bool, job: Job) -> Estimate | None:
         test, model, metric = name.split("/")
@@ -227,20 +227,6 @@ def dataset_of(job: Job) -> str:
 SPEAKING = ("dataset", "encoder", "attention")  # lists whose values need no name beside
 
 
-class _Lengths(NamedTuple):
-    """A range of numbers of tokens; ``low`` is included, ``high`` is not."""
-
-    name: str
-    low: float
-    high: float
-
-
-class _Row(NamedTuple):
-    name: str  # in the sentences
-    labels: tuple[Cell, ...]
-    values: list[Estimate | None]
-
-
 def grid_tables(results: Results) -> list[ResultTable]:
     """All tables that the study adds, with a row for each cell of the grid."""
     return [_grid_table(results, table) for table in results.plan.tables]
@@ -248,62 +234,37 @@ def grid_tables(results: Results) -> list[ResultTable]:
 
 def _grid_table(results: Results, table: Table) -> ResultTable:
     jobs = jobs_of_rows(table, results.by_step)
-    labels = list(jobs[0].cell)
-    rows = [_row(results, table, job.cell) for job in jobs]
-    if table.lengths:
-        labels.append("tokens")
-        parts = itertools.product(jobs, _ranges(table.lengths))
-        rows = [_row(results, table, job.cell, lengths) for job, lengths in parts]
-        rows = [row for row in rows if any(value and value.n for value in row.values)]
-    values = zip(*(row.values for row in rows), strict=True)
+    ranges = _ranges(table.lengths) if table.lengths else {"": None}
+    rows, names, found = [], [], []
+    for job, (tokens, lengths) in itertools.product(jobs, ranges.items()):
+        values = [results.value(c, results.at(c.step, job.cell), lengths) for c in table.columns]
+        if not tokens or any(value and value.n for value in values):
+            labels = [*job.cell.values(), *filter(None, [tokens])]
+            rows.append((*labels, *values))
+            names.append(_cell_name(job.cell) + (f" {tokens} tokens" if tokens else ""))
+            found.append(values)
     said = [
-        _sentence(column, dict(zip([row.name for row in rows], of_column, strict=True)))
-        for column, of_column in zip(table.columns, values, strict=False)
+        _sentence(column, dict(zip(names, of_column, strict=True)))
+        for column, of_column in zip(table.columns, zip(*found, strict=True), strict=False)
     ]
+    head = [*jobs[0].cell, *(["tokens"] if table.lengths else [])]
     return ResultTable(
         title=table.title,
-        head=(*labels, *(column.name for column in table.columns)),
-        rows=tuple((*row.labels, *row.values) for row in rows),
+        head=(*head, *(column.name for column in table.columns)),
+        rows=tuple(rows),
         sentences=tuple(filter(None, said)),
     )
 
 
-def _row(
-    results: Results,
-    table: Table,
-    cell: Mapping[str, Scalar],
-    lengths: _Lengths | None = None,
-) -> _Row:
-    """Returns a cell's row, for all its texts or those in a range of lengths."""
-    name = _cell_name(cell)
-    labels = tuple(cell.values())
-    if lengths is not None:
-        name = f"{name} {lengths.name} tokens"
-        labels = (*labels, lengths.name)
-    numbers = []
-    for column in table.columns:
-        job = results.at(column.step, cell)
-        texts: Any = None
-        if lengths is not None:
-            n_tokens = results.rows(job.folder)["n_tokens"]
-            is_inside = (n_tokens >= lengths.low) & (n_tokens < lengths.high)
-            texts = n_tokens.index[is_inside]
-        numbers.append(results.value(column, job, texts))
-    return _Row(name, labels, numbers)
+def _ranges(bounds: Sequence[int]) -> dict[str, range]:
+    """Ranges of numbers of tokens between the bounds, by name.
 
-
-def _ranges(bounds: Sequence[int]) -> list[_Lengths]:
-    """Ranges between the bounds.
-
-    >>> [lengths.name for lengths in _ranges([10, 20])]
-    ['1–9', '10–19', 'from 20']
+    >>> _ranges([10, 20])
+    {'1–9': range(1, 10), '10–19': range(10, 20), 'from 20': range(20, 9223372036854775807)}
     """
-    between = [
-        _Lengths(f"{low}–{high - 1}", low, high)
-        for low, high in itertools.pairwise([1, *bounds])
-        if high > low
-    ]
-    return [*between, _Lengths(f"from {bounds[-1]}", bounds[-1], np.inf)]
+    between = itertools.pairwise([1, *bounds])
+    named = {f"{low}–{high - 1}": range(low, high) for low, high in between if high > low}
+    return {**named, f"from {bounds[-1]}": range(bounds[-1], sys.maxsize)}
 
 
 def _cell_name(cell: Mapping[str, Scalar]) -> str:
@@ -317,24 +278,12 @@ def _cell_name(cell: Mapping[str, Scalar]) -> str:
 
 
 def _sentence(column: Column, values: Mapping[str, Estimate | None]) -> str | None:
-    """Names the lowest and highest cell and the cells beyond the threshold; None without a
-    value.
-    """
+    """What a column means by its threshold; None without one, or without a value."""
     defined = {name: v for name, v in values.items() if v is not None and v.value == v.value}
-    if not defined:
+    if not defined or column.threshold is None or column.means is None:
         return None
-    value_of = {name: value.value for name, value in defined.items()}
-    low = min(value_of, key=value_of.__getitem__)
-    high = max(value_of, key=value_of.__getitem__)
-    said = f"{value_of[low]:.3f} ({low})"
-    if len(defined) > 1:
-        highest = f"{value_of[high]:.3f} ({high})"
-        said = f"from {said} to {highest}"
-    sentence = f"{column.name}: {said}."
-    if column.threshold is None or column.means is None:
-        return sentence
-    compared = _against_threshold(column.threshold, column.means, defined)
-    return f"{sentence} {compared}"
+    said = _against_threshold(column.threshold, column.means, defined)
+    return f"{column.name}: {said}"
 
 
 def _against_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
@@ -342,23 +291,17 @@ def _against_threshold(threshold: float, means: str, values: Mapping[str, Estima
 
     Without an interval, or of too few texts, nothing can be said.
     """
-    groups: dict[str, list[str]] = {"there": [], "not": [], "cannot say": []}
-    for name, value in values.items():
-        low, high = -math.inf, math.inf
-        if value.ci95 is not None and (value.n or 0) >= MIN_TEXTS:
-            low, high = value.ci95
-        if low >= threshold:
-            groups["there"].append(name)
-        elif high < threshold:
-            groups["not"].append(name)
-        else:
-            groups["cannot say"].append(name)
-    n_there = len(groups["there"])
+    rule = Rule("", "", "", partly=threshold, yes=threshold, source="")
+    answers = {name: grade(value, rule) for name, value in values.items()}
     parts = [
         f"{means[:1].upper()}{means[1:]} (from {threshold:g}, the whole interval) "
-        f"in {n_there} of {len(values)}"
+        f"in {[*answers.values()].count(Answer.YES)} of {len(values)}"
     ]
-    parts += [f"{group}: {', '.join(names)}" for group, names in groups.items() if names]
+    groups = {Answer.YES: "there", Answer.NO: "not", Answer.CANNOT_SAY: "cannot say"}
+    for answer, group in groups.items():
+        names = [name for name in answers if answers[name] == answer]
+        if names:
+            parts.append(f"{group}: {', '.join(names)}")
     return f"{'; '.join(parts)}."
 
 
@@ -490,16 +433,11 @@ def _overall(whole: Sequence[_Group]) -> Iterator[Row]:
 def _performance(rows: pd.DataFrame) -> tuple[str, Cell]:
     """Returns F1 of class 1 where there are two classes, else accuracy."""
     known = rows[rows.label >= 0]
-    if not {*known.label, *known.predicted_class} <= {0, 1}:
+    predicted = known.predicted_class.to_numpy(dtype=int)
+    if not {*known.label, *predicted} <= {0, 1}:
         return "accuracy", mean_of(known.accuracy)
-    is_one = known.label == 1
-    said_one = known.predicted_class == 1
-    both = (is_one & said_one).sum()
-    either = is_one.sum() + said_one.sum()
-    if not either:
-        return "F1", None
-    f1 = float(2 * both / either)
-    return "F1", round(f1, 3)
+    found = metrics(known.label.to_numpy(dtype=int), np.eye(2)[predicted])
+    return "F1", rounded(found["f1"])
 
 
 def _differences(whole: Sequence[_Group]) -> Iterator[Row]:
@@ -684,7 +622,6 @@ def _harder(results: Results) -> Iterator[Row]:
 
 # --- Wiegreffe & Pinter 2019, "Attention is not not Explanation" ---------------------------------
 
-FAR = RULES["elsewhere_without_seeds"].yes
 GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
 
 
@@ -750,27 +687,11 @@ def _adversaries(dataset: str, report: RetrainingReport) -> ResultTable:
         "adversaries",
         [(p.name, *map(rounded, (p.jsd.value, p.moved, p.f1))) for p in [*points, *theirs]],
         report.verdict.sentence("elsewhere"),
-        _best_adversary(report),
         ADVERSARY,
         FRONTIER_NOTE,
         PUBLISHED_NOTE if theirs else None,
     )
     return replace(table, title=table.title.format(dataset=dataset))
-
-
-def _best_adversary(report: RetrainingReport) -> str | None:
-    """The adversary of the best F1 among those that look far away, if there is any."""
-    points = points_of(report.statistics, report.scores)
-    trained = [p for p in points if p.series == ADVERSARY and p.f1 is not None]
-    far = [p for p in trained if p.jsd.value > FAR]
-    if not far:
-        return None
-    best = max(far, key=lambda point: point.f1 or 0.0)
-    return (
-        f"Best F1 with a mean JSD above {FAR:g}, as in Table 4: {best.name} "
-        f"(F1 {best.f1:.3f}, JSD {best.jsd.value:.3f}, TVD {best.tvd.value:.3f}). Chosen on the "
-        "texts it is reported on, so that its F1 is a best case."
-    )
 
 
 # --- All of them ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.studies.plan import STATE, Job, StudyOptions, StudyState, load_as
-from hf_attnprobe.studies.ready import READY
+from hf_attnprobe.studies.ready import READY, check_study
 from hf_attnprobe.studies.report import StudyReport, report_of
 from hf_attnprobe.studies.steps import MODELS, VERBS, Steps, said_of
 from hf_attnprobe.training.options import Architecture
@@ -103,10 +103,7 @@ def planned(study: str | Path | Study, options: StudyOptions = StudyOptions()) -
 
 def _function_in(file: Path) -> Study:
     """The function ``study`` of a Python file, whose code is run."""
-    if file.suffix != ".py" or not file.is_file():
-        raise AttnProbeError(
-            f"expected a Python file or one of {', '.join(READY)}, got {file}; check the name"
-        )
+    check_study(file)
     found = runpy.run_path(str(file)).get("study")
     if not callable(found):
         raise AttnProbeError(f"expected a function study(steps) in {file}, found none; add it")
