@@ -131,6 +131,11 @@ def encoded(
     }
 
 
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Normal numbers, float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
 def five_texts() -> list[list[int]]:
     """Random token ids between 1 and 2, of six tokens, six, three, a single one and six."""
     torch.manual_seed(1)

@@ -110,6 +110,14 @@ def prepare(adapter, texts=TEXTS, words=None):
     return adapter.prepare(encode(adapter.model, texts, words), tuple(range(len(texts))))
 
 
+def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
+    """Eager attention of BERT whose matrices stand the other way round: the same numbers by other operations."""
+    scores = query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)
+    weights = scores.softmax(-1)
+    read = value.transpose(2, 3) @ weights.transpose(2, 3)
+    return read.permute(0, 3, 1, 2).contiguous(), weights
+
+
 class Given:
     """A model's attention replaced from outside: each layer's map in turn."""
 

@@ -45,14 +45,10 @@ def make(encoder="bilstm", attention="additive", num_labels=2):
     )
 
 
-def observe(model, ids=IDS):
-    return zoo.seen(model, ids)
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_observation_equals_the_models_own_forward(kind):
     model = make(*kind)
-    _, observation = observe(model)
+    _, observation = zoo.seen(model, IDS)
     with torch.no_grad():
         outputs = model.double()(IDS, output_attentions=True)
     assert torch.allclose(observation.probs, outputs.logits.softmax(-1), atol=1e-12)
@@ -62,7 +58,7 @@ def test_observation_equals_the_models_own_forward(kind):
 @pytest.mark.parametrize("kind", FEW, ids=str)
 def test_leave_one_out_equals_deleting_and_encoding_again(kind):
     model = make(*kind)
-    _, observation = observe(model)
+    _, observation = zoo.seen(model, IDS)
     model = model.double()
     for row, position in observation.batch.content_mask.nonzero().tolist():
         ids = IDS[row][IDS[row] != 0]
@@ -74,7 +70,7 @@ def test_leave_one_out_equals_deleting_and_encoding_again(kind):
 @pytest.mark.parametrize("kind", FEW, ids=str)
 def test_gradient_equals_finite_differences(kind):
     model = make(*kind)
-    adapter, observation = observe(model)
+    adapter, observation = zoo.seen(model, IDS)
     model = model.double()
     target = torch.tensor([1, 0, 1, 0, 1])
     ours = adapter.gradient(observation, target)
@@ -104,7 +100,7 @@ def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
     model = make("bigru", num_labels=num_labels)
     with torch.no_grad():
         model.classifier.bias += 2
-    adapter, observation = observe(model)
+    adapter, observation = zoo.seen(model, IDS)
     free = observation.attention[0][None].clone().requires_grad_()
     target = observation.target(None)
     probs = adapter.replay(observation, {0: free})[0]
@@ -113,7 +109,7 @@ def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
 
 
 def test_importance_of_a_given_class():
-    _, observation = observe(make(num_labels=4))
+    _, observation = zoo.seen(make(num_labels=4), IDS)
     change = (observation.leave_one_out[..., 2] - observation.probs[:, None, 2]).abs()
     assert torch.equal(observation.leave_one_out_importance(target=2), change)
     assert observation.target(None).tolist() == observation.probs.argmax(-1).tolist()
@@ -122,7 +118,7 @@ def test_importance_of_a_given_class():
 def test_the_users_model_stays_as_it_was():
     model = make().train()
     before = {name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()}
-    observe(model)
+    zoo.seen(model, IDS)
     assert model.training and before == {
         name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()
     }

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import SOME, make, prepare, shared
+from families import make, prepare, shared
 from test_transformer import random_attention, rerun, state_of
 
 from hf_attnprobe import Site
@@ -25,16 +25,6 @@ PROJECTIONS = {
     "falcon": "transformer.h.{}.self_attention.dense",
     "bloom": "transformer.h.{}.self_attention.dense",
 }
-
-
-@pytest.fixture(params=SOME)
-def family(request):
-    return request.param
-
-
-@pytest.fixture
-def adapter(family):
-    return TransformerAdapter(shared(family))
 
 
 @pytest.mark.parametrize("implementation", [None, "eager"])

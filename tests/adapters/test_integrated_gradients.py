@@ -23,10 +23,6 @@ def classifier(num_labels=3, **options):
     return zoo.classifier(read_out=5, query=5, num_labels=num_labels, **options).double()
 
 
-def observe(model, ids=IDS):
-    return zoo.seen(model, ids)
-
-
 def of_target(probs, target):
     return probs.gather(-1, target[:, None])[:, 0]
 
@@ -42,7 +38,7 @@ def of_target(probs, target):
 )
 def test_of_a_classifier_they_add_up_to_the_change_of_the_output(options, ids):
     model = classifier(**options)
-    adapter, observation = observe(model, ids)
+    adapter, observation = zoo.seen(model, ids)
     target = torch.tensor([1, 0, 1])[: len(ids)]
     found = adapter.integrated_gradient(observation, target, 50)
     without = copy.deepcopy(model)
@@ -64,7 +60,7 @@ def trapezoid(values, steps):
 @pytest.mark.parametrize("through_attention", [True, False])
 def test_of_a_classifier_they_are_the_path_integral(through_attention):
     model = classifier(encoder="bilstm")
-    adapter, observation = observe(model)
+    adapter, observation = zoo.seen(model, IDS)
     target = torch.tensor([2, 0, 1])
     base = model.attention_classifier
     vectors, mask = base.embeddings(IDS).detach(), (IDS != 0).long()
@@ -158,7 +154,7 @@ def test_agreement_of_attention_and_attributions_against_scipy():
     from scipy.spatial.distance import jensenshannon
     from scipy.stats import pearsonr
 
-    adapter, observation = observe(classifier(encoder="bilstm"))
+    adapter, observation = zoo.seen(classifier(encoder="bilstm"), IDS)
     options = AttributionAgreement(n_steps=20, target=1)
     found = attribution_agreement(observation, Site(), options)
     target = torch.ones(len(IDS), dtype=torch.int64)
@@ -185,7 +181,7 @@ def test_agreement_of_attention_and_attributions_against_scipy():
 
 def test_agreement_is_undefined_where_there_is_nothing_to_compare():
     ids = torch.tensor([[2, 5, 3, 0], [2, 6, 6, 3]])
-    _, observation = observe(classifier(), ids)
+    _, observation = zoo.seen(classifier(), ids)
     found = attribution_agreement(observation, Site())
     assert found.attention_integrated_pearson[0].isnan()  # one token
     assert found.attention_integrated_jsd[0].item() == pytest.approx(0, abs=1e-12)

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 import transformers
-from families import FAMILIES, FEW, SOME, TEXTS, WORDS, encode, make, prepare, shared
+from families import FAMILIES, FEW, TEXTS, WORDS, encode, make, prepare, shared
 from transformers import AutoModelForSequenceClassification, BertForMaskedLM, BertModel
 
 import zoo
@@ -22,16 +22,6 @@ UPCAST = (
     "deberta deberta_v2 llama qwen2 mistral gemma2 t5 vit modernbert gpt_neox opt gpt_neo bloom"
 )
 """Families that compute norms or softmax in float32, whatever they are asked for."""
-
-
-@pytest.fixture(params=SOME)
-def family(request):
-    return request.param
-
-
-@pytest.fixture
-def adapter(family):
-    return TransformerAdapter(shared(family))
 
 
 def state_of(model):

@@ -6,6 +6,7 @@ import torch
 from transformers.models.bert import modeling_bert
 
 import zoo
+from adapters import families
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
 from hf_attnprobe.adapters import wrap
@@ -149,22 +150,14 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
         output, weights = plain(*args, **kwargs)
         return output + 0.1, weights
 
-    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
-        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(
-            -1
-        )
-        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(
-            0, 3, 1, 2
-        ).contiguous(), weights
-
-    for changed in (gated, transposed):
+    for changed in (gated, families.transposed):
         monkeypatch.setattr(modeling_bert, "eager_attention_forward", changed)
         adapter = wrap(make_model("eager"))
         if not adapter.lacks(HeadOutputs):
             adapter.set_reference(adapter.prepare(encoded(SAMPLE), SAMPLE_IDS))
         found = head_ablation(adapter.observe(adapter.prepare(encoded(AUDITED), IDS)), Site(1, 1))
         assert found.zero_tvd.max() > 0
-        assert (found.mean_tvd is None) == (changed is transposed)
+        assert (found.mean_tvd is None) == (changed is families.transposed)
 
 
 def test_the_head_of_a_classifier_can_be_silenced():

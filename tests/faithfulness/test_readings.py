@@ -179,15 +179,7 @@ def test_another_query_is_read_from_its_own_row(observed):
 
 
 def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
-    def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
-        weights = (query @ key.transpose(2, 3) * scaling + (0 if mask is None else mask)).softmax(
-            -1
-        )
-        return (value.transpose(2, 3) @ weights.transpose(2, 3)).permute(
-            0, 3, 1, 2
-        ).contiguous(), weights
-
-    monkeypatch.setattr(modeling_bert, "eager_attention_forward", transposed)
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", families.transposed)
     adapter = wrap(make_model("eager"))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     heads, layer = (statistics_of(explanations(observation, Site(1, head))) for head in (1, ALL))

@@ -17,6 +17,7 @@ import torch
 from scipy.special import stdtrit
 from scipy.stats import sem
 
+import zoo
 from hf_attnprobe.functional.aopc import (
     area_along,
     chain_bounds,
@@ -44,17 +45,13 @@ needs_oracle = pytest.mark.skipif(
 )
 
 
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
-
-
 def value(drops, units):
     return drops[sum(1 << unit for unit in units)]
 
 
 @pytest.mark.parametrize("n_units", [2, 3, 5])
 def test_interactions_are_those_of_the_definition(n_units):
-    drops, units = drawn(2**n_units, 3), range(n_units)
+    drops, units = zoo.drawn(2**n_units, 3), range(n_units)
     found = interactions(drops)
     assert torch.equal(found, found.transpose(1, 2))
     assert not found.diagonal(dim1=1, dim2=2).any()
@@ -71,14 +68,14 @@ def test_interactions_are_those_of_the_definition(n_units):
 
 
 def test_units_that_a_text_does_not_have_interact_with_none():
-    drops = drawn(2**3, 2)
+    drops = zoo.drawn(2**3, 2)
     found = interactions(torch.cat([drops, drops]))
     torch.testing.assert_close(found[:, :3, :3], interactions(drops))
     assert found[:, 3].abs().max() < 1e-12
 
 
 def test_a_sum_of_effects_has_no_interactions_and_every_ruler_agrees():
-    effects = drawn(4, 5)
+    effects = zoo.drawn(4, 5)
     drops = subsets(4).double() @ effects
     assert interactions(drops).abs().max() < 1e-12
     torch.testing.assert_close(shapley_values(drops), effects.T)
@@ -89,7 +86,7 @@ def test_one_unit_interacts_with_none():
 
 
 def test_areas_are_means_along_the_order_and_within_the_limits():
-    drops = drawn(2**4, 1)
+    drops = zoo.drawn(2**4, 1)
     drops[0] = 0
     lower, upper = chain_bounds(drops, torch.tensor([4]))
     areas = []
@@ -103,7 +100,7 @@ def test_areas_are_means_along_the_order_and_within_the_limits():
 
 
 def test_shorter_texts_count_their_own_steps():
-    drops = drawn(2**2, 1)
+    drops = zoo.drawn(2**2, 1)
     padded = torch.cat([drops, drops])
     turns = torch.tensor([[1, 0, 2]])
     area = area_along(padded, turns, torch.tensor([2]))
@@ -111,7 +108,7 @@ def test_shorter_texts_count_their_own_steps():
 
 
 def test_necessary_and_sufficient_sets_are_found_among_all():
-    flips = drawn(2**4, 20, seed=2) > 0.8
+    flips = zoo.drawn(2**4, 20, seed=2) > 0.8
     flips[0] = False
     necessary, sufficient = smallest_set(flips), smallest_set(~flips.flip(0))
     sets = [{unit for unit in range(4) if number >> unit & 1} for number in range(16)]
@@ -134,7 +131,7 @@ def drawn_gains(drops, n_units, n_orders, generator):
 
 
 def test_drawn_orders_find_the_exact_values_within_their_errors():
-    drops = drawn(2**5, 1)
+    drops = zoo.drawn(2**5, 1)
     gains = drawn_gains(drops, 5, 2_000, np.random.default_rng(0))
     found, error = mean_over_orders(gains)
     assert ((found - shapley_values(drops)[0]).abs() < 3 * error).all()
@@ -142,7 +139,7 @@ def test_drawn_orders_find_the_exact_values_within_their_errors():
 
 
 def test_intervals_of_drawn_orders_hold_as_often_as_they_say():
-    drops, generator, hits = drawn(2**4, 1), np.random.default_rng(1), []
+    drops, generator, hits = zoo.drawn(2**4, 1), np.random.default_rng(1), []
     many, exact = drawn_gains(drops, 4, 5_000, generator), shapley_values(drops)[0]
     for _ in range(500):
         found, error = mean_over_orders(many[generator.integers(0, len(many), 30)])
