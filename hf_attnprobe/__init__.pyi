@@ -44,9 +44,6 @@ from hf_attnprobe.data.examples import load_examples as load_examples
 from hf_attnprobe.data.examples import load_splits as load_splits
 from hf_attnprobe.data.synthetic import rationale_dataset as rationale_dataset
 from hf_attnprobe.data.tokenizer import build_tokenizer as build_tokenizer
-from hf_attnprobe.deception import DeceptionOptions as DeceptionOptions
-from hf_attnprobe.deception.report import Deception as Deception
-from hf_attnprobe.deception.run import deceive as deceive
 from hf_attnprobe.demonstration import DemoOptions as DemoOptions
 from hf_attnprobe.demonstration import demo as demo
 from hf_attnprobe.errors import AttnProbeError as AttnProbeError
@@ -77,6 +74,9 @@ from hf_attnprobe.options import Options as Options
 from hf_attnprobe.options import option as option
 from hf_attnprobe.readings import Reading as Reading
 from hf_attnprobe.rendering import render_report as render_report
+from hf_attnprobe.retraining.deceive import deceive as deceive
+from hf_attnprobe.retraining.deceived import Deception as Deception
+from hf_attnprobe.retraining.options import DeceptionOptions as DeceptionOptions
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
 from hf_attnprobe.retraining.options import TransferOptions as TransferOptions
 from hf_attnprobe.retraining.report import RetrainingReport as RetrainingReport

@@ -24,12 +24,12 @@ from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import known_datasets
-from hf_attnprobe.deception import run as deception
 from hf_attnprobe.faithfulness.options import OPTIONS
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.hub import publish as publishing
 from hf_attnprobe.hub.options import PublishingOptions
 from hf_attnprobe.options import names_of
+from hf_attnprobe.retraining import deceive as deception
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
 from hf_attnprobe.studies.plan import StudyOptions

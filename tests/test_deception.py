@@ -25,24 +25,24 @@ from hf_attnprobe import (
     build_tokenizer,
     train_classifier,
 )
-from hf_attnprobe.deception import DeceptionOptions
-from hf_attnprobe.deception.report import (
-    Measured,
-    answers,
-    deception_of,
-    overall,
-    to_json,
-    verdict,
-    what_became,
-)
-from hf_attnprobe.deception.run import (
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.retraining.deceive import (
     deceive,
     deception_penalty,
     impermissible_ids,
     read_rows,
     without_others,
 )
-from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.retraining.deceived import (
+    Measured,
+    deception_of,
+    findings,
+    overall,
+    to_json,
+    verdict,
+    what_became,
+)
+from hf_attnprobe.retraining.options import DeceptionOptions
 from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.options import TrainingOptions
 from shown_page import Reader
@@ -230,7 +230,7 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
         assert low < found.control[when].value < high
         assert found.control[when].value == pytest.approx(np.mean(means), rel=0.25)
     assert "Hiding: yes. The model uses the impermissible tokens" in verdict(found)
-    assert "its attention no longer shows it" in verdict(found)
+    assert "Attention no longer shows" in verdict(found)
 
 
 USES = [
@@ -244,7 +244,7 @@ USES = [
     ({}, {"mass": 0.01, "control": 0.25}, "cannot say", "may or may not use"),
     ({}, {"mass": 0.4}, "no", "still shows"),
     ({}, {"mass": 0.25}, "cannot say", "may or may not show"),
-    ({}, {"mass": 0.01, "right": 0.6}, "no", "Accuracy is not kept"),
+    ({}, {"mass": 0.01, "right": 0.6}, "no", "The score is not kept"),
     ({}, {"mass": 0.01, "right": 0.78}, "cannot say", "not told to be kept"),
 ]
 
@@ -325,17 +325,17 @@ def test_words_follow_from_an_independent_recomputation(case):
     use = {when: of_named[when]["moved"] - of_named[when]["control"] for when in columns}
     hidden = of_named["before"]["mass"] / 2 - of_named["after"]["mass"]
     lost = table["before"]["right"] - table["after"]["right"]
-    said = answers(found)
-    assert said.used_before in expected(use["before"], 0.05)
-    assert said.used_after in expected(use["after"], 0.05)
-    assert said.hidden in expected(hidden, 0.0)
-    assert said.kept in expected(-lost, -0.02)
+    said = {name: answer.answer for name, answer in findings(found).items()}
+    assert said["used_before"] in expected(use["before"], 0.05)
+    assert said["used_after"] in expected(use["after"], 0.05)
+    assert said["hidden"] in expected(hidden, 0.0)
+    assert said["lost"].opposite in expected(-lost, -0.02)
     for when in columns:
         assert found.beyond[when].value == pytest.approx(use[when].mean())
         assert found.beyond[when].n == use[when].count() == found.n_controlled
         difference = found.moved[when].value - found.control[when].value
         assert difference == pytest.approx(found.beyond[when].value)  # the same texts
-    assert f"{use['after'].mean():.3f}" in verdict(found) or said.used_before == "no"
+    assert f"{use['after'].mean():.3f}" in verdict(found) or said["used_before"] == "no"
 
 
 def test_the_control_deletes_as_many_other_tokens():

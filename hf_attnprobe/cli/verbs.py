@@ -25,7 +25,6 @@ from hf_attnprobe.cli.flags import (
     data_of,
 )
 from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.deception import DeceptionOptions
 from hf_attnprobe.demonstration import (
     DemoOptions,
     demo,
@@ -37,7 +36,7 @@ from hf_attnprobe.hub.options import CardOptions, PublishingOptions
 from hf_attnprobe.options import check_path, from_flat
 from hf_attnprobe.progress import say
 from hf_attnprobe.retraining.options import KINDS as RETRAININGS
-from hf_attnprobe.retraining.options import RetrainOptions
+from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions
 from hf_attnprobe.storage.folders import check_usable
 from hf_attnprobe.studies.plan import StudyOptions
 from hf_attnprobe.terminal import show
@@ -460,8 +459,8 @@ def run_deceive(arguments: dict[str, Any]) -> None:
     """Trains a model against attention to some tokens and prints what became of both."""
     data, options = from_flat(arguments, Data), from_flat(arguments, DeceptionOptions)
 
-    from hf_attnprobe.deception.report import to_json
-    from hf_attnprobe.deception.run import deceive
+    from hf_attnprobe.retraining.deceive import deceive
+    from hf_attnprobe.retraining.deceived import to_json
 
     deception = deceive(
         arguments["model"],

@@ -42,7 +42,7 @@ from hf_attnprobe.retraining.verdict import (
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, sentence
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.asked import repeating
 from hf_attnprobe.storage.provenance import in_words
 
@@ -136,14 +136,18 @@ MEASURED = (
 
 
 def _answers(report: RetrainingResult) -> Iterator[Block]:
-    """Yields each question with its answer, and the graded number on a line."""
     for found in report.verdict.findings():
-        rule = RULES[found.rule]
-        line = NumberLine(Number(found.value, found.ci95), {"yes above": rule.yes})
-        measure = Note(f"What is graded: {rule.measure}.")
-        yield Answered(rule.question, found.answer, found.sentence, [line, measure])
+        yield in_full(RULES[found.rule].question, found)
     if report.verdict.chance:
         yield Section("How far does attention move by chance?", [report.verdict.chance])
+
+
+def in_full(question: str, found: Finding) -> Answered:
+    """Returns a question with its answer, and the graded number on a line."""
+    rule = RULES[found.rule]
+    line = NumberLine(Number(found.value, found.ci95), {"yes above": rule.yes})
+    measure = Note(f"What is graded: {rule.measure}.")
+    return Answered(question, found.answer, found.sentence, [line, measure])
 
 
 # --- What they do not answer ----------------------------------------------------------------------

@@ -169,11 +169,20 @@ def _of_trainings(
     return _finding(rule, answer, said, difference)
 
 
+def graded(rule: str, number: Estimate) -> Finding:
+    """Grades a number by a rule; the sentence is what the answer says, with the number."""
+    answer = grade(number, RULES[rule])
+    sentence = (
+        f"{RULES[rule].in_short(answer).capitalize()}: {_shown(number)} ({RULES[rule].measure}; the threshold "
+        f"is {RULES[rule].yes:g})."
+    )
+    return _finding(rule, answer, sentence, number)
+
+
 def _begun(rule: str, answer: Answer, number: Estimate) -> str:
     """How a sentence begins: with the answer as a clause, or with why there is none."""
     if answer != Answer.CANNOT_SAY:
-        clause = RULES[rule].in_short(answer)
-        return clause[0].upper() + clause[1:]
+        return RULES[rule].in_short(answer).capitalize()
     if (number.n or 0) < MIN_TEXTS:
         return f"Fewer than {MIN_TEXTS} texts tell nothing"
     return f"The interval holds {RULES[rule].yes:g}"

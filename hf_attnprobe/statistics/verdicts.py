@@ -122,6 +122,9 @@ RULES: dict[str, Rule] = {
         yes=0.02,
         source="Wiegreffe & Pinter 2019, Section 4, and Pruthi et al. 2020 ask for no "
         "loss; .02 is our choice",
+        if_yes="the score is not kept",
+        if_no="the score is kept",
+        if_open="the score is not told to be kept or lost",
     ),
     "elsewhere": ELSEWHERE,
     "elsewhere_without_seeds": replace(
@@ -154,6 +157,9 @@ RULES: dict[str, Rule] = {
         yes=0.05,
         source="the control is ours, Pruthi et al. 2020 have none; .05 of probability "
         "is our choice",
+        if_yes="the model uses the impermissible tokens",
+        if_no="the model hardly uses the impermissible tokens",
+        if_open="the model may or may not use the impermissible tokens",
     ),
     "hiding": Rule(
         "Hiding",
@@ -162,6 +168,9 @@ RULES: dict[str, Rule] = {
         partly=0.0,
         yes=0.0,
         source="Pruthi et al. 2020; half of the mass is our choice",
+        if_yes="attention no longer shows the impermissible tokens",
+        if_no="attention still shows the impermissible tokens",
+        if_open="attention may or may not show the impermissible tokens",
     ),
 }
 """By key, in the order in which they are reported: of audits, of retraining, of deception."""

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.checkpoints.records import read_record
-from hf_attnprobe.deception.run import SUMMARY as DECEPTION
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import from_plain, read_json, read_packaged
 from hf_attnprobe.published import PUBLISHED, Published
+from hf_attnprobe.retraining.deceive import SUMMARY as DECEPTION
 from hf_attnprobe.retraining.report import RetrainingReport, read_retraining
 from hf_attnprobe.retraining.verdict import (
     ADVERSARY,

@@ -13,13 +13,13 @@ from typing import Any
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint
-from hf_attnprobe.deception.run import deceive
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_known, from_flat, names_of, public_function
 from hf_attnprobe.plain_data import plain, read_json
 from hf_attnprobe.progress import Bar
 from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.retraining.deceive import deceive
 from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
 from hf_attnprobe.storage.provenance import SUMMARY

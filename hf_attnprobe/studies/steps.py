@@ -24,7 +24,6 @@ from hf_attnprobe import retraining
 from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.sources import named
-from hf_attnprobe.deception import DeceptionOptions
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import (
     Options,
@@ -36,7 +35,7 @@ from hf_attnprobe.options import (
     options_with_default,
 )
 from hf_attnprobe.plain_data import in_short
-from hf_attnprobe.retraining.options import RetrainOptions, TransferOptions
+from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions, TransferOptions
 from hf_attnprobe.studies.plan import (
     Column,
     Job,

@@ -49,8 +49,6 @@ from hf_attnprobe.checkpoints.records import check_not_itself, read_record
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import check_sets, dataset_name
-from hf_attnprobe.deception import DeceptionOptions
-from hf_attnprobe.deception.report import Deception, Measured, deception_of, to_json
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import tvd
@@ -60,6 +58,8 @@ from hf_attnprobe.inference.labels import labels_of_model
 from hf_attnprobe.inference.outputs import observations, over_texts, predict
 from hf_attnprobe.options import public_function
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
+from hf_attnprobe.retraining.deceived import Deception, Measured, deception_of, to_json
+from hf_attnprobe.retraining.options import DeceptionOptions
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings

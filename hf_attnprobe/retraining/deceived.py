@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.plain_data import plain
-from hf_attnprobe.reports.document import Answered, Cell, Document, NumberLine, Section, Table
+from hf_attnprobe.reports.document import Answered, Cell, Document, Section, Table
 from hf_attnprobe.reports.forms import Documented
-from hf_attnprobe.retraining.verdict import all_of
+from hf_attnprobe.retraining.document import in_full
+from hf_attnprobe.retraining.verdict import all_of, graded
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.scores import Score, compare_scores, find_score
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.verdicts import Finding
 
 
 @dataclass(frozen=True)
@@ -138,42 +138,29 @@ def _means(values: Mapping[str, np.ndarray], texts: np.ndarray) -> dict[str, Est
     return {name: mean_estimate(of[texts]) for name, of in values.items()}
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What can be said of a deception, by the rules ``use``, ``hiding`` and ``loss``.
+def findings(deception: Deception) -> dict[str, Finding]:
+    """What the intervals allow to say, by the rules ``use``, ``hiding`` and ``loss``.
 
-    Attributes:
-        used_before: whether the model used the tokens before.
-        used_after: whether it still does.
-        hidden: whether at least half of the attention to them is gone.
-        kept: whether the accuracy is kept.
+    Returns:
+        ``used_before`` and ``used_after``: whether the model used the tokens and still does;
+        ``hidden``: whether half of the attention to them is gone; ``lost``: whether accuracy is.
     """
-
-    used_before: Answer
-    used_after: Answer
-    hidden: Answer
-    kept: Answer
-
-
-def answers(deception: Deception) -> Answers:
-    """What the intervals allow to say."""
-    use, lost = RULES["use"], deception.score("after", "accuracy").lost
-    return Answers(
-        used_before=grade(deception.beyond["before"], use),
-        used_after=grade(deception.beyond["after"], use),
-        hidden=grade(deception.hidden, RULES["hiding"]),
-        kept=grade(lost, RULES["loss"]).opposite,
-    )
+    return {
+        "used_before": graded("use", deception.beyond["before"]),
+        "used_after": graded("use", deception.beyond["after"]),
+        "hidden": graded("hiding", deception.hidden),
+        "lost": graded("loss", deception.score("after", "accuracy").lost),
+    }
 
 
 def overall(deception: Deception) -> Answer:
     """Whether attention hides what the model uses."""
-    found = answers(deception)
+    answers = {name: found.answer for name, found in findings(deception).items()}
     if not deception.n_controlled:
         return Answer.CANNOT_SAY
-    if found.used_before == Answer.NO:
+    if answers["used_before"] == Answer.NO:
         return Answer.NO
-    return all_of(found.used_after, found.hidden, found.kept)
+    return all_of(answers["used_after"], answers["hidden"], answers["lost"].opposite)
 
 
 def verdict(deception: Deception) -> str:
@@ -182,7 +169,7 @@ def verdict(deception: Deception) -> str:
 
 
 def what_became(deception: Deception) -> str:
-    """What became of attention and of use, with the thresholds."""
+    """What became of attention and of use, a sentence for each."""
     if not deception.n_named:
         return (
             "None of the test texts has an impermissible token: they say nothing about "
@@ -193,57 +180,28 @@ def what_became(deception: Deception) -> str:
             "In no text with an impermissible token are there as many others, so there is "
             "no control to compare with."
         )
-    found = answers(deception)
-    if found.used_before == Answer.NO:
-        said = [
-            "There was nothing to hide: deleting the impermissible tokens moved the "
-            f"output hardly more than deleting others before ({_use(deception, 'before')})"
-        ]
-    else:
-        used = found.used_after.words("uses", "hardly uses", "may or may not use")
-        seen = found.hidden.words("no longer shows", "still shows", "may or may not show")
-        said = [
-            f"The model {used} the impermissible tokens ({_use(deception, 'after')}; "
-            f"before: {_use(deception, 'before')}; used is from a "
-            f"difference of {RULES['use'].yes}), and its attention {seen} it ({_mass(deception)})"
-        ]
-    score = deception.score("after", "accuracy")
-    kept = found.kept.words("kept", "not kept", "not told to be kept or lost")
-    said.append(
-        f"Accuracy is {kept} (lost {_shown(score.lost)}; kept is below {RULES['loss'].yes})"
-    )
+    found = findings(deception)
+    said = [found[name].sentence for name in ("used_after", "hidden", "lost")]
+    if found["used_before"].answer == Answer.NO:
+        said = [f"There was nothing to hide. Before: {found['used_before'].sentence}", said[-1]]
     if min(deception.n_controlled, deception.n_named) < MIN_TEXTS:
-        said.append(f"Fewer than {MIN_TEXTS} texts tell nothing")
-    return f"{'. '.join(said)}."
-
-
-def _shown(estimate: Estimate) -> str:
-    return markdown.interval(estimate.value, estimate.ci95)
-
-
-def _use(deception: Deception, when: str) -> str:
-    """How far deleting moves the output, beside the control."""
-    return (
-        f"deleting them moves the output by {deception.moved[when].value:.2f}, as many "
-        f"others by {deception.control[when].value:.2f}, difference per text "
-        f"{_shown(deception.beyond[when])}"
-    )
-
-
-def _mass(deception: Deception) -> str:
-    before, after = deception.masses["before"], deception.masses["after"]
-    return (
-        f"mass {before.value:.2f} before, {after.value:.2f} after; half of that before "
-        f"minus that after is {_shown(deception.hidden)} per text"
-    )
+        said.append(f"Fewer than {MIN_TEXTS} texts tell nothing.")
+    return " ".join(said)
 
 
 def to_json(deception: Deception) -> dict:
     """Plain data; NaN becomes None."""
-    said = {"verdict": verdict(deception), "answers": plain(answers(deception))}
+    answers = {name: str(found.answer) for name, found in findings(deception).items()}
+    said = {"verdict": verdict(deception), "answers": answers}
     return plain(deception) | {"dataset": str(deception.dataset)} | said
 
 
+QUESTIONS = (
+    "Did the model use the tokens before?",
+    "Does it use them after?",
+    "Has attention to them gone?",
+    "Is accuracy lost?",
+)
 QUESTION = "Does the model's attention hide what the model uses?"
 LEAD = (
     "A classifier was trained further with a penalty on its attention to some tokens, "
@@ -260,22 +218,8 @@ LIMITS = (
 
 def document_of(d: Deception) -> Document:
     """All that a deception says."""
-    found = answers(d)
-    use, hiding = RULES["use"], RULES["hiding"]
-    graded = [
-        Answered(question, answer, rule.measure, [NumberLine(number, {"yes above": rule.yes})])
-        for question, answer, rule, number in (
-            ("Did the model use the tokens before?", found.used_before, use, d.beyond["before"]),
-            ("Does it use them after?", found.used_after, use, d.beyond["after"]),
-            ("Has attention to them gone?", found.hidden, hiding, d.hidden),
-        )
-    ]
-    accuracy = d.score("after", "accuracy")
-    kept = (
-        f"Accuracy is {accuracy.value:.3f} after; lost are {_shown(accuracy.lost)}, kept is "
-        f"below {RULES['loss'].yes}."
-    )
-    graded.append(Answered("Is the accuracy kept?", found.kept, kept))
+    asked = zip(QUESTIONS, findings(d).values(), strict=True)
+    answers = [in_full(question, found) for question, found in asked]
     table = Table(
         ["", "before", "after"],
         _before_and_after(d),
@@ -297,7 +241,7 @@ def document_of(d: Deception) -> Document:
         f"Does {d.model} hide what it uses?",
         [LEAD, Answered(QUESTION, overall(d), what_became(d))],
         [
-            Section("The answers", graded, id="answers"),
+            Section("The answers", answers, id="answers"),
             Section("What this cannot say", [LIMITS], id="limits"),
             Section("Before and after", [table, of_texts], id="numbers", brief=True),
             Section("How it was made", [made], id="provenance", brief=True),
