@@ -217,6 +217,7 @@ def test_the_options_on_the_page_of_tests_exist():
         assert option in {f.name for f in fields(registry.tests()[name].options)}, option
 
 
+@pytest.mark.slow
 def test_the_example_without_arguments_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EXAMPLE_SIZE", "240")

@@ -265,6 +265,7 @@ def test_killed_in_the_middle(folder, flags, summary, tmp_path, cli):
         assert all(torch.equal(one[k], other[k]) for k in one)
 
 
+@pytest.mark.slow
 def test_a_deleted_step_and_what_was_made_of_it_are_done_again(copy_of, folder, flags, cli):
     copy = copy_of(folder)
     shutil.rmtree(copy / "own")
@@ -398,6 +399,7 @@ def test_wiegreffe_and_pinter_beside_ours(run):
     )
 
 
+@pytest.mark.slow
 def test_jain_and_wallace_beside_ours(run, tmp_path):
     changes = {"train": SMALL | {"encoder_size": 8}, "search": {"tests": SHORT_SEARCH}}
     lists = {"encoder": ["bilstm", "mlp"], "attention": ["additive"]}

@@ -87,6 +87,7 @@ for command in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_an_installed_test_is_one_of_the_tests(
     installed, run_warm, checkpoint, reviews_folder, tmp_path
 ):
