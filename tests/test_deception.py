@@ -35,11 +35,11 @@ from hf_attnprobe.retraining.deceive import (
 )
 from hf_attnprobe.retraining.deceived import (
     Measured,
+    conclusion,
+    deception_data,
     deception_of,
     findings,
     overall,
-    to_json,
-    verdict,
     what_became,
 )
 from hf_attnprobe.retraining.options import DeceptionOptions
@@ -229,8 +229,8 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
         low, high = np.mean(extremes, axis=0)
         assert low < found.control[when].value < high
         assert found.control[when].value == pytest.approx(np.mean(means), rel=0.25)
-    assert "Hiding: yes. The model uses the impermissible tokens" in verdict(found)
-    assert "Attention no longer shows" in verdict(found)
+    assert "Hiding: yes. The model uses the impermissible tokens" in conclusion(found)
+    assert "Attention no longer shows" in conclusion(found)
 
 
 USES = [
@@ -238,7 +238,7 @@ USES = [
     ({"control": np.nan}, {"control": np.nan}, "cannot say", "no control"),
     ({"moved": 0.01}, {}, "no", "There was nothing to hide"),
     ({}, {"mass": 0.01}, "yes", "The model uses"),
-    # What deleting any words does is no use of these: the verdict was "uses".
+    # What deleting any words does is no use of these: the conclusion was "uses".
     ({}, {"mass": 0.01, "control": 0.3}, "no", "The model hardly uses"),
     ({"control": 0.3}, {"mass": 0.01}, "no", "nothing to hide"),
     ({}, {"mass": 0.01, "control": 0.25}, "cannot say", "may or may not use"),
@@ -278,10 +278,10 @@ def test_what_is_said_of_use_goes_by_the_control():
     for before, after, answer, said in USES:
         measures = measured(200, **before), measured(200, **before | after)
         found = deception_of(*measures, seed=0, **TOLD)
-        sentence = verdict(found)
+        sentence = conclusion(found)
         assert sentence.startswith(f"Hiding: {answer}.") and said in sentence
-        assert "nan" not in sentence and to_json(found)["verdict"] == sentence
-    few = verdict(deception_of(measured(20), measured(20, mass=0.01), seed=0, **TOLD))
+        assert "nan" not in sentence and deception_data(found)["verdict"] == sentence
+    few = conclusion(deception_of(measured(20), measured(20, mass=0.01), seed=0, **TOLD))
     assert few.startswith("Hiding: cannot say.") and "30 texts" in few
 
 
@@ -335,7 +335,7 @@ def test_words_follow_from_an_independent_recomputation(case):
         assert found.beyond[when].n == use[when].count() == found.n_controlled
         difference = found.moved[when].value - found.control[when].value
         assert difference == pytest.approx(found.beyond[when].value)  # the same texts
-    assert f"{use['after'].mean():.3f}" in verdict(found) or said["used_before"] == "no"
+    assert f"{use['after'].mean():.3f}" in conclusion(found) or said["used_before"] == "no"
 
 
 def test_the_control_deletes_as_many_other_tokens():

@@ -460,7 +460,7 @@ def run_deceive(arguments: dict[str, Any]) -> None:
     data, options = from_flat(arguments, Data), from_flat(arguments, DeceptionOptions)
 
     from hf_attnprobe.retraining.deceive import deceive
-    from hf_attnprobe.retraining.deceived import to_json
+    from hf_attnprobe.retraining.deceived import deception_data
 
     deception = deceive(
         arguments["model"],
@@ -470,7 +470,7 @@ def run_deceive(arguments: dict[str, Any]) -> None:
         options=options,
     )
     if arguments["json"]:
-        show(json.dumps(to_json(deception)))
+        show(json.dumps(deception_data(deception)))
     else:
         show(f"{deception}\nmodel in {arguments['output_dir']}")
 

@@ -58,7 +58,7 @@ from hf_attnprobe.inference.labels import labels_of_model
 from hf_attnprobe.inference.outputs import observations, over_texts, predict
 from hf_attnprobe.options import public_function
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
-from hf_attnprobe.retraining.deceived import Deception, Measured, deception_of, to_json
+from hf_attnprobe.retraining.deceived import Deception, Measured, deception_data, deception_of
 from hf_attnprobe.retraining.options import DeceptionOptions
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
@@ -140,7 +140,7 @@ def deceive(
             tokens=tuple(tokens),
             **penalty,
         )
-        write_json(folder / SUMMARY, to_json(result))
+        write_json(folder / SUMMARY, deception_data(result))
         write_atomically(folder / "report.html", result.to_html())
         write_atomically(folder / "report.md", result.to_markdown())
     return result

@@ -62,7 +62,7 @@ class Deception(Documented):
 
     def document(self) -> Document:
         """All that it says."""
-        return document_of(self)
+        return deception_document(self)
 
     def score(self, when: str, metric: str) -> Score:
         """The score ``before`` or ``after``."""
@@ -163,7 +163,7 @@ def overall(deception: Deception) -> Answer:
     return all_of(answers["used_after"], answers["hidden"], answers["lost"].opposite)
 
 
-def verdict(deception: Deception) -> str:
+def conclusion(deception: Deception) -> str:
     """The answer, and what became of attention and of use."""
     return f"Hiding: {overall(deception)}. {what_became(deception)}"
 
@@ -189,10 +189,10 @@ def what_became(deception: Deception) -> str:
     return " ".join(said)
 
 
-def to_json(deception: Deception) -> dict:
+def deception_data(deception: Deception) -> dict:
     """Plain data; NaN becomes None."""
     answers = {name: str(found.answer) for name, found in findings(deception).items()}
-    said = {"verdict": verdict(deception), "answers": answers}
+    said = {"verdict": conclusion(deception), "answers": answers}
     return plain(deception) | {"dataset": str(deception.dataset)} | said
 
 
@@ -216,7 +216,7 @@ LIMITS = (
 )
 
 
-def document_of(d: Deception) -> Document:
+def deception_document(d: Deception) -> Document:
     """All that a deception says."""
     asked = zip(QUESTIONS, findings(d).values(), strict=True)
     answers = [in_full(question, found) for question, found in asked]
@@ -246,7 +246,7 @@ def document_of(d: Deception) -> Document:
             Section("Before and after", [table, of_texts], id="numbers", brief=True),
             Section("How it was made", [made], id="provenance", brief=True),
         ],
-        data=to_json(d),
+        data=deception_data(d),
     )
 
 
