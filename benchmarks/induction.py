@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, Site
-from hf_attnprobe.auditing.head_tables import MOST_OF_IT
+from hf_attnprobe.audit_reports.head_tables import MOST_OF_IT
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
 from hf_attnprobe.demonstration import TEMPLATE
 from hf_attnprobe.faithfulness.head_roles import head_roles

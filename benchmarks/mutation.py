@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-ROOMS = ("functional", "faithfulness", "statistics", "adapters", "auditing")
+ROOMS = ("functional", "faithfulness", "statistics", "adapters", "auditing", "audit_reports")
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,

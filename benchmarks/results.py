@@ -148,7 +148,7 @@ def minilm() -> Path:
 
 def say() -> None:
     """Writes the report of every audit again, by the rules of this commit from its rows."""
-    from hf_attnprobe.auditing.report import Report, report_from
+    from hf_attnprobe.audit_reports.report import Report, report_from
     from hf_attnprobe.auditing.session import write_report
 
     for place in sorted(Path().glob("audit-*/summary.json")):

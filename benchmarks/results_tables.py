@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.audit_reports.report import Report
+from hf_attnprobe.audit_reports.verdict import findings
 from hf_attnprobe.markdown import MISSING, interval, number, table
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtr
 
-from hf_attnprobe.auditing.heads import values_by_head
+from hf_attnprobe.audit_reports.heads import values_by_head
 from hf_attnprobe.statistics.estimates import LEVEL, ONE_COLUMN, critical_value, interval_at
 from hf_attnprobe.storage.rows import read_rows
 

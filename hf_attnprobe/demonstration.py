@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from hf_attnprobe.auditing.report import Report
+    from hf_attnprobe.audit_reports.report import Report
     from hf_attnprobe.training.trainer import TrainedClassifier
 
 MARK = "demo.json"  # says that everything in a folder is a demo's

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.comparison import AuditComparison, compare_audits
-from hf_attnprobe.auditing.frames import csv_of
-from hf_attnprobe.auditing.report import read_audit
-from hf_attnprobe.auditing.shares import is_share, joined_report
+from hf_attnprobe.audit_reports.comparison import AuditComparison, compare_audits
+from hf_attnprobe.audit_reports.frames import csv_of
+from hf_attnprobe.audit_reports.report import read_audit
+from hf_attnprobe.audit_reports.shares import is_share, joined_report
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
 from hf_attnprobe.retraining.report import KIND, read_retraining

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import beta
 
-from hf_attnprobe.auditing.verdict import findings, meaning
+from hf_attnprobe.audit_reports.verdict import findings, meaning
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Texts

@@ -22,8 +22,8 @@ from hf_attnprobe import (
     progress,
 )
 from hf_attnprobe.attention_model import ALL
-from hf_attnprobe.auditing.result import to_json
-from hf_attnprobe.auditing.verdict import foreseen
+from hf_attnprobe.audit_reports.result import to_json
+from hf_attnprobe.audit_reports.verdict import foreseen
 from hf_attnprobe.charts.shown_text import GAIN, ShownText
 from hf_attnprobe.data.answers import as_answers
 from hf_attnprobe.inference.answers import answered, encode_answers

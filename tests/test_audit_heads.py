@@ -12,9 +12,9 @@ from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.auditing.heads import by_head
-from hf_attnprobe.auditing.report import from_json
-from hf_attnprobe.auditing.result import extras_to_json, to_json
+from hf_attnprobe.audit_reports.heads import by_head
+from hf_attnprobe.audit_reports.report import from_json
+from hf_attnprobe.audit_reports.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import prune_curve

@@ -17,13 +17,11 @@ import pytest
 
 import report_schema
 import zoo
-from hf_attnprobe.auditing.document import origin
-from hf_attnprobe.auditing.heads import EDITS, which_heads
-from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
-from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
-from hf_attnprobe.auditing.report import read_audit
-from hf_attnprobe.auditing.result import to_json
-from hf_attnprobe.auditing.verdict import (
+from hf_attnprobe.audit_reports.document import origin
+from hf_attnprobe.audit_reports.heads import EDITS, which_heads
+from hf_attnprobe.audit_reports.report import read_audit
+from hf_attnprobe.audit_reports.result import to_json
+from hf_attnprobe.audit_reports.verdict import (
     CAUTIONS,
     MAY,
     QUESTION,
@@ -31,6 +29,8 @@ from hf_attnprobe.auditing.verdict import (
     may_be_shown,
     texts_needed,
 )
+from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
+from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.cli.flags import asked as asked_by_flags
 from hf_attnprobe.cli.verbs import build_parser

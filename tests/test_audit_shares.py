@@ -16,7 +16,7 @@ from hf_attnprobe import (
     judge,
     load_examples,
 )
-from hf_attnprobe.auditing.result import to_json
+from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.statistics.samples import places_in
 
 

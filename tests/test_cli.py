@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import zoo
 from by_name import BY_DEFAULT, audit_by_name
-from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.cli import main
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.faithfulness.registry import readings

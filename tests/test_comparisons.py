@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_attnprobe import audit
-from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.statistics.differences import compare_rankings, holm, sign_flip_p_values
 from made_up_rows import rows_of_texts
 

@@ -9,10 +9,10 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe import AttnProbeError
-from hf_attnprobe.auditing.comparison import compare
-from hf_attnprobe.auditing.differences import CANNOT_BE_TOLD
-from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.verdict import findings, may_be_shown
+from hf_attnprobe.audit_reports.comparison import compare
+from hf_attnprobe.audit_reports.differences import CANNOT_BE_TOLD
+from hf_attnprobe.audit_reports.report import Report
+from hf_attnprobe.audit_reports.verdict import findings, may_be_shown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.differences import Sides, changes

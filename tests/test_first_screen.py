@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hf_attnprobe.auditing.first_screen import first_screen, rankings
-from hf_attnprobe.auditing.report import Report
-from hf_attnprobe.auditing.verdict import (
+from hf_attnprobe.audit_reports.first_screen import first_screen, rankings
+from hf_attnprobe.audit_reports.report import Report
+from hf_attnprobe.audit_reports.verdict import (
     answer_sentence,
     conclusion_sentence,
     may_be_shown,

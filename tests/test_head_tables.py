@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.auditing.head_tables import prune_table, prune_title
-from hf_attnprobe.auditing.heads import by_head, has_heads, screen_sentences
+from hf_attnprobe.audit_reports.head_tables import prune_table, prune_title
+from hf_attnprobe.audit_reports.heads import by_head, has_heads, screen_sentences
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import zoo
-from hf_attnprobe.auditing import gate
+from hf_attnprobe.audit_reports import gate
 from hf_attnprobe.cli.verbs import FAILING
 from hf_attnprobe.statistics.grades import Answer
 

@@ -17,9 +17,9 @@ import zoo
 from faithfulness import test_plausibility
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, judge, load_examples
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.auditing.given import GivenScores, read_scores, with_scores
 from hf_attnprobe.auditing.prepare import prepare_audit
-from hf_attnprobe.auditing.report import read_audit
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from refusals import refuses

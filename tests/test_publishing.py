@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard, SpaceCard, parse_eval_result_entries
 import hf_attnprobe
 import zoo
 from hf_attnprobe import AttnProbeError, CardOptions, metric_path, write_card
-from hf_attnprobe.auditing.report import read_audit
+from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.cards.metadata import anonymous
 from hf_attnprobe.hub.publish import read_audits, rows_files
 from mini_hub import MiniHub

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe import Report, audit
-from hf_attnprobe.auditing.result import SCHEMA_VERSION, to_json
+from hf_attnprobe.audit_reports.result import SCHEMA_VERSION, to_json
 from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.verdicts import RULES
 from refusals import refuses

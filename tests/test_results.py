@@ -7,7 +7,7 @@ import pytest
 
 import zoo
 from hf_attnprobe import audit
-from hf_attnprobe.auditing.report import Report
+from hf_attnprobe.audit_reports.report import Report
 
 
 ROOT = Path(__file__).parents[1]

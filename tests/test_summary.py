@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hf_attnprobe.auditing.report import Report, from_json
-from hf_attnprobe.auditing.result import extras_to_json, to_json
+from hf_attnprobe.audit_reports.report import Report, from_json
+from hf_attnprobe.audit_reports.result import extras_to_json, to_json
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.differences import compare_rankings

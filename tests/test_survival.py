@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, changed_answers, survive
-from hf_attnprobe.auditing.comparison import told_statistics
+from hf_attnprobe.audit_reports.comparison import told_statistics
 from hf_attnprobe.auditing.options import Weights
 from hf_attnprobe.checkpoints.weights import (
     CHANGES,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import zoo
 from hf_attnprobe import audit, build_tokenizer, rationale_dataset
-from hf_attnprobe.auditing.verdict import conclusion, conclusion_sentence, findings
+from hf_attnprobe.audit_reports.verdict import conclusion, conclusion_sentence, findings
 from hf_attnprobe.demonstration import DemoOptions
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.linear import epsilon_max_jsd

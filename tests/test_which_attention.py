@@ -8,7 +8,7 @@ import torch
 
 import zoo
 from by_name import audit_by_name
-from hf_attnprobe.auditing.document import attention_line
+from hf_attnprobe.audit_reports.document import attention_line
 from shown_page import Reader
 from test_head_sentences import TEXTS, pair_tokenizer
 

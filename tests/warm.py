@@ -108,7 +108,8 @@ def _import() -> None:
     import evaluate  # noqa: F401
     from transformers import AutoModelForSequenceClassification, Trainer  # noqa: F401
 
-    from hf_attnprobe.auditing import report, run  # noqa: F401
+    from hf_attnprobe.audit_reports import report  # noqa: F401
+    from hf_attnprobe.auditing import run  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from typing import Any
 
 from benchmarks.truth.field import mean, single_numbers
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
+from hf_attnprobe.audit_reports.verdict import conclusion, findings
 from hf_attnprobe.auditing.sweep import run_batch
-from hf_attnprobe.auditing.verdict import conclusion, findings
 from hf_attnprobe.faithfulness.interchange import donors_of
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts

@@ -1,1 +1,1 @@
-"""Audits: runs the tests of a trained model on every text and reports the results."""
+"""Audits: runs the tests of a trained model on every text, texts in, rows out."""

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.attention_model import ALL, SET, AttentionModelBase, Site
-from hf_attnprobe.auditing.heads import values_by_head
+from hf_attnprobe.audit_reports.heads import values_by_head
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.subject import Subject
 from hf_attnprobe.auditing.sweep import Sweep

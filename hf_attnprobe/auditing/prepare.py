@@ -22,9 +22,9 @@ from hf_attnprobe.attention_model import (
     Batch,
     HeadOutputs,
 )
+from hf_attnprobe.audit_reports.limits import spiked_rows
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.given import read_scores, with_scores
-from hf_attnprobe.auditing.limits import spiked_rows
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import (

@@ -14,7 +14,7 @@ from hf_attnprobe.options import Asked, public_function
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from hf_attnprobe.auditing.report import Report
+    from hf_attnprobe.audit_reports.report import Report
     from hf_attnprobe.auditing.subject import Model
 
 

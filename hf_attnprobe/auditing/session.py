@@ -12,10 +12,19 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, AnswersFromPassage, AttentionModelBase, Site
+from hf_attnprobe.audit_reports.limits import notes_on_limits, spiked_rows
+from hf_attnprobe.audit_reports.report import Report, report_from, rows_told
+from hf_attnprobe.audit_reports.result import extras_to_json, to_json
+from hf_attnprobe.audit_reports.verdict import foreseen
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.examples import shown_texts
-from hf_attnprobe.auditing.limits import notes_on_limits, spiked_rows
-from hf_attnprobe.auditing.options import AuditOptions, folder_of, share_of
+from hf_attnprobe.auditing.options import (
+    AuditOptions,
+    folder_of,
+    limit_of,
+    share_of,
+    without_extras,
+)
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.recomputed import (
     CHANGED,
@@ -24,16 +33,9 @@ from hf_attnprobe.auditing.recomputed import (
     NOT_ALONE,
     compared_with_float32,
 )
-from hf_attnprobe.auditing.report import Report, report_from, rows_told
-from hf_attnprobe.auditing.result import extras_to_json, to_json
 from hf_attnprobe.auditing.rounds import run_tests
-from hf_attnprobe.auditing.stopping import (
-    limit_of,
-    without_extras,
-)
 from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import Sweep, check_changed, check_kept, prune_heads
-from hf_attnprobe.auditing.verdict import foreseen
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,

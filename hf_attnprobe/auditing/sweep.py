@@ -18,8 +18,8 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
+from hf_attnprobe.audit_reports.heads import values_by_head
 from hf_attnprobe.auditing.clock import Clock, steps_of
-from hf_attnprobe.auditing.heads import values_by_head
 from hf_attnprobe.auditing.recomputed import (
     N_AFTER,
     NOT_OWN,

@@ -28,7 +28,7 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.auditing.limits import ROWS, SPIKED
+from hf_attnprobe.audit_reports.limits import ROWS, SPIKED
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.prepare import (
     PreparedAudit,

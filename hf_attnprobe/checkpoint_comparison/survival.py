@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from hf_attnprobe.audit_reports.comparison import AuditComparison, compare_audits
 from hf_attnprobe.auditing.clock import Clock
-from hf_attnprobe.auditing.comparison import AuditComparison, compare_audits
-from hf_attnprobe.auditing.options import AuditOptions, Weights
+from hf_attnprobe.auditing.options import AuditOptions, Weights, limit_of
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.session import run_prepared
-from hf_attnprobe.auditing.stopping import limit_of
 from hf_attnprobe.auditing.subject import is_language_model
 from hf_attnprobe.checkpoint_comparison.weights_moved import Reads, moved_heads, reads_of
 from hf_attnprobe.data.answers import Answers

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.auditing.comparison import MovedHead
+from hf_attnprobe.audit_reports.comparison import MovedHead
 from hf_attnprobe.auditing.prepare import PreparedAudit
 from hf_attnprobe.inference.batching import by_length, collated
 from hf_attnprobe.statistics.estimates import simultaneous_interval

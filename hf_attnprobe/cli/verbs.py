@@ -44,8 +44,8 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 if TYPE_CHECKING:
-    from hf_attnprobe.auditing.comparison import AuditComparison
-    from hf_attnprobe.auditing.report import Report
+    from hf_attnprobe.audit_reports.comparison import AuditComparison
+    from hf_attnprobe.audit_reports.report import Report
     from hf_attnprobe.data.examples import KnownDataset
 
 
@@ -188,7 +188,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
         "output_dir": arguments["output_dir"],
     }
 
-    from hf_attnprobe.auditing.gate import conditions, failures
+    from hf_attnprobe.audit_reports.gate import conditions, failures
     from hf_attnprobe.auditing.run import audit
     from hf_attnprobe.distributed import process_state
 
@@ -225,8 +225,8 @@ def run_judge(arguments: dict[str, Any]) -> None:
 
 def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     """Prints a report in the form that is asked for, from one process."""
-    from hf_attnprobe.auditing.report import place_line
-    from hf_attnprobe.auditing.result import to_json
+    from hf_attnprobe.audit_reports.report import place_line
+    from hf_attnprobe.audit_reports.result import to_json
     from hf_attnprobe.distributed import process_state
 
     if not process_state().is_main_process:
@@ -271,7 +271,7 @@ def run_survive(arguments: dict[str, Any]) -> int:
 
 def _changed(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
     """Says each answer that is another for certain, in a line; the exit code."""
-    from hf_attnprobe.auditing.comparison import changed_answers
+    from hf_attnprobe.audit_reports.comparison import changed_answers
     from hf_attnprobe.distributed import process_state
 
     changed = changed_answers(comparison)
@@ -296,7 +296,7 @@ def run_report(arguments: dict[str, Any]) -> int:
         show(terminal_report(folders))
     if not arguments["fail_on_change"]:
         return 0
-    from hf_attnprobe.auditing.comparison import compare_audits
+    from hf_attnprobe.audit_reports.comparison import compare_audits
 
     return _changed(compare_audits(folders), arguments)
 
@@ -379,7 +379,7 @@ def run_demo(arguments: dict[str, Any]) -> None:
     folder, options = Path(arguments["output_dir"]), from_flat(arguments, DemoOptions)
     verbose = arguments["verbose"]
 
-    from hf_attnprobe.auditing.report import place_line
+    from hf_attnprobe.audit_reports.report import place_line
 
     if options.language_model:
         report, metrics = demo_language_model(folder, seed=options.seed)
@@ -437,7 +437,7 @@ def run_retrain(arguments: dict[str, Any]) -> None:
     """Trains models beside a base and prints what they say of it."""
     data, options = from_flat(arguments, Data), from_flat(arguments, RetrainOptions)
 
-    from hf_attnprobe.auditing.report import place_line
+    from hf_attnprobe.audit_reports.report import place_line
     from hf_attnprobe.retraining.run import retrain
     from hf_attnprobe.retraining.verdict import to_json
 

@@ -18,8 +18,8 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from hf_attnprobe.auditing.report import Report, read_audit
-from hf_attnprobe.auditing.verdict import conclusion_sentence
+from hf_attnprobe.audit_reports.report import Report, read_audit
+from hf_attnprobe.audit_reports.verdict import conclusion_sentence
 from hf_attnprobe.cards.card import PublishedRows, rows_readme, updated
 from hf_attnprobe.cards.metadata import (
     EVAL_RESULTS,

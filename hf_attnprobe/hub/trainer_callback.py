@@ -15,10 +15,10 @@ from torch import nn
 from transformers import Trainer, TrainerCallback
 
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.audit_reports.report import Report
+from hf_attnprobe.audit_reports.trackers import GROUP, with_interval
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.report import Report
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.auditing.trackers import GROUP, with_interval
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from hf_attnprobe import AttnProbeError, audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.auditing.frames import csv_of
+from hf_attnprobe.audit_reports.frames import csv_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import check_values
 from hf_attnprobe.checkpoints.origins import origin_of

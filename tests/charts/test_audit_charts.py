@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hf_attnprobe.auditing.charts import audit_charts
+from hf_attnprobe.audit_reports.charts import audit_charts
 from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.wording import words_of

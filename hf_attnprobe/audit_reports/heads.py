@@ -15,7 +15,7 @@ from hf_attnprobe.statistics.summary import ALL_TEXTS, BY_ROUNDING, Statistic
 
 
 if TYPE_CHECKING:
-    from hf_attnprobe.auditing.result import AuditResult
+    from hf_attnprobe.audit_reports.result import AuditResult
 
 EDITS = {
     "median_tvd": "shuffled",

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pandas as pd
 
-from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.statistics.rows import COLUMNS, PREDICTION, Rows
 
 

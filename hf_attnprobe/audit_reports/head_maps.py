@@ -7,7 +7,7 @@ once; see :mod:`hf_attnprobe.statistics.heads`.
 from collections.abc import Mapping, Sequence
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.heads import head_name, is_surely
+from hf_attnprobe.audit_reports.heads import head_name, is_surely
 from hf_attnprobe.charts.chart import HeatMap
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Rule

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe.auditing.charts import NOTHING, audit_charts, series_of_means
-from hf_attnprobe.auditing.differences import (
+from hf_attnprobe.audit_reports.charts import NOTHING, audit_charts, series_of_means
+from hf_attnprobe.audit_reports.differences import (
     CANNOT_BE_TOLD,
     ComparedQuestion,
     ComparedStatistic,
@@ -23,11 +23,11 @@ from hf_attnprobe.auditing.differences import (
     signed,
     statistics_of,
 )
-from hf_attnprobe.auditing.document import GLOSSARY
-from hf_attnprobe.auditing.head_maps import head_maps
-from hf_attnprobe.auditing.heads import head_name
-from hf_attnprobe.auditing.report import Report, read_audit
-from hf_attnprobe.auditing.verdict import may_be_shown
+from hf_attnprobe.audit_reports.document import GLOSSARY
+from hf_attnprobe.audit_reports.head_maps import head_maps
+from hf_attnprobe.audit_reports.heads import head_name
+from hf_attnprobe.audit_reports.report import Report, read_audit
+from hf_attnprobe.audit_reports.verdict import may_be_shown
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hf_attnprobe.attention_model import SET
-from hf_attnprobe.auditing.heads import EDITS, at_places, head_name, values_by_head
-from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.audit_reports.heads import EDITS, at_places, head_name, values_by_head
+from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.head_roles import ROLES
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve

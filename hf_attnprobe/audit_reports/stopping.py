@@ -1,15 +1,11 @@
-"""An audit with a time: when it ends, and what its report says of it."""
+"""What a report says of an audit with a time."""
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import Statistic
@@ -17,45 +13,6 @@ from hf_attnprobe.statistics.summary import Statistic
 
 LEFT_OUT = "accuracy as heads are removed together, all shown texts but three"
 """Of a report in haste, because it takes the model once more."""
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def limit_of(options: AuditOptions) -> float | None:
-    """Seconds from the start to the report; None: as many as it takes.
-
-    Raises:
-        AttnProbeError: another form, or a screen beside it.
-    """
-    if options.time is None:
-        return None
-    if options.screen is not None:
-        raise AttnProbeError(
-            "expected --screen or --time, got both; leave --screen out, --time screens by itself"
-        )
-    return seconds_of(options.time)
-
-
-def seconds_of(text: str) -> float:
-    """The seconds of "90s", "10m", "2h", "1d" or a plain number of seconds.
-
-    Raises:
-        AttnProbeError: anything else, and less than a second.
-
-    >>> seconds_of("10m"), seconds_of("1.5h"), seconds_of("90")
-    (600.0, 5400.0, 90.0)
-    """
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)([smhd]?)", text.strip().lower())
-    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else 0.0
-    if not 1 <= seconds < math.inf:
-        raise AttnProbeError(
-            f"expected a time of a second or more, such as 90s, 10m or 2h, got {text!r}"
-        )
-    return seconds
-
-
-def without_extras(options: AuditOptions) -> AuditOptions:
-    """Returns the options of a report in haste: three texts are all that runs the model again."""
-    return replace(options, prune=False, shown_texts=min(options.shown_texts, 3))
 
 
 def without_those_not_run(statistics: Sequence[Statistic], rows: Rows) -> tuple[Statistic, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.report import Report, read_audit, report_from
+from hf_attnprobe.audit_reports.report import Report, read_audit, report_from
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import read_json

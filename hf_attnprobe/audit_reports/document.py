@@ -7,26 +7,26 @@ from typing import Any
 
 from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import AnswersFromPassage
-from hf_attnprobe.auditing.charts import audit_charts
-from hf_attnprobe.auditing.first_screen import first_screen, line_of, rankings, whole
-from hf_attnprobe.auditing.head_maps import head_maps
-from hf_attnprobe.auditing.head_tables import (
+from hf_attnprobe.audit_reports.charts import audit_charts
+from hf_attnprobe.audit_reports.first_screen import first_screen, line_of, rankings, whole
+from hf_attnprobe.audit_reports.head_maps import head_maps
+from hf_attnprobe.audit_reports.head_tables import (
     HOW_TO_READ,
     head_table,
     part_section,
     prune_table,
     prune_title,
 )
-from hf_attnprobe.auditing.heads import (
+from hf_attnprobe.audit_reports.heads import (
     has_several,
     heads_of_model,
     screen_sentences,
     tested_heads,
     which_heads,
 )
-from hf_attnprobe.auditing.numbers import JUDGED, numbers_section
-from hf_attnprobe.auditing.result import AuditResult, to_json
-from hf_attnprobe.auditing.verdict import (
+from hf_attnprobe.audit_reports.numbers import JUDGED, numbers_section
+from hf_attnprobe.audit_reports.result import AuditResult, to_json
+from hf_attnprobe.audit_reports.verdict import (
     QUESTION,
     may_be_shown,
     zero_ablation_only,

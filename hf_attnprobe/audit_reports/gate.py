@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import EVERY_QUESTION

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.statistics.differences import Difference, Sides, changes
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of

@@ -1,7 +1,7 @@
 """Results of an audit as data; to JSON and back.
 
 Whatever shows an audit (terminal, Markdown, page) takes an :class:`AuditResult`;
-:class:`hf_attnprobe.auditing.report.Report` is one that knows how it is shown.
+:class:`hf_attnprobe.audit_reports.report.Report` is one that knows how it is shown.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from hf_attnprobe.auditing.verdict import (
+from hf_attnprobe.audit_reports.verdict import (
     QUESTION,
     conclusion,
     conclusion_sentence,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hf_attnprobe.auditing.charts import audit_charts
-from hf_attnprobe.auditing.document import document_of, published_as
-from hf_attnprobe.auditing.frames import csv_of, summary_frame, wide_frame
-from hf_attnprobe.auditing.head_maps import head_maps
-from hf_attnprobe.auditing.numbers import JUDGED
-from hf_attnprobe.auditing.result import AuditResult, check_schema, fields_from_json, to_json
-from hf_attnprobe.auditing.stopping import stopping_notes, without_those_not_run
-from hf_attnprobe.auditing.trackers import Tracker, log_to, numbers_by_name
-from hf_attnprobe.auditing.verdict import findings
+from hf_attnprobe.audit_reports.charts import audit_charts
+from hf_attnprobe.audit_reports.document import document_of, published_as
+from hf_attnprobe.audit_reports.frames import csv_of, summary_frame, wide_frame
+from hf_attnprobe.audit_reports.head_maps import head_maps
+from hf_attnprobe.audit_reports.numbers import JUDGED
+from hf_attnprobe.audit_reports.result import AuditResult, check_schema, fields_from_json, to_json
+from hf_attnprobe.audit_reports.stopping import stopping_notes, without_those_not_run
+from hf_attnprobe.audit_reports.trackers import Tracker, log_to, numbers_by_name
+from hf_attnprobe.audit_reports.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import readings
@@ -109,7 +109,7 @@ class Report(AuditResult, Documented):
     def wide_frame(self) -> pd.DataFrame:
         """A text per row, a statistic per column.
 
-        See :func:`hf_attnprobe.auditing.frames.wide_frame`.
+        See :func:`hf_attnprobe.audit_reports.frames.wide_frame`.
         """
         return wide_frame(self.rows)
 
@@ -132,7 +132,7 @@ class Report(AuditResult, Documented):
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
         """A statistic per row: mean, interval and n.
 
-        See :func:`hf_attnprobe.auditing.frames.summary_frame`.
+        See :func:`hf_attnprobe.audit_reports.frames.summary_frame`.
         """
         return summary_frame(self, statistics)
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_attnprobe.auditing.heads import at_places, which_heads
-from hf_attnprobe.auditing.result import AuditResult
-from hf_attnprobe.auditing.stopping import LEFT_OUT
-from hf_attnprobe.auditing.verdict import (
+from hf_attnprobe.audit_reports.heads import at_places, which_heads
+from hf_attnprobe.audit_reports.result import AuditResult
+from hf_attnprobe.audit_reports.stopping import LEFT_OUT
+from hf_attnprobe.audit_reports.verdict import (
     answer_sentence,
     least_texts,
     meaning,

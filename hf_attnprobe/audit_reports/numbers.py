@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from hf_attnprobe.auditing.head_tables import (
+from hf_attnprobe.audit_reports.head_tables import (
     few_parts,
     has_line,
     is_of_ranking,
     place_name,
 )
-from hf_attnprobe.auditing.heads import has_several
-from hf_attnprobe.auditing.result import AuditResult
+from hf_attnprobe.audit_reports.heads import has_several
+from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Note, Number, Section, Table
