@@ -74,7 +74,7 @@ class Kind:
 AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE))
 RETRAINING = Kind("a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE))
 STUDY = Kind("a study", STATE, read_study_report)
-DRAWN = (AUDIT, RETRAINING, STUDY)
+DRAWN = (AUDIT, RETRAINING)
 SHARES = Kind("shares of an audit", "", joined_report, AUDIT.endings)
 AUDITS = Kind("several audits", "", compare_audits, (*DOCUMENT, *TABLE))
 KINDS = (
@@ -152,7 +152,7 @@ def _kind_and_source(folder: Folders) -> tuple[Kind, Any]:
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:
-    """Writes the figures of an audit, a retraining or a study as SVG and PDF, and their captions.
+    """Writes the figures of an audit or a retraining as SVG and PDF, and their captions.
 
     Raises:
         AttnProbeError: other folders, several folders, or nothing that can be drawn.

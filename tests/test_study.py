@@ -980,20 +980,6 @@ def test_the_page_is_made_of_the_tables(folder, summary):
     assert "<b>" not in evil.to_html()
 
 
-def test_a_study_can_be_drawn(folder, cli, tmp_path):
-    """As every other result."""
-    report = read_study_report(folder)
-    done = cli("report", folder, "--figures", tmp_path / "figures")
-    assert done.code == 0
-    drawn = {file.stem for file in (tmp_path / "figures").glob("*.svg")}
-    assert drawn == {chart.key for chart in report.charts()} and drawn
-    captions = (tmp_path / "figures" / "captions.md").read_text()
-    for chart in report.charts():  # a picture is named where it is drawn
-        assert chart.title in report.to_html() and chart.title in captions
-        assert chart.title not in report.to_markdown() and chart.title not in str(report)
-    assert "(After .)" not in captions
-
-
 def test_models_at_chance_carry_a_caution(folder):
     """Whatever is said of their attention, nobody knows that they learned anything."""
     report = read_study_report(folder)

@@ -119,13 +119,13 @@ def versions(recorded: Mapping[str, Any]) -> str:
     return ", ".join(f"{shown(name)} {shown(v)}" for name, v in recorded.items())
 
 
-def code(value: object, *, most: int = CUT) -> str:
+def code(value: object) -> str:
     """A value as inline code of Markdown.
 
     >>> print(code("a`b"))
     `a'b`
     """
-    text = shown(value, most=most).replace("`", "'").replace("|", "¦")
+    text = shown(value).replace("`", "'").replace("|", "¦")
     return f"`{text}`" if text else "(empty)"
 
 

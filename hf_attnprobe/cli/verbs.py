@@ -173,7 +173,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--figures",
         metavar="FOLDER",
-        help="folder for the figures of an audit, a retraining or a study, as SVG and PDF",
+        help="folder for the figures of an audit or a retraining, as SVG and PDF",
     )
     _add_fail_on_change(parser)
 

@@ -1,12 +1,10 @@
 """The report of a study: its tables, and the document made of them."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hf_attnprobe.charts.chart import Chart, Series
 from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import Block, Document, Folded, Number, Section, Table, Words
@@ -49,11 +47,6 @@ class StudyReport(Documented):
     def document(self) -> Document:
         """The study as a document."""
         return document_of(self)
-
-    def charts(self) -> tuple[Chart, ...]:
-        """Charts as data: one for each table with comparable estimates."""
-        found = (chart_of(table, number) for number, table in enumerate(self.tables, 1))
-        return tuple(chart for chart in found if chart is not None)
 
 
 def report_of(
@@ -160,15 +153,10 @@ def read_study_report(folder: str | Path) -> StudyReport:
 # --- What it says ---------------------------------------------------------------------------------
 
 SPLITS = ("train", "validation", "test")
-MOST_SERIES = 4
-MOST_PLACES = 24
-"""A chart of more rows cannot be read."""
-ON_ONE_AXIS = 1.5
-"""Numbers up to this size share an axis: scores, shares, divergences, correlations."""
 
 
 def document_of(report: StudyReport) -> Document:
-    """The study as a document: every table with its sentences and its chart."""
+    """The study as a document: every table with its sentences."""
     notes: list[Words] = list(report.notes)
     tables = [_section(table, number) for number, table in enumerate(report.tables, 1)]
     sizes: list[list[ReportCell]] = [
@@ -197,11 +185,10 @@ def document_of(report: StudyReport) -> Document:
 
 
 def _section(table: ResultTable, number: int) -> Section:
-    """A table with its sentences and, if there is one, its chart."""
+    """A table with its sentences."""
     rows = [[as_cell(cell) for cell in row] for row in table.rows]
     said: list[Words] = list(table.sentences)
-    blocks: list[Block] = [said, chart_of(table, number), Table(table.head, rows)]
-    return Section(table.title, blocks, id=f"table-{number}", brief=True)
+    return Section(table.title, [said, Table(table.head, rows)], id=f"table-{number}", brief=True)
 
 
 def as_cell(cell: Cell) -> ReportCell:
@@ -211,60 +198,3 @@ def as_cell(cell: Cell) -> ReportCell:
     if cell.value != cell.value:
         return "undefined"
     return Number(cell.value, cell.ci95, after=f"(n {cell.n})")
-
-
-def chart_of(table: ResultTable, number: int) -> Chart | None:
-    """Plots a table's estimates: a series per column, a place per row.
-
-    Returns:
-        None where there are too few or too many rows, or no estimates of one size.
-    """
-    columns = list(zip(*table.rows, strict=True))
-    drawn = [k for k, cells in enumerate(columns) if _is_drawn(cells)][:MOST_SERIES]
-    if not 2 <= len(table.rows) <= MOST_PLACES or not drawn:
-        return None
-    named = [k for k in range(drawn[0]) if _tells_rows_apart(columns[k])]
-    places = tuple(", ".join(str(row[k]) for k in named) for row in table.rows)
-    if len(set(places)) < len(places):
-        places = tuple(f"{k}. {name}" for k, name in enumerate(places, 1))
-    series = tuple(_series(table.head[k], places, columns[k]) for k in drawn)
-    names = ", ".join(s.name for s in series)
-    return Chart(
-        key=f"chart-{number}",
-        title=f"{table.title}: {names}",
-        sentences=(),  # the table has its own
-        source="",
-        kind="dots",
-        x_label=", ".join(table.head[k] for k in named) or "row",
-        y_label=names if len(series) == 1 else "number named in the legend",
-        series=series,
-    )
-
-
-def _is_drawn(cells: Sequence[Cell]) -> bool:
-    """Returns whether cells are estimates that can share an axis, at least two."""
-    given = [c for c in cells if c is not None]
-    found = [c for c in given if isinstance(c, Estimate) and c.value == c.value]
-    if len(found) < 2 or not all(isinstance(c, Estimate) for c in given):
-        return False
-    shown: list[float] = []
-    for estimate in found:
-        ends = estimate.ci95 or (math.inf,)
-        shown += [estimate.value, *ends]
-    largest = max(map(abs, shown))
-    return largest <= ON_ONE_AXIS
-
-
-def _tells_rows_apart(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds names, not all equal."""
-    return all(isinstance(cell, str) for cell in cells) and len(set(cells)) > 1
-
-
-def _series(name: str, places: tuple[str, ...], cells: Sequence[Cell]) -> Series:
-    undefined = (math.nan, math.nan)
-    found = [cell if isinstance(cell, Estimate) else Estimate(math.nan) for cell in cells]
-    ends = [estimate.ci95 or undefined for estimate in found]
-    low, high = zip(*ends, strict=True)
-    values = tuple(estimate.value for estimate in found)
-    sizes = tuple(estimate.n or 0 for estimate in found)
-    return Series(name, places, values, low, high, sizes)

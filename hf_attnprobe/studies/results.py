@@ -174,18 +174,17 @@ def check_one_head(n_heads: int, folder: str) -> None:
         )
 
 
-def estimate(entry: Mapping | None, n: int, *, scale: float = 1.0) -> Estimate | None:
+def estimate(entry: Mapping | None, n: int) -> Estimate | None:
     """An estimate from a summary file, where ``{value, ci95}`` are plain data.
 
     Args:
         entry: None where the summary has no such value.
         n: number of texts.
-        scale: factor of value and interval; 100 makes percentage points.
     """
     if entry is None or entry["value"] is None:
         return None
     low, high = entry["ci95"]
-    return Estimate(scale * entry["value"], (scale * low, scale * high), n)
+    return Estimate(entry["value"], (low, high), n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
