@@ -53,7 +53,7 @@ from hf_attnprobe.data.sources import (
     recipe_of,
 )
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
-from hf_attnprobe.options import check_at_least
+from hf_attnprobe.options import check_at_least, public_function
 from hf_attnprobe.progress import quiet_datasets
 from hf_attnprobe.statistics.samples import by_hash, sample
 
@@ -93,6 +93,7 @@ FURTHER = (
 READ_FROM = "texts read from "
 
 
+@public_function
 def load_examples(
     dataset: "Source",
     split: str,
@@ -581,6 +582,7 @@ WORDS_FOR = {
 }
 
 
+@public_function
 def load_splits(
     dataset: "str | os.PathLike | Recipe | Mapping[str, Any]",
     *,

@@ -62,6 +62,8 @@ class Case:
         model: "bilstm" or "bert".
         texts: by id, where what is read is known; of these a result is checked.
         rows: data in memory, in place of a command.
+        call: a function of model and folder, in place of a command.
+        prepare: puts into the case's folder what it finds there, given that of the models.
     """
 
     kind: str
@@ -72,6 +74,8 @@ class Case:
     model: str = "bilstm"
     texts: dict[int, str] | None = None
     rows: Any = None
+    call: Callable[[Path, Path], Any] | None = None
+    prepare: Callable[[Path, Path], None] | None = None
 
 
 LINES: Counter[str] = Counter()
@@ -125,6 +129,8 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
         (folder / name).write_bytes(
             content.replace(b"HERE", str(folder).encode()) if is_study else content
         )
+    if case.prepare is not None:
+        case.prepare(models["bert"].parent, folder)
     before = _contents(folder)
     out, err, reports = io.StringIO(), io.StringIO(), []
     with _recorded(reports), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -139,6 +145,9 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
     if code not in (0, 3):
         return "trouble", f"exit code {code}: {said}"
     wrong = [_wrong_with(report, case, model) for report in reports]
+    left = [str(file) for file in folder.rglob(".*") if file.name != ".eval_results"]
+    if left:
+        wrong.append(f"left behind: {left}")
     return "result", next(filter(None, wrong), None)
 
 
@@ -150,6 +159,8 @@ def _run(case: Case, model: Path, folder: Path) -> tuple[Any, str | None]:
         with _no_longer_than(SECONDS):
             if case.rows is not None:
                 return _in_memory(case, model), None
+            if case.call is not None:
+                return _called(case.call, model, folder), None
             return main([place(argument) for argument in case.arguments]), None
     except SystemExit as stop:
         return stop.code, None
@@ -164,6 +175,15 @@ def _in_memory(case: Case, model: Path) -> int:
     tests = [Permutation(n_permutations=2)]
     try:
         auditing.audit(model, case.rows, tests, options=options, progress=False)
+    except AttnProbeError as error:
+        print(f"attnprobe: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _called(call: Callable[[Path, Path], Any], model: Path, folder: Path) -> int:
+    try:
+        call(model, folder)
     except AttnProbeError as error:
         print(f"attnprobe: {error}", file=sys.stderr)
         return 1

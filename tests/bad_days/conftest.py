@@ -16,10 +16,12 @@ def study(s):
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """The folders of a tiny BiLSTM and a tiny BERT."""
+    """The folders of a tiny BiLSTM, a tiny BERT and a tiny language model."""
     from bad_inputs import make_models
+    from plausible_inputs import add_speaker
 
-    return make_models(tmp_path_factory.mktemp("models"))
+    folder = tmp_path_factory.mktemp("models")
+    return add_speaker(make_models(folder), folder)
 
 
 @pytest.fixture(scope="session")
