@@ -1,0 +1,663 @@
+"""Hostile comparisons drawn by a seed: what the package says beside what is computed here.
+
+Language models are run as plain Transformers, edits written into the softmax of their attention;
+places follow from how a prompt is put together here. A case returns "right" or "refused" (in one
+line); what is silently wrong is an AssertionError.
+"""
+
+import copy
+import hashlib
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import speakers
+import zoo
+from full_passes import softmax_edited
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit, compare_audits, survive
+from hf_attnprobe.auditing.given import GivenScores
+from hf_attnprobe.auditing.limits import ROWS, SPIKED, spiked_rows
+from hf_attnprobe.auditing.prepare import prepare_audit
+from hf_attnprobe.auditing.report import read_audit
+
+
+CLOSE = {"abs": 2e-4, "rel": 2e-4}
+"""Of nats in float32."""
+Draws = random.Random
+
+
+def one_line(error: AttnProbeError) -> str:
+    assert "\n" not in str(error) and len(str(error)) < 500, str(error)
+    return "refused"
+
+
+# --- Models and tokenizers ----------------------------------------------------------------------------
+
+
+@cache
+def tokenizer(kind: str) -> Any:
+    return speakers.tokenizer(chat=kind == "chat", begins=kind == "begins")
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "intermediate_size": 48, "head_dim": 8}
+LONG = {"short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 6.0]}
+LONG |= {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 30}
+SMALL = {"n_embd": 32, "n_layer": 2, "n_head": 4}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": SIZES,
+    "Qwen3": SIZES,
+    "Mistral": SIZES | {"sliding_window": 9},
+    "Gemma2": SIZES | {"sliding_window": 9},
+    "GPTNeoX": {**SIZES, "num_key_value_heads": None, "head_dim": None},
+    "Olmo2": {**SIZES, "head_dim": None},
+    "Phi3": {**SIZES, "head_dim": None, "rope_parameters": LONG, "original_max_position_embeddings": 30},
+    "GPT2": SMALL,
+    "Bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+}  # fmt: skip
+
+
+@cache
+def model(family: str, seed: int) -> Any:
+    """A random decoder, eager, since what edits it edits its softmax."""
+    words = tokenizer("plain")
+    config = getattr(transformers, f"{family}Config")(
+        **{name: value for name, value in FAMILIES[family].items() if value is not None},
+        vocab_size=len(words), initializer_range=0.3, max_position_embeddings=512,
+        bos_token_id=words.bos_token_id, eos_token_id=words.eos_token_id, pad_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    kind = getattr(transformers, f"{family}{'LMHeadModel' if family == 'GPT2' else 'ForCausalLM'}")
+    made = kind._from_config(config, attn_implementation="eager")
+    return made.eval()
+
+
+# --- Prompts put together here --------------------------------------------------------------------------
+
+
+WORDS = [
+    "Paris",
+    "You",
+    "helpful",
+    "🐈",
+    "naïve",
+    "a",
+    "user",
+    "No",
+    "這",
+    "{question}",
+    "3.5",
+    "-",
+]
+WORDS += ["Question", "Answer:", "<|end|>", "Ω", "it's", "(no)", "𝒳"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A row with what it must become: the prompt, and the characters of its units."""
+
+    row: dict[str, Any]
+    text: str
+    units: list[tuple[int, int]]
+    kind: str
+    words: Any
+    template: str | None = None
+
+
+def phrase(draws: Draws, most: int = 4) -> str:
+    return " ".join(draws.choices(WORDS, k=draws.randint(1, most)))
+
+
+def in_chat(turns: Sequence[tuple[str, str]], words: Any) -> str:
+    said = [{"role": role, "content": content} for role, content in turns]
+    return str(words.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
+
+
+def of_passage(draws: Draws, kind: str) -> tuple[Any, str, list[tuple[int, int]]]:
+    """What a row gives as context, its text, and the units in it, of characters."""
+    if kind == "sentence":
+        parts = [f"Cat {draws.choice('abcde')} sat on {k}." for k in range(draws.randint(2, 5))]
+        text, gap = " ".join(parts), 1
+    elif kind == "passage":
+        parts = [phrase(draws) for _ in range(draws.randint(2, 4))]
+        if draws.random() < 0.5:  # of a list, where an empty line divides nothing
+            parts[0] += f"\n\n{phrase(draws)}"
+            starts = [0, *accumulate(len(part) + 2 for part in parts)]
+            units = [(a, a + len(part)) for a, part in zip(starts, parts, strict=False)]
+            return parts, "\n\n".join(parts), units
+        text, gap = "\n\n".join(parts), 2
+    else:
+        parts = draws.choices(WORDS, k=draws.randint(2, 7))
+        text, gap = " ".join(parts), 1
+    starts = [0, *accumulate(len(part) + gap for part in parts)][: len(parts)]
+    return text, text, [*zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
+def asked(draws: Draws, *, answer: bool = True) -> Asked:
+    """A row of any form, of any units."""
+    words = tokenizer(draws.choice(["plain", "chat", "begins"]))
+    kind = draws.choice(["sentence", "word", "word", "token", "passage", "turn"])
+    question = phrase(draws)
+    is_chat = words.chat_template is not None
+    row: dict[str, Any] = {"answer": draws.choice(["Li", " Bob", "Oslo 🐈"])} if answer else {}
+    if kind == "turn" and is_chat:
+        turns = [
+            (draws.choice(["user", "assistant"]), phrase(draws)) for _ in range(draws.randint(2, 4))
+        ]
+        turns.append(("user", question))
+        row["turns"] = [{"role": role, "content": content} for role, content in turns]
+        ends = [in_chat([("user", "")] * 0 + turns[:k], words) for k in range(1, len(turns))]
+        tail = len("<|end|>\n<|assistant|>\n")
+        units = [
+            (len(e) - tail - len(c), len(e) - tail) for e, (_, c) in zip(ends, turns, strict=False)
+        ]
+        return Asked(row, in_chat(turns, words), units, kind, words)
+    kind = "word" if kind == "turn" else kind
+    given, text, units = of_passage(draws, kind)
+    row["context"] = given
+    template = None
+    if draws.random() < 0.3:
+        before = draws.choice(["", f"{phrase(draws)}\n", "{question} "])
+        row["prompt"] = whole = f"{before}{text} Who?"
+        row["answer"] = f" {row.get('answer', 'Li')}"
+        begin = len(before)
+        if isinstance(given, list):
+            row["context"] = text
+            units = of_text(text)
+    else:
+        row["question"] = question
+        if draws.random() < 0.4:
+            template = draws.choice(
+                [
+                    "{question}\n{context}\nSo:",
+                    "{context} {question}",
+                    "Read: {context}\n{question}",
+                ]
+            )
+        used = template or (
+            "{context}\n\n{question}" if is_chat else "{context}\n\nQuestion: {question}\nAnswer:"
+        )
+        before, behind = (part.replace("{question}", question) for part in used.split("{context}"))
+        whole, begin = before + text + behind, len(before)
+        if is_chat:
+            start = len("<|user|>\n") - len(whole) + len(whole.lstrip())
+            whole, begin = in_chat([("user", whole)], words), begin + start
+    placed = [(begin + a, begin + b) for a, b in units]
+    return Asked(row, whole, placed, kind, words, template)
+
+
+def of_text(text: str) -> list[tuple[int, int]]:
+    """The passages of one text, each up to where the next begins."""
+    starts = [0, *(found.end() for found in re.finditer(r"\n\n", text))]
+    return [*zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Ids of prompt and answer, and the places of each unit's tokens."""
+
+    ids: list[int]
+    units: list[list[int]]
+    n_answer: int
+
+
+def tokens_of(one: Asked, answer_ids: Sequence[int] | None = None) -> Tokens | None:
+    """As a tokenizer cuts prompt and answer; None where the answer changes the prompt's tokens."""
+    words, is_plain = one.words, "question" in one.row and one.words.chat_template is None
+    has_begin = words.chat_template is not None and "prompt" not in one.row
+    has_begin = has_begin or one.text.startswith(words.bos_token)
+    found = words(one.text, return_offsets_mapping=True, add_special_tokens=not has_begin)
+    ids, offsets = found["input_ids"], found["offset_mapping"]
+    if answer_ids is None:
+        said = one.row["answer"]
+        said = f" {said}" if is_plain and not said[:1].isspace() else said
+        whole = words(one.text + said, add_special_tokens=not has_begin)["input_ids"]
+        if whole[: len(ids)] != ids:
+            return None
+        answer_ids = whole[len(ids) :]
+    lasts = [a + max(len(one.text[a:b].rstrip()) - 1, 0) for a, b in offsets]
+    spans = one.units
+    if one.kind == "token":
+        spans = []
+        for (a, b), last in zip(offsets, lasts, strict=True):
+            if a < b and one.units[0][0] <= last < one.units[-1][1]:
+                joins = spans and a < spans[-1][1]
+                spans[-1:] = (
+                    [(spans[-1][0], max(b, spans[-1][1]))] if joins else [*spans[-1:], (a, b)]
+                )
+    units = [
+        [
+            k
+            for k, ((a, b), last) in enumerate(zip(offsets, lasts, strict=True))
+            if a < b and start <= last < end
+        ]
+        for start, end in spans
+    ]
+    return Tokens([*ids, *answer_ids], units, len(answer_ids))
+
+
+# --- Plain passes -----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def log_prob(of: Any, ids: Sequence[int], n_answer: int, edit: Any = None) -> float:
+    keep = edit or (lambda layer, weights: weights)
+    with softmax_edited(keep, len(ids)):
+        logits = of(torch.tensor([[*ids]]), use_cache=False).logits[0, -n_answer - 1 : -1]
+    said = torch.tensor(ids[-n_answer:])[:, None]
+    return float(logits.double().log_softmax(-1).gather(-1, said).sum())
+
+
+@torch.no_grad()
+def greedy(of: Any, ids: Sequence[int], n: int, *, a_line: bool, words: Any) -> list[int]:
+    said: list[int] = []
+    for _ in range(n):
+        token = int(of(torch.tensor([[*ids, *said]]), use_cache=False).logits[0, -1].argmax())
+        if token == words.eos_token_id or (
+            a_line and "\n" in words.decode([*said, token]).lstrip()
+        ):
+            break
+        said.append(token)
+    return said
+
+
+def check_numbers(report: Any, shown: Any, of: Any, given: Tokens, rows: str) -> None:
+    """Deletion of every unit, the gain, attention, and every knockout."""
+    ids, n_answer = given.ids, given.n_answer
+    assert len(shown.tokens) == len(given.units), (shown.tokens, given.units)
+    whole = log_prob(of, ids, n_answer)
+
+    def without(gone: Sequence[int]) -> float:
+        left = [token for place, token in enumerate(ids) if place not in gone]
+        return whole - log_prob(of, left, n_answer)
+
+    values = report.to_pandas().query(f"example_id == {shown.example_id}")
+    gain = values[values.statistic == "contextual_gain"].value.iloc[0]
+    assert gain == pytest.approx(without([k for unit in given.units for k in unit]), **CLOSE)
+    if len(given.units) <= 16:
+        for unit, told in zip(given.units, shown.scores["leave_one_out"], strict=True):
+            assert told == pytest.approx(without(unit), **CLOSE)
+
+    last, n_rows = len(ids) - 1, len(ids) - 1 - n_answer
+    begins = {"behind": given.units[-1][-1] + 1, "answer": n_rows, "all": given.units[0][0]}
+    start, totals = min(begins[rows], n_rows), []
+    columns = [[key for key in unit if key or unit == [0]] for unit in given.units]
+
+    def note(layer: int, weights: Tensor) -> Tensor:
+        read = weights[:, n_rows:last]
+        totals.append(torch.stack([read[..., keys].sum(-1) for keys in columns], -1).mean((0, 1)))
+        return weights
+
+    log_prob(of, ids, n_answer, note)
+    expected = torch.stack(totals).mean(0)
+    assert shown.scores["attention"] == pytest.approx(expected.tolist(), **CLOSE)
+    for keys, told in zip(columns, shown.scores.get("knockout", ()), strict=False):
+
+        def knock(layer: int, weights: Tensor, keys: Sequence[int] = keys) -> Tensor:
+            weights[:, start:, keys] = 0
+            return weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)  # a row of nothing
+
+        assert told == pytest.approx(whole - log_prob(of, ids, n_answer, knock), **CLOSE)
+
+
+def language_model(draws: Draws, folder: Path) -> str:
+    """An audit of a prompt, all its numbers beside plain passes."""
+    one, of = asked(draws), model(draws.choice([*FAMILIES]), draws.randrange(3))
+    rows = draws.choice(["behind", "behind", "answer", "all"])
+    tests = (
+        ["sources"] if isinstance(of, transformers.BloomForCausalLM) else ["sources", "knockout"]
+    )
+    given = tokens_of(one)
+    data = Answers([one.row], units=one.kind, template=one.template)
+    options = AuditOptions(rows=rows, shown_texts=2)
+    try:
+        report = audit((of, one.words), data, tests, options=options, progress=False)
+    except AttnProbeError as error:
+        return one_line(error)
+    assert given is not None, "an answer that changes the prompt"
+    check_numbers(report, report.examples[0], of, given, rows)
+    assert "<html" in report.to_html()
+    return "right"
+
+
+# --- Survival and comparisons --------------------------------------------------------------------------------
+
+
+def versions(draws: Draws, folder: Path) -> str:
+    """Every version explains the first model's greedy answer."""
+    one = asked(draws, answer=False)
+    if "prompt" in one.row:
+        del one.row["answer"]
+    first = model("Llama", draws.randrange(3))
+    other = copy.deepcopy(first)
+    torch.manual_seed(draws.randrange(9))
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += 0.2 * torch.randn_like(weight)
+    data = Answers([one.row], units=one.kind, template=one.template, max_new_tokens=3)
+    tests = ["sources", "knockout"]
+    shared = {"output_dir": folder / "survival", "tokenizer": one.words, "progress": False}
+    try:
+        found = survive(first, [other], data, tests, **shared)
+    except AttnProbeError as error:
+        return one_line(error)
+    prompt = tokens_of(one, [])
+    is_plain = "question" in one.row and one.words.chat_template is None
+    said = greedy(first, prompt.ids, 3, a_line=is_plain, words=one.words)
+    given = tokens_of(one, said)
+    for report, of in zip(found.reports, (first, other), strict=True):
+        check_numbers(report, report.examples[0], of, given, "behind")
+    assert found.n_shared == (1,)
+    return "right"
+
+
+def comparisons(draws: Draws, folder: Path) -> str:
+    """Only texts of equal prompts, units and answers are pairs; a difference is that of the pairs."""
+    words, of = tokenizer("plain"), model("Llama", 0)
+    rows = [
+        {"context": f"Cat {k} sat. Dog {phrase(draws)}. Owl is.", "question": phrase(draws)}
+        for k in range(draws.randint(2, 4))
+    ]
+    other: dict[str, Any] = {"of": of, "rows": rows, "max_new_tokens": 3, "options": AuditOptions()}
+    change = draws.choice([*CHANGED_AUDITS])
+    other |= CHANGED_AUDITS[change](draws, rows)
+    sides = [{"of": of, "rows": rows, "max_new_tokens": 3, "options": AuditOptions()}, other]
+    reports = []
+    for number, side in enumerate(sides):
+        own = {k: side[k] for k in side.keys() - {"of", "rows", "options"}}
+        data = Answers(side["rows"], **own)
+        place = folder / str(number)
+        try:
+            made = audit(
+                (side["of"], words),
+                data,
+                ["sources"],
+                options=side["options"],
+                output_dir=place,
+                progress=False,
+            )
+        except AttnProbeError as error:
+            return one_line(error)
+        reports.append(made)
+    found = compare_audits([folder / "0", folder / "1"])
+    texts = []
+    for side, report in zip(sides, reports, strict=True):
+        template = side.get("template") or "{context}\n\nQuestion: {question}\nAnswer:"
+        known = {
+            k: (template.format(**row), row["context"], side.get("units"), row.get("answer"))
+            for k, row in enumerate(side["rows"])
+        }
+        texts.append({e.example_id: (known[e.example_id], e.predicted) for e in report.examples})
+    ids = [
+        k for k in texts[0] if sides[0]["rows"] == other["rows"] and texts[0][k] == texts[1].get(k)
+    ]
+    assert found.n_shared == (len(ids),), (change, found.n_shared, ids)
+    gains = [
+        r.to_pandas().query("statistic == 'contextual_gain'").set_index("example_id").value
+        for r in reports
+    ]
+    if ids:
+        gains = [gain.loc[ids] for gain in gains]
+    for statistic in found.statistics:
+        if statistic.statistic == "contextual_gain":
+            expected = gains[1].mean() - gains[0].mean()
+            assert statistic.differences[0].value == pytest.approx(expected, abs=1e-9)
+            assert change not in ("rows", "units")
+    return "right"
+
+
+CHANGED_AUDITS: dict[str, Callable[[Draws, list], dict[str, Any]]] = {
+    "nothing": lambda draws, rows: {},
+    "tokens": lambda draws, rows: {"max_new_tokens": draws.choice([1, 2, 9])},
+    "model": lambda draws, rows: {"of": model("Llama", draws.randint(1, 2))},
+    "template": lambda draws, rows: {"template": "{question} {context}"},
+    "rows": lambda draws, rows: {"options": AuditOptions(rows="all")},
+    "units": lambda draws, rows: {"units": "word"},
+    "fewer": lambda draws, rows: {"test_limit": 1},
+    "others": lambda draws, rows: {"rows": [*rows[1:], rows[0] | {"question": "Other?"}]},
+    "answer": lambda draws, rows: {"rows": [rows[0] | {"answer": "Li"}, *rows[1:]]},
+}
+
+
+# --- Scores that somebody gave ---------------------------------------------------------------------------------
+
+
+@cache
+def classifier() -> tuple[Any, Any]:
+    words = zoo.words() if hasattr(zoo, "words") else speakers.tokenizer(chat=False)
+    return zoo.bert(words), words
+
+
+def judged(draws: Draws, folder: Path) -> str:
+    """Scores come to stand at their units, and what cannot be theirs is refused."""
+    one, of = asked(draws), model("Llama", 0)
+    given = tokens_of(one)
+    if given is None or min(map(len, given.units)) == 0 or len(given.units) < 2:
+        return "refused"
+    n_units = len(given.units)
+    values = [round(draws.uniform(-1, 1), 3) for _ in range(n_units)]
+    by_token = [0.0] * len(given.ids)
+    for unit, value in zip(given.units, values, strict=True):
+        by_token[unit[0]] = value
+    form = draws.choice(
+        ["list", "array", "tensor", "text id", "bfloat16", "in order", "tokens", "pieces"]
+    )
+    scores: Any = {0: values}
+    if form == "array":
+        scores = {0: np.array(values)}
+    elif form in ("tensor", "bfloat16"):
+        kind = torch.bfloat16 if form == "bfloat16" else torch.float64
+        scores = {0: torch.tensor(values, dtype=kind)}
+        values = torch.tensor(values, dtype=kind).double().tolist()
+    elif form == "text id":
+        scores = {"0": values}
+    elif form == "in order":
+        scores = [values]
+    elif form == "tokens":
+        scores = {0: by_token}
+    elif form == "pieces":
+        scores = {0: [by_token[place] for unit in given.units for place in unit]}
+    wrong = draws.choice([*[None] * len(MISTAKES), *MISTAKES])
+    known = {n_units, len(given.ids), sum(map(len, given.units))}
+    if wrong is not None:
+        scores = MISTAKES[wrong](values)
+        if wrong in ("more", "fewer") and len(scores[0]) in known:
+            return "refused"
+    data = Answers([one.row], units=one.kind, template=one.template)
+    try:
+        job = prepare_audit(of, data, ["sources"], AuditOptions(), one.words, scores)
+    except AttnProbeError as error:
+        return one_line(error)
+    assert wrong is None, f"{wrong} was taken"
+    (text,) = job.tokenized.texts
+    expected = [0.0] * len(given.ids)
+    for unit, value in zip(given.units, values, strict=True):
+        expected[unit[0]] = value
+    assert [*text.scores] == pytest.approx(expected)
+    return "right"
+
+
+MISTAKES: dict[str, Callable[[list[float]], Any]] = {
+    "more": lambda values: {0: [*values, 0.5]},
+    "fewer": lambda values: {0: values[1:]},
+    "complex": lambda values: {0: [v + 1j for v in values]},
+    "a complex tensor": lambda values: {0: torch.tensor(values) + 1j},
+    "text": lambda values: {0: "high"},
+    "a number": lambda values: 3.5,
+    "ragged": lambda values: {0: [values, values[1:]]},
+    "nothing": lambda values: {0: [None for _ in values]},
+    "not finite": lambda values: {0: [*values[:-1], float("nan")]},
+    "half an id": lambda values: {0.5: values},
+    "a letter": lambda values: {"a": values},
+    "another text": lambda values: {7: values},
+    "two texts": lambda values: [values, values],
+    "named otherwise": lambda values: {0: GivenScores(values, None, ["zebra"] * len(values))},
+    "spans of a prompt": lambda values: {0: GivenScores(values, [(0, 1)] * len(values))},
+}
+
+
+# --- Folders ----------------------------------------------------------------------------------------------------
+
+
+def limits(draws: Draws, folder: Path) -> str:
+    """Limits of another model, or of rows that are not as they were written."""
+    identity = {
+        f"{name}_fingerprint": f"{draws.getrandbits(64):016x}"
+        for name in ("model", "configuration", "tokenizer")
+    }
+    rows = pd.DataFrame({"head": "0.1", "dose": [0.0, 0.5] * 4, "example_id": range(8)})
+    rows = rows.assign(statistic="standard_tvd", value=[draws.random() for _ in range(8)])
+    content = rows.to_csv(index=False).encode()
+    said = {
+        "model": "m",
+        "fingerprints": identity,
+        "rows_sha256": hashlib.sha256(content).hexdigest(),
+    }
+    change = draws.choice(
+        [*[None] * 5, "cut", "value", "dose", "flip", "line", "model", "json", "gone"]
+    )
+    asked_of = dict(identity)
+    if change == "cut":
+        content = content[: draws.randrange(len(content))]
+    elif change == "value":
+        content = content.replace(b"0.", b"0.9", 1)
+    elif change == "dose":
+        content = rows[rows.dose > 0].to_csv(index=False).encode()
+    elif change == "flip":
+        place = draws.randrange(len(content))
+        content = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+    elif change == "line":
+        content += content.splitlines(keepends=True)[-1]
+    elif change == "model":
+        asked_of[draws.choice([*identity])] = "0" * 16
+    text = json.dumps(said)
+    text = draws.choice(["null", "[]", '"x"', text[:-3], "{}"]) if change == "json" else text
+    folder.mkdir(exist_ok=True)
+    (folder / SPIKED).write_text(text)
+    if change != "gone":
+        (folder / ROWS).write_bytes(content)
+    try:
+        found = spiked_rows(folder, asked_of)
+    except AttnProbeError as error:
+        return one_line(error)
+    assert change is None, f"{change} was taken"
+    pd.testing.assert_frame_equal(found, rows.assign(head=rows["head"].astype(found["head"].dtype)))
+    return "right"
+
+
+@cache
+def audited(seed: int, below: Path) -> Path:
+    """The folder of an audit; not to be written into."""
+    rows = [
+        {"context": f"Cat {k} sat. Dog {k} ran.", "question": "Who?", "answer": "Li"}
+        for k in range(3)
+    ]
+    words, place = tokenizer("plain"), below / f"audited-{seed}"
+    audit(
+        (model("Llama", seed), words), Answers(rows), ["sources"], output_dir=place, progress=False
+    )
+    return place
+
+
+def rows_on_disk(draws: Draws, folder: Path) -> str:
+    """A part that is not as it was written is refused, or says the same."""
+    place = folder / "audit"
+    shutil.copytree(audited(0, folder.parent), place)
+    expected = read_audit(place).to_pandas()
+    part = next((place / "rows").glob("part-*"))
+    data, table = part.read_bytes(), pq.read_table(part)
+    lists = [name for name in table.column_names[2:] if any(table[name].to_pylist())]
+    name = draws.choice(lists)
+    cells = table[name].to_pylist()
+    row = draws.choice([k for k, cell in enumerate(cells) if cell])
+    change = draws.choice(
+        [
+            "flip",
+            "cut",
+            "value",
+            "shorter",
+            "longer",
+            "none",
+            "ids",
+            "other",
+            "turned",
+            "drop",
+            "type",
+        ]
+    )
+    if change == "flip":
+        at = draws.randrange(len(data))
+        part.write_bytes(data[:at] + bytes([data[at] ^ (1 << draws.randrange(8))]) + data[at + 1 :])
+    elif change == "cut":
+        part.write_bytes(data[: draws.randrange(len(data))])
+    elif change == "other":
+        other = next((audited(1, folder.parent) / "rows").glob("part-*"))
+        part.write_bytes(other.read_bytes())
+    else:
+        if change == "value":
+            cells[row] = [draws.choice([7.0, -1.0, float("inf"), 0.0]) for _ in cells[row]]
+        elif change == "shorter":
+            cells[row] = cells[row][1:]
+        elif change == "longer":
+            cells[row] = [*cells[row], 0.5]
+        elif change == "none":
+            cells[row] = None
+        elif change == "turned":
+            cells = cells[::-1]
+        if change == "ids":
+            table = table.set_column(
+                1, "example_id", [[k + 1 for k in table["example_id"].to_pylist()]]
+            )
+        elif change == "drop":
+            table = table.drop_columns([name])
+        elif change == "type":
+            table = table.set_column(table.column_names.index(name), name, [[0.5] * len(cells)])
+        else:
+            import pyarrow as pa
+
+            column = pa.array(cells, table.schema.field(name).type)
+            table = table.set_column(table.column_names.index(name), name, column)
+        pq.write_table(table, part)
+    try:
+        found = read_audit(place).to_pandas()
+    except AttnProbeError as error:
+        return one_line(error)
+    pd.testing.assert_frame_equal(found, expected)
+    return "right"
+
+
+KINDS: dict[str, tuple[Callable[[Draws, Path], str], int]] = {
+    "language model": (language_model, 18),
+    "judge": (judged, 14),
+    "survive": (versions, 4),
+    "comparisons": (comparisons, 6),
+    "limits": (limits, 9),
+    "rows": (rows_on_disk, 9),
+}
+"""Each with its share of 60."""
+
+
+def cases(n: int, seed: int) -> list[tuple[str, int]]:
+    """The kind and the number of n cases."""
+    each = [kind for kind, (_, share) in KINDS.items() for _ in range(round(share * n / 60))]
+    return [(kind, seed * 100_000 + number) for number, kind in enumerate(each)]
+
+
+def outcome(kind: str, number: int, folder: Path) -> str:
+    """What became of a case."""
+    return KINDS[kind][0](random.Random(f"{kind} {number}"), folder)
