@@ -95,7 +95,7 @@ def test_a_template_of_ones_own(chat, plain, model):
         row = made(ROWS, tokenizer, model, template=template)[0]
         assert f"Where does Bob live? Read this: {PASSAGE} {{braces}} Now" in row["text"]
         assert len(row["units"]) == 4
-    refused("expected {context} in the template", Answers, ROWS, template="{question}")
+    refused("expected {context} once", Answers, ROWS, template="{question}")
 
 
 def test_a_prompt_is_used_as_it_is(chat, model):
@@ -316,7 +316,7 @@ BAD = {
     "not in the prompt": (
         [{"prompt": "Ann sings.", "context": "Bob sings."}],
         {},
-        "expected the passage of text 0 in its prompt as it is",
+        "stands there 0 times",
     ),
     "twice in the prompt": (
         [{"prompt": "Ann. Ann.", "context": "Ann."}],

@@ -335,8 +335,8 @@ def test_a_template_that_changes_or_repeats_a_passage_is_refused():
 def test_passages_of_a_prompt_are_each_there_once_and_in_their_order():
     prompt = "The dog. The cat. banana. Who?"
     for passages, message in (
-        (["cat", "dog"], "in front of another one"),
-        ("ana", "stands there several times"),
+        (["cat", "dog"], "in their order"),
+        ("ana", "stands there 2 times"),
     ):
         rows = [{"prompt": prompt, "context": passages, "answer": " a"}]
         refused(message, made, rows, plain(), units="token")
@@ -474,10 +474,10 @@ def test_no_scores_are_no_audit(checkpoint, reviews_folder):
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 10**6)], "expected spans within its"),
-        ([(-3, 5)], "expected spans within its"),
-        ([(5, 5)], "expected spans within its"),
-        ([(0, 3), (0, 3)], "expected spans that do not overlap"),
+        ([(0, 10**6)], "none over another"),
+        ([(-3, 5)], "none over another"),
+        ([(5, 5)], "none over another"),
+        ([(0, 3), (0, 3)], "none over another"),
     ],
 )
 def test_spans_are_of_the_text_and_each_there_once(

@@ -1,5 +1,8 @@
 """Rows on disk: nothing is lost, the order of texts and tables leaves no trace, what is none is refused."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +18,6 @@ from hf_attnprobe.statistics.rows import KEY, Rows
 from hf_attnprobe.storage.rows import (
     append_rows,
     joined,
-    parquet_bytes,
     read_part,
     read_rows,
     rows_in,
@@ -63,6 +65,14 @@ def long_of(found) -> pd.DataFrame:
     return rows.astype(kinds).sort_values(list(KEY), ignore_index=True)
 
 
+def kept(table):
+    """The bytes of the part of a table, and the rows that are read of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        append_rows(Path(folder), table, name="one")
+        part = Path(folder, "part-one.parquet")
+        return part.read_bytes(), rows_of_parts([read_part(part)]).long()
+
+
 def table_of(test, ids, at):
     tensors = {
         site: {name: torch.tensor(values, dtype=torch.float64) for name, values in own.items()}
@@ -75,9 +85,8 @@ def table_of(test, ids, at):
 @given(measured(), st.randoms())
 def test_rows_come_back_and_their_order_leaves_no_trace(found, random):
     tables = [table_of(test, ids, at) for test, (ids, at) in found.items()]
-    data = parquet_bytes(joined(tables))
+    data, rows = kept(joined(tables))
     expected = long_of(found)
-    rows = rows_of_parts([read_part(data)]).long()
     pd.testing.assert_frame_equal(rows, expected, check_exact=True)
     pd.testing.assert_frame_equal(Rows.of(expected).long(), expected, check_exact=True)
     pieces = []
@@ -86,12 +95,12 @@ def test_rows_come_back_and_their_order_leaves_no_trace(found, random):
             one = {s: {n: values[k : k + 1] for n, values in own.items()} for s, own in at.items()}
             pieces.append(table_of(test, ids[k : k + 1], one))
     random.shuffle(pieces)
-    assert parquet_bytes(joined(pieces)) == data
+    assert kept(joined(pieces))[0] == data
     pd.testing.assert_frame_equal(rows_of_parts(pieces).long(), expected, check_exact=True)
 
 
 def test_no_rows_are_no_rows(tmp_path):
-    assert len(rows_of_parts([read_part(parquet_bytes(joined([])))]).long()) == 0
+    assert len(kept(joined([]))[1]) == 0
     assert list(read_rows(tmp_path)) == [*KEY, "value"]
 
 
@@ -133,8 +142,9 @@ def test_another_format_is_refused_in_one_line(tmp_path):
     with refuses("found another format; delete it") as error:
         read_rows(tmp_path)
     assert "part-old" in str(error.value)
+    (tmp_path / "part-cut.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(AttnProbeError, match="cannot read the rows"):
-        read_part(b"PAR1 and then nothing")
+        read_part(tmp_path / "part-cut.parquet")
     with pytest.raises(AttnProbeError, match="rename the field"):
         table_of("permutation", [1], {Site(0, 0): {"test": [1.0]}})
     with pytest.raises(ValueError, match="other sites"):
@@ -150,9 +160,9 @@ def test_files_are_smaller_than_a_value_per_row(repeated, tmp_path):
     found = {
         site: dict(zip("abc", own, strict=True)) for site, own in zip(sites, values, strict=True)
     }
-    data = parquet_bytes(table_of("permutation", range(300), found))
+    data, rows = kept(table_of("permutation", range(300), found))
     long = tmp_path / "long.parquet"
-    rows_of_parts([read_part(data)]).long().to_parquet(long, index=False)
+    rows.to_parquet(long, index=False)
     assert len(data) < 0.85 * long.stat().st_size
     assert len(data) / values.size < (0.4 if repeated else 8)
 

@@ -7,7 +7,7 @@ sentence. Scores are given for every unit, for every token of the encoded text, 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -321,15 +321,12 @@ def _at_spans(
     Args:
         units: where each starts and ends, in characters.
     """
-    for first, last in scores.spans or ():
-        if not 0 <= first < last <= len(string):
-            wanted = f"spans within its {len(string)} characters"
-            raise _wrong(text.example_id, wanted, f"{first} to {last}")
-    spans = [_stripped(string, *span) for span in scores.spans or ()]
-    of_letters = sorted(span for span in spans if span[0] < span[1])
-    for before, behind in pairwise(of_letters):
-        if behind[0] < before[1]:
-            raise _wrong(text.example_id, "spans that do not overlap", f"{before} and {behind}")
+    given = scores.spans or ()
+    ends = [0, *chain.from_iterable(sorted(given)), len(string)]
+    if ends != sorted(ends) or any(first == last for first, last in given):
+        wanted = f"spans of its {len(string)} characters, none over another"
+        raise _wrong(text.example_id, wanted, f"{[*given][:5]}…")
+    spans = [_stripped(string, *span) for span in given]
     found = []
     for start, end in units:
         said = f"{string[start:end]!r}, characters {start} to {end}"

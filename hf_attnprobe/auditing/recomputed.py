@@ -36,7 +36,17 @@ NOT_ALONE = (
 def said_of(
     adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Recorded facts about predictions [batch, entries], each [batch]."""
+    """Recorded facts about predictions [batch, entries], each [batch].
+
+    Raises:
+        AttnProbeError: a probability that is no number.
+    """
+    wrong = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
+    if wrong:  # as weights of a training that diverged give
+        raise AttnProbeError(
+            "expected probabilities of the model, it gives NaN on text "
+            f"{batch.example_ids[wrong[0]]}; check its weights and --dtype"
+        )
     assert batch.labels is not None  # collate gives −1 to unlabelled texts
     n_tokens = batch.content_mask.sum(-1)
     said = prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
@@ -77,14 +87,12 @@ def check_rows(
         native = adapter.native_probs(batch)
         if native is None:
             return
-        if native.isnan().any():  # as weights of a training that diverged give
-            raise AttnProbeError(
-                "expected probabilities of the model, it gives NaN on text "
-                f"{text.example_id}; check its weights and --dtype"
-            )
+        said = said_of(adapter, batch, native)
         found = held.loc[text.example_id].dropna().to_dict()
         name = "value" if "value" in found else "probability"
-        own = _own(adapter, batch, native, name, int(found["predicted_class"]))
+        predicted = int(found["predicted_class"])
+        is_class = name == "probability" and predicted >= 0
+        own = float(native[0, predicted] if is_class else said[name])
         allowed = tolerance(adapter, own)
         if not abs(found[name] - own) <= allowed:
             raise AttnProbeError(
@@ -94,13 +102,8 @@ def check_rows(
             )
 
 
-def check_changes(
-    adapter: LanguageModelAdapter, texts: Sequence[Text], pad_token_id: int, *, cause: str
-) -> None:
+def check_changes(adapter: LanguageModelAdapter, texts: Sequence[Text], pad_token_id: int) -> None:
     """Checks a deletion and a knockout in each text against passes of the user's own model.
-
-    Args:
-        cause: see :func:`check_rows`.
 
     Raises:
         AttnProbeError: a probability differs by more than rounding.
@@ -113,21 +116,8 @@ def check_changes(
             if not error <= tolerance(adapter, 1.0):
                 raise AttnProbeError(
                     f"expected the {change} of unit {unit + 1} of text {text.example_id} as the "
-                    f"model itself computes it, probabilities differ by {error:.1e}: {cause}"
+                    f"model itself computes it, probabilities differ by {error:.1e}: {NOT_OWN}"
                 )
-
-
-def _own(
-    adapter: AttentionModelBase,
-    batch: Batch,
-    native: torch.Tensor,
-    statistic: str,
-    predicted: int,
-) -> float:
-    """The model's own number for a text, for the recorded class if there is one."""
-    if statistic == "probability" and predicted >= 0:
-        return float(native[0, predicted])
-    return float(said_of(adapter, batch, native)[statistic])
 
 
 def tolerance(adapter: AttentionModelBase, number: float) -> float:

@@ -35,7 +35,7 @@ from hf_attnprobe.auditing.recomputed import (
 )
 from hf_attnprobe.auditing.rounds import run_tests
 from hf_attnprobe.auditing.subject import Model
-from hf_attnprobe.auditing.sweep import Sweep, check_changed, check_kept, prune_heads
+from hf_attnprobe.auditing.sweep import Sweep, check_kept, prune_heads
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,
@@ -92,7 +92,6 @@ def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock
             clock.bar.say(foreseen(len(sweep.texts)))
         facts = run_tests(sweep, choice, options, limit)
         check_kept(sweep, N_AFTER, NOT_ALONE)
-        check_changed(sweep)
         if facts:
             besides = {**besides, MARK: facts}
         first_token = getattr(subject.tokenizer, "cls_token", None)

@@ -22,7 +22,6 @@ from hf_attnprobe.audit_reports.heads import values_by_head
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.recomputed import (
     N_AFTER,
-    NOT_OWN,
     check_changes,
     check_rows,
     drawn_texts,
@@ -141,12 +140,17 @@ def first_round(sweep: Sweep, where: Where) -> None:
 def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
     """Recomputes some texts whose rows are on disk, see :func:`check_rows`.
 
+    Behind an audit of a language model its prompts are changed too, see :func:`check_changes`.
+
     Args:
         n_texts: how many of them; fewer of a model that reads texts one at a time anyway.
         cause: why a text may come out differently, and what to do.
     """
     held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
     _check_identities(sweep, held)
+    if n_texts == N_AFTER and isinstance(sweep.adapter, LanguageModelAdapter):
+        drawn = drawn_texts(sweep.texts, held, n_texts, sweep.seed)
+        check_changes(sweep.adapter, drawn, sweep.pad_token_id)
     n_texts = min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
     check_rows(
         sweep.adapter,
@@ -156,14 +160,6 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         where=f"in {sweep.folder}",
         cause=cause,
     )
-
-
-def check_changed(sweep: Sweep) -> None:
-    """Changes some prompts of a language model again, see :func:`check_changes`."""
-    if isinstance(sweep.adapter, LanguageModelAdapter):
-        held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
-        drawn = drawn_texts(sweep.texts, held, N_AFTER, sweep.seed)
-        check_changes(sweep.adapter, drawn, sweep.pad_token_id, cause=NOT_OWN)
 
 
 def _check_identities(sweep: Sweep, held: pd.DataFrame) -> None:

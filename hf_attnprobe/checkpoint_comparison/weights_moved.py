@@ -6,9 +6,8 @@ Measure:  half the sum of |a − a'| over what is explained of a text (total var
           once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ class Reads:
     """
 
     sites: list[Site]
-    weights: dict[tuple[int, ...], np.ndarray]
+    weights: dict[tuple[int, str], np.ndarray]
 
 
 @torch.no_grad()
@@ -40,22 +39,16 @@ def reads_of(job: PreparedAudit) -> Reads:
     adapter, weights = job.subject.adapter, {}
     sites = adapter.sites()
     texts = by_length(job.tokenized.texts)
-    tokens = {text.example_id: _flat(text.inputs.get("input_ids", ())) for text in texts}
+    tokens = {text.example_id: str(text.inputs.get("input_ids")) for text in texts}
     at_once = adapter.texts_at_once or job.options.batch_size
     for batch in collated(adapter, texts, job.subject.tokenizer.pad_token_id or 0, at_once):
         observation = adapter.observe(batch)
         read = torch.stack([observation.read(site) for site in sites], 1).double().cpu()
         content = batch.content_mask.cpu()
         for number, example_id in enumerate(batch.example_ids):
-            text = (example_id, *tokens[example_id])
+            text = example_id, tokens[example_id]
             weights[text] = read[number][:, content[number]].numpy()
     return Reads(sites, weights)
-
-
-def _flat(tokens: Sequence[Any]) -> Iterator[int]:
-    """Tokens of a text, or of all its choices."""
-    for token in tokens:
-        yield from _flat(token) if isinstance(token, list) else (token,)
 
 
 def moved_heads(first: Reads, other: Reads, audit: str, *, seed: int) -> Iterator[MovedHead]:

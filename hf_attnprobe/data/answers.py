@@ -113,12 +113,10 @@ class Answers(Data):
                     f"{getattr(self, name)!r}; name columns by context_column, question_column "
                     "and answer_column"
                 )
-        for place in ("{context}", "{question}"):
-            if self.template is not None and place not in self.template:
-                raise AttnProbeError(f"expected {place} in the template, got {self.template!r}")
-        if self.template is not None and self.template.count("{context}") > 1:
+        said = self.template
+        if said is not None and (said.count("{context}") != 1 or "{question}" not in said):
             raise AttnProbeError(
-                f"expected {{context}} once in the template, got {self.template!r}"
+                f"expected {{context}} once, and {{question}}, in the template, got {said!r}"
             )
 
     def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":

@@ -121,19 +121,16 @@ def _found(passages: Sequence[str], texts: Sequence[str], name: str) -> list[Pla
         bare = passage.strip()
         again = re.compile(f"(?={re.escape(bare)})")  # finds those that overlap too
         found = [(k, at.start()) for k, text in enumerate(texts) for at in again.finditer(text)]
-        last, (_, behind) = places[-1] if places else (0, (0, 0))
-        if not found or found[-1] < (last, behind):
-            raise AttnProbeError(
-                f"expected the passage of {name} in its prompt as it is, {bare[:60]!r} is not "
-                "there, or in front of another one; give it as the prompt has it"
-            )
-        if len(found) > 1:
+        if len(found) != 1:
             raise AttnProbeError(
                 f"expected the passage of {name} once in its prompt, {bare[:60]!r} stands there "
-                "several times; give a longer piece"
+                f"{len(found)} times; give it as the prompt has it, or a longer piece"
             )
         [(number, start)] = found
         places.append((number, (start, start + len(bare))))
+    for (before, (_, behind)), (number, (start, _)) in pairwise(places):
+        if (number, start) < (before, behind):
+            raise AttnProbeError(f"expected the passages of {name} in their order; sort them")
     return places
 
 
