@@ -3,6 +3,7 @@
 The findings of an audit are blocks, printed as every report prints them.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -218,15 +219,10 @@ def _command(card: Card) -> str:
     if data is None and card.audits:
         data = card.known(card.audits[0].data)
     known = data is not None and (data.name in RECIPES or data.hub_id == data.name)
-    named = _word(data.name) if known and data is not None else BLANK
+    named = data.name if known and data is not None else BLANK
     model = shown(card.checkpoint.name).replace('"', "'").replace("\\", "/")
-    return f"attnprobe audit --model {_word(model)} --dataset {named} --output-dir audit"
-
-
-def _word(name: str) -> str:
-    """A name as one word of a shell command."""
-    harmless = name.replace("_", "").replace("-", "").replace("/", "").replace(".", "")
-    return name if harmless.isalnum() else "'" + name.replace("'", "") + "'"
+    words = ["attnprobe", "audit", "--model", model, "--dataset", named, "--output-dir", "audit"]
+    return shlex.join(words)
 
 
 # --- what an audit found --------------------------------------------------------------

@@ -486,25 +486,16 @@ def read_rationales(
         column = name + ending
         if column not in source.column_names:
             continue
-        rows = _positions(column_of(source, column), column)
-        if rows is not None:
-            return _of_masks(rows, [len(text.split()) for text in texts])
-    return None
-
-
-def _positions(cells: list[Any], column: str) -> list[list[int]] | None:
-    """Lists of integers; None if the column holds something else, such as quotes."""
-    rows = [_parse(cell) for cell in cells]
-    n_read = sum(row is not None for row in rows)
-    if n_read == len(rows):
-        return [row or [] for row in rows]
-    if any(rows):
-        first = next(k for k, row in enumerate(rows) if row is None)
-        logger.warning(
-            "the column %s is not read as rationales: row %d holds no positions",
-            column,
-            first,
-        )
+        rows = [_parse(cell) for cell in column_of(source, column)]
+        read = [row for row in rows if row is not None]
+        if len(read) == len(rows):
+            return _of_masks(read, [len(text.split()) for text in texts])
+        if any(read):
+            logger.warning(
+                "the column %s is not read as rationales: row %d holds no positions",
+                column,
+                rows.index(None),
+            )
     return None
 
 
