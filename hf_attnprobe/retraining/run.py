@@ -25,6 +25,7 @@ from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import Asked, Options, public_function
+from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.progress import Bar
 from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
 from hf_attnprobe.retraining.again import guided
@@ -107,8 +108,11 @@ def retrain(
     data = as_data(dataset)
     setup = _setup(base, data, output_dir, chosen, options.seed)
     identity = identity_of(base, setup.splits, options.seed)
-    if "adversary" in chosen or not (setup.folder / f"{KIND}.json").exists():
-        identity["adversary"] = _settings_of(chosen.get("adversary"))
+    identity["adversary"] = _settings_of(chosen.get("adversary"))
+    mark = setup.folder / f"{KIND}.json"
+    if "adversary" not in chosen and mark.exists():  # as a run before this one had it
+        held = read_json(mark, dict[str, Any], "choose another --output-dir")
+        identity["adversary"] = held.get("adversary", identity["adversary"])
     with (
         claim(setup.folder, identity, process_state(), kind=KIND),
         suited_threads(base.model),

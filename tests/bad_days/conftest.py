@@ -42,6 +42,25 @@ def base(few, tmp_path_factory):
     return folder
 
 
+def answering(folder, few):
+    """A language model, prompts without answers, and scores of the test texts of a folder."""
+    import pandas as pd
+
+    import speakers
+    import zoo
+    from hf_attnprobe.data.examples import load_examples
+
+    tokenizer = speakers.tokenizer(chat=False)
+    model = zoo.saved(folder / "speaker", speakers.llama(tokenizer), tokenizer)
+    rows = [{**row, "answer": None} for row in speakers.ROWS * 2]
+    pd.DataFrame(rows).to_json(folder / "asked.jsonl", orient="records", lines=True)
+    examples = load_examples(few, "test")
+    scores = [[float(len(word)) for word in text.split()] for text in examples["text"]]
+    table = pd.DataFrame({"id": examples["example_id"][:], "score": scores})
+    table.to_parquet(folder / "scores.parquet")
+    return model, folder / "asked.jsonl", folder / "scores.parquet"
+
+
 def tiny_training():
     """The arguments of the same training as ``TINY``."""
     from hf_attnprobe import TrainingOptions
@@ -67,6 +86,16 @@ def commands(few, base, tmp_path_factory):
         "demo": ("demo", "--n-examples", 60, "--epochs", 1, "--encoder", "none"),
     }
     given["deceive"] += ("--epochs", 1)
+    speaker, asked, scores = answering(tmp_path_factory.mktemp("answers"), few)
+    of_answers = ("--model", speaker, "--dataset", asked, "--tests", "sources")
+    given |= {
+        "answers": ("audit", *of_answers),
+        "share": ("audit", *of_answers, "--share", "0/2"),
+        "judge": ("judge", "--model", base, *tests[:2], "--test-limit", 4, "--scores", scores),
+        "survive": ("survive", "--versions", "int8", "--model", base, *tests),
+        "spike": ("spike", base, *data, "--test-limit", 8, "--doses", 0.5),
+    }
+    given["judge"] += ("--tests", "input_erasure")
 
     def command(verb, folder):
         return [str(part) for part in (*given[verb], "--output-dir", folder)]

@@ -12,11 +12,16 @@ from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.cli import main
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.storage.folders import LOCK, half_written, write_atomically
+from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.procedures import papers_config
 
 
-KILLS = 20  # of a verb, where it writes more often
+KILLS = 12  # of a verb, where it writes more often
+TRAINING = ("train", "deceive", "retrain", "demo")
+READING = ("audit", "answers", "share", "judge", "survive", "spike")
 MARK = "write: "  # before each in what a child prints
+TIMES = ("seconds",)
+"""Names of what differs from run to run."""
 
 
 def killed(command, path, at):
@@ -52,6 +57,27 @@ def weights_of(folder):
     }
 
 
+def results_of(folder):
+    """What every file of JSON says but for times, and every row, by its place below a folder."""
+    found = {}
+    for file in sorted(folder.rglob("[!.]*.json")):
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts):
+            found[str(file.relative_to(folder))] = said_in(json.loads(file.read_text()), folder)
+    for rows in sorted(folder.rglob("rows")):
+        found[str(rows.relative_to(folder))] = read_rows(rows).to_csv()
+    return found
+
+
+def said_in(data, folder):
+    """Plain data without times, and with the folder's own place as it is called anywhere."""
+    if isinstance(data, dict):
+        kept = {name: value for name, value in data.items() if name not in TIMES}
+        return {name: said_in(value, folder) for name, value in kept.items()}
+    if isinstance(data, list):
+        return [said_in(value, folder) for value in data]
+    return data.replace(str(folder), "HERE") if isinstance(data, str) else data
+
+
 def hidden_in(folder):
     return [file for file in folder.rglob(".*") if file.name != ".eval_results"]
 
@@ -63,6 +89,7 @@ def check_goes_on(command, whole, tmp_path, at):
     again = in_child(partial(main, command(folder)))
     assert again.code == 0, (at, again.err)
     assert weights_of(folder) == weights_of(whole), at
+    assert results_of(folder) == results_of(whole), at
     assert not hidden_in(folder), at
     assert {file.name for file in folder.iterdir()} == {file.name for file in whole.iterdir()}
     shutil.rmtree(folder)
@@ -80,7 +107,7 @@ def test_a_training_killed_while_it_saves_goes_on(commands, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["train", "deceive", "retrain", "demo"])
+@pytest.mark.parametrize("verb", [*TRAINING, *READING])
 def test_killed_at_writes_from_the_first_to_the_last(verb, commands, tmp_path):
     command, whole = commands[verb], tmp_path / "whole"
     n_writes = len(writes_of(command(whole), whole))
