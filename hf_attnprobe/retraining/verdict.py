@@ -434,13 +434,12 @@ def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
     if rows.empty:
         return None
     own = rows[rows.test == "prediction"]
-    labels = own.value[own.statistic == "label"].dropna().to_numpy(int)
-    if not len(labels):
+    labels = own.value[own.statistic == "label"].dropna()
+    if labels.empty:
         return None
-    predicted = own.value[own.statistic == "predicted_class"].dropna()
-    n_predicted = predicted.to_numpy(int).max(initial=0) + 1
-    n_classes = max(2, labels.max() + 1, n_predicted)
-    share = np.bincount(labels, minlength=n_classes) / len(labels)
+    every = own.value[own.statistic.isin(("label", "predicted_class"))]
+    n_classes = max(2, int(every.max()) + 1)
+    share = labels.value_counts(normalize=True).reindex(range(n_classes), fill_value=0.0)
     f1 = 2 * share / (1 + share)  # of the class that is always said; that of others is 0
     largest = f1[1] if n_classes == 2 else f1.max() / n_classes
     return float(largest), float(share.max())
