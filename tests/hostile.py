@@ -24,14 +24,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
-from hf_attnprobe.auditing.limits import ROWS, SPIKED, spiked_rows
-from hf_attnprobe.auditing.report import read_audit
 from torch import Tensor
 
 import speakers
 import zoo
 from full_passes import softmax_edited
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit, compare_audits, survive
+from hf_attnprobe.audit_reports.limits import ROWS, SPIKED, spiked_rows
+from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.auditing.given import GivenScores
 from hf_attnprobe.auditing.prepare import prepare_audit
 
