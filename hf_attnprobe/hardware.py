@@ -10,14 +10,12 @@ run can be repeated: its operations take less than a thread waits for a core on 
 import ctypes
 import gc
 import math
-import mmap
 import os
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -124,18 +122,6 @@ def give_back_pages() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
-
-
-def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell, as on Windows."""
-    pages = Path("/proc/self/statm")
-    if pages.exists():
-        return int(pages.read_text().split()[1]) * mmap.PAGESIZE
-    if sys.platform == "darwin":
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return 0
 
 
 @contextmanager

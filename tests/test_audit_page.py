@@ -365,7 +365,7 @@ def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
 
 
 def test_every_form_of_an_audit(cli, classifier, tmp_path):
-    for ending in ("html", "md", "json", "csv", "tex"):
+    for ending in ("html", "md", "json", "csv"):
         file = tmp_path / f"report.{ending}"
         done = cli("report", classifier, "--output", file)
         assert (done.code, done.out) == (0, f"report in {file}\n"), done.err

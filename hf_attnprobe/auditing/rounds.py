@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pandas as pd
 from accelerate.utils import broadcast_object_list
 
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.selection import Choice, crossed, sites_by_test
+from hf_attnprobe.auditing.selection import Choice, by_promise, crossed, sites_by_test
 from hf_attnprobe.auditing.sweep import (
     Sweep,
     Where,
@@ -25,7 +24,6 @@ from hf_attnprobe.auditing.sweep import (
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.progress import in_words
-from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import (
@@ -38,10 +36,6 @@ from hf_attnprobe.storage.rows import (
     read_part,
     rows_in,
 )
-
-
-ESTIMATES = ("first_order_uniform", "first_order_zero")
-"""Of the screen, which say where to look first."""
 
 
 # --- the rows so far -------------------------------------------------------------------
@@ -210,19 +204,6 @@ def turns_of(
             yield sites_by_test(names, sweep.adapter, ranked[start : start + AT_ONCE], [])
 
     return turns
-
-
-def by_promise(estimates: Rows, heads: Sequence[Site]) -> list[Site]:
-    """The heads, those with the largest first-order effects first.
-
-    Args:
-        estimates: rows of the screen; without any the heads stay in their order.
-    """
-    if not len(estimates):
-        return list(heads)
-    of_heads = pd.concat([estimates.of_heads(name) for name in ESTIMATES])
-    effects = of_heads.mean().to_dict()
-    return sorted(heads, key=lambda site: (-effects.get(site[:2], 0.0), site))
 
 
 # --- the work ----------------------------------------------------------------------------

@@ -413,10 +413,15 @@ def most_promising(rows: Rows, sites: Sequence[Site], n: int) -> list[Site]:
     Returns:
         Sites in the model's order.
     """
-    effects = rows.of_heads("first_order_uniform").mean()
-
-    def largest_first(site: Site) -> tuple[float, Site]:
-        return -effects[site.layer, site.head], site
-
-    chosen = sorted(sites, key=largest_first)[:n]
+    chosen = by_promise(rows, sites)[:n]
     return [site for site in sites if site in chosen]
+
+
+def by_promise(rows: Rows, sites: Sequence[Site]) -> list[Site]:
+    """The sites, those with the largest estimated effect of uniform attention first.
+
+    Args:
+        rows: of the test ``screen``; without any the sites stay in their order.
+    """
+    effects = rows.of_heads("first_order_uniform").mean().to_dict()
+    return sorted(sites, key=lambda site: (-effects.get(site[:2], 0.0), site))

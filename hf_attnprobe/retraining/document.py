@@ -372,7 +372,7 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
     known = readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         own = [s for s in report.statistics if s.test == test]
-        whole = [s for s in own if s.group == "all"]
+        whole = [s for s in own if s.group == "all" and s.n]
         said: list[Words] = [f"{s.statistic}: {sentence(s, known)}." for s in whole]
         rows = [_row(s) for s in own]
         table = Table(head, rows, caption=f"Statistics of {test}")

@@ -82,12 +82,7 @@ def _importance(means: np.ndarray) -> np.ndarray:
     return means[..., 0]
 
 
-def _erasure(means: np.ndarray) -> np.ndarray:
-    random, own, best = np.moveaxis(means, -1, 0)
-    return _way(random, own, best)
-
-
-def _removal(means: np.ndarray) -> np.ndarray:
+def _between(means: np.ndarray) -> np.ndarray:
     random, own, best = np.moveaxis(means, -1, 0)
     return _way(random, own, best)
 
@@ -102,10 +97,10 @@ IMPORTANCE = Part("importance", ("importance@{}",), _importance)
 ERASURE = Part(
     "erasure",
     (f"{LOSING_LEAD}random", f"{LOSING_LEAD}{{}}", f"{LOSING_LEAD}best"),
-    _erasure,
+    _between,
     reached="lead_is_lost",
 )
-REMOVAL = Part("removal", ("removal@random", "removal@{}", "removal@best"), _removal)
+REMOVAL = Part("removal", ("removal@random", "removal@{}", "removal@best"), _between)
 MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _mass)
 PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
 """Of classifiers, in the order in which they are reported."""
@@ -126,7 +121,7 @@ WITHOUT_ATTENTION = {
 }
 """Ways to name a unit of a passage that need no attention, each with how often it is the source."""
 ORDER = Part("order", ("source_agreement@{}",), _importance)
-DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _removal)
+DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _between)
 FOUND = ("source_found@{}", *WITHOUT_ATTENTION.values())
 SOURCE = Part("source", FOUND, _source, is_share=True)
 PARTS_OF_ANSWERS = (ORDER, DROP, SOURCE)

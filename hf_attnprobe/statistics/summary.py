@@ -193,8 +193,6 @@ def position(statistic: str) -> tuple[int, float, str]:
 
 def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -> str:
     """The statistic as one sentence in plain words, those of the kind of prediction."""
-    if statistic.n == 0:
-        return f"undefined for all {statistic.undefined} texts"
     key = statistic.statistic.partition("@")[2]
     said = sentence_of(statistic.test, statistic.statistic, readings)
     return words.fill(said, mean=statistic.mean, median=statistic.median, key=key)

@@ -149,7 +149,7 @@ def drawn(command):
 def test_reports_figures_and_cards(prepare, commands, base, tmp_path):
     disk, audited = tmp_path / "disk", tmp_path / "audit"
     assert main(drawn(commands["audit"](audited))) == 0
-    for form in ("html", "md", "json", "csv", "tex"):
+    for form in ("html", "md", "json", "csv"):
         report = ["report", str(audited), "--output", str(disk / f"report.{form}")]
         refused(on_a_disk(disk, report, prepare), FULL, READ_ONLY)
     figures = ["report", str(audited), "--figures", str(disk / "figures")]
