@@ -198,11 +198,12 @@ def normal(n_texts: int = 4000) -> np.ndarray:
 
 
 RULE = detection.Decision(0.2)
+LIMITS = [(72, 100), (72, 400), (1, 100), (1, 400)]  # heads and texts
 
 
-@pytest.mark.parametrize("n", [100, 400])
-@pytest.mark.parametrize("heads", [1, 72])
-def test_the_limit_is_that_of_a_normal_mean_that_surely_reaches_the_threshold(n, heads):
+@pytest.mark.parametrize("of", [LIMITS[0], *zoo.daily(LIMITS[1:], ())])
+def test_the_limit_is_that_of_a_normal_mean_that_surely_reaches_the_threshold(of):
+    heads, n = of
     rule = detection.Decision(0.2, heads)
     place, low, high = detection.limit_of(normal(), n, 3, rule)
     expected = rule.threshold + (rule.critical + norm.ppf(detection.POWER)) / n**0.5
@@ -216,6 +217,7 @@ def test_at_the_threshold_the_rule_says_yes_as_seldom_as_its_interval_says():
     assert 0.005 <= share <= 0.05
 
 
+@pytest.mark.slow
 def test_at_the_limit_an_audit_of_such_texts_says_yes():
     """By the estimate and the grade that an audit uses."""
     values, n = normal(), 150
