@@ -29,6 +29,7 @@ from matplotlib.figure import Figure
 
 from hf_attnprobe.charts.chart import LEAST_FULL, Chart, HeatMap, Series, drawable
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.statistics.grades import MIN_SHOWN
 from hf_attnprobe.terminal import visible
 
 
@@ -181,11 +182,16 @@ def draw_one(
         AttnProbeError: nothing to draw, or no such chart.
     """
     known = {chart.key: chart for chart in charts}
-    if kind not in known and (kind is not None or not known):
+    if not known:
+        raise AttnProbeError(
+            f"expected a report with figures, this one has none: texts are fewer than {MIN_SHOWN}, "
+            "or its rows are missing; give more texts, or read it from its folder"
+        )
+    if kind is not None and kind not in known:
         of_heads = any(isinstance(chart, HeatMap) for chart in charts)
         raise AttnProbeError(
             f"expected a figure of this report, got {kind}; there are "
-            f"{', '.join(known) or 'none, read the report with its rows'}"
+            f"{', '.join(known)}"
             f"{' (others of one head: pass site=(layer, head))' if of_heads else ''}"
         )
     return draw(known[kind or next(iter(known))], ax, title=True)

@@ -105,6 +105,8 @@ def test_every_text_is_in_one_share(job):
 def test_a_share_that_is_missing_is_said(job, cli, tmp_path):
     report = joined_report(job[:2])
     assert report.notes[0].startswith("Progress: 2 of 3 shares.")
+    assert "2 of 3 shares" in " ".join(str(report).split())  # on the first screen
+    assert "shares" not in str(joined_report(job))
     assert not any("Progress" in note for note in joined_report(job).notes)
     page = tmp_path / "report.md"
     done = cli("report", *job[:2], "--output", page)

@@ -214,7 +214,7 @@ def test_the_title_stands_above_the_legend(report):
 
 
 def test_errors_say_what_to_do(report, report_of_heads, tmp_path):
-    with pytest.raises(AttnProbeError, match="with its rows"):
+    with pytest.raises(AttnProbeError, match="give more texts, or read it from its folder"):
         a_report(pd.DataFrame()).plot()
     with pytest.raises(AttnProbeError, match="got x; there are tau_leave_one_out, tau_gradient"):
         report.plot("x")

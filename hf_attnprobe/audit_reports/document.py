@@ -467,15 +467,19 @@ def origin(report: AuditResult) -> Section:
     """The command, versions, fingerprints, and every setting."""
     said = report.provenance
     rows: list[list[Cell]] = [[name, in_words(value)] for name, value in _flat(said)]
+    known = {
+        "model": said.get("model_fingerprint"),
+        "data": said.get("data_fingerprint"),
+        **said.get("versions", {}),
+    }
+    made_with = {name: value for name, value in known.items() if value}
     return Section(
         "How to repeat it, and where the numbers come from",
         [
             None if is_repeatable(said) else OF_PYTHON,
             Listing(repeating("judge" if JUDGED in said else "audit", said)),
-            f"{_same_numbers(said)} with the same versions and fingerprints: model "
-            f"{said.get('model_fingerprint', 'unknown')}, data "
-            f"{said.get('data_fingerprint', 'unknown')}, "
-            f"{in_words(said.get('versions', {}))}.",
+            f"{_same_numbers(said)} with the same versions and fingerprints: "
+            f"{in_words(made_with) or 'none are recorded'}.",
             (INSTALLED, Code("pip install ."), ROWS),
             Folded("Every setting", [Table(["setting", "value"], rows, sortable=False)]),
         ],

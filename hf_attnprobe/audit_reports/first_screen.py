@@ -1,6 +1,6 @@
 """The first screen of an audit: the answer, what to do about it, and its numbers. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_attnprobe.audit_reports.heads import at_places, which_heads
@@ -214,7 +214,7 @@ def _time(facts: Mapping[str, Any] | None) -> str:
 def _model(report: AuditResult) -> str:
     """Returns which model it is, on which texts, and how good it is there."""
     known = {f.rule: f for f in report.findings if not f.is_about_attention and f.n >= MIN_SHOWN}
-    texts = f"{report.n:,} texts of {report.dataset}"
+    texts = f"{report.n:,} texts of {report.dataset}{_shares(report.provenance.get('share'))}"
     accuracy, own = known.get("accuracy"), known.get("own")
     if own is not None:
         texts = f"{texts}; {own.value:.0%} of the answers are its own"
@@ -224,6 +224,17 @@ def _model(report: AuditResult) -> str:
         right, usual = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
         texts = f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
     return f"{tail(report.model, MOST_LETTERS)}, {texts}"
+
+
+def _shares(said: Sequence[Any] | None) -> str:
+    """Returns how many shares of an audit were made, where some are missing.
+
+    Args:
+        said: number of a share and of how many, or those of several; None of a whole audit.
+    """
+    shares = [] if said is None else [said] if isinstance(said[0], int) else said
+    n = max((of for _, of in shares), default=0)
+    return "" if len(shares) == n else f" ({len(shares)} of {n} shares)"
 
 
 MOST_LETTERS = 40

@@ -219,7 +219,7 @@ def numbers_section(report: AuditResult) -> Section:
         [
             Folded("What each number says", [_in_words(report, shown)]),
             Folded(
-                f"The table: {len(shown):,} statistics with their intervals",
+                f"All statistics with their intervals: {len(shown):,}",
                 [left, _statistics(report, shown)],
             ),
             Folded("Test by test", of_tests),

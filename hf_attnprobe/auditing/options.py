@@ -145,7 +145,7 @@ class AuditOptions(Options):
         "they are saved)",
         daily=False,
     )
-    batch_size: int = option(64, "largest number of texts per batch", at_least=1)
+    batch_size: int = option(64, "largest number of texts per batch", at_least=1, daily=False)
     memory_budget: str | int = option(
         "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE", daily=False
     )
@@ -163,6 +163,7 @@ class AuditOptions(Options):
     revision: str | None = option(
         None,
         "branch, tag or commit of a model on the Hub, also written as org/name@revision",
+        daily=False,
     )
     subfolder: str | None = option(
         None, "folder of the model within its repository or folder", metavar="FOLDER", daily=False
