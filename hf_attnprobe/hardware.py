@@ -246,6 +246,15 @@ def suited_threads(model: nn.Module | None) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself, in about half the time of float32.
+
+    Others convert it; where PyTorch does not say, neither is known.
+    """
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(has is True for name, has in known.items() if "bf16" in name)
+
+
 def is_small(model: nn.Module) -> bool:
     """Whether a model's operations are too short to be shared by threads.
 

@@ -41,6 +41,7 @@ from hf_attnprobe.checkpoints.loading import (
 from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
 from hf_attnprobe.checkpoints.weights import change_weights
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.hardware import multiplies_bfloat16
 from hf_attnprobe.inference.encoding import mask_id
 from hf_attnprobe.inference.images import ImageReader, reader_of, takes_images
 from hf_attnprobe.plain_data import in_short
@@ -63,7 +64,7 @@ Tokenizer = Any
 """A tokenizer, or for a model of images its image processor."""
 
 HALF = ("bfloat16", "float16")
-SLOW_ON_A_CPU = (torch.bfloat16, torch.float16)
+SLOW_ON_A_CPU = {torch.bfloat16, torch.float16}
 
 
 @dataclass(frozen=True)
@@ -366,7 +367,8 @@ def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:
 
 def _say_what_is_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
     kind = getattr(model, "dtype", None)
-    if device.type == "cpu" and options.dtype is None and kind in SLOW_ON_A_CPU:
+    slow = SLOW_ON_A_CPU - {torch.bfloat16} if multiplies_bfloat16() else SLOW_ON_A_CPU
+    if device.type == "cpu" and options.dtype is None and kind in slow:
         logger.warning(
             "computing in %s, as the checkpoint was saved, which a CPU does slowly; "
             "--dtype float32 is faster and more exact",
