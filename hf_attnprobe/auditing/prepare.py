@@ -60,6 +60,7 @@ from hf_attnprobe.inference.encoding import Text, Tokenized, has_rationales, sec
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options
+from hf_attnprobe.progress import say
 from hf_attnprobe.statistics.samples import places_in, sample
 from hf_attnprobe.storage.asked import WITHOUT_EFFECT, asked_for, named
 
@@ -354,6 +355,8 @@ def prepare_audit(
     spread = spread_of_labels(examples)
     unit = data.units if isinstance(data, Answers) else None
     device = process_state().device
+    if shown and answers and isinstance(model, str | Path):
+        say(f"loading {model}")
     subject = make_subject(model, tokenizer, options, device, spread=spread, unit=unit)
     at_once = subject.adapter.texts_at_once or options.batch_size
     options = replace(options, batch_size=min(options.batch_size, at_once))
