@@ -281,7 +281,7 @@ def _drops(observation: Observation, order: Mapping[str, Tensor], seed: int) -> 
     content = observation.batch.content_mask
     named = {n: removal_rank(x, content) for n, x in order.items() if n not in NOT_DROPPED}
     named["random"] = _random_turns(observation, seed)
-    lost = torch.stack([_without_first(observation, turns) for turns in named.values()])
+    lost = _without_first(observation, torch.stack([*named.values()]))
     every = dict(zip(named, lost, strict=True)) | {"best": lost.amax(0)}
     of_one = deletion_effects(observation).sum(-1) / content.sum(-1)
     every["random"][0] = of_one.where(content.sum(-1) > 1, torch.nan)  # of one unit it is known
@@ -289,16 +289,17 @@ def _drops(observation: Observation, order: Mapping[str, Tensor], seed: int) -> 
 
 
 def _without_first(observation: Observation, turns: Tensor) -> Tensor:
-    """Nats lost without the first k units for every k, [tops, batch]; NaN where fewer are left.
+    """Nats lost without the first k units for every k; NaN where fewer are left.
 
-    Args:
-        turns: of the units, int [batch, keys].
+    Shape: turns of the units, int [rankings, batch, keys] -> [rankings, tops, batch].
     """
     content = observation.batch.content_mask
     n_first = torch.tensor(TOPS, device=content.device)[:, None]
     leaves_enough = content.sum(-1) >= 2 * n_first
-    sets = (turns < n_first[..., None]) & content & leaves_enough[..., None]
-    return without(observation, sets).masked_fill(~leaves_enough, torch.nan)
+    removed = content & leaves_enough[..., None]
+    sets = (turns[:, None] < n_first[..., None]) & removed
+    lost = without(observation, sets.flatten(0, 1)).unflatten(0, sets.shape[:2])
+    return lost.masked_fill(~leaves_enough, torch.nan)
 
 
 def _random_turns(observation: Observation, seed: int) -> Tensor:
