@@ -32,6 +32,7 @@ from hf_attnprobe.charts.shown_text import (
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.units import (
     RENORMALISED,
+    contrast_effects,
     deletion_effects,
     drops_of,
     knocked_out,
@@ -381,6 +382,9 @@ class Explainer:
         if self._uses(EditableInputs):
             scores["knockout"] = knocked_out(observation, self.site, RENORMALISED)[0][0]
             scores["leave_one_out"] = deletion_effects(observation)[0]
+            contrast = contrast_effects(observation)[0]
+            if not contrast.isnan().any():
+                scores["contrast"] = contrast
             if self.model.lacks(KeptPositions) is None:
                 matters = units_that_matter(observation, Knockout().least_effect)[0][content]
         numbers = {

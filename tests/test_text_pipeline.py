@@ -194,6 +194,30 @@ def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
     )
 
 
+@torch.no_grad()
+def test_an_answer_is_explained_against_another_one(speaker):
+    """By hand: its lead is the difference of logits where the answers part."""
+    model, tokenizer = speaker
+    shown = explain_answer(*speaker, **ASKED, answer="Oslo", other="Rome")
+    data = Answers([ASKED | {"answer": "Oslo", "other": "Rome"}])
+    row = answered(data.examples(), data, tokenizer, wrap(model), model)[0]
+    place = next(k for k, token in enumerate(row["other_ids"]) if token >= 0)
+    own, other = row["input_ids"][place], row["other_ids"][place]
+    tokens = [*zip(row["unit_ids"], row["input_ids"], strict=True)][:place]
+
+    def lead(without):
+        ids = [token for unit, token in tokens if unit != without]
+        logits = model(torch.tensor([ids])).logits[0, -1]
+        return float(logits[own] - logits[other])
+
+    lost = [lead(None) - lead(number) for number in range(4)]
+    assert [unit["contrast"] for unit in shown.units] == pytest.approx(lost, abs=1e-5)
+    most = lost.index(max(lost)) + 1
+    assert f"Its lead over the other answer rests on sentence {most} (" in shown.rests_on
+    assert "its lead" in str(shown)
+    assert "contrast" not in explain_answer(*speaker, **ASKED, answer="Oslo").scores
+
+
 def test_the_pipeline_explains_answers(speaker):
     model, tokenizer = speaker
     explains = pipeline("attention-explain", model=model, tokenizer=tokenizer)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-SIGNED = ("gradient", "leave_one_out", "knockout")
+SIGNED = ("gradient", "leave_one_out", "knockout", "contrast")
 """Rankings whose scores have a sign: + speaks for the prediction, − against it."""
 ON_SINK = "share of the attention on the sink"
 ON_PASSAGE = "share of the attention on the passage"
@@ -105,7 +105,17 @@ class ShownText:
         same = "; attention puts it first" if first == brightest and not is_noise else ""
         said += same or f"; attention puts {self.unit} {brightest + 1} first"
         asked = "" if self.is_greedy is not False else " The model itself says another answer."
-        return f"{said}.{asked}"
+        return f"{said}.{self._against}{asked}"
+
+    @property
+    def _against(self) -> str:
+        """What an answer's lead over another one rests on; empty without another one."""
+        leads = self.scores.get("contrast")
+        if leads is None:
+            return ""
+        first = _largest(leads)
+        lead = f"{-leads[first]:+.1f} nats".replace("-", "−")
+        return f" Its lead over the other answer rests on {self.unit} {first + 1} ({lead})."
 
     def __str__(self) -> str:
         """A prompt as a table of its units; another text as its fields."""
@@ -113,12 +123,15 @@ class ShownText:
             return repr(self)
         losses, weights = self.scores["leave_one_out"], self.scores["attention"]
         knocked = self.scores.get("knockout")
-        head = f"{'':>3}  without it  " + ("knocked out  " if knocked else "") + "attention"
+        leads = self.scores.get("contrast")
+        head = f"{'':>3}  without it  " + ("knocked out  " if knocked else "")
+        head += ("its lead  " if leads else "") + "attention"
         lines = [f"Text {self.example_id}, answered: {self.predicted}", head]
         for k, token in enumerate(self.tokens):
             mark = "*" if k in (self.matters or ()) else " "
             numbers = f"{k + 1:>3}  {-losses[k]:>+9.2f}{mark}  "
             numbers += f"{-knocked[k]:>+10.2f}   " if knocked else ""
+            numbers += f"{-leads[k]:>+8.2f}  " if leads else ""
             lines.append(f"{numbers}{weights[k]:>9.2f}  {token}")
         if self.matters is not None:
             lines.append("nats; * more than noise")

@@ -8,6 +8,9 @@ So of more than :data:`MANY` units all are knocked out, and only the foremost ar
 not deleted counts as costing nothing.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -62,9 +65,24 @@ def deletion_effects(observation: Observation) -> Tensor:
     """Nats that the answer loses without each unit, [batch, keys]; 0 outside the passage."""
 
     def compute() -> Tensor:
-        return _each(observation, deleted_units(observation), by="deletion")
+        return _each(deleted_units(observation), partial(without, observation))
 
     return observation.remember("deletion effects", compute)
+
+
+def contrast_effects(observation: Observation) -> Tensor:
+    """Nats of its lead over another answer that the answer loses without each unit, [batch, keys].
+
+    0 outside the passage, NaN of texts without another answer.
+    """
+    model = observation.model.require(AnswersFromPassage)
+    before = model.contrast(observation, observation.probs)
+
+    def lost(sets: Tensor) -> Tensor:
+        probs = erased_inputs(observation, "deletion", sets)
+        return before - model.contrast(observation, probs)
+
+    return _each(deleted_units(observation), lost)
 
 
 def deleted_units(observation: Observation) -> Tensor:
@@ -101,24 +119,26 @@ def units_that_matter(observation: Observation, least_effect: float) -> Tensor:
         share = LEAST_SHARE * effects.amax(-1, keepdim=True)
         least = share.clamp_min(max(least_effect, 1e-12))
         wanted = observation.batch.content_mask & (effects >= least)
-        gap = _each(observation, wanted, by="gap")
+        gap = _each(wanted, partial(without, observation, by="gap"))
         noise = (effects - gap).abs()
         return wanted & (effects > noise)
 
     return observation.remember(("units that matter", least_effect), compute)
 
 
-def _each(observation: Observation, wanted: Tensor, by: str) -> Tensor:
-    """Returns nats lost without each of the wanted units, [batch, keys]; 0 of the others."""
-    n_keys = wanted.shape[-1]
+def _each(wanted: Tensor, lost: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns nats lost without each of the wanted units, [batch, keys]; 0 of the others.
+
+    Args:
+        wanted: bool [batch, keys].
+        lost: nats lost without sets of units, as :func:`without` takes them.
+    """
+    each = torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)
     places = wanted.any(0).nonzero()[:, 0]
-    nothing = torch.zeros_like(log_prob(observation))
-    lost = nothing[:, None].repeat(1, n_keys)
     if len(places):
-        each = torch.eye(n_keys, dtype=torch.bool, device=wanted.device)[places]
-        sets = each[:, None] & wanted
-        lost[:, places] = without(observation, sets, by=by).T
-    return lost.masked_fill(~wanted, 0)
+        single = torch.eye(wanted.shape[-1], dtype=torch.bool, device=wanted.device)[places]
+        each[:, places] = lost(single[:, None] & wanted).T
+    return each.masked_fill(~wanted, 0)
 
 
 # --- knockout ------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ CAUTION = (
 )
 
 
-OF_ANSWERS = ("context", "question", "answer", "span", "units")
+OF_ANSWERS = ("context", "question", "answer", "other", "span", "units")
 """What a dict may have of which a language model's answer is explained."""
 Units = Literal["sentence", "token", "word", "passage", "turn"]
 
@@ -73,6 +73,7 @@ class TextExplainer:
         question: str,
         answer: str | None = None,
         *,
+        other: str | None = None,
         span: str | tuple[int, int] | None = None,
         units: Units = "sentence",
     ) -> ShownText:
@@ -82,8 +83,8 @@ class TextExplainer:
                 f"expected a language model (…ForCausalLM), got {type(self.model).__name__}; a "
                 "text that it predicts is explained by explain_text"
             )
-        row = {"context": context, "question": question}
-        data = Answers([row if answer is None else {**row, "answer": answer}], units=units)
+        row = {"context": context, "question": question, "answer": answer, "other": other}
+        data = Answers([{k: v for k, v in row.items() if v is not None}], units=units)
         explainer = self._explainer
         explainer.model.unit = units
         rows = answered(data.examples(), data, self.tokenizer, explainer.model, self.model)
@@ -191,6 +192,7 @@ def explain(
     question: str,
     answer: str | None = None,
     *,
+    other: str | None = None,
     span: str | tuple[int, int] | None = None,
     units: Units = "sentence",
 ) -> ShownText:
@@ -207,6 +209,8 @@ def explain(
         context: the passage, or several.
         question: about it.
         answer: what is explained; None: what the model says, greedily.
+        other: another answer; at the first token where they part, ``contrast`` says what the
+            answer's lead over it loses without each unit.
         span: a part of the answer, as it is written or by its characters; None: the whole.
         units: parts of the passage that are compared, see :class:`Answers`.
 
@@ -214,7 +218,7 @@ def explain(
         AttnProbeError: another model, a passage of one unit, or no such part of the answer.
     """
     explainer = TextExplainer(model, tokenizer)
-    return explainer.answer(context, question, answer, span=span, units=units)
+    return explainer.answer(context, question, answer, other=other, span=span, units=units)
 
 
 @public_function
@@ -253,7 +257,7 @@ class AttentionExplainPipeline(Pipeline):
     ``caution``.
 
     Of a language model a dict of ``context`` and ``question`` is explained, with ``answer``,
-    ``span`` and ``units`` as :func:`explain` takes them. ``tokens`` are the units of the passage,
+    ``other``, ``span`` and ``units`` as :func:`explain` takes them. ``tokens`` are the units of the passage,
     ``numbers`` the shares of attention on sink and passage and what the passage gains, ``matters`` the positions of those that cost the answer more than noise, and ``rests_on`` says
     what it rests on.
 

@@ -19,12 +19,14 @@ NAMES = {
     "attention": "attention",
     "leave_one_out": "left out",
     "knockout": "knocked out",
+    "contrast": "lead over the other answer",
     "gradient": "gradient × input",
 }
 MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
     "leave_one_out": "what the prediction loses without the {unit}",
     "knockout": "what the answer loses where no later token may look at the {unit}",
+    "contrast": "what the answer's lead over the other one loses without the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
 }
 N_FIRST = 2

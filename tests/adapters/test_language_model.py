@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertLMHeadModel
 
 from full_passes import answer_probs, asked, errors, named_probs, softmax_edited, totals
@@ -160,6 +161,28 @@ def test_tokens_per_pass_and_the_cache_change_nothing(observation):
         for found, wanted in zip(answers(model), expected, strict=True):
             assert (found - wanted).abs().max() < 1e-6
     assert observed(none).state.cut == 0 and observed(few).state.cut > 0
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most numbers that a tensor had which an operation made."""
+
+    n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **kwargs or {})
+        if isinstance(made, torch.Tensor):
+            self.n = max(self.n, made.numel())
+        return made
+
+
+def test_copies_share_the_weights_of_the_words(adapter, observation):
+    """Frozen weights times a slice of a batch would be copied for every text of it."""
+    n_copies, words = 64, adapter.model.get_output_embeddings().weight
+    edits = {0: observation.attention[0].expand(n_copies, -1, -1, -1, -1)}
+    adapter.replay(observation, edits)
+    with Largest() as largest:
+        adapter.replay(observation, edits)
+    assert 0 < largest.n < n_copies * words.numel()
 
 
 def test_outputs_of_heads_are_what_the_projection_reads(adapter, observation):
