@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hf_attnprobe.errors import AttnProbeError
 
 
@@ -243,6 +241,8 @@ def not_images(name: str, reason: object) -> AttnProbeError:
 
 def _is_image(cell: Any, name: str) -> bool:
     """Whether a value can be an image; pixels need three axes."""
+    import numpy as np  # a command's help and errors do not wait for it
+
     if name == IMAGE_COLUMNS[0]:
         try:
             pixels = np.asarray(cell, dtype=np.float32)
@@ -264,6 +264,8 @@ def has_images(examples: "datasets.Dataset") -> bool:
 
 def image_digest(image: Any) -> str:
     """Identifies an image: its shape and the hash of its numbers."""
+    import numpy as np
+
     pixels = np.ascontiguousarray(np.asarray(image))
     content = hashlib.sha256(pixels.tobytes()).hexdigest()
     return f"{pixels.shape} {pixels.dtype} {content}"
