@@ -19,7 +19,7 @@ def without_clock(file):
 @pytest.mark.parametrize("verb", ["train", "retrain", "compare", "study"])
 def test_two_finished_folders_are_equal_but_for_the_clock(verb, commands, tmp_path):
     contents = []
-    for name in ("first", "second"):
+    for name in ("first", "other"):  # as long: a page shortens paths
         folder = tmp_path / name / "out"
         assert main(commands[verb](folder)) == 0
         files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
@@ -29,7 +29,7 @@ def test_two_finished_folders_are_equal_but_for_the_clock(verb, commands, tmp_pa
     first, second = contents
     assert len(first) >= 5 and first.keys() == second.keys()
     for file, content in first.items():
-        told = content.replace(str(tmp_path / "first"), str(tmp_path / "second"))
+        told = content.replace("/first/out", "/other/out")
         assert told == second[file], file
     for report in tmp_path.rglob("report.md"):
         assert "seconds" not in report.read_text()
