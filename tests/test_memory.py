@@ -22,7 +22,7 @@ def rows_of(report):
 
 SMALL = """
 import json, resource, sys
-from hf_attnprobe import AuditOptions, Permutation, audit
+from hf_attnprobe import AuditOptions, Permutation, audit, load_examples
 from hf_attnprobe.auditing import sweep
 
 model, data, room, n = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -39,6 +39,7 @@ def run():
     report = audit(model, data, [Permutation(n_permutations=n)], options=options, progress=False)
     values = report.to_pandas().sort_values(["statistic", "example_id"]).value.tolist()
     return values, list(sizes)
+load_examples(data, "test")  # prepared before memory is short
 free, whole = run() if n <= 10000 else ([], [])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
