@@ -76,7 +76,12 @@ class CommandParser(argparse.ArgumentParser):
                 self.error(f"unknown flag {flag}; {_meant(flag, flags)}")
 
 
+OF_DEVICES = "a GPU is used where PyTorch sees one: CUDA_VISIBLE_DEVICES=1 chooses, empty none"
+
+
 def _meant(name: str, known: Sequence[str]) -> str:
+    if name == "--device":
+        return OF_DEVICES
     meant = near(name, known)
     if meant is not None:
         return f"did you mean {meant}?"

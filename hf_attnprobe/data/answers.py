@@ -28,7 +28,7 @@ USUAL = {
 """What a row may have, each with the names under which it is looked for."""
 ASKED_BY = ("question", "prompt", "turns")
 """What may ask: of these a row has one."""
-FOREIGN = ("text_column", "text_pair_column", "label_column", "train_limit")
+FOREIGN = ("text_column", "text_pair_column", "label_column", "labels", "train_limit")
 """Fields of :class:`Data` that say nothing of questions."""
 
 

@@ -49,6 +49,20 @@ class Data(Options):
         "column with the labels; several are one column of 0 and 1 per label (default: label)",
         metavar="COLUMN",
     )
+    labels: Sequence[str] | None = option(
+        None,
+        "what the model calls the data's labels: bad=neg good=pos, or 1=neg 5=pos; with nothing "
+        "behind =, texts of that label count as not labelled",
+        metavar="DATA=MODEL",
+    )
+    holdout: float | None = option(
+        None,
+        "share of a single file or split that is set apart to test on, and as much again for "
+        "validation; always the same texts",
+        at_least=0.01,
+        at_most=0.4,
+        metavar="SHARE",
+    )
     split: str = option("test", "split to test on")
     test_limit: int | None = option(
         None,
@@ -93,6 +107,8 @@ class Data(Options):
             "text_column": self.text_column,
             "text_pair_column": self.text_pair_column,
             "label_column": self.label_column,
+            "labels": self.labels,
+            "holdout": self.holdout,
         }
 
 

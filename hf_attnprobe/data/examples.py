@@ -34,11 +34,13 @@ from hf_attnprobe.data.labels import (
     Labels,
     join_columns,
     keep_classes,
+    names_in,
     read_answers,
     read_choices,
     read_labels,
     read_rationales,
     read_word_labels,
+    renamed,
     right_choices,
     word_label_column,
 )
@@ -51,6 +53,7 @@ from hf_attnprobe.data.sources import (
     named,
     open_splits,
     recipe_of,
+    set_apart,
 )
 from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
 from hf_attnprobe.options import check_at_least, public_function
@@ -101,6 +104,8 @@ def load_examples(
     text_column: str | Sequence[str] | None = None,
     text_pair_column: str | None = None,
     label_column: str | Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    holdout: float | None = None,
     dataset_config: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -120,6 +125,9 @@ def load_examples(
         text_pair_column: the second text, which the tokenizer pairs with the first.
         label_column: default: the recipe's, else `label` or `labels`. Several are one
             column of 0 and 1 per label, of which any number may hold.
+        labels: ``data=model``, what labels of the data are called in place of their names;
+            with nothing behind ``=`` there is no label.
+        holdout: share of a single split that is the test split, and as much validation.
         dataset_config: configuration of the data set, for those that have several.
         limit: number of rows to keep after all filters, see :func:`sample`; at least 1.
         seed: chooses the rows of `train` that become `validation` where the recipe sets
@@ -164,6 +172,8 @@ def load_examples(
         text_column=text_column,
         text_pair_column=text_pair_column,
         label_column=label_column,
+        labels=labels,
+        holdout=holdout,
         dataset_config=dataset_config,
         seed=seed,
     )
@@ -202,6 +212,8 @@ def open_split(
     text_column: str | Sequence[str] | None = None,
     text_pair_column: str | None = None,
     label_column: str | Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    holdout: float | None = None,
     dataset_config: str | None = None,
     as_text: Sequence[str] = (),
     seed: int = 0,
@@ -216,10 +228,14 @@ def open_split(
         text_column=text_column,
         text_pair_column=text_pair_column,
         label_column=label_column,
+        labels=None if labels is None else tuple(labels),
+        holdout=holdout,
         config=dataset_config,
         as_text=as_text,
     )
     splits = open_splits(dataset, split, recipe)
+    if recipe.holdout is not None:
+        splits = set_apart(splits, recipe.holdout)
     recipe = _as_present(recipe, splits, (text_column, label_column))
     source, rows = _choose_split(splits, split, recipe, seed)
     return OpenedSplit(source, rows, splits, recipe, split)
@@ -442,6 +458,9 @@ def _read_labels(
         if column in examples.column_names:
             everywhere += _distinct(examples, column)
     names, first = names_of(source.features[column]), 0
+    if recipe.labels:
+        said, names = [names_in(cells, names) for cells in (values, everywhere)], None
+        values, everywhere = (renamed(cells, recipe.labels, said[1]) for cells in said)
     if names is None:
         names, first = recipe.label_names, recipe.first_label
     return read_labels(values, everywhere, column=column, names=names, first=first)
@@ -590,6 +609,8 @@ def load_splits(
     text_column: str | Sequence[str] | None = None,
     text_pair_column: str | None = None,
     label_column: str | Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    holdout: float | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> "dict[str, datasets.Dataset]":
@@ -599,19 +620,20 @@ def load_splits(
 
     Args:
         dataset: a name, a folder, a Hub id, a `Recipe` or a `DatasetDict`.
-        dataset_config, text_column, text_pair_column, label_column, seed: see
-            :func:`load_examples`.
+        dataset_config, text_column, text_pair_column, label_column, labels, holdout, seed:
+            see :func:`load_examples`.
         limit: number of training texts, as even over the classes as possible; a smaller
             sample is part of a larger one.
 
     Raises:
         AttnProbeError: one split alone, or no validation split.
     """
-    if not has_splits(dataset):
+    if holdout is None and not has_splits(dataset):
         raise AttnProbeError(
             "expected the splits train, validation and test, since a model is not scored on the "
-            f"texts that it learned, got one {'file' if is_file(dataset) else 'split'}; give a "
-            "folder with train.csv, validation.csv and test.csv, or in Python a DatasetDict"
+            f"texts that it learned, got one {'file' if is_file(dataset) else 'split'}; set a "
+            "share of it apart with --holdout .2, here and in the audit, or give a folder with "
+            "train.csv, validation.csv and test.csv"
         )
 
     load = partial(
@@ -621,6 +643,8 @@ def load_splits(
         text_column=text_column,
         text_pair_column=text_pair_column,
         label_column=label_column,
+        labels=labels,
+        holdout=holdout,
         seed=seed,
     )
     splits = {"train": load("train")}

@@ -43,6 +43,46 @@ class Labels:
     names: tuple[str, ...] | None = None
 
 
+MOST_NAMED = 10
+"""Labels in a message."""
+
+
+def names_in(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
+    """Returns the name of every label, its number where it has none, None for no label."""
+    if names is None:
+        return [None if cell is None else str(cell) for cell in cells]
+    return [
+        names[cell] if 0 <= (-1 if cell is None else cell) < len(names) else None for cell in cells
+    ]
+
+
+def renamed(
+    cells: Sequence[str | None], pairs: Sequence[str], known: Sequence[str | None]
+) -> list[str | None]:
+    """Returns labels by other names.
+
+    >>> renamed(["1", "3", None], ["1=neg", "3="], ["1", "3", "5"])
+    ['neg', None, None]
+
+    Args:
+        cells: the labels' names.
+        pairs: ``old=new``; nothing behind ``=`` is no label.
+        known: all names of the data.
+
+    Raises:
+        AttnProbeError: no such label.
+    """
+    new = dict(pair.split("=", 1) if "=" in pair else (pair, pair) for pair in pairs)
+    unknown = new.keys() - set(known)
+    if unknown:
+        there = sorted(name for name in set(known) if name is not None)
+        raise AttnProbeError(
+            f"expected labels of the data before =, got {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(there[:MOST_NAMED])}; change --labels"
+        )
+    return [None if cell is None else new.get(cell, cell) or None for cell in cells]
+
+
 def read_labels(
     values: list[Any],
     everywhere: Iterable[Any],

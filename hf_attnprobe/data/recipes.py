@@ -75,6 +75,8 @@ class Recipe:
             ``examples/authors_files.py`` converts.
         rows: columns of the texts of a folder that is brought, where they are others.
         as_text: further columns whose cells are texts, whatever they look like in a table.
+        labels: ``data=model``, what the source's labels are called here.
+        holdout: share of the only split that is set apart to test on.
         name: by which the data set is known here; "" for none.
         card: what people should know of it; of data sets with a name.
     """
@@ -97,6 +99,8 @@ class Recipe:
     authors_files: bool = False
     rows: tuple[str, ...] = ()
     as_text: Sequence[str] = ()
+    labels: tuple[str, ...] = ()
+    holdout: float | None = None
     name: str = ""
     card: Card | None = field(default=None, compare=False, repr=False)
 

@@ -19,6 +19,7 @@ from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_name, check_path
 from hf_attnprobe.plain_data import in_short
+from hf_attnprobe.statistics.samples import by_hash
 
 
 if TYPE_CHECKING:
@@ -297,6 +298,18 @@ def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> 
 # --- tables and memory ---------------------------------------------------------------------------
 
 
+SEPARATORS = ",;\t|"
+
+
+def separator_of(path: Path) -> str:
+    """Returns what separates the columns of a table: a tab in .tsv, else by its header."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    with path.open(encoding="utf-8", errors="replace") as file:
+        header = file.readline()
+    return max(SEPARATORS, key=header.count)
+
+
 def read_file(path: Path, texts: Collection[str] = AS_TEXT) -> "datasets.Dataset":
     """Reads a table whole; what needs no cache cannot fail by one.
 
@@ -317,7 +330,7 @@ def read_file(path: Path, texts: Collection[str] = AS_TEXT) -> "datasets.Dataset
     elif kind == "json":
         examples = _of_json(path)
     else:
-        separator = "\t" if path.suffix.lower() == ".tsv" else ","
+        separator = separator_of(path)
         converters = _converters(check_fields(path, separator), texts)
         frame = pd.read_csv(path, sep=separator, converters=converters, **CSV_OPTIONS)
         examples = _without_gaps(datasets.Dataset.from_pandas(frame, preserve_index=False))
@@ -540,6 +553,35 @@ def check_fields(path: Path, separator: str) -> list[str]:
             f"{path}: expected a header of different names, got {', '.join(names)}; rename one"
         )
     return header
+
+
+def set_apart(
+    splits: "Mapping[str, datasets.Dataset]", share: float
+) -> "dict[str, datasets.Dataset]":
+    """Returns train, validation and test of a single split, by a hash of the rows' numbers.
+
+    Args:
+        splits: the data set's; one.
+        share: of the rows, that are tested on; as many are the validation split.
+
+    Raises:
+        AttnProbeError: several splits, or too few rows.
+    """
+    if len(splits) != 1:
+        raise AttnProbeError(
+            f"expected one split to set texts apart from, got {', '.join(splits)}; leave out "
+            "--holdout"
+        )
+    (source,) = splits.values()
+    n = round(share * len(source))
+    if not n:
+        raise AttnProbeError(
+            f"expected a text to set apart, {share:g} of {len(source)} rows is none; make "
+            "--holdout larger"
+        )
+    order = by_hash(range(len(source)))
+    parts = {"train": order[2 * n :], "validation": order[n : 2 * n], "test": order[:n]}
+    return {name: source.select(sorted(rows)) for name, rows in parts.items()}
 
 
 def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:

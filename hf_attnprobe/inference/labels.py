@@ -104,7 +104,7 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
             raise AttnProbeError(
                 f"the data has label {names[label]!r} ({label}), the model knows "
                 f"{len(classes)} labels: {', '.join(classes)}; audit it on data with its own "
-                "labels, or name them as the model does"
+                "labels, or say --labels DATA=MODEL"
             )
     return [-1 if label < 0 else _known(numbers[label]) for label in labels]
 
