@@ -59,7 +59,9 @@ def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path):
         examples = load_examples(path, "test")
         assert examples["text"][:] == TEXTS
         assert dataset_fingerprint(examples) == dataset_fingerprint(load_examples(ROWS, "test"))
-        with pytest.raises(AttnProbeError, match=r"expected the splits .* got one file; give a"):
+        with pytest.raises(
+            AttnProbeError, match=r"expected the splits .* got one file; set a share"
+        ):
             load_splits(path)
     (tmp_path / "d").mkdir()
     write(tmp_path / "d" / "test.csv")

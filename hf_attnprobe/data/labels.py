@@ -72,7 +72,7 @@ def renamed(
     Raises:
         AttnProbeError: no such label.
     """
-    new = dict(pair.split("=", 1) if "=" in pair else (pair, pair) for pair in pairs)
+    new = {old: name for old, equals, name in (p.partition("=") for p in pairs) if equals}
     unknown = new.keys() - set(known)
     if unknown:
         there = sorted(name for name in set(known) if name is not None)
