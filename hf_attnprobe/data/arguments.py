@@ -54,7 +54,6 @@ class Data(Options):
         "what the model calls the data's labels: bad=neg good=pos, or 1=neg 5=pos; with nothing "
         "behind =, texts of that label count as not labelled",
         metavar="DATA=MODEL",
-        daily=False,
     )
     holdout: float | None = option(
         None,
@@ -63,7 +62,6 @@ class Data(Options):
         at_least=0.01,
         at_most=0.4,
         metavar="SHARE",
-        daily=False,
     )
     split: str = option("test", "split to test on")
     test_limit: int | None = option(
