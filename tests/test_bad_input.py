@@ -152,7 +152,7 @@ def test_no_data_there(refused_audit, tmp_path):
     place = tmp_path / "nothing"
     assert f"expected a data set at {place}, there is nothing" in refused_audit(dataset=place)
     assert "there is no file nosuch.csv in" in refused_audit(dataset="nosuch.csv")
-    assert "cannot be loaded" in refused_audit(dataset="nosuch")
+    assert "without a network give a folder" in refused_audit(dataset="nosuch")
     (tmp_path / "none.csv").touch()
     line = refused_audit(dataset=tmp_path / "none.csv")
     assert f"expected examples in {tmp_path / 'none.csv'}, the file is empty" in line
