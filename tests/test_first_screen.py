@@ -73,6 +73,16 @@ def all_yes(value=0.8, **changed):
     return [findings[rule] for rule in RULES if findings.get(rule) is not None]
 
 
+def test_a_report_says_how_good_the_model_is():
+    quality = report_of(*all_yes()).accuracy
+    assert (quality["accuracy"], quality["majority"], quality["beyond_majority"]) == (
+        0.97,
+        0.47,
+        0.5,
+    )
+    assert report_of(*all_yes(accuracy=None)).accuracy is None
+
+
 @given(
     rule=st.sampled_from(ON_THE_SCALE),
     low=st.sampled_from(EDGES) | st.floats(-1, 1),

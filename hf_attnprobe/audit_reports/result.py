@@ -97,6 +97,11 @@ class AuditResult:
         score = conclude(self.findings).score
         return NOTHING if score is None else score.estimate
 
+    @property
+    def accuracy(self) -> dict | None:
+        """How good the model is on the texts, as JSON has it; None where they have no labels."""
+        return _accuracy_to_json(self)
+
     @cached_property
     def rules(self) -> dict[str, Rule]:
         """The rules, with the thresholds that the audit was asked for."""
@@ -128,7 +133,7 @@ def to_json(report: AuditResult) -> dict:
         "answer": str(report.answer),
         "score": _score_to_json(report),
         "verdict": _verdict_to_json(report),
-        "accuracy": _accuracy_to_json(report),
+        "accuracy": report.accuracy,
         "findings": plain(report.findings),
         "statistics": plain(report.statistics),
         "contradictions": list(report.contradictions),
@@ -162,7 +167,7 @@ def _verdict_to_json(report: AuditResult) -> dict:
 
 
 def _accuracy_to_json(report: AuditResult) -> dict | None:
-    """How good the model is on the texts; None where they have no labels."""
+    """Returns share right, guessing and their difference; None where there are no labels."""
     for found in report.findings:
         if found.rule == "accuracy" and found.n:
             graded = "r_squared" if report.words.is_number else "beyond_majority"
