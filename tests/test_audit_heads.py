@@ -68,7 +68,7 @@ def test_every_head_and_every_test(folder, data, tmp_path):
     ):
         assert by_head(report.statistics, name).keys() == heads
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "| layer | head 0 | head 1 | head 2 |" in text and "heads zero-ablated together" in text
+    assert "heads zero-ablated together" in text
     assert report.prune.n_removed[-1] == len(heads) and report.prune.agreement[0] == 1.0
 
 

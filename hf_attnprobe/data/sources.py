@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_attnprobe.data.columns import KNOWN_PAIRS, SINGLE
 from hf_attnprobe.data.recipes import RECIPES, Recipe
@@ -522,7 +522,9 @@ def _is_there(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
-def check_fields(path: Path, separator: str) -> list[str]:
+def check_fields(
+    path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
+) -> list[str]:
     """Returns the header of a table in which every row has as many fields as it has names.
 
     pandas takes what the first row has too many for an index, by which all columns are
@@ -535,7 +537,7 @@ def check_fields(path: Path, separator: str) -> list[str]:
     try:
         # what is no UTF-8 is said by whoever reads the table
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = csv.reader(file, delimiter=separator)
+            lines = csv.reader(file, delimiter=separator, quoting=quoting)
             rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
             header = next(rows, [])
             for number, row in enumerate(rows):

@@ -225,7 +225,7 @@ def explain(
 def explain_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    text: str,
+    text: str | Mapping[str, Any],
     text_pair: str | None = None,
     **given: Any,
 ) -> ShownText:
@@ -237,7 +237,7 @@ def explain_text(
 def explain_html(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    text: str,
+    text: str | Mapping[str, Any],
     text_pair: str | None = None,
     **given: Any,
 ) -> str:

@@ -351,11 +351,12 @@ def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str
         f"Farthest from the base's attention by JSD (means over {n} texts): "
         f"{'; '.join(parts)}{limit}."
     )
-    yield (
-        "Search and exact frontier move attention within the base's own states, without "
-        "training; adversaries and other seeds learn states of their own, and the distance to "
-        "other seeds is what training alone changes."
-    )
+    if FRONTIER in {p.series for p in drawn}:
+        yield (
+            "Search and exact frontier move attention within the base's own states, without "
+            "training; adversaries and other seeds learn states of their own, and the distance to "
+            "other seeds is what training alone changes."
+        )
 
 
 def _bins(bins: Sequence[Bin]) -> list[Block]:

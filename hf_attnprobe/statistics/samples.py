@@ -7,11 +7,14 @@ hash needs no seed to be the same everywhere, and fewer texts are among more.
 import hashlib
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
+
+if TYPE_CHECKING:  # a command names its data without waiting for numpy
+    import numpy as np
 
 
-def by_hash(ids: Sequence[int] | np.ndarray, limit: int | None = None) -> list[int]:
+def by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -> list[int]:
     """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order, or the first of it."""
 
     def digest(place: int) -> bytes:
@@ -21,7 +24,7 @@ def by_hash(ids: Sequence[int] | np.ndarray, limit: int | None = None) -> list[i
     return heapq.nsmallest(n, range(len(ids)), key=digest)
 
 
-def sample(rows: Sequence[int], ids: Sequence[int] | np.ndarray, limit: int | None) -> list[int]:
+def sample(rows: Sequence[int], ids: "Sequence[int] | np.ndarray", limit: int | None) -> list[int]:
     """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
 
     A smaller sample is part of a larger one. The first rows would not do: many data

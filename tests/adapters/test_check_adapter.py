@@ -7,7 +7,9 @@ import pytest
 import test_classifier
 import test_hierarchical
 import torch
+from test_classifier import IDS
 
+import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
 from hf_attnprobe.attention_model import Site
@@ -36,7 +38,7 @@ def test_transformers_keep_the_protocol(family):
 @pytest.mark.parametrize("num_labels", [2, 4])
 @pytest.mark.parametrize("encoder", ["bilstm", "cnn", "bigru+concat"])
 def test_classifiers_keep_the_protocol(encoder, num_labels):
-    adapter, seen = test_classifier.observe(test_classifier.make(encoder, "additive", num_labels))
+    adapter, seen = zoo.seen(test_classifier.make(encoder, "additive", num_labels), IDS)
     check_adapter(adapter, seen.batch)
     adapter, seen = test_hierarchical.observe(test_hierarchical.make("bigru", num_labels))
     check_adapter(adapter, seen.batch)
@@ -156,7 +158,7 @@ def test_a_readout_that_is_not_linear_is_found():
             explained = probs.gather(-1, target[:, None]).sum()
             return list(torch.autograd.grad(explained, attention))
 
-    _, seen = test_classifier.observe(test_classifier.make())
+    _, seen = zoo.seen(test_classifier.make(), IDS)
     with pytest.raises(AttnProbeError, match="softmax of Σ a_t token_logits_t"):
         check_adapter(Wrong(test_classifier.make()), seen.batch)
 

@@ -200,15 +200,15 @@ def test_the_sentence_has_the_farthest_of_each_kind():
     assert "by 0.20 [0.19, 0.21]" in finding
     assert "moving the output by at most 0.10" in finding
     assert "no attention whatever can be farther than 0.69" in finding
-    assert finding.index("without training") < finding.index("0.50")
+    assert "without training" in finding
     assert "means over 50 texts" in finding
 
 
-@pytest.mark.parametrize("n_adversaries", [1, 2, 3])
-def test_two_points_are_not_read_as_a_curve(n_adversaries):
+@pytest.mark.parametrize("n_adversaries", [1, 3])
+def test_what_is_not_drawn_is_not_spoken_of(n_adversaries):
     names = [f"adversary_{of}@{k}" for k in range(n_adversaries) for of in ("jsd", "tvd")]
     finding = penalty_curve(points_of([statistic(n, 0.3) for n in names], {})).finding
-    assert ("rises late" in finding) == (n_adversaries == 3)
+    assert "rises" not in finding
     assert "exact frontier" not in finding and "seeds is" not in finding
 
 
