@@ -21,9 +21,13 @@ __version__ = "0.1.0"
 
 def _homes() -> dict[str, str]:
     """The module of every public name, as the stub beside this file imports it."""
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    stub = ast.parse(
+        Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    )
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    return {
+        alias.name: str(node.module) for node in imports for alias in node.names
+    }
 
 
 _HOMES = _homes()

@@ -2,29 +2,43 @@
 
 from hf_attnprobe.adapters import register_adapter as register_adapter
 from hf_attnprobe.adapters import wrap as wrap
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig as AttentionClassifierConfig
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierConfig as AttentionClassifierConfig,
+)
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification as AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.attention_classifier import AttentionClassifierModel as AttentionClassifierModel
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierModel as AttentionClassifierModel,
+)
 from hf_attnprobe.attention_model import AttentionModel as AttentionModel
-from hf_attnprobe.attention_model import AttentionModelBase as AttentionModelBase
+from hf_attnprobe.attention_model import (
+    AttentionModelBase as AttentionModelBase,
+)
 from hf_attnprobe.attention_model import Batch as Batch
 from hf_attnprobe.attention_model import BlockOutputs as BlockOutputs
 from hf_attnprobe.attention_model import Differentiable as Differentiable
 from hf_attnprobe.attention_model import EditableInputs as EditableInputs
 from hf_attnprobe.attention_model import HeadOutputs as HeadOutputs
 from hf_attnprobe.attention_model import HeadValues as HeadValues
-from hf_attnprobe.attention_model import IntegratedGradients as IntegratedGradients
+from hf_attnprobe.attention_model import (
+    IntegratedGradients as IntegratedGradients,
+)
 from hf_attnprobe.attention_model import LinearReadout as LinearReadout
 from hf_attnprobe.attention_model import MaskedReplay as MaskedReplay
 from hf_attnprobe.attention_model import Observation as Observation
 from hf_attnprobe.attention_model import OutputProjections as OutputProjections
 from hf_attnprobe.attention_model import Site as Site
 from hf_attnprobe.attention_model import Stack as Stack
-from hf_attnprobe.audit_reports.comparison import AuditComparison as AuditComparison
-from hf_attnprobe.audit_reports.comparison import changed_answers as changed_answers
-from hf_attnprobe.audit_reports.comparison import compare_audits as compare_audits
+from hf_attnprobe.audit_reports.comparison import (
+    AuditComparison as AuditComparison,
+)
+from hf_attnprobe.audit_reports.comparison import (
+    changed_answers as changed_answers,
+)
+from hf_attnprobe.audit_reports.comparison import (
+    compare_audits as compare_audits,
+)
 from hf_attnprobe.audit_reports.report import Report as Report
 from hf_attnprobe.audit_reports.report import read_audit as read_audit
 from hf_attnprobe.audit_reports.shares import joined_report as joined_report
@@ -34,7 +48,9 @@ from hf_attnprobe.auditing.run import judge as judge
 from hf_attnprobe.calibration.options import SpikeOptions as SpikeOptions
 from hf_attnprobe.calibration.spike_in import spike_in as spike_in
 from hf_attnprobe.charts.shown_text import ShownText as ShownText
-from hf_attnprobe.checkpoint_comparison.survival import compare_checkpoints as compare_checkpoints
+from hf_attnprobe.checkpoint_comparison.survival import (
+    compare_checkpoints as compare_checkpoints,
+)
 from hf_attnprobe.checkpoint_comparison.survival import survive as survive
 from hf_attnprobe.data.answers import Answers as Answers
 from hf_attnprobe.data.arguments import Data as Data
@@ -58,7 +74,9 @@ from hf_attnprobe.faithfulness.options import Permutation as Permutation
 from hf_attnprobe.faithfulness.options import Plausibility as Plausibility
 from hf_attnprobe.faithfulness.options import Screen as Screen
 from hf_attnprobe.faithfulness.options import SingleToken as SingleToken
-from hf_attnprobe.faithfulness.registry import FaithfulnessTest as FaithfulnessTest
+from hf_attnprobe.faithfulness.registry import (
+    FaithfulnessTest as FaithfulnessTest,
+)
 from hf_attnprobe.faithfulness.registry import register_test as register_test
 from hf_attnprobe.hub.options import CardOptions as CardOptions
 from hf_attnprobe.hub.pipeline import TextExplainer as TextExplainer
@@ -84,7 +102,9 @@ from hf_attnprobe.retraining.report import read_retraining as read_retraining
 from hf_attnprobe.retraining.run import retrain as retrain
 from hf_attnprobe.retraining.run import transfer as transfer
 from hf_attnprobe.statistics.differences import Comparison as Comparison
-from hf_attnprobe.statistics.differences import compare_rankings as compare_rankings
+from hf_attnprobe.statistics.differences import (
+    compare_rankings as compare_rankings,
+)
 from hf_attnprobe.statistics.scores import Score as Score
 from hf_attnprobe.statistics.summary import Statistic as Statistic
 from hf_attnprobe.storage.rows import read_rows as read_rows
@@ -92,7 +112,9 @@ from hf_attnprobe.studies.plan import StudyOptions as StudyOptions
 from hf_attnprobe.studies.report import StudyReport as StudyReport
 from hf_attnprobe.studies.run import study as study
 from hf_attnprobe.testing import check_adapter as check_adapter
-from hf_attnprobe.training.classifier import train_classifier as train_classifier
+from hf_attnprobe.training.classifier import (
+    train_classifier as train_classifier,
+)
 from hf_attnprobe.training.fine_tuning import fine_tune as fine_tune
 from hf_attnprobe.training.options import TrainingOptions as TrainingOptions
 from hf_attnprobe.training.run import train as train

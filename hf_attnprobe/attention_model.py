@@ -119,13 +119,19 @@ class Reference:
     @classmethod
     def joined(cls, parts: Sequence["Reference"]) -> "Reference":
         """The texts of several references, padded to the most queries."""
-        ids = tuple(example_id for part in parts for example_id in part.example_ids)
+        ids = tuple(
+            example_id for part in parts for example_id in part.example_ids
+        )
         layers = []
         for outputs in zip(*(part.outputs for part in parts), strict=True):
             most = max(output.shape[2] for output in outputs)
-            padded = [F.pad(one, (0, 0, 0, most - one.shape[2])) for one in outputs]
+            padded = [
+                F.pad(one, (0, 0, 0, most - one.shape[2])) for one in outputs
+            ]
             layers.append(torch.cat(padded))
-        return cls(ids, torch.cat([part.lengths for part in parts]), tuple(layers))
+        return cls(
+            ids, torch.cat([part.lengths for part in parts]), tuple(layers)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +192,9 @@ class AttentionModel(Protocol):
         """
 
     @abstractmethod
-    def read_map(self, observation: "Observation", values: Tensor, site: Site) -> Tensor:
+    def read_map(
+        self, observation: "Observation", values: Tensor, site: Site
+    ) -> Tensor:
         """The row of a map that the prediction is read from, or the row of ``site.query``.
 
         Shape: values [batch, queries, keys] -> [batch, keys]. The pieces of a word are
@@ -198,7 +206,9 @@ class AttentionModel(Protocol):
         return ""
 
     @abstractmethod
-    def replay(self, observation: "Observation", attention: Mapping[int, Tensor]) -> Tensor:
+    def replay(
+        self, observation: "Observation", attention: Mapping[int, Tensor]
+    ) -> Tensor:
         """Probabilities with the attention of some layers replaced.
 
         Shape: attention by layer, each [copies, batch, heads, queries, keys] ->
@@ -216,7 +226,9 @@ class Differentiable(Protocol):
         Shape: target int [batch] -> signed [batch, keys].
         """
 
-    def attention_gradient(self, observation: "Observation", target: Tensor) -> list[Tensor]:
+    def attention_gradient(
+        self, observation: "Observation", target: Tensor
+    ) -> list[Tensor]:
         """Gradient with respect to the attention; not zero at masked keys.
 
         Shape: target int [batch] -> per layer [batch, heads, queries, keys].
@@ -263,7 +275,11 @@ class EditableInputs(Protocol):
         """
 
     def erase_inputs(
-        self, observation: "Observation", erased: Tensor, *, by: str = "deletion"
+        self,
+        observation: "Observation",
+        erased: Tensor,
+        *,
+        by: str = "deletion",
     ) -> Tensor:
         """Probabilities without the units ``erased``.
 
@@ -322,7 +338,9 @@ class HeadOutputs(Protocol):
     def set_reference(self, *batches: Batch) -> None:
         """Keeps the head outputs of some texts, once per audit."""
 
-    def replay_outputs(self, observation: "Observation", site: Site, outputs: Tensor) -> Tensor:
+    def replay_outputs(
+        self, observation: "Observation", site: Site, outputs: Tensor
+    ) -> Tensor:
         """Probabilities with the output of one head replaced.
 
         Shape: outputs [copies, batch, queries, width] -> [copies, batch, classes]; only
@@ -364,7 +382,9 @@ class ExchangeableStates(HeadValues, Protocol):
 class MaskedReplay(Protocol):
     """Attention of several layers scaled at once, as pruning several heads needs it."""
 
-    def replay_masked(self, observation: "Observation", kept: Mapping[int, Tensor]) -> Tensor:
+    def replay_masked(
+        self, observation: "Observation", kept: Mapping[int, Tensor]
+    ) -> Tensor:
         """Probabilities with the attention of some layers multiplied by ``kept``.
 
         Each layer recomputes its attention on top of the edited layers below. Shape:
@@ -385,7 +405,9 @@ class Stack(Protocol):
 class BlockOutputs(Protocol):
     """Layers in blocks whose output can be read."""
 
-    def block_output(self, observation: "Observation", layer: int, kept: Tensor) -> Tensor:
+    def block_output(
+        self, observation: "Observation", layer: int, kept: Tensor
+    ) -> Tensor:
         """Output of the block that holds ``layer``, its attention multiplied by ``kept``.
 
         Shape: kept [copies, batch, 1, 1, keys] -> [copies, batch, queries, hidden].
@@ -445,7 +467,9 @@ class AnswersFromPassage(Protocol):
     def answer_rows(self, observation: "Observation") -> Tensor:
         """Which rows predict a token of the answer, bool [rows]."""
 
-    def token_attention(self, observation: "Observation", read: ReadTokens[S]) -> list[S]:
+    def token_attention(
+        self, observation: "Observation", read: ReadTokens[S]
+    ) -> list[S]:
         """Attention by token instead of by unit: one pass, nothing of it is kept.
 
         ``observation.batch.inputs`` has the tokens' ``input_ids`` [1, tokens + 1] (the
@@ -456,7 +480,11 @@ class AnswersFromPassage(Protocol):
         """
 
     def replay_masked(
-        self, observation: "Observation", kept: Mapping[int, Tensor], *, operator: str = "none"
+        self,
+        observation: "Observation",
+        kept: Mapping[int, Tensor],
+        *,
+        operator: str = "none",
     ) -> Tensor:
         """Like :meth:`MaskedReplay.replay_masked`, with an operator of ``KNOCKOUTS``.
 
@@ -560,7 +588,9 @@ class AttentionModelBase(AttentionModel):
         if site.layer == SET:
             chosen: Sequence[Site] = self.head_sets[site.head]
         else:
-            self.check_site(site._replace(head=0) if site.layer >= 0 else Site(0, 0))
+            self.check_site(
+                site._replace(head=0) if site.layer >= 0 else Site(0, 0)
+            )
             known = self.sites()
             chosen = [s for s in known if site.layer in (ALL, s.layer)]
         heads: dict[int, list[int]] = {}
@@ -578,7 +608,9 @@ class AttentionModelBase(AttentionModel):
         heads = [other.head for other in known if other.layer == site.layer]
         if site.head not in heads:
             expected = f"expected a head from {min(heads)} to {max(heads)}"
-            raise AttnProbeError(f"{expected} in layer {site.layer}, got {site.head}")
+            raise AttnProbeError(
+                f"{expected} in layer {site.layer}, got {site.head}"
+            )
 
     def self_check(self, batch: Batch) -> None:
         """Called before an audit; raises AttnProbeError where an edit does not arrive.
@@ -594,7 +626,9 @@ class AttentionModelBase(AttentionModel):
         """
         return None
 
-    def positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
+    def positions(
+        self, observation: "Observation", layer: int, units: Tensor
+    ) -> Tensor:
         """Every position of ``layer`` that belongs to one of the units.
 
         Shape: bool [..., batch, keys] -> the same.
@@ -651,11 +685,16 @@ class Observation:
             AttnProbeError: no such class.
         """
         number = None if target is None else self._number_of(target)
-        return self if number == self.explains else replace(self, explains=number)
+        return (
+            self if number == self.explains else replace(self, explains=number)
+        )
 
     def _number_of(self, target: str | int) -> int:
         prediction = self.model.prediction
-        names, n_targets = list(prediction.targets), prediction.n_targets(self.probs)
+        names, n_targets = (
+            list(prediction.targets),
+            prediction.n_targets(self.probs),
+        )
         if not n_targets:
             raise AttnProbeError(
                 f"expected no target: this model predicts {prediction.name}, of which no "
@@ -666,7 +705,11 @@ class Observation:
         number = int(target) if str(target).isdecimal() else -1
         if 0 <= number < n_targets:
             return number
-        named = f"the names are {', '.join(names)}" if names else "choose one of them"
+        named = (
+            f"the names are {', '.join(names)}"
+            if names
+            else "choose one of them"
+        )
         raise AttnProbeError(
             f"expected a target class from 0 to {n_targets - 1}, got {target}; {named}"
         )
@@ -709,13 +752,17 @@ class Observation:
         """
         return self.read_mean(site, self.attention)
 
-    def read_mean(self, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]) -> Tensor:
+    def read_mean(
+        self, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]
+    ) -> Tensor:
         """The rows that the prediction is read from, averaged over a site's heads.
 
         Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, keys].
         """
         rows = [
-            self.model.read_map(self, maps[layer][:, head], Site(layer, head, site.query))
+            self.model.read_map(
+                self, maps[layer][:, head], Site(layer, head, site.query)
+            )
             for layer, heads in self.model.members(site).items()
             for head in heads
         ]
@@ -782,7 +829,9 @@ class Observation:
         Shape: [copies, batch, entries] -> [copies, batch].
         """
         before = self.explained_probs(self.standard(self.probs))
-        return (before - self.explained_probs(self.standard(after))) * self.side[:, 0]
+        return (
+            before - self.explained_probs(self.standard(after))
+        ) * self.side[:, 0]
 
     @property
     def token_logits(self) -> Tensor | None:
@@ -854,9 +903,14 @@ class Observation:
         """
         target = self.explains if target is None else target
         if target is None:
-            return self.model.prediction.distance(self.probs, self.leave_one_out)
+            return self.model.prediction.distance(
+                self.probs, self.leave_one_out
+            )
         explained = self.target(target)
-        is_large = self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts > 0.5
+        is_large = (
+            self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts
+            > 0.5
+        )
         before = small_side(self.probs, explained, is_large)
         without = self.leave_one_out
         each = explained[:, None].expand(without.shape[:2])
@@ -872,7 +926,9 @@ def _reaching(observation: Observation) -> list[Tensor]:
     """
     attention = observation.attention
     if observation.model.lacks(Differentiable):
-        return [torch.ones_like(a[:, 0, :, 0], dtype=torch.bool) for a in attention]
+        return [
+            torch.ones_like(a[:, 0, :, 0], dtype=torch.bool) for a in attention
+        ]
     rows = [_moves(slope) for slope in observation.attention_gradient]
     lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
     if not lost.any():
@@ -881,7 +937,9 @@ def _reaching(observation: Observation) -> list[Tensor]:
     probs = observation.probs
     least = probs.masked_fill(probs == 0, torch.inf).argmin(-1)
     others = model.attention_gradient(observation, least)
-    rows = [row | _moves(slope) for row, slope in zip(rows, others, strict=True)]
+    rows = [
+        row | _moves(slope) for row, slope in zip(rows, others, strict=True)
+    ]
     lost = ~torch.stack([row.any(-1) for row in rows]).any(0)
     return [row | lost[:, None] for row in rows]
 

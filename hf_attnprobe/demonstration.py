@@ -35,9 +35,9 @@ BATCH_SIZE = 128
 class DemoOptions(Options):
     """The classifier of :func:`hf_attnprobe.demo`, and how much it is trained."""
 
-    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] = option(
-        "bilstm", "encoder of the classifier"
-    )
+    encoder: Literal[
+        "bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"
+    ] = option("bilstm", "encoder of the classifier")
     n_examples: int = option(
         3000,
         "generated texts; two thirds train, a sixth is audited",
@@ -49,8 +49,12 @@ class DemoOptions(Options):
         "train a small decoder that answers from passages, in place of the classifier; of the "
         "other options it uses the seed alone",
     )
-    epochs: int = option(6, "epochs of the training", at_least=1, at_most=100_000)
-    seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)
+    epochs: int = option(
+        6, "epochs of the training", at_least=1, at_most=100_000
+    )
+    seed: int = option(
+        0, "seed of everything random", at_least=0, at_most=LARGEST_SEED
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,10 @@ def demo(
 
 
 def demo_language_model(
-    output_dir: str | Path = "attnprobe-demo", *, seed: int = 0, progress: bool = True
+    output_dir: str | Path = "attnprobe-demo",
+    *,
+    seed: int = 0,
+    progress: bool = True,
 ) -> "tuple[Report, dict[str, float]]":
     """Trains a small decoder to answer from passages and audits it.
 
@@ -137,7 +144,9 @@ def demo_language_model(
     with alone_in(output_dir, MARK) as folder:
         write_json(folder / MARK, {"language_model": True, "seed": seed})
         shutil.rmtree(folder / "audit", ignore_errors=True)
-        model, tokenizer = train_decoder(folder / "model", seed=seed, progress=progress)
+        model, tokenizer = train_decoder(
+            folder / "model", seed=seed, progress=progress
+        )
         report = audit(
             folder / "model",
             Answers(asked, units="passage", template=TEMPLATE),
@@ -150,7 +159,10 @@ def demo_language_model(
 
 
 def _trained(
-    data: "datasets.DatasetDict", folder: Path, options: DemoOptions, progress: bool
+    data: "datasets.DatasetDict",
+    folder: Path,
+    options: DemoOptions,
+    progress: bool,
 ) -> "TrainedClassifier":
     """The classifier of the demo, in ``model`` of its folder."""
     from hf_attnprobe.attention_classifier import AttentionClassifierConfig
@@ -165,7 +177,9 @@ def _trained(
         data["validation"],
         test=data["test"],
         output_dir=folder / "model",
-        options=TrainingOptions(seed=options.seed, epochs=options.epochs, learning_rate=2e-3),
+        options=TrainingOptions(
+            seed=options.seed, epochs=options.epochs, learning_rate=2e-3
+        ),
         progress=progress,
     )
 
@@ -200,7 +214,9 @@ def rationale_scores(
         batch = collate(adapter, chunk, tokenizer.pad_token_id)
         observation = adapter.observe(batch)
         content = batch.content_mask
-        decisive = _rationale_mask(content, [rationales[k] for k in batch.example_ids])
+        decisive = _rationale_mask(
+            content, [rationales[k] for k in batch.example_ids]
+        )
         shares.append(decisive.sum(-1) / content.sum(-1))
         importances = {
             "attention": observation.read(adapter.sites()[0]),
@@ -216,7 +232,10 @@ def rationale_scores(
             weight.setdefault(name, []).append(share)
     return RationaleScores(
         {name: float(torch.cat(parts).mean()) for name, parts in top.items()},
-        {name: float(torch.cat(parts).nanmean()) for name, parts in weight.items()},
+        {
+            name: float(torch.cat(parts).nanmean())
+            for name, parts in weight.items()
+        },
         float(torch.cat(shares).mean()),
         len(texts),
     )
@@ -227,13 +246,18 @@ def _rationale_mask(content: "Tensor", rationales: list[list[int]]) -> "Tensor":
     import torch
 
     order = content.cumsum(-1) - 1
-    rows = [torch.isin(order[row], torch.tensor(words)) for row, words in enumerate(rationales)]
+    rows = [
+        torch.isin(order[row], torch.tensor(words))
+        for row, words in enumerate(rationales)
+    ]
     return torch.stack(rows) & content
 
 
 def rationale_line(found: RationaleScores) -> str:
     """What was found on one line of a terminal."""
-    first = " · ".join(f"{name} {share:.0%}" for name, share in found.top_in_rationale.items())
+    first = " · ".join(
+        f"{name} {share:.0%}" for name, share in found.top_in_rationale.items()
+    )
     return f"deciding word first: {first} · chance {found.chance:.0%} ({found.n} texts)"
 
 

@@ -17,7 +17,9 @@ def check_one_process(verb: str) -> None:
         AttnProbeError: there are several.
     """
     if process_state().num_processes > 1:
-        raise AttnProbeError(f"{verb} works in one process; start it without torchrun")
+        raise AttnProbeError(
+            f"{verb} works in one process; start it without torchrun"
+        )
 
 
 def process_state() -> "PartialState":
@@ -35,7 +37,10 @@ def process_state() -> "PartialState":
     n_launched = os.environ.get("WORLD_SIZE", "1")
     try:
         state = PartialState(cpu=not torch.cuda.is_available())
-    except (ValueError, RuntimeError) as error:  # torch's, of addresses and numbers
+    except (
+        ValueError,
+        RuntimeError,
+    ) as error:  # torch's, of addresses and numbers
         raise AttnProbeError(
             f"expected {n_launched} processes (WORLD_SIZE) that find each other, but "
             f"{error}; start them with torchrun or accelerate launch, or unset WORLD_SIZE"

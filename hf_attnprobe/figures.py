@@ -27,7 +27,13 @@ from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from hf_attnprobe.charts.chart import LEAST_FULL, Chart, HeatMap, Series, drawable
+from hf_attnprobe.charts.chart import (
+    LEAST_FULL,
+    Chart,
+    HeatMap,
+    Series,
+    drawable,
+)
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.grades import MIN_SHOWN
 from hf_attnprobe.terminal import visible
@@ -86,13 +92,22 @@ REPRODUCIBLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 
-ACROSS, UPRIGHT, LEGEND = 44, 30, 40  # characters in a line of labels and legend
-MOST_LETTERS = 50  # of names side by side; longer ones are written below each other
+ACROSS, UPRIGHT, LEGEND = (
+    44,
+    30,
+    40,
+)  # characters in a line of labels and legend
+MOST_LETTERS = (
+    50  # of names side by side; longer ones are written below each other
+)
 IN_CELLS = 5.5
 """Points of the type in cells of a map."""
 DARK, LIGHT = "#010101", "#fefefe"
 """Of numbers in cells, whose shades are the same on light and dark pages."""
-MOST_NARROW, MOST_NUMBERED = 12, 24  # heads: in one column, and with their numbers
+MOST_NARROW, MOST_NUMBERED = (
+    12,
+    24,
+)  # heads: in one column, and with their numbers
 ROOM = 0.8  # of the way between two categories
 LINE_HEIGHT = 0.135  # inches of a line of the legend
 MARK, SMALL_MARK = 4, 2.5  # points across
@@ -146,7 +161,9 @@ Handle = Artist | ErrorbarContainer
 """What a legend shows of a series."""
 
 
-def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False) -> Axes:
+def draw(
+    chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False
+) -> Axes:
     """A chart on axes.
 
     Args:
@@ -161,7 +178,9 @@ def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False)
     if ax is None:
         with mpl.rc_context(LOOK):
             figure = PaperFigure(_size(chart, title), layout="constrained")
-            return draw(chart, figure.add_subplot(axes_class=PaperAxes), title=title)
+            return draw(
+                chart, figure.add_subplot(axes_class=PaperAxes), title=title
+            )
     above = _wrapped(chart.title, ACROSS) if title else ""
     with mpl.rc_context(PLAIN_TEXT):
         if isinstance(chart, HeatMap):
@@ -174,7 +193,9 @@ def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False)
 
 
 def draw_one(
-    charts: Sequence[Chart | HeatMap], kind: str | None = None, ax: Axes | None = None
+    charts: Sequence[Chart | HeatMap],
+    kind: str | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draws one of several charts with its title, by its key; by default the first.
 
@@ -211,7 +232,10 @@ def _size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
     if isinstance(chart, HeatMap):
         width = COLUMN if len(chart.heads) <= MOST_NARROW else PAGE
         return width, 0.9 + 0.22 * len(chart.layers) + LINE_HEIGHT * n_lines
-    names = [*(s.name for s in chart.series), *(r.name for r in chart.references)]
+    names = [
+        *(s.name for s in chart.series),
+        *(r.name for r in chart.references),
+    ]
     n_lines += sum(len(textwrap.wrap(name, LEGEND)) for name in names)
     body = 2.0
     if _is_sideways(chart):
@@ -259,7 +283,9 @@ def bin_width(series: Series, chart: Chart) -> float:
 def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
     """Values with their bars at categories, the series side by side."""
     sideways = _is_sideways(chart)
-    for k, (series, places) in enumerate(zip(chart.series, _places(chart), strict=True)):
+    for k, (series, places) in enumerate(
+        zip(chart.series, _places(chart), strict=True)
+    ):
         bars = _bars(series)
         values = _known(series.y)
         x, y = (values, places) if sideways else (places, values)
@@ -270,7 +296,9 @@ def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
             yerr=None if sideways else bars,
             fmt=MARKERS[k % len(MARKERS)],
             color=COLOURS[k % len(COLOURS)],
-            markerfacecolor="white" if series.name.startswith("published") else None,
+            markerfacecolor="white"
+            if series.name.startswith("published")
+            else None,
             elinewidth=1.2,
             label=_wrapped(series.name),
         )
@@ -300,7 +328,10 @@ def _places(chart: Chart) -> list[list[float]]:
         lanes.append(lane)
     n_lanes = max(1, len(taken))
     return [
-        [number[str(x)] + ((lane + 0.5) / n_lanes - 0.5) * ROOM for x in series.x]
+        [
+            number[str(x)] + ((lane + 0.5) / n_lanes - 0.5) * ROOM
+            for x in series.x
+        ]
         for lane, series in zip(lanes, chart.series, strict=True)
     ]
 
@@ -316,7 +347,9 @@ def _bars(series: Series) -> np.ndarray | None:
 
 def _known(values: Sequence[float]) -> np.ndarray:
     """Values as an array; NaN where there is none that can be drawn."""
-    return np.array([value if drawable(value) else np.nan for value in values], np.float64)
+    return np.array(
+        [value if drawable(value) else np.nan for value in values], np.float64
+    )
 
 
 def _curves(chart: Chart, ax: Axes) -> Iterator[Handle]:
@@ -397,11 +430,18 @@ def _axes(chart: Chart, ax: Axes) -> None:
         if y_range is None:
             ax.set_ylim(bottom=0)
     if isinstance(ax, PaperAxes):
-        ax.grid(axis="x" if sideways else "y", color=GRID, linewidth=0.5, clip_on=False)
+        ax.grid(
+            axis="x" if sideways else "y",
+            color=GRID,
+            linewidth=0.5,
+            clip_on=False,
+        )
         ax.set_axisbelow(True)
 
 
-def _is_range(span: tuple[float, float] | None) -> TypeGuard[tuple[float, float]]:
+def _is_range(
+    span: tuple[float, float] | None,
+) -> TypeGuard[tuple[float, float]]:
     return span is not None and all(map(drawable, span)) and span[0] < span[1]
 
 
@@ -410,16 +450,23 @@ def _with_room(span: tuple[float, float]) -> tuple[float, float]:
     return span[0] - room, span[1] + room
 
 
-def _legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -> None:
+def _legend(
+    chart: Chart, ax: Axes, handles: Sequence[Handle], title: str
+) -> None:
     """Above the axes, so that it never lies on what is drawn, and begun by the title.
 
     On a figure of its own it has the whole width. One series alone needs no name.
     """
-    named = [*(s.name for s in chart.series), *(r.name for r in chart.references)]
+    named = [
+        *(s.name for s in chart.series),
+        *(r.name for r in chart.references),
+    ]
     if len(named) < 2:
         named = []
     names = [name for name in named if name]
-    handles = [handle for handle, name in zip(handles, named, strict=False) if name]
+    handles = [
+        handle for handle, name in zip(handles, named, strict=False) if name
+    ]
     if not names and not title:
         return
     on: Any = ax
@@ -447,8 +494,12 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
     """Layers down, heads across; every cell has its number where there is room."""
     values = np.asarray(chart.values, dtype=np.float64)
     norm, colours = _scale(chart, values)
-    image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="none")
-    shown = range(0, len(chart.heads), 1 + (len(chart.heads) - 1) // MOST_NUMBERED)
+    image = ax.imshow(
+        values, cmap=colours, norm=norm, aspect="auto", interpolation="none"
+    )
+    shown = range(
+        0, len(chart.heads), 1 + (len(chart.heads) - 1) // MOST_NUMBERED
+    )
     ax.set_xticks(shown, [str(chart.heads[k]) for k in shown])
     ax.set_yticks(range(len(chart.layers)), [str(k) for k in chart.layers])
     is_written = len(chart.heads) <= MOST_NUMBERED
@@ -487,8 +538,13 @@ def _numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
         if value == value:
             shade = image.cmap(image.norm(np.asarray(value)))[:3]
             light = float(np.dot(shade, (0.299, 0.587, 0.114))) > 0.5
-            text, colour = _short(float(value), n_digits), DARK if light else LIGHT
-        if chart.low and chart.is_marked(chart.low[row][column], chart.high[row][column]):
+            text, colour = (
+                _short(float(value), n_digits),
+                DARK if light else LIGHT,
+            )
+        if chart.low and chart.is_marked(
+            chart.low[row][column], chart.high[row][column]
+        ):
             weight = "bold"
         ax.text(
             column,
@@ -519,7 +575,9 @@ def categories(chart: Chart) -> list[str]:
 def _is_sideways(chart: Chart) -> bool:
     """Whether categories are written below each other, and values run to the right."""
     lengths = [len(name) for name in categories(chart)]
-    room = MOST_LETTERS / max(1, len(lengths))  # from the middle of one name to the next
+    room = MOST_LETTERS / max(
+        1, len(lengths)
+    )  # from the middle of one name to the next
     crowded = any(left + right > 2 * room for left, right in pairwise(lengths))
     return chart.kind == "dots" and crowded
 
@@ -553,7 +611,9 @@ def save(
     """
     unknown = [kind for kind in formats if kind not in UNDATED]
     if unknown:
-        raise AttnProbeError(f"expected formats of {', '.join(UNDATED)}, got {unknown[0]!r}")
+        raise AttnProbeError(
+            f"expected formats of {', '.join(UNDATED)}, got {unknown[0]!r}"
+        )
     charts = list(charts)
     if not charts:
         raise AttnProbeError(
@@ -589,7 +649,9 @@ def _report(caught: Sequence[warnings.WarningMessage]) -> None:
         )
     for one in caught:
         if one not in missing:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(
+                one.message, one.category, one.filename, one.lineno
+            )
 
 
 def captions(charts: Iterable[Chart | HeatMap]) -> str:
@@ -612,5 +674,7 @@ def _write(path: Path, content: bytes) -> Path:
         hidden.write_bytes(content)
         os.replace(hidden, path)
     except OSError as error:
-        raise AttnProbeError(f"cannot write {path}: {error.strerror}") from error
+        raise AttnProbeError(
+            f"cannot write {path}: {error.strerror}"
+        ) from error
     return path

@@ -37,7 +37,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that an allocation did not succeed, on whatever device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in SAID)
+    return isinstance(error, RuntimeError) and any(
+        part in str(error) for part in SAID
+    )
 
 
 def in_halves(
@@ -70,7 +72,9 @@ def in_halves(
         try:
             result = work(part)
         except Exception as error:
-            is_ours = isinstance(error, AttnProbeError)  # which concerns all alike
+            is_ours = isinstance(
+                error, AttnProbeError
+            )  # which concerns all alike
             if is_ours or (refused is None and not is_out_of_memory(error)):
                 raise
             failed = _without_frames(error)
@@ -173,7 +177,9 @@ class PeakMemory(TorchDispatchMode):
             yield
         self._to_come = math.inf
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self._to_come -= 1
         if self._to_come < 0:
             raise _Enough
@@ -235,7 +241,9 @@ def suited_threads(model: nn.Module | None) -> Iterator[int]:
         The number of threads.
     """
     before = torch.get_num_threads()
-    is_said = before != _AT_START or any(name in os.environ for name in _THREADS_SAID)
+    is_said = before != _AT_START or any(
+        name in os.environ for name in _THREADS_SAID
+    )
     if is_said or before == 1 or model is None or not is_small(model):
         yield before
         return
@@ -267,7 +275,9 @@ def is_small(model: nn.Module) -> bool:
         if isinstance(module, nn.Embedding)
         for weight in module.parameters()
     }
-    weights = [w for w in model.parameters() if w.dim() > 1 and id(w) not in looked_up]
+    weights = [
+        w for w in model.parameters() if w.dim() > 1 and id(w) not in looked_up
+    ]
     if any(weight.device.type != "cpu" for weight in weights):
         return False
     return all(weight.numel() < LARGE for weight in weights)

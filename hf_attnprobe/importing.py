@@ -33,7 +33,10 @@ class _After(MetaPathFinder):
         self.package, self.act = package, act
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """The package's specification; None for every other module.
 

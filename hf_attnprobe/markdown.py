@@ -9,7 +9,9 @@ UNSAFE = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?])|\](?=[(\[:]))")
 """What ends a column, begins HTML or makes a link, where it is not escaped already."""
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+def table(
+    head: Sequence[object], rows: Iterable[Sequence[object]]
+) -> list[str]:
     """The lines of a Markdown table.
 
     A cell keeps to its place, whatever name of a user's stands in it.
@@ -38,7 +40,9 @@ def escaped(sign: re.Match[str]) -> str:
     return "&lt;" if sign[0] == "<" else f"\\{sign[0]}"
 
 
-def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str:
+def number(
+    value: float | str | None, *, digits: int = 3, sign: str = ""
+) -> str:
     """A number with so many digits; a dash for None and NaN, a text as it is.
 
     Args:
@@ -56,7 +60,9 @@ def number(value: float | str | None, *, digits: int = 3, sign: str = "") -> str
     return f"{value:{sign}z.{digits}f}"  # z: no -0.000
 
 
-def bounds(ci95: tuple[float, float] | None, *, digits: int = 3, sign: str = "") -> str:
+def bounds(
+    ci95: tuple[float, float] | None, *, digits: int = 3, sign: str = ""
+) -> str:
     """An interval in brackets; a dash without one.
 
     >>> bounds((0.5, 0.75), digits=2)

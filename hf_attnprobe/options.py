@@ -17,7 +17,16 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import alternatives, describe, fits, in_short
@@ -69,7 +78,9 @@ def option(
         "metavar": metavar,
         "daily": daily,
     }
-    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
+    return dataclasses.field(
+        default=default, metadata=metadata, repr=not secret
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +97,12 @@ class Options:
             value = getattr(self, field.name)
             if not fits(value, hints[field.name]):
                 expected = describe(hints[field.name])
-                raise AttnProbeError(f"expected {expected} for {field.name}, got {in_short(value)}")
-            check_at_least(field.metadata.get("at_least"), **{field.name: value})
+                raise AttnProbeError(
+                    f"expected {expected} for {field.name}, got {in_short(value)}"
+                )
+            check_at_least(
+                field.metadata.get("at_least"), **{field.name: value}
+            )
             check_at_most(field.metadata.get("at_most"), **{field.name: value})
 
 
@@ -105,7 +120,11 @@ def public_function(function: F) -> F:
             hint = declared.parameters[name].annotation
             if not isinstance(hint, str) and not fits(value, hint):
                 is_named = dataclasses.is_dataclass(hint)
-                expected = getattr(hint, "__name__", "") if is_named else describe(hint)
+                expected = (
+                    getattr(hint, "__name__", "")
+                    if is_named
+                    else describe(hint)
+                )
                 raise AttnProbeError(
                     f"expected {expected} for {name} of {function.__name__}, got "
                     f"{in_short(value)}; see help({function.__name__})"
@@ -117,7 +136,10 @@ def public_function(function: F) -> F:
 
 
 Asked: TypeAlias = (
-    str | Options | Sequence[str | Options] | Mapping[str, Mapping[str, Any] | Options | None]
+    str
+    | Options
+    | Sequence[str | Options]
+    | Mapping[str, Mapping[str, Any] | Options | None]
 )
 """Tests as a user asks for them: names, option objects, or options by name of the test."""
 
@@ -130,12 +152,18 @@ def hints_of(kind: type[Options]) -> dict[str, Any]:
 
 def names_of(kinds: Sequence[type[Options]]) -> dict[str, dataclasses.Field]:
     """The fields of several option classes by name."""
-    return {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
+    return {
+        field.name: field
+        for kind in kinds
+        for field in dataclasses.fields(kind)
+    }
 
 
 def from_flat(values: Mapping[str, Any], kind: type[T]) -> T:
     """The options of ``kind`` among values by name; other names are left alone."""
-    return kind(**{name: values[name] for name in names_of([kind]) if name in values})
+    return kind(
+        **{name: values[name] for name in names_of([kind]) if name in values}
+    )
 
 
 def from_names(values: Mapping[str, Any], kind: type[T], of: str = "") -> T:
@@ -151,7 +179,9 @@ def from_names(values: Mapping[str, Any], kind: type[T], of: str = "") -> T:
     return kind(**values)
 
 
-def options_by_test(asked: Asked, kinds: Mapping[str, type[Options]]) -> dict[str, Options | None]:
+def options_by_test(
+    asked: Asked, kinds: Mapping[str, type[Options]]
+) -> dict[str, Options | None]:
     """The tests that are asked for, with their options.
 
         options_by_test(["erasure", Permutation(n_permutations=50)], kinds)
@@ -174,38 +204,62 @@ def options_by_test(asked: Asked, kinds: Mapping[str, type[Options]]) -> dict[st
     for name, given in _named(asked, kinds):
         check_known("test", [name], kinds)
         if isinstance(given, Mapping):
-            given = from_names(given, kinds[name], of=f" of {name}") if given else None
+            given = (
+                from_names(given, kinds[name], of=f" of {name}")
+                if given
+                else None
+            )
         if given is not None and not isinstance(given, kinds[name]):
-            raise AttnProbeError(f"expected names with values for {name}, got {in_short(given)}")
+            raise AttnProbeError(
+                f"expected names with values for {name}, got {in_short(given)}"
+            )
         if None not in (given, chosen.get(name)) and given != chosen[name]:
-            raise AttnProbeError(f"expected options of {name} once, got them twice")
+            raise AttnProbeError(
+                f"expected options of {name} once, got them twice"
+            )
         chosen[name] = given or chosen.get(name)
     if not chosen:
-        raise AttnProbeError(f"expected at least one test of {', '.join(kinds)}, got none")
+        raise AttnProbeError(
+            f"expected at least one test of {', '.join(kinds)}, got none"
+        )
     return chosen
 
 
 def options_with_default(
-    asked: Asked | None, kinds: Mapping[str, type[Options]], default: Collection[str]
+    asked: Asked | None,
+    kinds: Mapping[str, type[Options]],
+    default: Collection[str],
 ) -> dict[str, Options]:
     """The tests that are asked for, in the order of ``kinds``; None is "default".
 
     Args:
         default: names of the tests that "default" stands for.
     """
-    given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: Options})
+    given = options_by_test(
+        DEFAULT if asked is None else asked, {**kinds, DEFAULT: Options}
+    )
     wanted = {*given, *(default if DEFAULT in given else ())}
-    return {name: given.get(name) or kind() for name, kind in kinds.items() if name in wanted}
+    return {
+        name: given.get(name) or kind()
+        for name, kind in kinds.items()
+        if name in wanted
+    }
 
 
-def _named(asked: Asked, kinds: Mapping[str, type[Options]]) -> list[tuple[str, Any]]:
+def _named(
+    asked: Asked, kinds: Mapping[str, type[Options]]
+) -> list[tuple[str, Any]]:
     """Name and options, or None, of everything asked for."""
     if isinstance(asked, Mapping):
         return [(str(name), given) for name, given in asked.items()]
     items = [asked] if isinstance(asked, str | Options) else asked
     if not isinstance(items, Iterable):
-        raise AttnProbeError(f"expected names of tests, or options by name, got {in_short(asked)}")
-    names = {kind: name for name, kind in kinds.items() if dataclasses.fields(kind)}
+        raise AttnProbeError(
+            f"expected names of tests, or options by name, got {in_short(asked)}"
+        )
+    names = {
+        kind: name for name, kind in kinds.items() if dataclasses.fields(kind)
+    }
     return [
         (names.get(type(item), repr(item)), item)
         if isinstance(item, Options)
@@ -214,7 +268,9 @@ def _named(asked: Asked, kinds: Mapping[str, type[Options]]) -> list[tuple[str, 
     ]
 
 
-def check_known(what: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:
+def check_known(
+    what: str, names: Iterable[str], known: Iterable[str], of: str = ""
+) -> None:
     """Raises AttnProbeError where a name is not among those known.
 
     >>> check_known("test", ["erasures"], ["erasure", "permutation"])
@@ -226,7 +282,11 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str], of: str =
         if name in known:
             continue
         meant = near(str(name), known)
-        advice = f"did you mean {meant}?" if meant else f"expected one of {', '.join(known)}"
+        advice = (
+            f"did you mean {meant}?"
+            if meant
+            else f"expected one of {', '.join(known)}"
+        )
         raise AttnProbeError(f"unknown {what} {in_short(name)}{of}; {advice}")
 
 
@@ -236,7 +296,10 @@ def near(name: str, known: Iterable[str]) -> str | None:
     >>> near("--modle", ["--model", "--heads"])
     '--model'
     """
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), None)
+    return next(
+        iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)),
+        None,
+    )
 
 
 def check_at_least(least: float | None, **values: Any) -> None:
@@ -264,10 +327,18 @@ def check_at_most(most: float | None, **values: Any) -> None:
             if isinstance(item, bool) or not isinstance(item, int | float):
                 continue
             if isinstance(item, float) and not math.isfinite(item):
-                raise AttnProbeError(f"expected a finite number for {name}, got {item}; give one")
+                raise AttnProbeError(
+                    f"expected a finite number for {name}, got {item}; give one"
+                )
             if not -LARGEST <= item <= bound:
-                limit = f"at most {bound:,}" if item > 0 else f"at least {-LARGEST:,}"
-                raise AttnProbeError(f"{name} must be {limit}, got {in_short(item)}; give another")
+                limit = (
+                    f"at most {bound:,}"
+                    if item > 0
+                    else f"at least {-LARGEST:,}"
+                )
+                raise AttnProbeError(
+                    f"{name} must be {limit}, got {in_short(item)}; give another"
+                )
 
 
 def check_name(what: str, name: str) -> None:
@@ -277,7 +348,9 @@ def check_name(what: str, name: str) -> None:
         what: the option that it was given for.
         name: a path or an id.
     """
-    longest = max(len(part.encode(errors="replace")) for part in name.split("/"))
+    longest = max(
+        len(part.encode(errors="replace")) for part in name.split("/")
+    )
     if longest > LONGEST_PART or "\0" in name:
         raise AttnProbeError(
             f"expected a path or an id for {what}, of at most {LONGEST_PART} bytes "
@@ -297,7 +370,9 @@ def check_path(what: str, name: str) -> None:
     place = name if Path(name).exists() else name.partition("@")[0]
     is_path = place.startswith((".", "/", "~")) or place.count("/") > 1
     if is_path and "://" not in place and not Path(place).exists():
-        raise AttnProbeError(f"expected a {what} at {place}, there is nothing; check the path")
+        raise AttnProbeError(
+            f"expected a {what} at {place}, there is nothing; check the path"
+        )
 
 
 # --- options as text --------------------------------------------------------------------
@@ -325,9 +400,15 @@ def from_text(kind: type[Options], name: str, text: str) -> Any:
     if text == "none" and fits(None, hint):
         return None
     try:
-        return [_read(item, part) for part in text.split(",")] if several else _read(item, text)
+        return (
+            [_read(item, part) for part in text.split(",")]
+            if several
+            else _read(item, text)
+        )
     except (ValueError, KeyError) as error:
-        raise AttnProbeError(f"expected {describe(hint)} for {name}, got {text!r}") from error
+        raise AttnProbeError(
+            f"expected {describe(hint)} for {name}, got {text!r}"
+        ) from error
 
 
 def _read(kind: Any, text: str) -> Any:
@@ -337,7 +418,9 @@ def _read(kind: Any, text: str) -> Any:
 
 
 def asked_in_words(
-    names: Sequence[str] | None, words: Sequence[str], kinds: Mapping[str, type[Options]]
+    names: Sequence[str] | None,
+    words: Sequence[str],
+    kinds: Mapping[str, type[Options]],
 ) -> dict[str, dict[str, Any]]:
     """The tests that a command line asks for, as :func:`options_by_test` takes them.
 
@@ -359,7 +442,9 @@ def asked_in_words(
         path, equals, text = word.partition("=")
         test, dot, name = path.partition(".")
         if not (dot and equals):
-            raise AttnProbeError(f"expected TEST.OPTION=VALUE behind --set, got {word!r}")
+            raise AttnProbeError(
+                f"expected TEST.OPTION=VALUE behind --set, got {word!r}"
+            )
         check_known("test", [test], kinds)
         check_known("option", [name], names_of([kinds[test]]), of=f" of {test}")
         asked.setdefault(test, {})[name] = from_text(kinds[test], name, text)
@@ -374,4 +459,8 @@ def as_text(value: Any) -> str:
     """
     if isinstance(value, list | tuple):
         return ",".join(map(as_text, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return (
+        str(value).lower()
+        if value is None or isinstance(value, bool)
+        else str(value)
+    )

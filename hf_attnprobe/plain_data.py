@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import yaml
 
@@ -47,7 +55,9 @@ def read_json(file: Path, kind: Any, advice: str) -> Any:
     try:
         return from_plain(kind, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
+        raise AttnProbeError(
+            f"cannot read {file} ({error}); {advice}"
+        ) from error
 
 
 def plain(value: Any) -> Any:
@@ -75,8 +85,14 @@ def plain(value: Any) -> Any:
 
 def plain_fields(value: Any, *besides: str) -> dict[str, Any]:
     """The fields of a dataclass by name, but for those that files of their own hold."""
-    fields = [field for field in dataclasses.fields(value) if field.name not in besides]
-    return {written_as(field): plain(getattr(value, field.name)) for field in fields}
+    fields = [
+        field
+        for field in dataclasses.fields(value)
+        if field.name not in besides
+    ]
+    return {
+        written_as(field): plain(getattr(value, field.name)) for field in fields
+    }
 
 
 def written_as(field: dataclasses.Field) -> str:
@@ -113,15 +129,25 @@ def from_plain(hint: Any, value: Any, place: str = "") -> Any:
         return _known(kind, value, place)
     inner = get_args(kind)
     if isinstance(value, dict) and inner:
-        return {name: from_plain(inner[1], v, _below(place, name)) for name, v in value.items()}
+        return {
+            name: from_plain(inner[1], v, _below(place, name))
+            for name, v in value.items()
+        }
     if isinstance(value, list) and _is_tuple(kind):
         kinds = _items(kind, len(value))
         if len(kinds) != len(value):
             raise _unexpected(f"{len(kinds)} values", str(len(value)), place)
         pairs = enumerate(zip(kinds, value, strict=True), 1)
-        items = [from_plain(one, inner, f"{place} {k}".strip()) for k, (one, inner) in pairs]
+        items = [
+            from_plain(one, inner, f"{place} {k}".strip())
+            for k, (one, inner) in pairs
+        ]
         return kind(*items) if hasattr(kind, "_fields") else tuple(items)
-    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+    return (
+        kind(value)
+        if isinstance(kind, type) and issubclass(kind, Enum)
+        else value
+    )
 
 
 def _made(kind: Any, value: Mapping[str, Any], place: str) -> Any:
@@ -129,12 +155,17 @@ def _made(kind: Any, value: Mapping[str, Any], place: str) -> Any:
     fields = {written_as(field): field for field in dataclasses.fields(kind)}
     missing = dataclasses.MISSING
     for name, field in fields.items():
-        if name not in value and field.default is field.default_factory is missing:
+        if (
+            name not in value
+            and field.default is field.default_factory is missing
+        ):
             raise _unexpected("a value", "none", _below(place, name))
     hints, given = get_type_hints(kind), {}
     for name, inner in value.items():
         if name not in fields:
-            raise _unexpected(f"one of {', '.join(fields)}", in_short(name), place)
+            raise _unexpected(
+                f"one of {', '.join(fields)}", in_short(name), place
+            )
         own = fields[name].name
         given[own] = from_plain(hints[own], inner, _below(place, name))
     return kind(**given)
@@ -151,7 +182,9 @@ def _known(kind: Any, value: Mapping[str, Any], place: str) -> dict[str, Any]:
     }
 
 
-def stored_fields(kind: Any, data: Mapping[str, Any], *besides: str) -> dict[str, Any]:
+def stored_fields(
+    kind: Any, data: Mapping[str, Any], *besides: str
+) -> dict[str, Any]:
     """The fields of a result, from a summary that may say more than them.
 
     Args:
@@ -164,7 +197,11 @@ def stored_fields(kind: Any, data: Mapping[str, Any], *besides: str) -> dict[str
         AttnProbeError: as :func:`from_plain`.
     """
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in besides]
+    names = [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.name not in besides
+    ]
     return {name: from_plain(hints[name], data[name], name) for name in names}
 
 
@@ -182,7 +219,11 @@ def _items(kind: Any, n: int) -> list[Any]:
     if hasattr(kind, "_fields"):
         return list(get_type_hints(kind).values())
     inner = get_args(kind)
-    return list(inner) if get_origin(kind) is tuple and inner[-1] is not ... else [inner[0]] * n
+    return (
+        list(inner)
+        if get_origin(kind) is tuple and inner[-1] is not ...
+        else [inner[0]] * n
+    )
 
 
 def _is_tuple(kind: Any) -> bool:
@@ -215,7 +256,9 @@ def _is_written(value: Any, kind: Any) -> bool:
     """Whether plain data stand for a value of a type; what is inside is not looked at."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
-    if isinstance(value, bool):  # which is no number, though Python takes it for one
+    if isinstance(
+        value, bool
+    ):  # which is no number, though Python takes it for one
         return kind in (bool, Any)
     return isinstance(value, _written(kind))
 
@@ -279,8 +322,16 @@ def describe(hint: Any) -> str:
     if list in _written(kind) and get_args(kind):
         item = describe(get_args(kind)[0])
         is_one = item.startswith("a ") and " or " not in item
-        return f"a list of {item.split(' ', 1)[-1].removesuffix('s')}s" if is_one else "a list"
-    is_object = isinstance(kind, type) and not issubclass(kind, Enum) and not hasattr(kind, "parse")
+        return (
+            f"a list of {item.split(' ', 1)[-1].removesuffix('s')}s"
+            if is_one
+            else "a list"
+        )
+    is_object = (
+        isinstance(kind, type)
+        and not issubclass(kind, Enum)
+        and not hasattr(kind, "parse")
+    )
     return WORDS.get(kind) or (kind.__name__ if is_object else "a text")
 
 
@@ -294,6 +345,9 @@ def in_short(value: Any) -> str:
         return "a whole number of more than 80 digits"
     try:
         said = repr(value)
-    except (ValueError, RecursionError):  # such a number, or such nesting, inside it
+    except (
+        ValueError,
+        RecursionError,
+    ):  # such a number, or such nesting, inside it
         said = f"a {type(value).__name__}"
     return said if len(said) <= 200 else f"{said[:200]}…"

@@ -124,7 +124,9 @@ class Bar:
             wait = SECONDS_TO_FIRST_LINE if is_first else SECONDS_BETWEEN_LINES
             if now - self._told >= wait:
                 self._told = now
-                said = ", ".join(filter(None, [f"{self._share:.0%}", left, doing]))
+                said = ", ".join(
+                    filter(None, [f"{self._share:.0%}", left, doing])
+                )
                 show(f"{self.name}: {said}", file=sys.stderr)
             return
         if self._line is None:

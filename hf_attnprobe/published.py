@@ -53,17 +53,23 @@ class PublishedResults:
     diagnostic_mlp: Mapping[str, Mapping[str, float]]
     adversary: Mapping[str, Mapping[str, float]]
     pooled: tuple[str, ...]
-    tau: Mapping[str, Mapping[str, Mapping[str, tuple[tuple[float, float, float], ...]]]]
+    tau: Mapping[
+        str, Mapping[str, Mapping[str, tuple[tuple[float, float, float], ...]]]
+    ]
     tau_differences: Mapping[str, float]
     reruns: Mapping[str, Mapping[str, Mapping[str, Rerun]]]
     epsilon_max_jsd: Mapping[str, Mapping[str, ByClass]]
     permutation: Mapping[str, Mapping[str, Mapping[str, ByClass]]]
     fraction_to_flip: Mapping[str, Mapping[str, Mapping[str, float]]]
     nearest: Mapping[str, str]
-    regularised: Mapping[str, Mapping[str, Mapping[str, tuple[float, float, float]]]]
+    regularised: Mapping[
+        str, Mapping[str, Mapping[str, tuple[float, float, float]]]
+    ]
 
 
-PUBLISHED: PublishedResults = read_packaged(Path(__file__).with_suffix(".yaml"), PublishedResults)
+PUBLISHED: PublishedResults = read_packaged(
+    Path(__file__).with_suffix(".yaml"), PublishedResults
+)
 
 
 class Published(NamedTuple):
@@ -74,7 +80,10 @@ class Published(NamedTuple):
     attention: str = "additive"
 
     def of_class(
-        self, table: Mapping[str, Mapping[str, Any]], *keys: str, number: int | None
+        self,
+        table: Mapping[str, Mapping[str, Any]],
+        *keys: str,
+        number: int | None,
     ) -> Any:
         """A number of a predicted class; None where the papers have none.
 

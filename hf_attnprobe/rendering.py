@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.audit_reports.comparison import AuditComparison, compare_audits
+from hf_attnprobe.audit_reports.comparison import (
+    AuditComparison,
+    compare_audits,
+)
 from hf_attnprobe.audit_reports.frames import csv_of
 from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.audit_reports.shares import is_share, joined_report
@@ -72,7 +75,9 @@ class Kind:
 
 
 AUDIT = Kind("an audit", "summary.json", read_audit, (*DOCUMENT, *TABLE))
-RETRAINING = Kind("a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE))
+RETRAINING = Kind(
+    "a retraining", f"{KIND}.json", read_retraining, (*DOCUMENT, *TABLE)
+)
 STUDY = Kind("a study", STATE, read_study_report)
 DRAWN = (AUDIT, RETRAINING)
 SHARES = Kind("shares of an audit", "", joined_report, AUDIT.endings)
@@ -83,12 +88,20 @@ KINDS = (
     Kind(
         "a comparison",
         "survival.json",
-        files={".md": "report.md", ".html": "report.html", ".json": "survival.json"},
+        files={
+            ".md": "report.md",
+            ".html": "report.html",
+            ".json": "survival.json",
+        },
     ),
     Kind(
         "a deception",
         "deception.json",
-        files={".md": "report.md", ".html": "report.html", ".json": "deception.json"},
+        files={
+            ".md": "report.md",
+            ".html": "report.html",
+            ".json": "deception.json",
+        },
     ),
     AUDIT,
 )
@@ -97,7 +110,9 @@ KINDS = (
 
 def kind_of(folder: Path) -> Kind:
     """Which verb a folder is of; an audit's, if it has no mark."""
-    return next((kind for kind in KINDS if (folder / kind.mark).is_file()), AUDIT)
+    return next(
+        (kind for kind in KINDS if (folder / kind.mark).is_file()), AUDIT
+    )
 
 
 @public_function
@@ -139,7 +154,11 @@ def terminal_report(folder: Folders) -> str:
         AttnProbeError: as :func:`render_report`.
     """
     kind, source = _kind_and_source(folder)
-    return kind.text(source, ".md", None) if kind.read is None else str(kind.read(source))
+    return (
+        kind.text(source, ".md", None)
+        if kind.read is None
+        else str(kind.read(source))
+    )
 
 
 def _kind_and_source(folder: Folders) -> tuple[Kind, Any]:
@@ -161,7 +180,9 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
     kind = kind_of(folders[0])
     if len(folders) != 1 or kind not in DRAWN or kind.read is None:
         names = " or ".join(one.name for one in DRAWN)
-        raise AttnProbeError(f"expected one folder of {names} for --figures; give one such folder")
+        raise AttnProbeError(
+            f"expected one folder of {names} for --figures; give one such folder"
+        )
     from hf_attnprobe.figures import save  # matplotlib is slow to import
 
     save(kind.read(folders[0]).charts(), output_dir)
@@ -181,5 +202,7 @@ def _check_audits(folders: Sequence[Path]) -> None:
                 f"expected folders of audits to compare, {folder} holds {kind.name}; give it alone"
             )
         if folder.resolve() in seen:
-            raise AttnProbeError(f"expected every audit once, got {folder} twice; leave one out")
+            raise AttnProbeError(
+                f"expected every audit once, got {folder} twice; leave one out"
+            )
         seen.add(folder.resolve())

@@ -78,7 +78,9 @@ def as_read(
         units: of :func:`tokens_of_units`.
         strings: what was tokenized; None where it is not known.
     """
-    found = None if strings is None else _cut_out(tokenizer, ids, units, strings)
+    found = (
+        None if strings is None else _cut_out(tokenizer, ids, units, strings)
+    )
     if found is not None:
         return found
     pieces = tokenizer.convert_ids_to_tokens(list(ids))
@@ -91,7 +93,9 @@ def as_read(
 
 def _joined(pieces: Sequence[str]) -> str:
     shown, glued = without_marks(pieces)
-    spaced = [part if k in glued else f" {part}" for k, part in enumerate(shown)]
+    spaced = [
+        part if k in glued else f" {part}" for k, part in enumerate(shown)
+    ]
     return "".join(spaced).strip()
 
 
@@ -123,7 +127,9 @@ def _cut_out(
             return None
         string = strings[segment] or ""
         start = start + len(string[start:end]) - len(string[start:end].lstrip())
-        if places and places[-1][0] == segment:  # bytes of one character share a place
+        if (
+            places and places[-1][0] == segment
+        ):  # bytes of one character share a place
             start = max(start, min(places[-1][2], end))
         shown.append(string[start:end].rstrip() or "…")
         places.append((segment, start, start + len(string[start:end].rstrip())))
@@ -161,7 +167,9 @@ def prompt_in_words(
         inputs: ``input_ids``, ``unit_ids`` and ``labelled`` of its tokens.
     """
     n_prompt = list(inputs["labelled"]).count(0)
-    tokens = [*zip(inputs["unit_ids"], inputs["input_ids"], strict=True)][:n_prompt]
+    tokens = [*zip(inputs["unit_ids"], inputs["input_ids"], strict=True)][
+        :n_prompt
+    ]
     units: list[str] = []
     around = [""]
     before: list[int] = []
@@ -171,7 +179,9 @@ def prompt_in_words(
         before += own
         if unit < 0:
             around[-1] += said
-        elif unit < len(units):  # some tokens have no characters, and so no unit
+        elif unit < len(
+            units
+        ):  # some tokens have no characters, and so no unit
             units[-1] += around.pop() + said
             around.append("")
         else:
@@ -187,10 +197,15 @@ def prompt_in_words(
 
 
 def _decoded_behind(
-    tokenizer: PreTrainedTokenizerBase, before: Sequence[int], own: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase,
+    before: Sequence[int],
+    own: Sequence[int],
 ) -> str:
     """What tokens add to the text of those before: some tokenizers put spaces between words."""
-    shorter, longer = _decoded(tokenizer, before), _decoded(tokenizer, [*before, *own])
+    shorter, longer = (
+        _decoded(tokenizer, before),
+        _decoded(tokenizer, [*before, *own]),
+    )
     if longer.startswith(shorter):
         return longer[len(shorter) :]
     return _decoded(tokenizer, own)  # a character is cut in two
@@ -268,7 +283,9 @@ def _decisions(
     """Decisions int [parts], −1 where there is none, in words."""
     numbers, kind = decided.tolist(), prediction.kind
     if kind == "labels":
-        held = [n for n, k in zip(prediction.parts, numbers, strict=True) if k == 1]
+        held = [
+            n for n, k in zip(prediction.parts, numbers, strict=True) if k == 1
+        ]
         return ", ".join(held) or "none of the labels"
     if kind == "tags":
         counted = Counter(prediction.outcomes[k] for k in numbers if k >= 0)
@@ -283,7 +300,9 @@ def _decisions(
     return names[numbers[0]] if numbers[0] < len(names) else str(numbers[0])
 
 
-def _answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+def _answer(
+    places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase
+) -> str:
     """The text between start and end."""
     start, end = places[:2]
     ids = batch.inputs["input_ids"][0]
@@ -292,7 +311,9 @@ def _answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase)
     return str(tokenizer.decode(ids[start : end + 1]))
 
 
-def _words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+def _words(
+    numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase
+) -> str:
     """Returns the words under the masks, by their places among the likeliest."""
     kept = batch.inputs.get("kept", torch.empty(1, len(numbers), 0))[0]
     words = []
@@ -339,10 +360,16 @@ class Explainer:
         """
         batch = collate(self.model, [text], self.tokenizer.pad_token_id or 0)
         observation = self.model.observe(batch).explaining(self.target)
-        chosen = int(batch.inputs["chosen"].flatten()[0]) if "chosen" in batch.inputs else 0
+        chosen = (
+            int(batch.inputs["chosen"].flatten()[0])
+            if "chosen" in batch.inputs
+            else 0
+        )
         return self.shown(observation, strings[chosen] if strings else None)
 
-    def shown(self, observation: Observation, strings: Strings | None) -> ShownText:
+    def shown(
+        self, observation: Observation, strings: Strings | None
+    ) -> ShownText:
         """The same from an observation of one text."""
         if self.model.lacks(AnswersFromPassage) is None:
             return self._answered(observation)
@@ -356,7 +383,9 @@ class Explainer:
         scores = {"attention": observation.read(self.site)}
         scores |= self._importances(observation)
         content, unknown = batch.content_mask[0], self.tokenizer.unk_token_id
-        segments = None if batch.segments is None else batch.segments[0][content]
+        segments = (
+            None if batch.segments is None else batch.segments[0][content]
+        )
         return ShownText(
             example_id=batch.example_ids[0],
             tokens=tokens,
@@ -367,7 +396,11 @@ class Explainer:
             scores={name: _floats(v[0][content]) for name, v in scores.items()},
             segments=() if segments is None else tuple(segments.tolist()),
             glued=glued,
-            unknown=tuple(k for k, unit in enumerate(units) if unit and _all(unit, ids, unknown)),
+            unknown=tuple(
+                k
+                for k, unit in enumerate(units)
+                if unit and _all(unit, ids, unknown)
+            ),
             attention_of=self.attention_of,
             speaks_for=self._speaks_for(observation),
         )
@@ -376,17 +409,23 @@ class Explainer:
         """A prompt with the scores of its units, as a language model answered it."""
         model, batch = self.model.require(AnswersFromPassage), observation.batch
         content, weights = batch.content_mask[0], observation.read(self.site)[0]
-        without = drops_of(observation, model.without_passage(observation)[None])
+        without = drops_of(
+            observation, model.without_passage(observation)[None]
+        )
         scores = {"attention": weights}
         matters = None
         if self._uses(EditableInputs):
-            scores["knockout"] = knocked_out(observation, self.site, RENORMALISED)[0][0]
+            scores["knockout"] = knocked_out(
+                observation, self.site, RENORMALISED
+            )[0][0]
             scores["leave_one_out"] = deletion_effects(observation)[0]
             contrast = contrast_effects(observation)[0]
             if not contrast.isnan().any():
                 scores["contrast"] = contrast
             if self.model.lacks(KeptPositions) is None:
-                matters = units_that_matter(observation, Knockout().least_effect)[0][content]
+                matters = units_that_matter(
+                    observation, Knockout().least_effect
+                )[0][content]
         numbers = {
             ON_SINK: float(weights[-1]),
             ON_PASSAGE: float(weights[content].sum()),
@@ -395,13 +434,20 @@ class Explainer:
         inputs = {name: batch.inputs[name][0].tolist() for name in OF_PROMPT}
         return replace(
             self.answered(batch.example_ids[0], inputs),
-            scores={name: _floats(values[content]) for name, values in scores.items()},
+            scores={
+                name: _floats(values[content])
+                for name, values in scores.items()
+            },
             numbers=numbers,
-            matters=None if matters is None else tuple(matters.nonzero()[:, 0].tolist()),
+            matters=None
+            if matters is None
+            else tuple(matters.nonzero()[:, 0].tolist()),
             is_greedy=bool(model.is_greedy(observation)[0]),
         )
 
-    def answered(self, example_id: int, inputs: Mapping[str, Sequence[int]]) -> ShownText:
+    def answered(
+        self, example_id: int, inputs: Mapping[str, Sequence[int]]
+    ) -> ShownText:
         """A prompt and its answer in words, without a score.
 
         Args:
@@ -444,7 +490,10 @@ class Explainer:
 
     def _uses(self, capability: type) -> bool:
         """Whether importances are asked for, and the model can do what they need."""
-        return self.has_importances and self.model.lacks(capability, self.site) is None
+        return (
+            self.has_importances
+            and self.model.lacks(capability, self.site) is None
+        )
 
     def _speaks_for(self, observation: Observation) -> str:
         if self.model.prediction.is_number:
@@ -453,7 +502,9 @@ class Explainer:
             return ""
         names = self.model.prediction.targets
         known = observation.explains < len(names)
-        return names[observation.explains] if known else str(observation.explains)
+        return (
+            names[observation.explains] if known else str(observation.explains)
+        )
 
 
 def _sign(observation: Observation, entries: Tensor) -> Tensor:

@@ -30,7 +30,12 @@ from hf_attnprobe.errors import AttnProbeError
 AdapterFactory = Callable[..., AttentionModelBase]
 """(model, dtype=…, mask_id=…, and what else :func:`wrap` is given) -> its adapter."""
 
-LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")
+LANGUAGE_MODELS = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ModelWithLMHead",
+    "GenerationDecoder",
+)
 """How the names of their classes end."""
 
 _factories: dict[str | type, AdapterFactory] = {}
@@ -86,10 +91,14 @@ def wrap(
         return model
     inner = unwrapped(model)
     given = {"dtype": dtype, "mask_id": mask_id, **options}
-    arguments = {name: value for name, value in given.items() if value is not None}
+    arguments = {
+        name: value for name, value in given.items() if value is not None
+    }
     adapter = _factory_of(inner)(inner, **arguments)
     if inner is not model and isinstance(adapter, PretrainedFacts):
-        adapter.given = model  # the wrapper has the last word, see `native_output`
+        adapter.given = (
+            model  # the wrapper has the last word, see `native_output`
+        )
     return adapter
 
 
@@ -108,7 +117,9 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
     name = type(model).__name__
     if name.endswith(LANGUAGE_MODELS):
         return LanguageModelAdapter
-    if name.endswith("ForConditionalGeneration") and hasattr(model.config, "vision_config"):
+    if name.endswith("ForConditionalGeneration") and hasattr(
+        model.config, "vision_config"
+    ):
         raise AttnProbeError(
             f"expected a language model of texts alone, {name} reads images too and cannot be "
             "audited"

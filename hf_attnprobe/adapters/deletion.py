@@ -167,14 +167,24 @@ def erased_probs(
         gone = gone.gather(-1, units.expand(gone.shape))
     gone = gone.flatten(0, 1)
     key = "erased inputs", by, mask_id
-    known = observation.remember(key, lambda: _Answers(probs=[observation.probs[:0]]))
+    known = observation.remember(
+        key, lambda: _Answers(probs=[observation.probs[:0]])
+    )
     names = _names(gone, len(batch.mask))
-    new = {name: row for row, name in enumerate(names) if name not in known.rows}
+    new = {
+        name: row for row, name in enumerate(names) if name not in known.rows
+    }
     if new:
         rows = torch.tensor(list(new.values()), device=gone.device)
         example, sets = rows % len(batch.mask), gone[rows]
-        probs = torch.where(sets.any(1, keepdim=True), empty[example], observation.probs[example])
-        inputs, kept, ids = _edited(inputs or batch.inputs, example, sets, by, mask_id)
+        probs = torch.where(
+            sets.any(1, keepdim=True),
+            empty[example],
+            observation.probs[example],
+        )
+        inputs, kept, ids = _edited(
+            inputs or batch.inputs, example, sets, by, mask_id
+        )
         texts = shortened(
             inputs,
             example,
@@ -189,7 +199,9 @@ def erased_probs(
         numbers = range(len(known.rows), len(known.rows) + len(new))
         known.rows.update(zip(new, numbers, strict=True))
         known.probs.append(probs)
-    rows = torch.tensor([known.rows[name] for name in names], device=gone.device)
+    rows = torch.tensor(
+        [known.rows[name] for name in names], device=gone.device
+    )
     return torch.cat(known.probs)[rows].unflatten(0, erased.shape[:2])
 
 

@@ -93,12 +93,19 @@ class PretrainedFacts:
         """The most tokens that a text may have, special ones included; None: any number."""
         config = self.given.config
         bounds = []
-        has_positions = getattr(config, "max_position_embeddings", None) is not None
-        if has_positions and not _is_ours(config):  # ours read any number of tokens
+        has_positions = (
+            getattr(config, "max_position_embeddings", None) is not None
+        )
+        if has_positions and not _is_ours(
+            config
+        ):  # ours read any number of tokens
             lost = 2 if config.model_type in POSITIONS_FROM_PADDING else 0
             bounds.append(config.max_position_embeddings - lost)
         bounds.append(tokenizer.model_max_length)
-        return min([int(bound) for bound in bounds if 0 < bound < UNLIMITED], default=None)
+        return min(
+            [int(bound) for bound in bounds if 0 < bound < UNLIMITED],
+            default=None,
+        )
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits of the given weights' content, before any change of dtype."""
@@ -162,7 +169,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
     Raises:
         AttnProbeError: what was added is a prompt, which only the wrapper knows of.
     """
-    wrapper = getattr(sys.modules.get("peft"), "PeftModel", ())  # peft loads slowly
+    wrapper = getattr(
+        sys.modules.get("peft"), "PeftModel", ()
+    )  # peft loads slowly
     if not isinstance(model, wrapper):
         return model
     if model.active_peft_config.is_prompt_learning:

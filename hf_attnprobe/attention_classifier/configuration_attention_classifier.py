@@ -106,7 +106,9 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_choice("residual_connection", CONNECTIONS)
         self._check_sizes()
         if self.hierarchical and self.attention == "guided":
-            raise ValueError("guided attention is of one level: expected hierarchical=False")
+            raise ValueError(
+                "guided attention is of one level: expected hierarchical=False"
+            )
         if self.encoder == "cnn":
             self._check_kernels()
         self._check_penalties()
@@ -116,7 +118,9 @@ class AttentionClassifierConfig(PreTrainedConfig):
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         value = getattr(self, name)
         if value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(choices)}, got {value!r}"
+            )
 
     def _check_sizes(self) -> None:
         if self.num_labels is None or self.num_labels < 2:
@@ -128,15 +132,26 @@ class AttentionClassifierConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        rates = ("embedding_dropout", "sentence_dropout", "logit_dropout", "mlm_rate")
+        rates = (
+            "embedding_dropout",
+            "sentence_dropout",
+            "logit_dropout",
+            "mlm_rate",
+        )
         for name in rates:
             value = getattr(self, name)
             if not 0 <= value < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+                raise ValueError(
+                    f"{name} must be at least 0 and below 1, got {value}"
+                )
 
     def _check_kernels(self) -> None:
-        if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
-            raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
+        if not self.kernel_sizes or any(
+            size % 2 == 0 for size in self.kernel_sizes
+        ):
+            raise ValueError(
+                f"kernel_sizes must be odd, got {list(self.kernel_sizes)}"
+            )
         if self.encoder_size % len(self.kernel_sizes):
             raise ValueError(
                 f"encoder_size must be a multiple of the {len(self.kernel_sizes)} "
@@ -197,7 +212,9 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 f"labels, got {len(self.answer_token_ids)}"
             )
         ids = list(self.answer_token_ids)
-        are_tokens = all(isinstance(k, int) and 0 <= k < self.vocab_size for k in ids)
+        are_tokens = all(
+            isinstance(k, int) and 0 <= k < self.vocab_size for k in ids
+        )
         if not are_tokens or len(set(ids)) < len(ids):
             raise ValueError(
                 "answer_token_ids must be different numbers from 0 to "

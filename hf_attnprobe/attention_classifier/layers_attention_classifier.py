@@ -14,7 +14,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from .configuration_attention_classifier import AttentionClassifierConfig
 
 
-def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor) -> Tensor:
+def run_recurrent(
+    rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
+) -> Tensor:
     """States of a bidirectional layer that never reads padding.
 
     The backward direction starts at the last token.
@@ -32,8 +34,12 @@ def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
     # step, so training goes another way.
     if rnn.training and vectors.device.type == "cpu":
         return _run_each_way(rnn, vectors, lengths)
-    packed = pack_padded_sequence(vectors, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    states, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=vectors.shape[1])
+    packed = pack_padded_sequence(
+        vectors, lengths.cpu(), batch_first=True, enforce_sorted=False
+    )
+    states, _ = pad_packed_sequence(
+        rnn(packed)[0], batch_first=True, total_length=vectors.shape[1]
+    )
     return states
 
 
@@ -46,11 +52,15 @@ def lengths_of(attention_mask: Tensor) -> Tensor:
     """
     is_real = attention_mask.bool()
     if (is_real[:, 1:] & ~is_real[:, :-1]).any():
-        raise ValueError("expected padding on the right only; set tokenizer.padding_side = 'right'")
+        raise ValueError(
+            "expected padding on the right only; set tokenizer.padding_side = 'right'"
+        )
     return is_real.sum(-1).clamp(min=1)
 
 
-def _run_each_way(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor) -> Tensor:
+def _run_each_way(
+    rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor
+) -> Tensor:
     """Forward over the texts, and forward over the reversed texts.
 
     Padding comes last in both and need not be skipped. PyTorch has no public function
@@ -75,9 +85,16 @@ def _run_each_way(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor) -> Te
 class BiLSTMEncoder(nn.Module):
     """One bidirectional LSTM layer (Jain & Wallace 2019, Section 2)."""
 
-    def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
+    def __init__(
+        self, config: AttentionClassifierConfig, input_size: int
+    ) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(input_size, config.encoder_size, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(
+            input_size,
+            config.encoder_size,
+            batch_first=True,
+            bidirectional=True,
+        )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         return run_recurrent(self.lstm, vectors, attention_mask)
@@ -86,9 +103,16 @@ class BiLSTMEncoder(nn.Module):
 class BiGRUEncoder(nn.Module):
     """One bidirectional GRU layer (Yang et al. 2016, Section 2.2)."""
 
-    def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
+    def __init__(
+        self, config: AttentionClassifierConfig, input_size: int
+    ) -> None:
         super().__init__()
-        self.gru = nn.GRU(input_size, config.encoder_size, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(
+            input_size,
+            config.encoder_size,
+            batch_first=True,
+            bidirectional=True,
+        )
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         return run_recurrent(self.gru, vectors, attention_mask)
@@ -102,13 +126,17 @@ class OrthogonalLSTMEncoder(nn.Module):
     zero, where the paper's code draws one for every pass: outputs must be repeatable.
     """
 
-    def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
+    def __init__(
+        self, config: AttentionClassifierConfig, input_size: int
+    ) -> None:
         super().__init__()
         self.cell = nn.LSTMCell(input_size, config.encoder_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         lengths_of(attention_mask)
-        hidden = cell = total = vectors.new_zeros(len(vectors), self.cell.hidden_size)
+        hidden = cell = total = vectors.new_zeros(
+            len(vectors), self.cell.hidden_size
+        )
         states = []
         for vector in vectors.unbind(1):
             hidden, cell = self.cell(vector, (hidden, cell))
@@ -123,13 +151,17 @@ def _projection(values: Tensor, direction: Tensor) -> Tensor:
     """Projection of [batch, size] on a direction [batch, size]; 0 on a zero vector."""
     squared_length = direction.square().sum(-1, keepdim=True)
     squared_length = squared_length.clamp_min(torch.finfo(values.dtype).tiny)
-    return (values * direction).sum(-1, keepdim=True) / squared_length * direction
+    return (
+        (values * direction).sum(-1, keepdim=True) / squared_length * direction
+    )
 
 
 class CNNEncoder(nn.Module):
     """Convolutions of several widths side by side, ReLU; one state per token."""
 
-    def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
+    def __init__(
+        self, config: AttentionClassifierConfig, input_size: int
+    ) -> None:
         super().__init__()
         n_filters = config.encoder_size // len(config.kernel_sizes)
         self.convolutions = nn.ModuleList(
@@ -147,7 +179,9 @@ class CNNEncoder(nn.Module):
 class MLPEncoder(nn.Module):
     """Token-wise linear layer and tanh, without context (the papers' "average")."""
 
-    def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
+    def __init__(
+        self, config: AttentionClassifierConfig, input_size: int
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(input_size, config.encoder_size)
 
@@ -158,7 +192,9 @@ class MLPEncoder(nn.Module):
 class NoEncoder(nn.Module):
     """The vectors themselves."""
 
-    def __init__(self, config: AttentionClassifierConfig, input_size: int) -> None:
+    def __init__(
+        self, config: AttentionClassifierConfig, input_size: int
+    ) -> None:
         super().__init__()
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
@@ -166,7 +202,10 @@ class NoEncoder(nn.Module):
 
 
 def attend(
-    attention: nn.Module, states: Tensor, mask: Tensor, query: Tensor | None = None
+    attention: nn.Module,
+    states: Tensor,
+    mask: Tensor,
+    query: Tensor | None = None,
 ) -> Tensor:
     """Attention weights from the scores of an attention module.
 

@@ -32,7 +32,11 @@ from .regularisers_attention_classifier import (
     Regulariser,
     connect,
 )
-from .sentences_attention_classifier import SentenceReader, Sentences, find_sentences
+from .sentences_attention_classifier import (
+    SentenceReader,
+    Sentences,
+    find_sentences,
+)
 
 
 class AttentionClassifierPreTrainedModel(PreTrainedModel):
@@ -93,7 +97,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config)
         self.embeddings = nn.Embedding(
-            config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id
+            config.vocab_size,
+            config.embedding_size,
+            padding_idx=config.pad_token_id,
         )
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
@@ -110,7 +116,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return self.embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        assert isinstance(value, nn.Embedding)  # the only table this model reads
+        assert isinstance(
+            value, nn.Embedding
+        )  # the only table this model reads
         self.embeddings = value
 
     def default_attention_mask(
@@ -123,10 +131,16 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if input_ids is not None and self.config.pad_token_id is not None:
             return (input_ids != self.config.pad_token_id).long()
         inputs = inputs_embeds if input_ids is None else input_ids
-        assert inputs is not None  # ``forward`` checks that one of both is given
-        return torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device)
+        assert (
+            inputs is not None
+        )  # ``forward`` checks that one of both is given
+        return torch.ones(
+            inputs.shape[:2], dtype=torch.long, device=self.device
+        )
 
-    def content_mask(self, attention_mask: Tensor, input_ids: Tensor | None = None) -> Tensor:
+    def content_mask(
+        self, attention_mask: Tensor, input_ids: Tensor | None = None
+    ) -> Tensor:
         """Tokens that may receive attention: no padding, start, end or separator.
 
         Args:
@@ -140,7 +154,11 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         config = self.config
         content = attention_mask.bool()
         if input_ids is not None:
-            ids = (config.bos_token_id, config.eos_token_id, config.sep_token_id)
+            ids = (
+                config.bos_token_id,
+                config.eos_token_id,
+                config.sep_token_id,
+            )
             special_ids = [i for i in ids if i is not None]
             specials = torch.tensor(special_ids, device=input_ids.device)
             return content & ~torch.isin(input_ids, specials)
@@ -148,7 +166,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if config.bos_token_id is not None:
             content = content & (position != 1)
         if config.eos_token_id is not None:
-            content = content & (position != attention_mask.sum(-1, keepdim=True))
+            content = content & (
+                position != attention_mask.sum(-1, keepdim=True)
+            )
         return content
 
     def encode(self, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
@@ -156,7 +176,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         states = self.encoder(embeddings, attention_mask)
         return connect(states, embeddings, self.config.residual_connection)
 
-    def attend(self, states: Tensor, content_mask: Tensor, query: Tensor | None = None) -> Tensor:
+    def attend(
+        self, states: Tensor, content_mask: Tensor, query: Tensor | None = None
+    ) -> Tensor:
         """Attention a [batch, keys] over states [batch, keys, hidden].
 
         It sums to 1 over the content and is exactly 0 elsewhere; all 0 for an empty
@@ -176,7 +198,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         of_second = self.query_reader.embeddings(input_ids)
         return torch.where(is_first.unsqueeze(-1), of_first, of_second)
 
-    def read_query(self, embeddings: Tensor, pair: Pair, input_ids: Tensor | None = None) -> Tensor:
+    def read_query(
+        self, embeddings: Tensor, pair: Pair, input_ids: Tensor | None = None
+    ) -> Tensor:
         """What the second text asks, q [batch, hidden].
 
         Args:
@@ -186,9 +210,13 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         """
         ids = None if input_ids is None else pair.of_second(input_ids)
         content = self.content_mask(pair.second, ids)
-        return self.query_reader(pair.of_second(embeddings), pair.second, content)
+        return self.query_reader(
+            pair.of_second(embeddings), pair.second, content
+        )
 
-    def candidates(self, input_ids: Tensor | None, first: Tensor) -> Tensor | None:
+    def candidates(
+        self, input_ids: Tensor | None, first: Tensor
+    ) -> Tensor | None:
         """The answers that the first text allows, bool [batch, classes]; None is all.
 
         Args:
@@ -209,7 +237,11 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return find_candidates(input_ids, first, list(answers))
 
     def read_words(
-        self, embeddings: Tensor, sentences: Sentences, *, hold_attention: bool = False
+        self,
+        embeddings: Tensor,
+        sentences: Sentences,
+        *,
+        hold_attention: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The first level of a hierarchical model.
 
@@ -227,14 +259,20 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         for rows in sentences.groups():
             positions, mask = sentences.words(rows)
             inputs = words.index_select(0, positions.flatten())
-            states = self.encode(inputs.unflatten(0, positions.shape), mask.long())
-            weights = self.attend(states.detach() if hold_attention else states, mask)
+            states = self.encode(
+                inputs.unflatten(0, positions.shape), mask.long()
+            )
+            weights = self.attend(
+                states.detach() if hold_attention else states, mask
+            )
             contexts = torch.einsum("rc,rch->rh", weights, states)
             vectors = vectors.index_copy(0, rows, contexts)
             attention = attention.index_copy(0, positions[mask], weights[mask])
         return vectors, attention.view(embeddings.shape[:2])
 
-    def read_sentences(self, vectors: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
+    def read_sentences(
+        self, vectors: Tensor, sentences: Sentences
+    ) -> tuple[Tensor, Tensor]:
         """The second level of a hierarchical model.
 
         Args:
@@ -307,11 +345,15 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             return None
 
         def encode_masked(masked: Tensor) -> Tensor:
-            mask_vector = self.dropout(self.embeddings.weight[self.config.unk_token_id])
+            mask_vector = self.dropout(
+                self.embeddings.weight[self.config.unk_token_id]
+            )
             inputs = mask_vector.where(masked.unsqueeze(-1), embeddings)
             return self.encode(inputs, attention_mask)
 
-        return self.regulariser(states, embeddings, content_mask, input_ids, encode_masked)
+        return self.regulariser(
+            states, embeddings, content_mask, input_ids, encode_masked
+        )
 
     @can_return_tuple
     def forward(
@@ -349,9 +391,13 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             with attention 0 at the second, which is ``query_state`` [batch, hidden].
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("expected exactly one of input_ids and inputs_embeds")
+            raise ValueError(
+                "expected exactly one of input_ids and inputs_embeds"
+            )
         if attention_mask is None:
-            attention_mask = self.default_attention_mask(input_ids, inputs_embeds)
+            attention_mask = self.default_attention_mask(
+                input_ids, inputs_embeds
+            )
         pair = None
         if self.config.query_encoder:
             pair = split_pair(attention_mask, token_type_ids)
@@ -391,7 +437,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         )
 
 
-class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrainedModel):
+class AttentionClassifierForSequenceClassification(
+    AttentionClassifierPreTrainedModel
+):
     """A linear read-out of the context vector.
 
     Two labels: one logit z, returned as [0, z]; more labels: one logit each. A model of
@@ -482,7 +530,9 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         return RegularisedClassifierOutput(
             loss=loss,
             logits=logits,
-            hidden_states=(outputs.last_hidden_state,) if output_hidden_states else None,
+            hidden_states=(outputs.last_hidden_state,)
+            if output_hidden_states
+            else None,
             attentions=outputs.attentions,
             regularization=outputs.regularization,
         )

@@ -47,7 +47,10 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
             "pairs: tokenizer(text, text_pair) with build_tokenizer(…, pairs=True)"
         )
     is_real = attention_mask.bool()
-    first, second = is_real & (token_type_ids == 0), is_real & (token_type_ids == 1)
+    first, second = (
+        is_real & (token_type_ids == 0),
+        is_real & (token_type_ids == 1),
+    )
     for name, part in (("first", first), ("second", second)):
         missing = (~part.any(-1)).nonzero()[:, 0].tolist()
         if missing:
@@ -77,11 +80,15 @@ class QueryReader(nn.Module):
         super().__init__()
         self.kind = config.encoder
         self.embeddings = nn.Embedding(
-            config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id
+            config.vocab_size,
+            config.embedding_size,
+            padding_idx=config.pad_token_id,
         )
         self.encoder = ENCODERS[config.encoder](config, config.embedding_size)
 
-    def forward(self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor) -> Tensor:
+    def forward(
+        self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor
+    ) -> Tensor:
         """q of word vectors [batch, second, embedding] and masks [batch, second]."""
         states = self.encoder(vectors, attention_mask)
         if self.kind in ("mlp", "none"):
@@ -120,7 +127,9 @@ class QueriedDotProductAttention(nn.Module):
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor) -> Tensor:
-        return torch.einsum("bkh,bh->bk", states, query) / states.shape[-1] ** 0.5
+        return (
+            torch.einsum("bkh,bh->bk", states, query) / states.shape[-1] ** 0.5
+        )
 
 
 QUERIED_ATTENTIONS = ATTENTIONS | {
@@ -148,7 +157,9 @@ class PairDecoder(nn.Module):
         return self.output((self.context(context) + self.query(query)).tanh())
 
 
-def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int]) -> Tensor:
+def find_candidates(
+    input_ids: Tensor, first: Tensor, answer_token_ids: list[int]
+) -> Tensor:
     """Which labels occur in the first text, bool [batch, classes].
 
     All of them where none occurs.
@@ -171,7 +182,9 @@ def all_if_none(candidates: Tensor) -> Tensor:
 def check_answers(labels: Tensor, candidates: Tensor) -> None:
     """Raises ValueError where a label is no candidate: its loss would be infinite."""
     known = labels.clamp_min(0)[:, None]
-    outside = (~candidates.gather(-1, known)[:, 0] & (labels >= 0)).nonzero()[:, 0]
+    outside = (~candidates.gather(-1, known)[:, 0] & (labels >= 0)).nonzero()[
+        :, 0
+    ]
     if len(outside):
         row = int(outside[0])
         raise ValueError(

@@ -83,7 +83,9 @@ def conicity(states: Tensor, content: Tensor) -> Tensor:
 
 def draw_masked(maskable: Tensor, rate: float) -> Tensor:
     """Each position of ``maskable`` with probability ``rate``, bool [batch, keys]."""
-    return maskable & (torch.rand(maskable.shape, device=maskable.device) < rate)
+    return maskable & (
+        torch.rand(maskable.shape, device=maskable.device) < rate
+    )
 
 
 class Regulariser(nn.Module):
@@ -117,7 +119,9 @@ class Regulariser(nn.Module):
         if config.tying:
             penalty = penalty + config.tying * tying(states, vectors, content)
         if config.conicity_weight:
-            penalty = penalty + config.conicity_weight * conicity(states, content)
+            penalty = penalty + config.conicity_weight * conicity(
+                states, content
+            )
         if config.mlm_weight:
             loss = self.masked_words(content, input_ids, encode_masked)
             penalty = penalty + config.mlm_weight * loss
@@ -146,5 +150,7 @@ class Regulariser(nn.Module):
         logits = self.words(encode_masked(masked)[masked])
         losses = F.cross_entropy(logits, input_ids[masked], reduction="none")
         by_position = logits.new_zeros(masked.shape)
-        by_position = by_position.masked_scatter(masked, losses.to(logits.dtype))
+        by_position = by_position.masked_scatter(
+            masked, losses.to(logits.dtype)
+        )
         return mean_of(by_position, masked)

@@ -54,7 +54,10 @@ class Sentences(NamedTuple):
     def mask(self) -> Tensor:
         """Which sentences are real, bool [batch, sentences]; at least one column."""
         n_sentences = max(1, int(self.counts.max()))
-        return torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
+        return (
+            torch.arange(n_sentences, device=self.counts.device)
+            < self.counts[:, None]
+        )
 
     def stack(self, rows: Tensor) -> Tensor:
         """Values of sentences [rows, ...] as [batch, sentences, ...], 0 for padding."""
@@ -85,7 +88,9 @@ def find_sentences(content_mask: Tensor) -> Sentences:
     end = is_last.flatten().nonzero()[:, 0]
     text = begin // content_mask.shape[1]
     counts = is_first.sum(-1)
-    n_before = (counts.cumsum(0) - counts)[text]  # sentences of the texts before
+    n_before = (counts.cumsum(0) - counts)[
+        text
+    ]  # sentences of the texts before
     return Sentences(
         begin=begin,
         lengths=end - begin + 1,

@@ -112,15 +112,23 @@ def evidence_at(
     return SiteEvidence(**vars(everything), groups=groups, published=published)
 
 
-def _classes(everything: Evidence, predictions: Texts, classes: Sequence[str]) -> Iterator[Group]:
+def _classes(
+    everything: Evidence, predictions: Texts, classes: Sequence[str]
+) -> Iterator[Group]:
     """The predicted classes, if they are known and few."""
     number = predictions.of(everything.texts.index).values("predicted_class")
     found = sorted(int(k) for k in pd.unique(number) if k == k)
-    if 2 <= len(found) <= MOST_CLASSES and found[0] >= 0 and found[-1] < len(classes):
+    if (
+        2 <= len(found) <= MOST_CLASSES
+        and found[0] >= 0
+        and found[-1] < len(classes)
+    ):
         for k in found:
             members = number == k
             if members.sum() >= MIN_SHOWN:
-                yield Group(f"predicted {classes[k]}", k, everything.where(members))
+                yield Group(
+                    f"predicted {classes[k]}", k, everything.where(members)
+                )
 
 
 def _published(
@@ -131,10 +139,14 @@ def _published(
         return {}
     keys = [key for key in (before, evidence.published.encoder, after) if key]
     found = {
-        group.name: evidence.published.of_class(table, *keys, number=group.number)
+        group.name: evidence.published.of_class(
+            table, *keys, number=group.number
+        )
         for group in evidence.groups
     }
-    return {name: number for name, number in found.items() if number is not None}
+    return {
+        name: number for name, number in found.items() if number is not None
+    }
 
 
 def _published_lines(
@@ -142,8 +154,13 @@ def _published_lines(
 ) -> list[Reference]:
     """The same as lines across a chart; of several numbers the first, which is the mean."""
     found = _published(evidence, table, before)
-    numbers = {k: n[0] if isinstance(n, Sequence) else n for k, n in found.items()}
-    return [Reference(f"{name}, {group}", number, "x") for group, number in numbers.items()]
+    numbers = {
+        k: n[0] if isinstance(n, Sequence) else n for k, n in found.items()
+    }
+    return [
+        Reference(f"{name}, {group}", number, "x")
+        for group, number in numbers.items()
+    ]
 
 
 def kind_of_distance(evidence: SiteEvidence) -> str:
@@ -170,13 +187,18 @@ def series_of_means(name: str, means: Mapping[str, Estimate]) -> Series:
     return Series(name, tuple(means), values, low, high, sizes)
 
 
-def series_of_medians(name: str, texts: Iterable[tuple[str, np.ndarray]]) -> Series:
+def series_of_medians(
+    name: str, texts: Iterable[tuple[str, np.ndarray]]
+) -> Series:
     """Medians with the ends of the middle half of the texts; NaN without texts.
 
     Args:
         texts: places with their values, one after the other.
     """
-    found = [(place, *quantiles(values), int((~np.isnan(values)).sum())) for place, values in texts]
+    found = [
+        (place, *quantiles(values), int((~np.isnan(values)).sum()))
+        for place, values in texts
+    ]
     x, low, middle, high, sizes = zip(*found, strict=True)
     return Series(name, x, middle, low, high, sizes)
 
@@ -227,7 +249,9 @@ def audit_charts(
     """
     if not len(rows):
         return ()
-    evidence = evidence_at(rows, classes, site=site, words=words, published=published)
+    evidence = evidence_at(
+        rows, classes, site=site, words=words, published=published
+    )
     return charts_of(evidence)
 
 
@@ -251,10 +275,17 @@ def charts_of(evidence: SiteEvidence) -> tuple[Chart, ...]:
 
 def _named(chart: Chart) -> Chart:
     """Returns a chart whose title begins with the name of its question."""
-    names = {key: asked.name for asked in EVERY_QUESTION.values() for key in asked.charts}
+    names = {
+        key: asked.name
+        for asked in EVERY_QUESTION.values()
+        for key in asked.charts
+    }
     if chart.key not in names:
         return chart
-    return replace(chart, title=f"{names[chart.key]}: {chart.title[:1].lower()}{chart.title[1:]}")
+    return replace(
+        chart,
+        title=f"{names[chart.key]}: {chart.title[:1].lower()}{chart.title[1:]}",
+    )
 
 
 # --- does attention rank the tokens as importance does? histograms of τ ---------------
@@ -309,10 +340,14 @@ def _histogram(group: Group, column: str) -> Series:
     counts, _ = np.histogram(taus, EDGES)
     shares = counts / len(taus)
     places = tuple(EDGES[:-1].tolist())
-    return Series(group.name, places, tuple(shares.tolist()), n=tuple(counts.tolist()))
+    return Series(
+        group.name, places, tuple(shares.tolist()), n=tuple(counts.tolist())
+    )
 
 
-def _tau_sentences(evidence: SiteEvidence, groups: list[Group], measure: str) -> tuple[str, ...]:
+def _tau_sentences(
+    evidence: SiteEvidence, groups: list[Group], measure: str
+) -> tuple[str, ...]:
     column, significant = (
         f"attention_{measure}_tau",
         f"attention_{measure}_significant",
@@ -323,11 +358,15 @@ def _tau_sentences(evidence: SiteEvidence, groups: list[Group], measure: str) ->
         share = group.evidence.mean(significant)
         sure = f", {share.value:.0%} of them significant" if share.n else ""
         parts.append(f"{said(tau)} for {group.name} ({tau.n} texts{sure})")
-    n_undefined = len(evidence.values) - len(evidence.values.known_values(column))
+    n_undefined = len(evidence.values) - len(
+        evidence.values.known_values(column)
+    )
     left_out: tuple[str, ...] = ()
     if n_undefined:
         texts = "text has" if n_undefined == 1 else "texts have"
-        left_out = (f"{n_undefined} {texts} no τ: not reached, or nothing to rank.",)
+        left_out = (
+            f"{n_undefined} {texts} no τ: not reached, or nothing to rank.",
+        )
     by_chance = evidence.mean("significant_by_chance")
     chance = "0 is chance and 1 the same order"
     if by_chance.n:
@@ -360,13 +399,18 @@ def permutation_by_max_attention(evidence: SiteEvidence) -> Chart | None:
         kind="dots",
         x_label=X_LABEL,
         y_label=f"output change, median over shuffles ({measured})",
-        series=(*_by_bin(evidence, "median_tvd"), *_published_medians(evidence)),
+        series=(
+            *_by_bin(evidence, "median_tvd"),
+            *_published_medians(evidence),
+        ),
         bars=BARS,
         y_range=None if evidence.words.is_number else (0.0, 1.0),
     )
 
 
-def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | None:
+def distance_by_max_attention(
+    evidence: SiteEvidence, epsilon: str
+) -> Chart | None:
     """How far attention can be moved within ε, in four bins; None without values."""
     column = f"epsilon_max_jsd@{epsilon}"
     if column not in evidence or "max_attention" not in evidence:
@@ -375,7 +419,9 @@ def distance_by_max_attention(evidence: SiteEvidence, epsilon: str) -> Chart | N
     yardstick = ""
     if "largest_jsd" in evidence:
         ceiling = _median(evidence, "largest_jsd")
-        references = (Reference("median of the farthest attention of all", ceiling),)
+        references = (
+            Reference("median of the farthest attention of all", ceiling),
+        )
         yardstick = (
             f"The nearer to {ceiling:.2f}, the median of the farthest attention of all, "
             "the less the output pins the weights down."
@@ -420,17 +466,29 @@ def _by_bin(evidence: SiteEvidence, column: str) -> list[Series]:
 def _published_medians(evidence: SiteEvidence) -> list[Series]:
     """Medians of the authors' reruns, by class, for bins with texts."""
     names = tuple(bin_names())
-    by_bin = [_published(evidence, PUBLISHED.permutation, after=name) for name in names]
+    by_bin = [
+        _published(evidence, PUBLISHED.permutation, after=name)
+        for name in names
+    ]
     groups = dict.fromkeys(group for found in by_bin for group in found)
     nan = float("nan")
     return [
-        Series(f"published, {group}", names, tuple(found.get(group, nan) for found in by_bin))
+        Series(
+            f"published, {group}",
+            names,
+            tuple(found.get(group, nan) for found in by_bin),
+        )
         for group in groups
     ]
 
 
 def _sentences_by_bin(
-    evidence: SiteEvidence, column: str, begin: str, yardstick: str, *, least: str = ""
+    evidence: SiteEvidence,
+    column: str,
+    begin: str,
+    yardstick: str,
+    *,
+    least: str = "",
 ) -> tuple[str, ...]:
     """The median of the lowest and of the highest bin that has texts."""
     bins = _in_bins(evidence.values, column)
@@ -440,7 +498,10 @@ def _sentences_by_bin(
         f"largest weight is in {name}"
         for name in dict.fromkeys([*held[:1], *held[-1:]])
     )
-    return (f"{begin} {said} (medians over texts).", *([yardstick] if yardstick else []))
+    return (
+        f"{begin} {said} (medians over texts).",
+        *([yardstick] if yardstick else []),
+    )
 
 
 def _texts(n: int) -> str:
@@ -478,7 +539,9 @@ def adversarial_distance(evidence: SiteEvidence) -> Chart | None:
     kind = kind_of_distance(evidence)
     series = []
     for key in epsilons:
-        series.append(_reached(evidence, f"epsilon_max_jsd@{key}", f"ε = {key}, {kind}"))
+        series.append(
+            _reached(evidence, f"epsilon_max_jsd@{key}", f"ε = {key}, {kind}")
+        )
         upper = f"epsilon_max_jsd_upper@{key}"
         if upper in evidence:
             series.append(_reached(evidence, upper, f"ε = {key}, at most"))
@@ -508,22 +571,26 @@ def _reached(evidence: SiteEvidence, column: str, name: str) -> Series:
 
 def _published_distances(evidence: SiteEvidence) -> list[Reference]:
     """The authors' medians at ε = .05, by predicted class."""
-    drawn = [key_of(n) for n in evidence.values if n.startswith("epsilon_max_jsd@")]
+    drawn = [
+        key_of(n) for n in evidence.values if n.startswith("epsilon_max_jsd@")
+    ]
     if PUBLISHED_EPSILON not in drawn:
         return []
-    return _published_lines(evidence, "published median (ε = .05)", PUBLISHED.epsilon_max_jsd)
+    return _published_lines(
+        evidence, "published median (ε = .05)", PUBLISHED.epsilon_max_jsd
+    )
 
 
-def _distance_sentences(evidence: SiteEvidence, epsilons: list[str], kind: str) -> tuple[str, ...]:
+def _distance_sentences(
+    evidence: SiteEvidence, epsilons: list[str], kind: str
+) -> tuple[str, ...]:
     parts = []
     for key in epsilons:
         median = _median(evidence, f"epsilon_max_jsd@{key}")
         least = "" if kind == EXACT else "at least "
         parts.append(f"{least}{median:.2f} where the output may move by {key}")
     n = len(evidence.values.known_values(f"epsilon_max_jsd@{epsilons[0]}"))
-    sentence = (
-        f"Median distance (JSD) over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
-    )
+    sentence = f"Median distance (JSD) over {n} texts: {', '.join(parts)} ({evidence.words.distance})"
     if "largest_jsd" in evidence:
         ceiling = _median(evidence, "largest_jsd")
         sentence += f"; {ceiling:.2f} where it may move at will"
@@ -566,7 +633,10 @@ def js_against_attention(evidence: SiteEvidence) -> Chart | None:
         kind="points",
         x_label="Δα: largest weight minus the other one",
         y_label="ΔJS of the output, nats",
-        series=(_points(evidence.values.ids()[both], gap, js), _medians(gap, js)),
+        series=(
+            _points(evidence.values.ids()[both], gap, js),
+            _medians(gap, js),
+        ),
         references=(Reference("no difference", 0.0),),
         bars="middle half of the texts",
         x_range=(0.0, 1.0),
@@ -620,7 +690,10 @@ def _erasure_sentences(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
 SMALLEST = "minimal_fraction"
 RANKING = "in the order of a ranking"
 SMALLEST_SET, BEST_TRIED = "smallest set", "best ranking of each text"
-LEAST = {SMALLEST_SET: "the least there is", BEST_TRIED: "the least that was tried"}
+LEAST = {
+    SMALLEST_SET: "the least there is",
+    BEST_TRIED: "the least that was tried",
+}
 OPTIMAL = "margin"  # the order that the smallest set is read from
 THEIRS = "Serrano & Smith (medians)"
 
@@ -636,7 +709,10 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
         return None
     best_name, best = _least(evidence, orders)
     orders.pop(OPTIMAL, None)
-    shown = ((ranking_name(key), evidence.values.values(name)) for key, name in orders.items())
+    shown = (
+        (ranking_name(key), evidence.values.values(name))
+        for key, name in orders.items()
+    )
     series = [
         series_of_medians(RANKING, shown),
         series_of_medians(LEAST[best_name], [(best_name, best)]),
@@ -655,11 +731,15 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
     )
 
 
-def _least(evidence: SiteEvidence, orders: dict[str, str]) -> tuple[str, np.ndarray]:
+def _least(
+    evidence: SiteEvidence, orders: dict[str, str]
+) -> tuple[str, np.ndarray]:
     """The exact minimum, or for each text the best of the rankings."""
     if SMALLEST in evidence:
         return SMALLEST_SET, evidence.values.values(SMALLEST)
-    tried = [name for key, name in orders.items() if key != "random"] or list(orders.values())
+    tried = [name for key, name in orders.items() if key != "random"] or list(
+        orders.values()
+    )
     return BEST_TRIED, reduce(np.fmin, map(evidence.values.values, tried))
 
 
@@ -667,7 +747,9 @@ def _published_flips(evidence: SiteEvidence, keys: list[str]) -> list[Series]:
     if evidence.published is None:
         return []
     dataset, encoder, _ = evidence.published
-    by_encoder = PUBLISHED.fraction_to_flip.get(PUBLISHED.nearest.get(dataset, dataset), {})
+    by_encoder = PUBLISHED.fraction_to_flip.get(
+        PUBLISHED.nearest.get(dataset, dataset), {}
+    )
     theirs = by_encoder.get(encoder, {})
     known = [key for key in keys if key in theirs]
     if not known:
@@ -676,7 +758,9 @@ def _published_flips(evidence: SiteEvidence, keys: list[str]) -> list[Series]:
     return [Series(THEIRS, places, tuple(theirs[key] for key in known))]
 
 
-def _flip_sentences(evidence: SiteEvidence, best_name: str, best: np.ndarray) -> tuple[str, ...]:
+def _flip_sentences(
+    evidence: SiteEvidence, best_name: str, best: np.ndarray
+) -> tuple[str, ...]:
     parts = []
     for key in ("attention", "random"):
         mean = evidence.mean(f"fraction_to_flip@{key}")
@@ -766,9 +850,15 @@ def _by_ranking(
     found = evidence.rankings(family)
     if not found:
         return None
-    means = {ranking_name(key): evidence.mean(name) for key, name in found.items()}
+    means = {
+        ranking_name(key): evidence.mean(name) for key, name in found.items()
+    }
     random = found.get("random")
-    references = [Reference("random order", evidence.mean(random).value)] if random else []
+    references = (
+        [Reference("random order", evidence.mean(random).value)]
+        if random
+        else []
+    )
     return Chart(
         key="plausibility" if family == "auprc" else family,
         title=title,
@@ -793,5 +883,7 @@ def _ranking_sentences(
     if "random" in found and key != "random":
         random = evidence.mean(found["random"])
         difference = evidence.beyond(found[key], found["random"])
-        sentence += f"; random has {said(random)}, a difference of {said(difference)}"
+        sentence += (
+            f"; random has {said(random)}, a difference of {said(difference)}"
+        )
     return f"{sentence} ({mean.n} texts).", yardstick

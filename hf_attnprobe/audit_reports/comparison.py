@@ -9,7 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe.audit_reports.charts import NOTHING, audit_charts, series_of_means
+from hf_attnprobe.audit_reports.charts import (
+    NOTHING,
+    audit_charts,
+    series_of_means,
+)
 from hf_attnprobe.audit_reports.differences import (
     CANNOT_BE_TOLD,
     ComparedQuestion,
@@ -123,14 +127,19 @@ class AuditComparison(Documented):
     moved: tuple[MovedHead, ...] = ()
     pages: tuple[str, ...] = ()
 
-    def linked(self, folders: Sequence[str | Path], start: str | Path) -> "AuditComparison":
+    def linked(
+        self, folders: Sequence[str | Path], start: str | Path
+    ) -> "AuditComparison":
         """Returns the comparison with links to the audits' pages.
 
         Args:
             folders: of the audits, in their order.
             start: the folder of the page that has the links.
         """
-        pages = (os.path.relpath(Path(folder) / "report.html", start) for folder in folders)
+        pages = (
+            os.path.relpath(Path(folder) / "report.html", start)
+            for folder in folders
+        )
         return replace(self, pages=tuple(pages))
 
     def document(self) -> Document:
@@ -179,7 +188,9 @@ def told_statistics(
 
 
 @public_function
-def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComparison:
+def compare_audits(
+    folders: Sequence[str | Path], *, seed: int = 0
+) -> AuditComparison:
     """Compares audits' folders with the first.
 
     Raises:
@@ -271,7 +282,10 @@ def data_of(comparison: AuditComparison) -> dict[str, Any]:
 def _document_of(comparison: AuditComparison) -> Document:
     first, *others = comparison.names
     parts = [
-        *(_against_first(comparison, k) for k in range(1, len(comparison.names))),
+        *(
+            _against_first(comparison, k)
+            for k in range(1, len(comparison.names))
+        ),
         _for_users(comparison),
         _question_by_question(comparison),
         Section(
@@ -296,7 +310,11 @@ def _document_of(comparison: AuditComparison) -> Document:
             _how_to_repeat(comparison),
             numbers,
         ],
-        data={**data_of(comparison), "statistics": [], "left_out": ["statistics"]},
+        data={
+            **data_of(comparison),
+            "statistics": [],
+            "left_out": ["statistics"],
+        },
     )
 
 
@@ -317,10 +335,19 @@ def _moved_attention(comparison: AuditComparison) -> Section:
         mean = sum(head.mean for head in own) / len(own)
         rows.append([name, f"all {len(own)}, mean", Number(mean), own[0].n])
         rows += [
-            [name, head_name((head.layer, head.head)), Number(head.mean, head.ci95), head.n]
+            [
+                name,
+                head_name((head.layer, head.head)),
+                Number(head.mean, head.ci95),
+                head.n,
+            ]
             for head in own[:MOST_MOVED]
         ]
-    table = Table(["audit", "head", "moved [95%]", "texts"], rows, "How far attention moved")
+    table = Table(
+        ["audit", "head", "moved [95%]", "texts"],
+        rows,
+        "How far attention moved",
+    )
     parts: list[Block] = [Note(WHAT_MOVED), table] if rows else []
     return Section("The attention itself", parts, id="moved", brief=True)
 
@@ -328,7 +355,9 @@ def _moved_attention(comparison: AuditComparison) -> Section:
 def reading_note(comparison: AuditComparison) -> str:
     """States how to read the intervals."""
     n_statistics = sum(1 for _ in told_statistics(comparison))
-    n_questions = sum(d is not None for q in comparison.questions for d in q.differences)
+    n_questions = sum(
+        d is not None for q in comparison.questions for d in q.differences
+    )
     return (
         f"Differences are the audit's minus that of {comparison.names[0]}. Intervals hold "
         f"at once with 95% probability: those of the questions over all {n_questions} "
@@ -338,27 +367,50 @@ def reading_note(comparison: AuditComparison) -> str:
     )
 
 
-SCORES = ("faithfulness", "importance", "erasure", "removal", "mass", "order", "drop", "source")
+SCORES = (
+    "faithfulness",
+    "importance",
+    "erasure",
+    "removal",
+    "mass",
+    "order",
+    "drop",
+    "source",
+)
 
 
 def _audits(comparison: AuditComparison) -> Table:
     """Returns the scores of every audit with their parts, the most faithful first."""
-    asked = [name for name in SCORES if any(_score(r, name) for r in comparison.reports)]
+    asked = [
+        name
+        for name in SCORES
+        if any(_score(r, name) for r in comparison.reports)
+    ]
     columns = [*asked, "effect"]
     rows: list[list[Cell]] = []
-    for k in sorted(range(len(comparison.names)), key=lambda k: -_or_least(comparison.scores[k])):
+    for k in sorted(
+        range(len(comparison.names)),
+        key=lambda k: -_or_least(comparison.scores[k]),
+    ):
         report = comparison.reports[k]
         page = comparison.pages[k] if comparison.pages else ""
         name = Link(comparison.names[k], page) if page else comparison.names[k]
         numbers = [_score(report, column) for column in columns]
-        rows.append([name, str(report.answer), *numbers, Quoted(report.model), report.n])
+        rows.append(
+            [name, str(report.answer), *numbers, Quoted(report.model), report.n]
+        )
     head = ["audit", "explains?", *columns, "model", "texts"]
-    return Table(head, rows, "The audits with their scores, the most faithful first")
+    return Table(
+        head, rows, "The audits with their scores, the most faithful first"
+    )
 
 
 def _score(report: Report, name: str) -> Number | None:
     """Returns a question's number with its interval; None where few texts or none have it."""
-    found = next((f for f in report.findings if f.rule == name and f.n >= MIN_SHOWN), None)
+    found = next(
+        (f for f in report.findings if f.rule == name and f.n >= MIN_SHOWN),
+        None,
+    )
     return None if found is None else Number(found.value, found.ci95, digits=2)
 
 
@@ -374,10 +426,12 @@ def _overview(comparison: AuditComparison) -> Table:
     for q in comparison.questions:
         answers = [q.answer(k) or None for k in range(len(names))]
         rows.append([q.question, *answers, *map(_moved, q.differences)])
-    head = ["question", *names, *(f"{name} against {names[0]}" for name in names[1:])]
-    caption = (
-        "The answers side by side; “higher” and “lower” are said of the number that is named below"
-    )
+    head = [
+        "question",
+        *names,
+        *(f"{name} against {names[0]}" for name in names[1:]),
+    ]
+    caption = "The answers side by side; “higher” and “lower” are said of the number that is named below"
     return Table(head, rows, caption, sortable=False)
 
 
@@ -436,13 +490,22 @@ def _question_by_question(comparison: AuditComparison) -> Section:
     )
 
 
-def _question(comparison: AuditComparison, question: ComparedQuestion) -> Section:
+def _question(
+    comparison: AuditComparison, question: ComparedQuestion
+) -> Section:
     """One question: the answers side by side, the differences on a line of numbers."""
     names = comparison.names
     rows: list[list[Cell]] = []
     for k, name in enumerate(names):
         mean = question.means[k]
-        rows.append([name, question.answer(k) or None, mean, None if mean is None else mean.n])
+        rows.append(
+            [
+                name,
+                question.answer(k) or None,
+                mean,
+                None if mean is None else mean.n,
+            ]
+        )
     measure = question.measure
     lines: list[Block] = []
     for name, difference in zip(names[1:], question.differences, strict=True):
@@ -460,8 +523,16 @@ def _question(comparison: AuditComparison, question: ComparedQuestion) -> Sectio
     return Section(
         question.question,
         [
-            Note(f"The number: {measure}" if measure else "Its numbers are not compared"),
-            Table(["audit", "answer", "number [95%]", "texts"], rows, sortable=False),
+            Note(
+                f"The number: {measure}"
+                if measure
+                else "Its numbers are not compared"
+            ),
+            Table(
+                ["audit", "answer", "number [95%]", "texts"],
+                rows,
+                sortable=False,
+            ),
             *lines,
             Folded("Each audit's own words", [own]),
         ],
@@ -506,7 +577,10 @@ def number_chart(comparison: AuditComparison) -> Chart | None:
 
 def maps_of_all(comparison: AuditComparison) -> Iterator[HeatMap]:
     """Each audit's map of every measure that all have, and their difference."""
-    maps = [{m.key: m for m in head_maps(r.judged, r.rules)} for r in comparison.reports]
+    maps = [
+        {m.key: m for m in head_maps(r.judged, r.rules)}
+        for r in comparison.reports
+    ]
     for key in maps[0] if maps else ():
         if all(key in of_audit for of_audit in maps):
             for number, name in enumerate(comparison.names):
@@ -518,7 +592,9 @@ def maps_of_all(comparison: AuditComparison) -> Iterator[HeatMap]:
                     yield from _difference_map(comparison, maps[0][key], number)
 
 
-def _difference_map(comparison: AuditComparison, first: HeatMap, number: int) -> Iterator[HeatMap]:
+def _difference_map(
+    comparison: AuditComparison, first: HeatMap, number: int
+) -> Iterator[HeatMap]:
     """Difference between an audit's heads and the first's."""
     statistic = first.key.removeprefix("heads_")
     by_head = {}
@@ -609,9 +685,15 @@ def _overlaid(charts: Sequence[Chart], names: Sequence[str]) -> Chart:
     )
 
 
-def _sentences_of(charts: Sequence[Chart], names: Sequence[str]) -> Iterator[str]:
+def _sentences_of(
+    charts: Sequence[Chart], names: Sequence[str]
+) -> Iterator[str]:
     """Each chart's sentences; those that all share come once, at the end."""
-    common = [s for s in charts[0].sentences if all(s in chart.sentences for chart in charts)]
+    common = [
+        s
+        for s in charts[0].sentences
+        if all(s in chart.sentences for chart in charts)
+    ]
     for chart, name in zip(charts, names, strict=False):
         own = [s for s in chart.sentences if s not in common]
         if own:
@@ -642,7 +724,11 @@ def _what_differs(comparison: AuditComparison) -> Section:
 def _how_to_repeat(comparison: AuditComparison) -> Section:
     """Command of each audit."""
     commands = [
-        Section(name, [Listing(repeating("audit", report.provenance))], id=f"command-{k}")
+        Section(
+            name,
+            [Listing(repeating("audit", report.provenance))],
+            id=f"command-{k}",
+        )
         for k, (name, report) in enumerate(
             zip(comparison.names, comparison.reports, strict=True), 1
         )
@@ -658,7 +744,9 @@ def _statistics(comparison: AuditComparison) -> Section:
     """All statistics, a row per audit behind the first, as far as they fit."""
     told = [row for row in told_statistics(comparison) if row[2].n]
     shown = told
-    if len(told) > MOST_ROWS:  # no single heads before the model's, nothing unsure before the sure
+    if (
+        len(told) > MOST_ROWS
+    ):  # no single heads before the model's, nothing unsure before the sure
         order = sorted(range(len(told)), key=lambda k: _rank(*told[k]))
         shown = [told[k] for k in sorted(order[:MOST_ROWS])]
     left_out = len(told) - len(shown)
@@ -666,7 +754,11 @@ def _statistics(comparison: AuditComparison) -> Section:
     head += [comparison.names[0], "its mean", "difference", "texts"]
     rows = [_row(comparison, *row) for row in shown]
     # What is the same in every row is no column: mostly layer, head and audit.
-    kept = [k for k in range(len(head)) if not 3 <= k <= 5 or len({row[k] for row in rows}) > 1]
+    kept = [
+        k
+        for k in range(len(head))
+        if not 3 <= k <= 5 or len({row[k] for row in rows}) > 1
+    ]
     table = Table(
         [head[k] for k in kept],
         [[row[k] for k in kept] for row in rows],
@@ -687,17 +779,29 @@ def _statistics(comparison: AuditComparison) -> Section:
     )
 
 
-def _rank(s: ComparedStatistic, number: int, difference: Difference) -> tuple[bool, bool]:
+def _rank(
+    s: ComparedStatistic, number: int, difference: Difference
+) -> tuple[bool, bool]:
     """Whether it is of a single head, and whether it cannot be told apart."""
     return min(s.layer, s.head) >= 0, not difference.can_be_told
 
 
 def _row(
-    comparison: AuditComparison, s: ComparedStatistic, number: int, difference: Difference
+    comparison: AuditComparison,
+    s: ComparedStatistic,
+    number: int,
+    difference: Difference,
 ) -> list[Cell]:
     told = "no"
     if difference.can_be_told:
         told = "higher" if difference.value > 0 else "lower"
-    place: list[Cell] = [s.test, s.statistic, told, s.layer, s.head, comparison.names[number]]
+    place: list[Cell] = [
+        s.test,
+        s.statistic,
+        told,
+        s.layer,
+        s.head,
+        comparison.names[number],
+    ]
     means = s.means[0], s.means[number]
     return [*place, *means, Figures(signed(difference)), difference.n]

@@ -141,7 +141,10 @@ def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
         _tails([r.model for r in reports]),
         _tails([str(r.dataset) for r in reports]),
         [in_words(r.provenance.get("dtype")) for r in reports],
-        [str((r.provenance.get("origin") or {}).get("weights", "as saved")) for r in reports],
+        [
+            str((r.provenance.get("origin") or {}).get("weights", "as saved"))
+            for r in reports
+        ],
         [f"seed {r.seed}" for r in reports],
         [str(r.provenance.get("model_fingerprint", ""))[:6] for r in reports],
     ]
@@ -150,7 +153,10 @@ def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
         if len(set(names)) == len(names):
             break
         if len(set(zip(names, part, strict=True))) > len(set(names)):
-            names = [f"{name}, {said}" for name, said in zip(names, part, strict=True)]
+            names = [
+                f"{name}, {said}"
+                for name, said in zip(names, part, strict=True)
+            ]
     return tuple(
         f"{name} ({number})" if names.count(name) > 1 else name
         for number, name in enumerate(names, 1)
@@ -177,8 +183,12 @@ def differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
     names = dict.fromkeys(name for settings in flat for name in settings)
     found = []
     for name in names:
-        values = tuple(settings.get(name, markdown.MISSING) for settings in flat)
-        if len(set(values)) > 1 and not (name.startswith(OPTIONS) and markdown.MISSING in values):
+        values = tuple(
+            settings.get(name, markdown.MISSING) for settings in flat
+        )
+        if len(set(values)) > 1 and not (
+            name.startswith(OPTIONS) and markdown.MISSING in values
+        ):
             found.append(Setting(name, values))
     return tuple(found)
 
@@ -244,7 +254,9 @@ def comparable_tests(
 
 
 def cautions(
-    reports: Sequence[AuditResult], names: Sequence[str], n_shared: Sequence[int]
+    reports: Sequence[AuditResult],
+    names: Sequence[str],
+    n_shared: Sequence[int],
 ) -> Iterator[str]:
     """What the differences cannot show, and what was not compared."""
     first = reports[0]
@@ -280,7 +292,9 @@ def cautions(
             yield f"Not compared of {between}, for other options: {', '.join(others)}."
         if alone:
             yield f"In only one of {between}, so not compared: {', '.join(alone)}."
-    if len(prints) > 1 and any(head > 0 for r in reports for _, head in r.rows.sites):
+    if len(prints) > 1 and any(
+        head > 0 for r in reports for _, head in r.rows.sites
+    ):
         yield (
             "Heads are compared by their numbers. Head 3 of one model is head 3 of "
             "another only where one was trained from the other."
@@ -291,19 +305,28 @@ def cautions(
 
 def shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
     """Ids of the texts that are the same in both; none if the data differ."""
-    ours, theirs = (r.provenance.get("data_fingerprint") for r in (first, other))
+    ours, theirs = (
+        r.provenance.get("data_fingerprint") for r in (first, other)
+    )
     if ours is None or ours != theirs:
         return np.empty(0, np.int64)
     both = first.rows.index.intersection(other.rows.index)
-    own, others = (predictions_of(r.rows).of(both).values("identity") for r in (first, other))
+    own, others = (
+        predictions_of(r.rows).of(both).values("identity")
+        for r in (first, other)
+    )
     is_same = (own == others) | (np.isnan(own) & np.isnan(others))
     return both[is_same].to_numpy()
 
 
-def _sides(first: pd.DataFrame, other: pd.DataFrame, shared: np.ndarray) -> Sides:
+def _sides(
+    first: pd.DataFrame, other: pd.DataFrame, shared: np.ndarray
+) -> Sides:
     """Numbers of two audits; those of the shared texts alone, where there are any."""
     if len(shared):
-        first, other = (side[side.index.isin(shared)] for side in (first, other))
+        first, other = (
+            side[side.index.isin(shared)] for side in (first, other)
+        )
     return Sides(first, other, len(shared) > 0)
 
 
@@ -313,12 +336,16 @@ def _sides(first: pd.DataFrame, other: pd.DataFrame, shared: np.ndarray) -> Side
 def evidence_in(report: AuditResult) -> Evidence:
     """What an audit says of its predictions and of its attention as a whole, text by text."""
     right = _right(predictions_of(report.rows).frame())
-    found = evidence_of(report.rows, report.provenance.get("classes", ()), words=report.words)
+    found = evidence_of(
+        report.rows, report.provenance.get("classes", ()), words=report.words
+    )
     if found is None:
         return Evidence(Texts.of_frame(right))
     measured = found.texts.frame()
     beside = right.reindex(measured.index)
-    return replace(found, texts=Texts.of_frame(pd.concat([beside, measured], axis=1)))
+    return replace(
+        found, texts=Texts.of_frame(pd.concat([beside, measured], axis=1))
+    )
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -352,7 +379,9 @@ class Numbers:
 
 def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
     """A measure of every audit."""
-    told = [each.explained if measure.is_of_explained else each for each in audits]
+    told = [
+        each.explained if measure.is_of_explained else each for each in audits
+    ]
     return Numbers(measure.words, [measure.of(each.texts) for each in told])
 
 
@@ -377,9 +406,19 @@ def questions_of(
     chosen = _chosen(reports, audits)
     sides = []
     for number, ids in enumerate(shared, 1):
-        both = {rule: (c.by_text[0], c.by_text[number]) for rule, c in chosen.items()}
-        known = [rule for rule, pair in both.items() if all(one is not None for one in pair)]
-        first, other = (pd.DataFrame({rule: both[rule][k] for rule in known}) for k in (0, 1))
+        both = {
+            rule: (c.by_text[0], c.by_text[number])
+            for rule, c in chosen.items()
+        }
+        known = [
+            rule
+            for rule, pair in both.items()
+            if all(one is not None for one in pair)
+        ]
+        first, other = (
+            pd.DataFrame({rule: both[rule][k] for rule in known})
+            for k in (0, 1)
+        )
         sides.append(_sides(first, other, ids))
     found_changes = _by_column(sides, seed)
     asked = {f.rule for report in reports for f in report.findings}
@@ -393,11 +432,16 @@ def questions_of(
             rule=rule,
             findings=tuple(map(partial(_finding, rule), reports)),
             measure=numbers.words,
-            means=tuple(map(partial(_own_number, rule), reports, numbers.by_text)),
+            means=tuple(
+                map(partial(_own_number, rule), reports, numbers.by_text)
+            ),
             differences=tuple(changed.get(rule) for changed in found_changes),
             sentences=(),
         )
-        said = (difference_sentence(question, k, names) for k in range(1, len(names)))
+        said = (
+            difference_sentence(question, k, names)
+            for k in range(1, len(names))
+        )
         questions.append(replace(question, sentences=tuple(said)))
     return tuple(questions)
 
@@ -407,7 +451,9 @@ def _finding(rule: str, report: AuditResult) -> Finding | None:
     return next((f for f in report.findings if f.rule == rule), None)
 
 
-def _own_number(rule: str, report: AuditResult, by_text: pd.Series | None) -> Estimate | None:
+def _own_number(
+    rule: str, report: AuditResult, by_text: pd.Series | None
+) -> Estimate | None:
     """An audit's number: of a place on the scale the graded one, else the mean over texts."""
     if by_text is None:
         return None
@@ -417,13 +463,17 @@ def _own_number(rule: str, report: AuditResult, by_text: pd.Series | None) -> Es
     return mean_estimate(by_text.to_numpy())
 
 
-def _chosen(reports: Sequence[AuditResult], audits: Sequence[Evidence]) -> dict[str, Numbers]:
+def _chosen(
+    reports: Sequence[AuditResult], audits: Sequence[Evidence]
+) -> dict[str, Numbers]:
     """For each rule, the measure that most audits have (at least two); ties go to the first."""
     chosen: dict[str, Numbers] = {}
     for rule, record in RULES.items():
         for measure in record.compared:
             numbers = numbers_of(measure, audits)
-            numbers = replace(numbers, by_text=_kept(rule, numbers.by_text, reports))
+            numbers = replace(
+                numbers, by_text=_kept(rule, numbers.by_text, reports)
+            )
             best = chosen[rule].n_known if rule in chosen else 1
             if numbers.n_known > best:
                 chosen[rule] = numbers
@@ -437,17 +487,23 @@ def _kept(
     kept = list(found)
     for number, report in enumerate(reports[1:], 1):
         asked = EVERY_QUESTION.get(rule)  # accuracy needs no test
-        if asked is not None and asked.test not in _comparable(reports[0], report):
+        if asked is not None and asked.test not in _comparable(
+            reports[0], report
+        ):
             kept[number] = None
     return kept
 
 
 def _comparable(first: AuditResult, other: AuditResult) -> list[str]:
     """Tests of both with the same options; none where they explain different things."""
-    return [] if other_meaning(first, other) else comparable_tests(first, other)[0]
+    return (
+        [] if other_meaning(first, other) else comparable_tests(first, other)[0]
+    )
 
 
-def _by_column(sides: Sequence[Sides], seed: int) -> list[dict[Any, Difference]]:
+def _by_column(
+    sides: Sequence[Sides], seed: int
+) -> list[dict[Any, Difference]]:
     """Differences of each pair by column, with simultaneous intervals."""
     return [
         dict(zip(both.first, changed, strict=True))
@@ -466,7 +522,9 @@ def statistics_of(
     sides = []
     for report, ids in zip(reports[1:], shared, strict=True):
         same = _comparable(first, report)
-        ours, theirs = (_columns(r.rows, same, to=first) for r in (first, report))
+        ours, theirs = (
+            _columns(r.rows, same, to=first) for r in (first, report)
+        )
         columns = ours.columns.intersection(theirs.columns).sort_values()
         sides.append(_sides(ours[columns], theirs[columns], ids))
     by_place = _by_column(sides, seed)
@@ -480,7 +538,9 @@ def statistics_of(
     return tuple(found)
 
 
-def _columns(rows: Rows, tests: Sequence[str], *, to: AuditResult) -> pd.DataFrame:
+def _columns(
+    rows: Rows, tests: Sequence[str], *, to: AuditResult
+) -> pd.DataFrame:
     """Texts by test, statistic, layer and head, at the first audit's place.
 
     Where the attention as a whole is a head of one model and a group of heads of the
@@ -490,12 +550,18 @@ def _columns(rows: Rows, tests: Sequence[str], *, to: AuditResult) -> pd.DataFra
     elsewhere = ours is not None and theirs is not None and ours != theirs
 
     def is_compared(test: str, statistic: str, layer: int, head: int) -> bool:
-        if test not in tests or test == PREDICTION or re.search(NOT_COMPARED, statistic):
+        if (
+            test not in tests
+            or test == PREDICTION
+            or re.search(NOT_COMPARED, statistic)
+        ):
             return False
         return not elsewhere or (layer, head) == theirs
 
     wide = rows.select(is_compared).measured().wide()
-    columns = [(*c[:2], *ours) if elsewhere and ours else c for c in wide.columns]
+    columns = [
+        (*c[:2], *ours) if elsewhere and ours else c for c in wide.columns
+    ]
     return wide.set_axis(pd.Index(columns, tupleize_cols=False), axis=1)
 
 
@@ -532,15 +598,15 @@ def signed(difference: Difference | None, *, digits: int = 3) -> str:
     return f"{shown} {bounds}"
 
 
-def difference_sentence(question: ComparedQuestion, number: int, names: Sequence[str]) -> str:
+def difference_sentence(
+    question: ComparedQuestion, number: int, names: Sequence[str]
+) -> str:
     """States how an audit differs from the first in one question."""
     rule = RULES[question.rule].name
     first, other = names[0], names[number]
     answers = question.answer(0), question.answer(number)
     difference = question.differences[number - 1]
-    sides = (
-        f"{rule}: {answers[0] or 'not asked'} for {first}, {answers[1] or 'not asked'} for {other}"
-    )
+    sides = f"{rule}: {answers[0] or 'not asked'} for {first}, {answers[1] or 'not asked'} for {other}"
     if difference is None or difference.value != difference.value:
         return f"{sides}; the numbers are not compared."
     values = f"{difference.other:z.3f} against {difference.first:z.3f}"

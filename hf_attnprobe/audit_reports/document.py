@@ -8,7 +8,12 @@ from typing import Any
 from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import AnswersFromPassage
 from hf_attnprobe.audit_reports.charts import audit_charts
-from hf_attnprobe.audit_reports.first_screen import first_screen, line_of, rankings, whole
+from hf_attnprobe.audit_reports.first_screen import (
+    first_screen,
+    line_of,
+    rankings,
+    whole,
+)
 from hf_attnprobe.audit_reports.head_maps import head_maps
 from hf_attnprobe.audit_reports.head_tables import (
     HOW_TO_READ,
@@ -84,8 +89,15 @@ def document_of(report: AuditResult) -> Document:
     words, shown = report.words, _on_page(report.examples)
     sections = [
         Section(_texts_title(shown), [Texts(shown[:N_FIRST])], id="texts"),
-        Section("May I show this to users?", [" ".join(may_be_shown(report.findings, words))]),
-        Section("Other rankings of the same texts", [rankings(report)], id="rankings"),
+        Section(
+            "May I show this to users?",
+            [" ".join(may_be_shown(report.findings, words))],
+        ),
+        Section(
+            "Other rankings of the same texts",
+            [rankings(report)],
+            id="rankings",
+        ),
         heads_section(report),
     ]
     folded = [
@@ -100,7 +112,10 @@ def document_of(report: AuditResult) -> Document:
     return Document(
         f"Does attention explain {report.model}?",
         first_screen(report),
-        [*sections, *(replace(part, folded=True) for part in [*folded, meanings])],
+        [
+            *sections,
+            *(replace(part, folded=True) for part in [*folded, meanings]),
+        ],
         data=page_data(report),
         heading=QUESTION,
     )
@@ -112,7 +127,9 @@ N_FIRST = 3
 
 def _texts_title(shown: Sequence[ShownText]) -> str:
     """Returns how many texts are seen at once, as a heading."""
-    return ("Texts", "One text", "Two texts", "Three texts")[len(shown[:N_FIRST])]
+    return ("Texts", "One text", "Two texts", "Three texts")[
+        len(shown[:N_FIRST])
+    ]
 
 
 def page_data(report: AuditResult) -> dict[str, Any]:
@@ -190,15 +207,21 @@ def attention_line(report: AuditResult) -> str:
     which = report.provenance.get("attention")
     if not which:
         return ""
-    sink, passage = (whole(report, name) for name in ("sink_share", "passage_share"))
+    sink, passage = (
+        whole(report, name) for name in ("sink_share", "passage_share")
+    )
     if sink and passage:
         on_units = f"{passage.mean:.0%} of it on the passage, which is shown"
         return f"{which}; {on_units}, {sink.mean:.0%} on the sink"
     special = whole(report, "special_attention")
     if special is None or special.mean < 0.005:
         return which
-    held = " and the text that is held" if report.provenance.get("segment") else ""
-    return f"{which}; {special.mean:.0%} of it on special tokens{held}, not shown"
+    held = (
+        " and the text that is held" if report.provenance.get("segment") else ""
+    )
+    return (
+        f"{which}; {special.mean:.0%} of it on special tokens{held}, not shown"
+    )
 
 
 # --- what was audited -------------------------------------------------------------------------
@@ -209,8 +232,13 @@ def audited(report: AuditResult) -> Section:
     provenance = report.provenance
     known: dict[str, Said | list[Said] | None] = {
         "model": Code(report.model),
-        "texts": (f"{report.n:,} of ", Code(str(report.dataset)), _left_out(provenance)),
-        "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ") or None,
+        "texts": (
+            f"{report.n:,} of ",
+            Code(str(report.dataset)),
+            _left_out(provenance),
+        ),
+        "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ")
+        or None,
         "classes": classes_note(report),
         "attention": attention_line(report) or None,
         "attention tested": _tested(report),
@@ -237,7 +265,11 @@ def _calibrated(report: AuditResult) -> str | None:
     None of language models, and of a verdict by somebody's own thresholds.
     """
     asked = asked_by(f.rule for f in report.findings)
-    about = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
+    about = [
+        f
+        for f in report.findings
+        if f.is_about_attention and f.rule != "uniqueness"
+    ]
     has_own = any(f.partly is not None for f in report.findings)
     if asked is ANSWERS or has_own or not about:
         return None
@@ -252,9 +284,7 @@ def _tested(report: AuditResult) -> str:
     n_heads = len(tested_heads(report))
     one_by_one = f"{n_heads} heads one by one" if n_heads != 1 else "one head"
     if n_heads < n_all:
-        one_by_one = (
-            f"{n_heads} of {n_all} heads one by one; all {n_all} were screened by a quick estimate"
-        )
+        one_by_one = f"{n_heads} of {n_all} heads one by one; all {n_all} were screened by a quick estimate"
     if (-1, -1) not in places:
         return one_by_one
     together = "all heads at once, which the answers are about"
@@ -266,12 +296,17 @@ def classes_note(report: AuditResult) -> str | None:
     classes = [str(c) for c in report.provenance.get("classes", [])]
     if not classes:
         return None
-    counts = {c: max((s.n for s in report.statistics if s.group == c), default=0) for c in classes}
+    counts = {
+        c: max((s.n for s in report.statistics if s.group == c), default=0)
+        for c in classes
+    }
     if len(classes) > MOST:
         return f"{len(classes)} classes"
     if not any(counts.values()):
         return ", ".join(classes)
-    return ", ".join(f"{c} ({n:,} texts predicted so)" for c, n in counts.items())
+    return ", ".join(
+        f"{c} ({n:,} texts predicted so)" for c, n in counts.items()
+    )
 
 
 # --- the questions ----------------------------------------------------------------------------
@@ -294,7 +329,10 @@ def card(finding: Finding, words: Words, *said: str | None) -> Answered:
             Note(words.fill(rule.done)),
             *said,
             line_of(finding),
-            Folded("yardsticks and how it is graded", [_beside(finding), *_rule(finding)]),
+            Folded(
+                "yardsticks and how it is graded",
+                [_beside(finding), *_rule(finding)],
+            ),
         ],
     )
 
@@ -325,7 +363,10 @@ def questions(report: AuditResult) -> Section:
     for finding in report.findings:
         asked = EVERY_QUESTION.get(finding.rule)
         own = () if asked is None else asked.charts
-        parts += [card(finding, report.words), *(c for c in charts if c.key in own)]
+        parts += [
+            card(finding, report.words),
+            *(c for c in charts if c.key in own),
+        ]
         shown |= {*own}
     parts += [c for c in charts if c.key not in shown]
     return Section("The questions, one by one", parts, id="questions")
@@ -350,7 +391,9 @@ def published_as(report: AuditResult) -> Published | None:
     kind = report.provenance.get("architecture")
     if kind is None:
         return None
-    return Published(report.dataset.published_as, kind["encoder"], kind["attention"])
+    return Published(
+        report.dataset.published_as, kind["encoder"], kind["attention"]
+    )
 
 
 MOST = 6
@@ -374,8 +417,13 @@ def heads_section(report: AuditResult) -> Section | None:
             *head_maps(report.judged, report.rules),
             INPUTS_CAUTION if erased_inputs else None,
             part_section(statistics),
-            Folded("Heads and groups of heads, all numbers", [HOW_TO_READ, head_table(report)]),
-            None if curve is None else Folded(prune_title(curve), [prune_table(curve, words)]),
+            Folded(
+                "Heads and groups of heads, all numbers",
+                [HOW_TO_READ, head_table(report)],
+            ),
+            None
+            if curve is None
+            else Folded(prune_title(curve), [prune_table(curve, words)]),
         ],
         id="heads",
     )
@@ -411,19 +459,32 @@ def not_tested(report: AuditResult) -> Section:
     left_out = report.provenance.get("left_out", {})
     ran = set(report.provenance.get("tests", []))
     answers = report.words.kind == "answer"
-    possible = [n for n, test in tests().items() if answers or AnswersFromPassage not in test.needs]
-    others = [name for name in possible if name not in ran and name not in left_out]
-    not_run = [f"{_test(name)} was left out: {why}" for name, why in left_out.items()]
+    possible = [
+        n
+        for n, test in tests().items()
+        if answers or AnswersFromPassage not in test.needs
+    ]
+    others = [
+        name for name in possible if name not in ran and name not in left_out
+    ]
+    not_run = [
+        f"{_test(name)} was left out: {why}" for name, why in left_out.items()
+    ]
     n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))
     if n_tested < n_all:
-        untested = f"{n_all - n_tested} of {n_all} heads were not tested one by one"
+        untested = (
+            f"{n_all - n_tested} of {n_all} heads were not tested one by one"
+        )
         not_run.append(untested)
     not_run += [f"not asked for: {_test(name)}" for name in others]
     ablated = zero_ablation_only(report.statistics)
     limits = [*LIMITS, *_of_texts(report), *([ablated] if ablated else [])]
     return Section(
         "What was not tested, and limits",
-        [[*unasked, *not_run], Section("Limits", [limits], id="what-tests-cannot-tell")],
+        [
+            [*unasked, *not_run],
+            Section("Limits", [limits], id="what-tests-cannot-tell"),
+        ],
         id="limits",
     )
 
@@ -431,7 +492,9 @@ def not_tested(report: AuditResult) -> Section:
 def _test(name: str) -> str:
     """A test with what it does, where it is installed and says so."""
     known = tests().get(name)
-    return f"{name} ({known.does})" if known is not None and known.does else name
+    return (
+        f"{name} ({known.does})" if known is not None and known.does else name
+    )
 
 
 def _of_texts(report: AuditResult) -> list[str]:
@@ -447,7 +510,9 @@ def _of_texts(report: AuditResult) -> list[str]:
         notes.append(f"{said['skipped_empty']} empty texts were left out.")
     if said.get("unknown_tokens"):
         share = said["unknown_tokens"]
-        notes.append(f"{share:.1%} of the tokens are unknown to the model's tokenizer.")
+        notes.append(
+            f"{share:.1%} of the tokens are unknown to the model's tokenizer."
+        )
     return notes
 
 
@@ -466,7 +531,9 @@ ROWS = (
 def origin(report: AuditResult) -> Section:
     """The command, versions, fingerprints, and every setting."""
     said = report.provenance
-    rows: list[list[Cell]] = [[name, in_words(value)] for name, value in _flat(said)]
+    rows: list[list[Cell]] = [
+        [name, in_words(value)] for name, value in _flat(said)
+    ]
     known = {
         "model": said.get("model_fingerprint"),
         "data": said.get("data_fingerprint"),
@@ -481,7 +548,10 @@ def origin(report: AuditResult) -> Section:
             f"{_same_numbers(said)} with the same versions and fingerprints: "
             f"{in_words(made_with) or 'none are recorded'}.",
             (INSTALLED, Code("pip install ."), ROWS),
-            Folded("Every setting", [Table(["setting", "value"], rows, sortable=False)]),
+            Folded(
+                "Every setting",
+                [Table(["setting", "value"], rows, sortable=False)],
+            ),
         ],
         id="origin",
     )
@@ -501,7 +571,9 @@ def _flat(provenance: Mapping) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = []
     for name, value in provenance.items():
         if name == "options":
-            pairs += [(f"{name} of {test}", inner) for test, inner in value.items()]
+            pairs += [
+                (f"{name} of {test}", inner) for test, inner in value.items()
+            ]
         else:
             pairs.append((name, value))
     return pairs

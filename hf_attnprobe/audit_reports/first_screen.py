@@ -68,19 +68,31 @@ def what_to_do(report: AuditResult) -> Listing | str | None:
     concluded = conclude(report.findings)
     if concluded.answer != Answer.CANNOT_SAY:
         return None
-    missing = [key for role in ("score", "effect") for key in concluded.asked.of(role)]
-    missing = [key for key in missing if key not in {f.rule for f in report.findings}]
+    missing = [
+        key for role in ("score", "effect") for key in concluded.asked.of(role)
+    ]
+    missing = [
+        key for key in missing if key not in {f.rule for f in report.findings}
+    ]
     if missing and not concluded.is_closed:
         ran = report.provenance.get("asked_for", {}).get("tests", {})
-        tests: dict[str, dict] = {EVERY_QUESTION[key].test: {} for key in missing}
-        return _command(report, tests={**ran, "scale": {}, "erasure": {}, **tests})
+        tests: dict[str, dict] = {
+            EVERY_QUESTION[key].test: {} for key in missing
+        }
+        return _command(
+            report, tests={**ran, "scale": {}, "erasure": {}, **tests}
+        )
     return _more_texts(report)
 
 
 def _more_texts(report: AuditResult) -> Listing | str | None:
     """Returns the command with as many texts as the open questions need."""
     decides, least = ("score", "effect", "gate"), least_texts(report.words)
-    open_ones = [f for f in report.findings if f.role in decides and f.answer == Answer.CANNOT_SAY]
+    open_ones = [
+        f
+        for f in report.findings
+        if f.role in decides and f.answer == Answer.CANNOT_SAY
+    ]
     needed = [n for f in open_ones if (n := texts_in_all(f, least)) is not None]
     if not needed:
         return None
@@ -93,8 +105,13 @@ def _command(report: AuditResult, **changed: Any) -> Listing | str:
     """Returns the audit's command with other arguments, where it has one."""
     if is_repeatable(report.provenance):
         return Listing(repeating("audit", report.provenance, **changed))
-    values = {name: " ".join(v) if isinstance(v, Mapping) else v for name, v in changed.items()}
-    flags = " ".join(f"--{name.replace('_', '-')} {v}" for name, v in values.items())
+    values = {
+        name: " ".join(v) if isinstance(v, Mapping) else v
+        for name, v in changed.items()
+    }
+    flags = " ".join(
+        f"--{name.replace('_', '-')} {v}" for name, v in values.items()
+    )
     return f"Run the audit again with {flags}."
 
 
@@ -109,7 +126,9 @@ def _on_the_scale(report: AuditResult) -> Iterator[Score]:
         is_part, words = f.role == "part", report.words
         said = meaning(f, words) if is_part else words.fill(SCALE)
         if f.n < MIN_SHOWN:
-            yield Score(f.name.lower(), None, meaning(f, words), is_part=is_part)
+            yield Score(
+                f.name.lower(), None, meaning(f, words), is_part=is_part
+            )
         else:
             number = Number(f.value, f.ci95, digits=2)
             yield Score(f.name.lower(), number, said, line_of(f), is_part)
@@ -122,7 +141,10 @@ def line_of(finding: Finding) -> NumberLine | None:
     rule = finding.graded_by
     ends = (0.0, 1.0) if set(rule.ends.values()) >= {0.0, 1.0} else None
     bound = finding.yardsticks.get("upper_bound")
-    marks = {**rule.ends, **({} if bound is None else {"certainly at least": 1 - bound})}
+    marks = {
+        **rule.ends,
+        **({} if bound is None else {"certainly at least": 1 - bound}),
+    }
     number = Number(finding.value, finding.ci95, digits=2)
     before = "at most" if finding.is_upper_bound else ""
     return NumberLine(number, rule.thresholds, marks, ends, before)
@@ -165,7 +187,11 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         moved = f"{effect.value:.2f} standard deviations of its predictions"
     flips = effect.yardsticks.get("flips")
     is_small = effect.answer == Answer.NO and flips is not None
-    decisions = f", and {flips:.0%} of the shuffles flip its decision" if is_small else ""
+    decisions = (
+        f", and {flips:.0%} of the shuffles flip its decision"
+        if is_small
+        else ""
+    )
     return f"Shuffling the weights changes what the model says by {moved}{decisions}."
 
 
@@ -178,12 +204,16 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES
     at_most = "at most " if found.is_upper_bound else ""
     pinned = f"(pinned down by {at_most}{found.value:.0%})"
-    return sentence(f"{'but ' if is_beside_yes else ''}{meaning(found, report.words)} {pinned}")
+    return sentence(
+        f"{'but ' if is_beside_yes else ''}{meaning(found, report.words)} {pinned}"
+    )
 
 
 def _interchange(report: AuditResult) -> str:
     """Returns how often the decision follows an exchanged state, in a sentence."""
-    own, other = (whole(report, f"follows@{what}") for what in ("attention", "other"))
+    own, other = (
+        whole(report, f"follows@{what}") for what in ("attention", "other")
+    )
     if own is None or other is None or min(own.n, other.n) < MIN_SHOWN:
         return ""
     one = report.words.units.removesuffix("s")
@@ -213,7 +243,11 @@ def _time(facts: Mapping[str, Any] | None) -> str:
 
 def _model(report: AuditResult) -> str:
     """Returns which model it is, on which texts, and how good it is there."""
-    known = {f.rule: f for f in report.findings if not f.is_about_attention and f.n >= MIN_SHOWN}
+    known = {
+        f.rule: f
+        for f in report.findings
+        if not f.is_about_attention and f.n >= MIN_SHOWN
+    }
     texts = f"{report.n:,} texts of {report.dataset}{_shares(report.provenance.get('share'))}"
     accuracy, own = known.get("accuracy"), known.get("own")
     if own is not None:
@@ -221,7 +255,9 @@ def _model(report: AuditResult) -> str:
     elif accuracy is not None and report.words.is_number:
         texts = f"R² {accuracy.value:.2f} on {texts}"
     elif accuracy is not None and "accuracy" in accuracy.yardsticks:
-        right, usual = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
+        right, usual = (
+            accuracy.yardsticks[name] for name in ("accuracy", "majority")
+        )
         texts = f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
     return f"{tail(report.model, MOST_LETTERS)}, {texts}"
 
@@ -232,7 +268,9 @@ def _shares(said: Sequence[Any] | None) -> str:
     Args:
         said: number of a share and of how many, or those of several; None of a whole audit.
     """
-    shares = [] if said is None else [said] if isinstance(said[0], int) else said
+    shares = (
+        [] if said is None else [said] if isinstance(said[0], int) else said
+    )
     n = max((of for _, of in shares), default=0)
     return "" if len(shares) == n else f" ({len(shares)} of {n} shares)"
 
@@ -247,15 +285,28 @@ MOST_LETTERS = 40
 def rankings(report: AuditResult) -> Table | None:
     """Returns the faithfulness of each ranking on the same texts; None with attention alone."""
     classes = report.provenance.get("classes", ())
-    evidence = evidence_of(report.rows, classes, words=report.words) if len(report.rows) else None
+    evidence = (
+        evidence_of(report.rows, classes, words=report.words)
+        if len(report.rows)
+        else None
+    )
     if evidence is None:
         return None
     own = evidence.explained
     names = {"attention": "attention", **RANKED_BESIDE}
     found = {name: placed(own.texts, name, own.parts).score for name in names}
-    known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_SHOWN}
+    known = {
+        name: score
+        for name, score in found.items()
+        if (score.n or 0) >= MIN_SHOWN
+    }
     ordered = sorted(known, key=lambda name: -known[name].value)
     rows: list[list[Cell]] = [
-        [names[name], Number(known[name].value, known[name].ci95, digits=2)] for name in ordered
+        [names[name], Number(known[name].value, known[name].ci95, digits=2)]
+        for name in ordered
     ]
-    return Table(["ranking", "faithfulness [95%]"], rows) if len(rows) > 1 else None
+    return (
+        Table(["ranking", "faithfulness [95%]"], rows)
+        if len(rows) > 1
+        else None
+    )

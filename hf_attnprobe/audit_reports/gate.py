@@ -14,7 +14,10 @@ from hf_attnprobe.statistics.verdicts import Finding
 
 ANSWERS = tuple(str(answer).replace(" ", "-") for answer in Answer)
 """The answers, each as one word."""
-SIDES: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, ">": operator.gt}
+SIDES: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+}
 SCORE = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
 
 
@@ -42,12 +45,18 @@ class Condition:
             given = str(report.answer)
             is_met = given.replace(" ", "-") == self.answer
             return f"the answer is {given}" if is_met else ""
-        found = next((f for f in report.findings if f.rule == self.question), None)
+        found = next(
+            (f for f in report.findings if f.rule == self.question), None
+        )
         if found is None or not found.number:
             return f"{self.question} was not measured"
         value = _number_of(found)
         is_met = SIDES[self.side](value, self.limit)
-        return f"{self.question} is {value:.3f}, which is {self.said}" if is_met else ""
+        return (
+            f"{self.question} is {value:.3f}, which is {self.said}"
+            if is_met
+            else ""
+        )
 
 
 def _number_of(found: Finding) -> float:
@@ -74,7 +83,9 @@ def conditions(given: Sequence[str]) -> list[Condition]:
         if text in ANSWERS:
             found.append(Condition(text, answer=text))
         elif score is not None and score[1] in QUESTIONS:
-            found.append(Condition(text, "", score[1], score[2], float(score[3])))
+            found.append(
+                Condition(text, "", score[1], score[2], float(score[3]))
+            )
         else:
             raise AttnProbeError(
                 f"expected {', '.join(ANSWERS)}, or a score such as 'faithfulness<.5' of "

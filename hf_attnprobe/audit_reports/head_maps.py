@@ -17,7 +17,9 @@ from hf_attnprobe.statistics.heads import EFFECT, Judged, Place
 FAITHFULNESS_MAP, EFFECT_MAP = "heads_faithfulness", f"heads_{EFFECT}"
 
 
-def head_maps(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> tuple[HeatMap, ...]:
+def head_maps(
+    judged: Sequence[Judged], rules: Mapping[str, Rule]
+) -> tuple[HeatMap, ...]:
     """Returns a map of faithfulness and one of the effect, each where two heads have it.
 
     Args:
@@ -26,7 +28,9 @@ def head_maps(judged: Sequence[Judged], rules: Mapping[str, Rule]) -> tuple[Heat
     """
     heads = [each for each in judged if each.is_head]
     effect = {each.place: each.effect for each in heads if each.effect.n}
-    faithful = {each.place: each.faithfulness for each in heads if each.faithfulness.n}
+    faithful = {
+        each.place: each.faithfulness for each in heads if each.faithfulness.n
+    }
     maps = []
     if len(faithful) > 1:
         maps.append(
@@ -55,11 +59,16 @@ def _map(
     centre: float | None = None,
 ) -> HeatMap:
     """Returns the map of one number; heads without it are empty cells."""
-    layers, numbers = (range(1 + max(sides)) for sides in zip(*found, strict=True))
+    layers, numbers = (
+        range(1 + max(sides)) for sides in zip(*found, strict=True)
+    )
     nothing = float("nan")
 
     def grid(value_of: Mapping[Place, float]) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(value_of.get((k, h), nothing) for h in numbers) for k in layers)
+        return tuple(
+            tuple(value_of.get((k, h), nothing) for h in numbers)
+            for k in layers
+        )
 
     values = {place: estimate.value for place, estimate in found.items()}
     ends = {place: e.ci95 for place, e in found.items() if e.ci95 is not None}
@@ -85,7 +94,9 @@ def _finding(found: Mapping[Place, Estimate], rule: Rule) -> str:
     """Returns how many heads surely reach the lowest threshold, and which is foremost."""
     most = max(found, key=lambda place: found[place].value)
     number = markdown.interval(found[most].value, found[most].ci95, digits=2)
-    foremost = f"the foremost is {head_name(most)} (layer.head, from 0) with {number}"
+    foremost = (
+        f"the foremost is {head_name(most)} (layer.head, from 0) with {number}"
+    )
     if all(estimate.ci95 is None for estimate in found.values()):
         return f"Too few texts for intervals, so nothing is sure; {foremost}."
     n_sure = sum(is_surely(estimate, rule) for estimate in found.values())

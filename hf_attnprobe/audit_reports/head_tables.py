@@ -6,14 +6,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hf_attnprobe.attention_model import SET
-from hf_attnprobe.audit_reports.heads import EDITS, at_places, head_name, values_by_head
+from hf_attnprobe.audit_reports.heads import (
+    EDITS,
+    at_places,
+    head_name,
+    values_by_head,
+)
 from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.head_roles import ROLES
 from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.reports.document import Cell, Number, Section, Table
 from hf_attnprobe.statistics.estimates import Estimate, share_interval
-from hf_attnprobe.statistics.heads import ALL, EVERYWHERE, Judged, Place, simultaneous
+from hf_attnprobe.statistics.heads import (
+    ALL,
+    EVERYWHERE,
+    Judged,
+    Place,
+    simultaneous,
+)
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, key_of
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -33,14 +44,26 @@ def part_section(statistics: Sequence[Statistic]) -> Section:
     columns: dict[str, dict[str, Statistic]] = {}
     for s in statistics:
         family, _, part = s.statistic.partition("@")
-        if family in BY_PART and s.n and s.group == ALL_TEXTS and (s.layer, s.head) == EVERYWHERE:
+        if (
+            family in BY_PART
+            and s.n
+            and s.group == ALL_TEXTS
+            and (s.layer, s.head) == EVERYWHERE
+        ):
             columns.setdefault(family, {})[part] = s
-    parts = list(dict.fromkeys(part for values in columns.values() for part in values))
+    parts = list(
+        dict.fromkeys(part for values in columns.values() for part in values)
+    )
     parts.sort(key=lambda part: -max(v[part].mean for v in columns.values()))
-    rows = [[part, *(v.get(part) for v in columns.values())] for part in parts[:MOST_PARTS]]
+    rows = [
+        [part, *(v.get(part) for v in columns.values())]
+        for part in parts[:MOST_PARTS]
+    ]
     n_left = len(parts) - len(rows)
     left = f" {n_left} more are in summary.json." if n_left else ""
-    note = f"Total variation distance of each alone, 0 to 1; the most first.{left}"
+    note = (
+        f"Total variation distance of each alone, 0 to 1; the most first.{left}"
+    )
     title = "All attention edited: what is said of each part"
     table = Table(["of", *(BY_PART[family] for family in columns)], rows)
     return Section(title, [table, note] if rows else [])
@@ -60,7 +83,11 @@ def place_name(place: Place, head_sets: Sequence[str]) -> str:
     if place == EVERYWHERE:
         return "all attention"
     if layer == SET:
-        return f"heads {head_sets[head]}" if head < len(head_sets) else f"set {head}"
+        return (
+            f"heads {head_sets[head]}"
+            if head < len(head_sets)
+            else f"set {head}"
+        )
     return f"layer {layer}"
 
 
@@ -95,7 +122,10 @@ def head_table(report: AuditResult) -> Table:
     Groups come first, then the named heads, then those that move the output most.
     """
     judged = {each.place: each for each in report.judged}
-    looks = {role.replace("_", " "): at_places(report.statistics, role) for role in ROLES}
+    looks = {
+        role.replace("_", " "): at_places(report.statistics, role)
+        for role in ROLES
+    }
     zeroed = at_places(report.statistics, "zero_tvd")
     every: dict[str, Mapping[Place, Cell]] = {
         **_judged_columns(judged),
@@ -109,23 +139,43 @@ def head_table(report: AuditResult) -> Table:
     heads.sort(key=lambda place: _rank(judged.get(place), zeroed.get(place)))
     sets = report.provenance.get("head_sets") or []
     rows = [
-        [place_name(place, sets), *(cells.get(place) for cells in columns.values())]
+        [
+            place_name(place, sets),
+            *(cells.get(place) for cells in columns.values()),
+        ]
         for place in [*groups, *heads[:MOST_HEADS]]
     ]
-    left_out = f"{MOST_HEADS} of {len(heads)} heads; " if len(heads) > MOST_HEADS else ""
+    left_out = (
+        f"{MOST_HEADS} of {len(heads)} heads; "
+        if len(heads) > MOST_HEADS
+        else ""
+    )
     caption = f"{left_out}means over texts [95% interval]; all numbers: attnprobe report FOLDER --output numbers.csv"
     return Table(["head", *columns], rows, caption)
 
 
-def _judged_columns(judged: Mapping[Place, Judged]) -> dict[str, dict[Place, Cell]]:
+def _judged_columns(
+    judged: Mapping[Place, Judged],
+) -> dict[str, dict[Place, Cell]]:
     """Returns the cells of what is judged, by column and place."""
     measured = {place: each for place, each in judged.items() if each.effect.n}
-    placed = {place: each for place, each in judged.items() if each.faithfulness.n}
+    placed = {
+        place: each for place, each in judged.items() if each.faithfulness.n
+    }
     columns: dict[str, dict[Place, Cell]] = {
-        "answer": {place: each.answer for place, each in judged.items() if placed},
-        "effect": {place: _two_digits(each.effect) for place, each in measured.items()},
-        "worst shuffle": {place: _two_digits(each.worst) for place, each in measured.items()},
-        "faithfulness": {place: _two_digits(each.faithfulness) for place, each in placed.items()},
+        "answer": {
+            place: each.answer for place, each in judged.items() if placed
+        },
+        "effect": {
+            place: _two_digits(each.effect) for place, each in measured.items()
+        },
+        "worst shuffle": {
+            place: _two_digits(each.worst) for place, each in measured.items()
+        },
+        "faithfulness": {
+            place: _two_digits(each.faithfulness)
+            for place, each in placed.items()
+        },
     }
     for place, each in judged.items():
         for key, part in each.parts.items():
@@ -145,7 +195,10 @@ def _edited_columns(report: AuditResult) -> dict[str, dict[Place, Cell]]:
         if name != "median_tvd":
             found = at_places(report.statistics, name)
             known = ends if name == "zero_tvd" else {}
-            columns[done] = {p: Number(s.mean, known.get(p), digits=2) for p, s in found.items()}
+            columns[done] = {
+                p: Number(s.mean, known.get(p), digits=2)
+                for p, s in found.items()
+            }
     return columns
 
 
@@ -173,12 +226,18 @@ def prune_table(curve: PruneCurve, words: Words = CLASSES) -> Table:
         [
             n,
             _share(kept, curve.n_texts),
-            Number(right) if words.has_parts else _share(right, curve.n_labelled),
+            Number(right)
+            if words.has_parts
+            else _share(right, curve.n_labelled),
         ]
-        for n, kept, right in zip(curve.n_removed, curve.agreement, curve.accuracy, strict=True)
+        for n, kept, right in zip(
+            curve.n_removed, curve.agreement, curve.accuracy, strict=True
+        )
     ]
     accuracy = f"accuracy{words.aside if words.has_parts else ''}"
-    return Table(["heads removed", "predictions kept", accuracy], rows, sortable=False)
+    return Table(
+        ["heads removed", "predictions kept", accuracy], rows, sortable=False
+    )
 
 
 def prune_title(curve: PruneCurve) -> str:

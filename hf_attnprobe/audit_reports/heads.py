@@ -36,7 +36,9 @@ def head_name(place: Place) -> str:
     return f"{place[0]}.{place[1]}"
 
 
-def at_places(statistics: Sequence[Statistic], name: str) -> dict[Place, Statistic]:
+def at_places(
+    statistics: Sequence[Statistic], name: str
+) -> dict[Place, Statistic]:
     """A statistic over all texts by (layer, head), including groups of heads."""
     return {
         (s.layer, s.head): s
@@ -47,12 +49,19 @@ def at_places(statistics: Sequence[Statistic], name: str) -> dict[Place, Statist
 
 def by_head(statistics: Sequence[Statistic], name: str) -> dict[Place, float]:
     """Mean of a statistic over all texts by (layer, head), without groups."""
-    return {p: s.mean for p, s in at_places(statistics, name).items() if min(p) >= 0}
+    return {
+        p: s.mean for p, s in at_places(statistics, name).items() if min(p) >= 0
+    }
 
 
 def has_heads(statistics: Sequence[Statistic]) -> bool:
     """Whether the model has more than one head."""
-    return len({(s.layer, s.head) for s in statistics if min(s.layer, s.head) >= 0}) > 1
+    return (
+        len(
+            {(s.layer, s.head) for s in statistics if min(s.layer, s.head) >= 0}
+        )
+        > 1
+    )
 
 
 def has_several(statistics: Sequence[Statistic]) -> bool:
@@ -77,7 +86,9 @@ def values_by_head(rows: Rows | pd.DataFrame, statistic: str) -> pd.DataFrame:
 MIN_HEADS = 10  # heads from which on a correlation over heads is read
 
 
-def screen_sentences(statistics: Sequence[Statistic], rows: Rows | pd.DataFrame) -> Iterator[str]:
+def screen_sentences(
+    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame
+) -> Iterator[str]:
     """How well the first-order screen ranked the heads that were then tested.
 
     By Spearman's ρ over heads. Both means of a head are over the texts on which it was
@@ -88,14 +99,22 @@ def screen_sentences(statistics: Sequence[Statistic], rows: Rows | pd.DataFrame)
         statistics: used where there are no rows.
         rows: of the audit.
     """
-    from hf_attnprobe.faithfulness.registry import tests  # figures are drawn without torch
+    from hf_attnprobe.faithfulness.registry import (
+        tests,
+    )  # figures are drawn without torch
 
-    pairs = {k: v for test in tests().values() for k, v in test.estimates.items()}
+    pairs = {
+        k: v for test in tests().values() for k, v in test.estimates.items()
+    }
     for estimate, exact in pairs.items():
-        estimated, measured = _means_on_same_texts(statistics, rows, estimate, exact)
+        estimated, measured = _means_on_same_texts(
+            statistics, rows, estimate, exact
+        )
         both = sorted(estimated.keys() & measured.keys())
         if len(both) >= 3:
-            values = np.array([(estimated[site], measured[site]) for site in both])
+            values = np.array(
+                [(estimated[site], measured[site]) for site in both]
+            )
             yield f"Screen: {_rank_agreement(values, estimate, exact)}."
 
 
@@ -122,7 +141,10 @@ def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
 
 
 def _means_on_same_texts(
-    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame, one: str, other: str
+    statistics: Sequence[Statistic],
+    rows: Rows | pd.DataFrame,
+    one: str,
+    other: str,
 ) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
     """Two statistics by head, both over the texts that have both."""
     first, second = values_by_head(rows, one), values_by_head(rows, other)
@@ -130,18 +152,26 @@ def _means_on_same_texts(
         return by_head(statistics, one), by_head(statistics, other)
     first, second = first.align(second, join="inner")
     have_both = first.notna() & second.notna()
-    means = [values.where(have_both).mean().dropna() for values in (first, second)]
+    means = [
+        values.where(have_both).mean().dropna() for values in (first, second)
+    ]
     return means[0].to_dict(), means[1].to_dict()
 
 
 def heads_of_model(report: "AuditResult") -> set[Place]:
     """All heads with any statistic, including those only screened."""
-    return {(s.layer, s.head) for s in report.statistics if min(s.layer, s.head) >= 0}
+    return {
+        (s.layer, s.head)
+        for s in report.statistics
+        if min(s.layer, s.head) >= 0
+    }
 
 
 def tested_heads(report: "AuditResult") -> set[Place]:
     """Heads tested one by one, not only screened."""
-    tested = {(s.layer, s.head) for s in report.statistics if s.test != "screen"}
+    tested = {
+        (s.layer, s.head) for s in report.statistics if s.test != "screen"
+    }
     return tested & heads_of_model(report)
 
 
@@ -184,11 +214,20 @@ def _faithful(heads: Sequence[Judged], rule: Rule) -> str:
     """Returns how many of the heads that move the output are surely faithful, and which."""
     if not any(each.faithfulness.n for each in heads):
         return "their faithfulness was not measured (test scale)"
-    named = sorted((h for h in heads if h.is_named), key=lambda h: -h.faithfulness.value)
+    named = sorted(
+        (h for h in heads if h.is_named), key=lambda h: -h.faithfulness.value
+    )
     if not named:
         return f"none of these is surely faithful (F {rule.partly:.2f} or more)"
-    told = [f"{head_name(h.place)} (F {h.faithfulness.value:.2f})" for h in named[:MOST_NAMED]]
-    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    told = [
+        f"{head_name(h.place)} (F {h.faithfulness.value:.2f})"
+        for h in named[:MOST_NAMED]
+    ]
+    more = (
+        f" and {len(named) - MOST_NAMED} more"
+        if len(named) > MOST_NAMED
+        else ""
+    )
     verb = "is" if len(named) == 1 else "are"
     count = f"{len(named)} of these {verb} surely faithful (F {rule.partly:.2f} or more)"
     return f"{count}: {', '.join(told)}{more}"
@@ -202,9 +241,7 @@ def _foremost_edit(report: "AuditResult") -> str:
             most = max(means, key=means.__getitem__)
             ends = simultaneous(values_by_head(report.rows, name)).get(most)
             number = markdown.interval(means[most], ends, digits=2)
-            said = (
-                f"of {len(means)} heads {done} one by one, {head_name(most)} moves the output most"
-            )
+            said = f"of {len(means)} heads {done} one by one, {head_name(most)} moves the output most"
             return f"{said}, by {number}.{_untested(report, len(means))}"
     return ""
 

@@ -11,7 +11,13 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import read_json
-from hf_attnprobe.statistics.detection import Decision, by_dose, effect_at, effects_of, limit_of
+from hf_attnprobe.statistics.detection import (
+    Decision,
+    by_dose,
+    effect_at,
+    effects_of,
+    limit_of,
+)
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import differing
 
@@ -38,7 +44,9 @@ EFFECT = "standard_tvd"
 """The statistic that the rule of effect reads."""
 
 
-def notes_on_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:
+def notes_on_limits(
+    rows: pd.DataFrame, *, n: int, n_heads: int, seed: int
+) -> list[str]:
     """What an audit of n texts would have seen, a sentence for each head with a spike.
 
     Args:
@@ -46,7 +54,9 @@ def notes_on_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> l
         n_heads: that the audit tests.
     """
     rule = Decision(RULES["effect"].yes, n_heads)
-    sizes = ((head, _limit(own, n, seed, rule)) for head, own in rows.groupby("head"))
+    sizes = (
+        (head, _limit(own, n, seed, rule)) for head, own in rows.groupby("head")
+    )
     return [
         f"Limits of detection: where head {head} of a copy of this model was made to say a known "
         f"amount, an audit of {n} texts says in 95% of draws that the head has an effect from "
@@ -56,7 +66,9 @@ def notes_on_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> l
     ]
 
 
-def spiked_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame:
+def spiked_rows(
+    folder: str | Path, identity: Mapping[str, Any]
+) -> pd.DataFrame:
     """The rows of a spike-in of this very model.
 
     Args:
@@ -77,9 +89,13 @@ def spiked_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame
     try:
         content = (Path(folder) / ROWS).read_bytes()
     except OSError as error:
-        raise AttnProbeError(f"cannot read the rows of the spike-in ({error}); {AGAIN}") from error
+        raise AttnProbeError(
+            f"cannot read the rows of the spike-in ({error}); {AGAIN}"
+        ) from error
     if hashlib.sha256(content).hexdigest() != said["rows_sha256"]:
-        raise AttnProbeError(f"{Path(folder) / ROWS} was changed since it was written; {AGAIN}")
+        raise AttnProbeError(
+            f"{Path(folder) / ROWS} was changed since it was written; {AGAIN}"
+        )
     return pd.read_csv(io.BytesIO(content), dtype={"head": str})
 
 

@@ -12,7 +12,16 @@ from hf_attnprobe.audit_reports.heads import has_several
 from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.reports.document import Block, Cell, Figures, Folded, Note, Number, Section, Table
+from hf_attnprobe.reports.document import (
+    Block,
+    Cell,
+    Figures,
+    Folded,
+    Note,
+    Number,
+    Section,
+    Table,
+)
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS
 from hf_attnprobe.statistics.summary import (
@@ -27,7 +36,9 @@ from hf_attnprobe.statistics.summary import (
 
 SIGNIFICANT = 0.05  # after correction
 PROPORTIONAL = 0.9  # τ of attention × gradient with the exact margins
-NEARLY_ALL = 0.9  # of the attention: what is left then is far from any training text
+NEARLY_ALL = (
+    0.9  # of the attention: what is left then is far from any training text
+)
 COMPARED = (
     "Each line compares the same texts. p is two-sided: of means, a sign-flip "
     "permutation test; of flips, McNemar's exact test; of which ranking needs fewer "
@@ -49,7 +60,11 @@ PLAUSIBILITY = (
 
 def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
     """Returns the statistics over all texts that enough of them have, by name; of one site."""
-    return {s.statistic: s for s in statistics if s.group == "all" and s.n >= MIN_SHOWN}
+    return {
+        s.statistic: s
+        for s in statistics
+        if s.group == "all" and s.n >= MIN_SHOWN
+    }
 
 
 def of_test(test: str, statistics: Sequence[Statistic]) -> list[Block]:
@@ -81,7 +96,9 @@ def _far_from_data(mass: Statistic | None) -> str | None:
     if mass is None or mass.median <= NEARLY_ALL:
         return None
     rest = 1 - mass.median
-    last = f"the last {rest:.2%}" if rest >= 0.0001 else "less than the last 0.01%"
+    last = (
+        f"the last {rest:.2%}" if rest >= 0.0001 else "less than the last 0.01%"
+    )
     return (
         f"Caution: in attention's order all but {last} of the attention is gone when the "
         "decision flips (median; never counts as all). The decision then rests on that "
@@ -148,7 +165,11 @@ def judged(report: AuditResult) -> list[Block]:
             found.setdefault((c.test, c.statistic), {})[c.second] = c
     if not found:
         return []
-    means = {(s.test, s.statistic): s for s in reversed(report.statistics) if s.group == ALL_TEXTS}
+    means = {
+        (s.test, s.statistic): s
+        for s in reversed(report.statistics)
+        if s.group == ALL_TEXTS
+    }
     rows: list[list[Cell]] = []
     for (test, statistic), beside in found.items():
         attention = beside.get("attention") or beside.get("mean_attention")
@@ -156,7 +177,12 @@ def judged(report: AuditResult) -> list[Block]:
         mean = None if own is None else Number(own.mean, own.ci95)
         sides = [_judged_beside(c) for c in (beside.get(CHANCE), attention)]
         rows.append([f"{test}: {statistic}", mean, *sides])
-    head = ["given scores by", "mean [95%]", "minus chance [95%]", "minus attention [95%]"]
+    head = [
+        "given scores by",
+        "mean [95%]",
+        "minus chance [95%]",
+        "minus attention [95%]",
+    ]
     return [Table(head, rows, sortable=False), Note(OF_GIVEN)]
 
 
@@ -166,7 +192,12 @@ def _judged_beside(c: Comparison | None) -> Cell:
     is_better = (c.value < 0) == (c.statistic in LESS_IS_BETTER)
     said = "better" if is_better else "worse"
     told = c.adjusted_p_value <= SIGNIFICANT and c.n >= MIN_TEXTS
-    return Number(c.value, c.ci95, sign="+", after=said if told else "cannot be told apart")
+    return Number(
+        c.value,
+        c.ci95,
+        sign="+",
+        after=said if told else "cannot be told apart",
+    )
 
 
 COMPARED_HEAD = (
@@ -183,10 +214,21 @@ COMPARED_HEAD = (
 
 
 def _comparison_row(c: Comparison) -> list[Cell]:
-    sides = None if c.n_first is None else Figures(f"{c.n_first} : {c.n_second}")
+    sides = (
+        None if c.n_first is None else Figures(f"{c.n_first} : {c.n_second}")
+    )
     difference = Number(c.value, c.ci95, sign="+")
     ps = [Figures(_p(p)) for p in (c.p_value, c.adjusted_p_value)]
-    return [c.statistic, c.first, c.second, difference, sides, c.n, c.dropped, *ps]
+    return [
+        c.statistic,
+        c.first,
+        c.second,
+        difference,
+        sides,
+        c.n,
+        c.dropped,
+        *ps,
+    ]
 
 
 def _p(value: float) -> str:
@@ -210,7 +252,10 @@ def numbers_section(report: AuditResult) -> Section:
     tests_shown = dict.fromkeys(s.test for s in report.statistics)
     several = has_several(report.statistics)
     of_tests = [
-        Section(test, of_test(test, [s for s in report.statistics if s.test == test]))
+        Section(
+            test,
+            of_test(test, [s for s in report.statistics if s.test == test]),
+        )
         for test in tests_shown
         if not several
     ]
@@ -231,9 +276,19 @@ def numbers_section(report: AuditResult) -> Section:
 
 
 def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
-    head = ["statistic", "texts predicted", "mean [95% interval]", "median", "std", "texts"]
+    head = [
+        "statistic",
+        "texts predicted",
+        "mean [95% interval]",
+        "median",
+        "std",
+        "texts",
+    ]
     head += ["undefined"] if any(s.undefined for s in shown) else []
-    several, sets = has_several(report.statistics), report.provenance.get("head_sets") or []
+    several, sets = (
+        has_several(report.statistics),
+        report.provenance.get("head_sets") or [],
+    )
     rows = []
     for s in shown:
         where = f" ({place_name((s.layer, s.head), sets)})" if several else ""
@@ -251,7 +306,9 @@ def shown_statistics(report: AuditResult) -> tuple[list[Statistic], str]:
     Of models with several heads the numbers of single heads and layers are in the table
     of sites.
     """
-    told = [s for s in report.statistics if s.group == "all" or not is_of_ranking(s)]
+    told = [
+        s for s in report.statistics if s.group == "all" or not is_of_ranking(s)
+    ]
     shown = few_parts(told)
     if len(shown) > MOST_ROWS and has_several(report.statistics):
         shown = [s for s in shown if s.layer == s.head == -1]
@@ -281,5 +338,7 @@ def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
         and s.n >= MIN_SHOWN
         and has_line(s.statistic)
         and s.statistic.partition("@")[0] in known.get(s.test, {})
-        and (not has_several(report.statistics) or (s.layer, s.head) == (-1, -1))
+        and (
+            not has_several(report.statistics) or (s.layer, s.head) == (-1, -1)
+        )
     ]

@@ -12,8 +12,16 @@ from hf_attnprobe.audit_reports.document import document_of, published_as
 from hf_attnprobe.audit_reports.frames import csv_of, summary_frame, wide_frame
 from hf_attnprobe.audit_reports.head_maps import head_maps
 from hf_attnprobe.audit_reports.numbers import JUDGED
-from hf_attnprobe.audit_reports.result import AuditResult, check_schema, fields_from_json, to_json
-from hf_attnprobe.audit_reports.stopping import stopping_notes, without_those_not_run
+from hf_attnprobe.audit_reports.result import (
+    AuditResult,
+    check_schema,
+    fields_from_json,
+    to_json,
+)
+from hf_attnprobe.audit_reports.stopping import (
+    stopping_notes,
+    without_those_not_run,
+)
 from hf_attnprobe.audit_reports.trackers import Tracker, log_to, numbers_by_name
 from hf_attnprobe.audit_reports.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
@@ -65,7 +73,9 @@ class Report(AuditResult, Documented):
         """The report as a document."""
         return document_of(self)
 
-    def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
+    def charts(
+        self, *, site: tuple[int, int] | None = None
+    ) -> tuple[Chart | HeatMap, ...]:
         """All charts as data, in the order of the questions.
 
         Args:
@@ -77,8 +87,13 @@ class Report(AuditResult, Documented):
         place = site or site_of_model(rows)
         own: tuple[Chart, ...] = ()
         if place is not None:
-            classes, published = self.provenance.get("classes", ()), published_as(self)
-            own = audit_charts(rows, classes, site=place, words=words, published=published)
+            classes, published = (
+                self.provenance.get("classes", ()),
+                published_as(self),
+            )
+            own = audit_charts(
+                rows, classes, site=place, words=words, published=published
+            )
         return (*own, *head_maps(self.judged, self.rules))
 
     def plot(
@@ -98,7 +113,9 @@ class Report(AuditResult, Documented):
         Raises:
             AttnProbeError: nothing to draw, or no such figure.
         """
-        from hf_attnprobe.figures import draw_one  # matplotlib is slow to import
+        from hf_attnprobe.figures import (
+            draw_one,
+        )  # matplotlib is slow to import
 
         return draw_one(self.charts(site=site), kind, ax)
 
@@ -129,7 +146,9 @@ class Report(AuditResult, Documented):
         ]
         return pd.DataFrame(rows)
 
-    def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
+    def summary_frame(
+        self, statistics: Collection[str] | None = None
+    ) -> pd.DataFrame:
         """A statistic per row: mean, interval and n.
 
         See :func:`hf_attnprobe.audit_reports.frames.summary_frame`.
@@ -167,7 +186,9 @@ MANY = (
 )
 
 
-def report_from(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
+def report_from(
+    rows: Rows, *, notes: Sequence[str] = (), **facts: Any
+) -> Report:
     """Makes a report of rows, wherever they are stored, and of what they do not say.
 
     Args:
@@ -178,7 +199,9 @@ def report_from(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Repor
     bare = Report(statistics=(), rows=rows, **facts)
     provenance = bare.provenance
     classes = provenance["classes"]
-    words = words_of(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
+    words = words_of(
+        provenance["prediction"], unit=provenance.get("unit_of_number", "")
+    )
     stopped = provenance.get(MARK)
     statistics = summarize(rows, classes, readings())
     if stopped is not None:
@@ -188,13 +211,19 @@ def report_from(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Repor
         bare,
         statistics=statistics,
         comparisons=_compared(rows, JUDGED in provenance, bare.seed),
-        findings=findings(rows, classes, seed=bare.seed, words=words, rules=bare.rules),
-        contradictions=tuple(contradictions(rows, readings(), of_number=words.is_number)),
+        findings=findings(
+            rows, classes, seed=bare.seed, words=words, rules=bare.rules
+        ),
+        contradictions=tuple(
+            contradictions(rows, readings(), of_number=words.is_number)
+        ),
         notes=(*stopping_notes(stopped, statistics), *notes, *many),
     )
 
 
-def rows_told(held: Rows, provenance: Mapping[str, Any], ids: Sequence[int]) -> Rows:
+def rows_told(
+    held: Rows, provenance: Mapping[str, Any], ids: Sequence[int]
+) -> Rows:
     """Returns the rows of a report's texts and tests that count; its folder may hold more."""
     counted = rows_that_count(held, provenance.get(MARK), ids)
     told = {*provenance["tests"], PREDICTION}
@@ -205,13 +234,17 @@ def _compared(rows: Rows, is_judged: bool, seed: int) -> tuple[Comparison, ...]:
     """Paired tests of rankings against attention, or against scores that somebody gave."""
     if not is_judged:
         return compare_rankings(rows, seed=seed)
-    return compare_rankings(rows, against="given", site=site_of_model(rows), seed=seed)
+    return compare_rankings(
+        rows, against="given", site=site_of_model(rows), seed=seed
+    )
 
 
 @public_function
 def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
-    report = read_summary(folder, _parsed, kind="an audit", verb="the audit", check=_check_audit)
+    report = read_summary(
+        folder, _parsed, kind="an audit", verb="the audit", check=_check_audit
+    )
     shown, ids = read_texts(Path(folder)), report.example_ids
     # The folder may hold texts and tests that no summary has been made of yet.
     return dataclasses.replace(
@@ -234,7 +267,10 @@ def _check_audit(data: Mapping, source: str) -> None:
 def _parsed(data: Mapping) -> Report:
     """The report without its rows."""
     report = from_json(data)
-    _ = report.words, report.provenance["tests"]  # else first asked for where they are shown
+    _ = (
+        report.words,
+        report.provenance["tests"],
+    )  # else first asked for where they are shown
     return report
 
 

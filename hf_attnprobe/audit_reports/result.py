@@ -105,7 +105,9 @@ class AuditResult:
     @cached_property
     def rules(self) -> dict[str, Rule]:
         """The rules, with the thresholds that the audit was asked for."""
-        return with_thresholds(self.provenance.get("asked_for", {}).get("thresholds", ()))
+        return with_thresholds(
+            self.provenance.get("asked_for", {}).get("thresholds", ())
+        )
 
     @cached_property
     def judged(self) -> list[Judged]:
@@ -113,7 +115,9 @@ class AuditResult:
 
         Of language models by effect alone: what they answer is asked of all attention.
         """
-        evidence = evidence_of(self.rows, self.provenance.get("classes", ()), words=self.words)
+        evidence = evidence_of(
+            self.rows, self.provenance.get("classes", ()), words=self.words
+        )
         explained = None
         if evidence is not None and evidence.by_default:
             explained = evidence.explained.texts.ids()
@@ -148,7 +152,9 @@ def _score_to_json(report: AuditResult) -> dict | None:
     score = conclude(report.findings).score
     if score is None:
         return None
-    parts = {f.rule: plain(f.estimate) for f in report.findings if f.role == "part"}
+    parts = {
+        f.rule: plain(f.estimate) for f in report.findings if f.role == "part"
+    }
     return {**plain(score.estimate), "parts": parts}
 
 
@@ -170,10 +176,14 @@ def _accuracy_to_json(report: AuditResult) -> dict | None:
     """Returns share right, guessing and their difference; None where there are no labels."""
     for found in report.findings:
         if found.rule == "accuracy" and found.n:
-            graded = "r_squared" if report.words.is_number else "beyond_majority"
+            graded = (
+                "r_squared" if report.words.is_number else "beyond_majority"
+            )
             return {
                 "answer": str(found.answer),
-                **{key: plain(value) for key, value in found.yardsticks.items()},
+                **{
+                    key: plain(value) for key, value in found.yardsticks.items()
+                },
                 graded: plain(found.value),
                 f"{graded}_ci95": plain(found.ci95),
                 "n": found.n,

@@ -27,7 +27,9 @@ SUMMED = ("truncated", "skipped_empty")
 
 def is_share(folder: Path) -> bool:
     """Whether a folder holds a share of an audit."""
-    return folder.name.startswith("share-") and (folder / "audit.json").is_file()
+    return (
+        folder.name.startswith("share-") and (folder / "audit.json").is_file()
+    )
 
 
 @public_function
@@ -55,13 +57,16 @@ def joined_report(folders: Sequence[str | Path]) -> Report:
 
 
 def _rows(folders: Sequence[Path], tests: set[str]) -> Rows:
-    rows = rows_of_parts(read_part(part) for folder in folders for part in parts_in(folder))
+    rows = rows_of_parts(
+        read_part(part) for folder in folders for part in parts_in(folder)
+    )
     return rows.select(lambda test, *_: test in tests)
 
 
 def _check_one_audit(places: Sequence[Path]) -> None:
     marks = [
-        read_json(place / "audit.json", dict[str, Any], "run the share again") for place in places
+        read_json(place / "audit.json", dict[str, Any], "run the share again")
+        for place in places
     ]
     for mark in marks:
         mark.pop("scores_fingerprint", None)  # of a share's own texts
@@ -79,10 +84,19 @@ def _joined(shares: Sequence[Report]) -> dict[str, Any]:
     known = [share.provenance for share in shares]
     total = {name: sum(one[name] for one in known) for name in SUMMED}
     n = sum(share.n for share in shares)
-    unknown = sum(share.n * share.provenance["unknown_tokens"] for share in shares) / n
+    unknown = (
+        sum(share.n * share.provenance["unknown_tokens"] for share in shares)
+        / n
+    )
     asked = {k: v for k, v in known[0]["asked_for"].items() if k != "share"}
     said = [one["share"] for one in known]
-    return {**known[0], **total, "unknown_tokens": unknown, "asked_for": asked, "share": said}
+    return {
+        **known[0],
+        **total,
+        "unknown_tokens": unknown,
+        "asked_for": asked,
+        "share": said,
+    }
 
 
 def _progress(shares: Sequence[Report]) -> list[str]:

@@ -15,14 +15,24 @@ LEFT_OUT = "accuracy as heads are removed together, all shown texts but three"
 """Of a report in haste, because it takes the model once more."""
 
 
-def without_those_not_run(statistics: Sequence[Statistic], rows: Rows) -> tuple[Statistic, ...]:
+def without_those_not_run(
+    statistics: Sequence[Statistic], rows: Rows
+) -> tuple[Statistic, ...]:
     """The same; texts that a head was not run on are not counted as undefined."""
     tested = rows.of_tests()
-    n = {c: int(np.isnan(tested.read(c)[tested.is_there(c)]).sum()) for c in tested.columns}
-    return tuple(replace(s, undefined=min(s.undefined, n.get(s.column, 0))) for s in statistics)
+    n = {
+        c: int(np.isnan(tested.read(c)[tested.is_there(c)]).sum())
+        for c in tested.columns
+    }
+    return tuple(
+        replace(s, undefined=min(s.undefined, n.get(s.column, 0)))
+        for s in statistics
+    )
 
 
-def stopping_notes(facts: Mapping[str, Any] | None, statistics: Sequence[Statistic]) -> list[str]:
+def stopping_notes(
+    facts: Mapping[str, Any] | None, statistics: Sequence[Statistic]
+) -> list[str]:
     """What a report says of an audit with a time.
 
     Args:

@@ -38,11 +38,18 @@ def with_interval(key: str, estimate: Estimate) -> dict[str, float]:
         return {}
     low, high = estimate.ci95 or (math.nan, math.nan)
     found = {key: estimate.value, f"{key}_low": low, f"{key}_high": high}
-    numbers = {name: value for name, value in found.items() if math.isfinite(value)}
+    numbers = {
+        name: value for name, value in found.items() if math.isfinite(value)
+    }
     return numbers | {f"{key}_n": estimate.n}
 
 
-def log_to(tracker: Tracker, numbers: dict[str, float], page: Documented, step: int | None) -> None:
+def log_to(
+    tracker: Tracker,
+    numbers: dict[str, float],
+    page: Documented,
+    step: int | None,
+) -> None:
     """Logs numbers; to a tracker by its name the page too.
 
     Raises:
@@ -60,7 +67,9 @@ def log_to(tracker: Tracker, numbers: dict[str, float], page: Documented, step: 
         ) from error
 
 
-def _to_tensorboard(numbers: Numbers, page: Documented, step: int | None) -> None:
+def _to_tensorboard(
+    numbers: Numbers, page: Documented, step: int | None
+) -> None:
     """Logs to ``TENSORBOARD_LOGGING_DIR``, else to ``runs``; TensorBoard shows Markdown."""
     writer = import_module("torch.utils.tensorboard").SummaryWriter
     with writer(os.getenv("TENSORBOARD_LOGGING_DIR")) as run:
@@ -74,7 +83,9 @@ def _to_wandb(numbers: Numbers, page: Documented, step: int | None) -> None:
     wandb = import_module("wandb")
     opened = wandb.run
     with nullcontext(opened) if opened else wandb.init() as run:
-        run.log({**numbers, f"{GROUP}page": wandb.Html(page.to_html())}, step=step)
+        run.log(
+            {**numbers, f"{GROUP}page": wandb.Html(page.to_html())}, step=step
+        )
 
 
 def _to_mlflow(numbers: Numbers, page: Documented, step: int | None) -> None:
@@ -86,4 +97,8 @@ def _to_mlflow(numbers: Numbers, page: Documented, step: int | None) -> None:
         mlflow.log_text(page.to_html(), PAGE)
 
 
-TRACKERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
+TRACKERS = {
+    "tensorboard": _to_tensorboard,
+    "wandb": _to_wandb,
+    "mlflow": _to_mlflow,
+}

@@ -25,7 +25,12 @@ from hf_attnprobe.statistics.grades import (
 )
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, said_as
 from hf_attnprobe.statistics.rows import Rows, Texts
-from hf_attnprobe.statistics.scores import NumberQuality, Quality, number_quality, quality
+from hf_attnprobe.statistics.scores import (
+    NumberQuality,
+    Quality,
+    number_quality,
+    quality,
+)
 from hf_attnprobe.statistics.summary import (
     Statistic,
     predictions_of,
@@ -65,7 +70,9 @@ def findings(
     """
     evidence = evidence_of(rows, label_names, words=words)
     predictions = predictions_of(rows)
-    return findings_from(evidence, predictions, words=words, seed=seed, rules=rules)
+    return findings_from(
+        evidence, predictions, words=words, seed=seed, rules=rules
+    )
 
 
 def findings_from(
@@ -92,7 +99,9 @@ def findings_from(
 
 
 def findings_about_attention(
-    evidence: Evidence, rules: Mapping[str, Rule] = RULES, asked: Asked = CLASSIFIERS
+    evidence: Evidence,
+    rules: Mapping[str, Rule] = RULES,
+    asked: Asked = CLASSIFIERS,
 ) -> Iterator[Finding]:
     """A finding for each question that the evidence has the numbers of.
 
@@ -117,7 +126,9 @@ def conclusion(found: Sequence[Finding]) -> Answer:
     return conclude(found).answer
 
 
-def conclusion_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str | None:
+def conclusion_sentence(
+    found: Sequence[Finding], words: Words = CLASSES
+) -> str | None:
     """The question and its answer, with what it rests on; None without evidence."""
     if not any(f.is_about_attention for f in found):
         return None
@@ -176,7 +187,9 @@ def accuracy(predictions: Texts, words: Words, seed: int = 0) -> Finding:
     return no_accuracy() if numbers is None else _numbers(numbers, found)
 
 
-def no_accuracy(why: str = "the texts have no labels", rest: str = "") -> Finding:
+def no_accuracy(
+    why: str = "the texts have no labels", rest: str = ""
+) -> Finding:
     """That there is nothing to grade, and why.
 
     Args:
@@ -190,9 +203,14 @@ def no_accuracy(why: str = "the texts have no labels", rest: str = "") -> Findin
 
 
 def _accuracy(
-    answer: Answer, said: str, number: Estimate, yardsticks: Mapping[str, float | None]
+    answer: Answer,
+    said: str,
+    number: Estimate,
+    yardsticks: Mapping[str, float | None],
 ) -> Finding:
-    return finding("accuracy", RULES["accuracy"], answer, said, number, yardsticks)
+    return finding(
+        "accuracy", RULES["accuracy"], answer, said, number, yardsticks
+    )
 
 
 NOT_MEASURED = Estimate(float("nan"), None, 0)
@@ -209,21 +227,25 @@ def own_answers(evidence: Evidence | None) -> Finding:
         f"Greedy decoding says the answer in {said_as(share)} of {share.n} texts. What follows is "
         "of these."
     )
-    return finding("own", rule, grade(share, rule, MIN_PROMPTS), said, share, {})
+    return finding(
+        "own", rule, grade(share, rule, MIN_PROMPTS), said, share, {}
+    )
 
 
 def passage(evidence: Evidence | None) -> Finding:
     """Whether the passage matters to the answer: the gate of language models."""
-    gain = NOT_MEASURED if evidence is None else evidence.mean("contextual_gain")
+    gain = (
+        NOT_MEASURED if evidence is None else evidence.mean("contextual_gain")
+    )
     rule = RULES["passage"]
     if not gain.n:
         said = "No text was measured of which the model says the answer itself (test sources)."
         return finding("passage", rule, Answer.CANNOT_SAY, said, gain, {})
     answer = grade(gain, rule, MIN_PROMPTS)
-    how = _so(answer, gain, "it depends on the passage", "it does not", MIN_PROMPTS)
-    said = (
-        f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}."
+    how = _so(
+        answer, gain, "it depends on the passage", "it does not", MIN_PROMPTS
     )
+    said = f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}."
     return finding("passage", rule, answer, said, gain, {})
 
 
@@ -231,7 +253,9 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
     """Numbers against saying their mean; with a threshold their sides as well."""
     beyond = found.r_squared
     if beyond.value != beyond.value:
-        return no_accuracy(f"all {found.n_labelled} labels are equal, so R² is not defined")
+        return no_accuracy(
+            f"all {found.n_labelled} labels are equal, so R² is not defined"
+        )
     answer = grade(beyond, RULES["accuracy"])
     how = _so(answer, beyond, "the model is better", "the model is not better")
     said = (
@@ -257,20 +281,28 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
     """Of decisions against the most frequent one."""
     rule, sure = RULES["accuracy"], found.top_probability
     certainty = f"Its mean {words.likely} is {said_as(sure)}"
-    why = "The nearer this is to 1, the less a small change shows in the output."
+    why = (
+        "The nearer this is to 1, the less a small change shows in the output."
+    )
     if found.accuracy is None:
         return no_accuracy(rest=f"{certainty}. {why}")
     if found.beyond_majority is None:
         right = _right(found, words)
         nothing = "and nothing is known here that it could be compared with"
-        return no_accuracy(f"{right[0].lower()}{right[1:]}, {nothing}", f"{certainty}. {why}")
+        return no_accuracy(
+            f"{right[0].lower()}{right[1:]}, {nothing}", f"{certainty}. {why}"
+        )
     beyond = found.beyond_majority
     answer = grade(beyond, rule)
     how = _so(answer, beyond, "the model is better", "the model is not better")
-    usual = ALWAYS_SAYING.get(words.kind, "always saying the most frequent class")
+    usual = ALWAYS_SAYING.get(
+        words.kind, "always saying the most frequent class"
+    )
     calibration = ""
     if found.calibration_error is not None:
-        calibration = f" Its calibration error is {found.calibration_error:.2f}."
+        calibration = (
+            f" Its calibration error is {found.calibration_error:.2f}."
+        )
     said = (
         f"{_right(found, words)}; {usual} is right in {found.majority:.2f}. The difference is "
         f"{said_as(beyond)}, {how}.{calibration} {certainty}. {why}"
@@ -284,7 +316,9 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
     return _accuracy(answer, said, beyond, yardsticks)
 
 
-def _so(answer: Answer, number: Estimate, yes: str, no: str, least: int = MIN_TEXTS) -> str:
+def _so(
+    answer: Answer, number: Estimate, yes: str, no: str, least: int = MIN_TEXTS
+) -> str:
     """What follows from a number that is above 0, is not, or cannot be told from it."""
     if answer == Answer.CANNOT_SAY:
         return f"{_too_few(number, least)}cannot be told from 0"
@@ -302,10 +336,14 @@ def _right(found: Quality, words: Words) -> str:
     n = found.n_labelled
     if not found.has_parts:
         return f"The model is right in {said_as(found.accuracy)} of {n} texts"
-    pattern = RIGHT_SHARE.get(words.kind, "The model is right in {share} of its parts")
+    pattern = RIGHT_SHARE.get(
+        words.kind, "The model is right in {share} of its parts"
+    )
     said = pattern.format(share=said_as(found.accuracy))
     if found.all_met is not None and words.kind in ALL_RIGHT:
-        said += f", {ALL_RIGHT[words.kind].format(share=said_as(found.all_met))}"
+        said += (
+            f", {ALL_RIGHT[words.kind].format(share=said_as(found.all_met))}"
+        )
     return f"{said} (mean over {n} texts)"
 
 
@@ -396,10 +434,22 @@ def _answers_in_words(found: Sequence[Finding]) -> str:
     """Returns which questions that decide say yes, partly, no, and cannot say."""
     said = []
     for answer in (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY):
-        own = [f for f in found if f.role in ("part", "effect") and f.answer == answer]
-        verb = "" if answer == Answer.CANNOT_SAY else "say " if len(own) > 1 else "says "
+        own = [
+            f
+            for f in found
+            if f.role in ("part", "effect") and f.answer == answer
+        ]
+        verb = (
+            ""
+            if answer == Answer.CANNOT_SAY
+            else "say "
+            if len(own) > 1
+            else "says "
+        )
         if own:
-            said.append(f"{_listed([f.name.lower() for f in own])} {verb}{answer}")
+            said.append(
+                f"{_listed([f.name.lower() for f in own])} {verb}{answer}"
+            )
     return sentence("; ".join(said))
 
 
@@ -431,7 +481,9 @@ MOST_TEXTS = 1_000_000
 """An estimate beyond this says only that the mean is too near to the threshold."""
 
 
-def texts_needed(value: float, ci95: tuple[float, float], n: int, threshold: float) -> float:
+def texts_needed(
+    value: float, ci95: tuple[float, float], n: int, threshold: float
+) -> float:
     """Returns how many texts would make an interval end at a threshold, if the mean stayed.
 
     n · (half width / distance)², since an interval narrows with √n; the half is the one
@@ -456,19 +508,27 @@ def texts_in_all(finding: Finding, least: int = MIN_TEXTS) -> int | None:
     if finding.n < least:
         return least
     more = more_texts(finding)
-    return None if more is None or more > MOST_TEXTS else finding.n + _rounded(more)
+    return (
+        None
+        if more is None or more > MOST_TEXTS
+        else finding.n + _rounded(more)
+    )
 
 
 def what_is_missing(finding: Finding, least: int = MIN_TEXTS) -> str:
     """Returns what an open question needs for an answer, as a clause; for ``least`` see above."""
     if finding.open_because:
-        return f"more texts will not settle it: {finding.open_because.rstrip('.')}"
+        return (
+            f"more texts will not settle it: {finding.open_because.rstrip('.')}"
+        )
     enough = texts_in_all(finding, least)
     if 0 < finding.n < least:
         return f"{finding.n} texts are too few, {least} are needed"
     if finding.ci95 is None:
         return "labels, or something to compare with, are missing"
-    possible = possible_answers(finding.estimate, finding.estimate, finding.graded_by, least)
+    possible = possible_answers(
+        finding.estimate, finding.estimate, finding.graded_by, least
+    )
     if len(possible) < 2:
         return "the bounds that are known leave it open"
     between = f"{possible[0]} or {possible[-1]}"
@@ -486,13 +546,21 @@ def more_texts(finding: Finding) -> float | None:
     if finding.ci95 is None:
         return None
     low, high = finding.ci95
-    crossed = [t for t in set(finding.graded_by.thresholds.values()) if low <= t <= high]
+    crossed = [
+        t
+        for t in set(finding.graded_by.thresholds.values())
+        if low <= t <= high
+    ]
     if not crossed:
         return None
-    needed = max(texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed)
+    needed = max(
+        texts_needed(finding.value, finding.ci95, finding.n, t) for t in crossed
+    )
     if math.isinf(needed):
         return needed
-    return max(math.floor(needed) + 1 - finding.n, 1)  # at exactly so many an end is the threshold
+    return max(
+        math.floor(needed) + 1 - finding.n, 1
+    )  # at exactly so many an end is the threshold
 
 
 def foreseen(n: int) -> str:

@@ -56,7 +56,11 @@ def steps_of(
         work: of each batch the tests, each with its heads, and the texts.
     """
     return [
-        Step(test, place_of(k, site), len(texts) * max(text.n_tokens for text in texts))
+        Step(
+            test,
+            place_of(k, site),
+            len(texts) * max(text.n_tokens for text in texts),
+        )
         for where, texts in work
         for test, sites in where.items()
         for k, site in enumerate(sites)
@@ -84,9 +88,15 @@ class Clock:
     limit: float | None = None
     now: Callable[[], float] = time.perf_counter
     bar: Bar = field(init=False)
-    _seconds: dict[Kind, float] = field(default_factory=partial(defaultdict, float), init=False)
-    _sizes: dict[Kind, float] = field(default_factory=partial(defaultdict, float), init=False)
-    _left: dict[Kind, float] = field(default_factory=partial(defaultdict, float), init=False)
+    _seconds: dict[Kind, float] = field(
+        default_factory=partial(defaultdict, float), init=False
+    )
+    _sizes: dict[Kind, float] = field(
+        default_factory=partial(defaultdict, float), init=False
+    )
+    _left: dict[Kind, float] = field(
+        default_factory=partial(defaultdict, float), init=False
+    )
     _batch: deque[Step] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
@@ -166,7 +176,9 @@ class Clock:
         """Seconds until the plan is done or time is up."""
         if self.limit is not None:
             return max(self.left, 0.0)
-        left = (self._per_token(kind) * size for kind, size in self._left.items())
+        left = (
+            self._per_token(kind) * size for kind, size in self._left.items()
+        )
         return max(sum(left), 0.0)
 
     def tests_end(self, doing: str) -> None:

@@ -56,7 +56,10 @@ class AuditEstimate:
         lines = [
             f"{in_words(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts: "
             f"{self.n_runs:,} runs are left (one test at one head, or group of heads, on one text)",
-            *(f"  {test:{width}}  {in_words(seconds)}" for test, seconds in dearest),
+            *(
+                f"  {test:{width}}  {in_words(seconds)}"
+                for test, seconds in dearest
+            ),
         ]
         if self.total >= LONG:
             lines.append(
@@ -65,9 +68,7 @@ class AuditEstimate:
             )
         kept = "nothing was kept"
         if self.kept is not None:
-            kept = (
-                f"what it ran is kept in {self.kept}: without --estimate the same command goes on"
-            )
+            kept = f"what it ran is kept in {self.kept}: without --estimate the same command goes on"
         lines.append(
             "measured on a few texts, at up to two heads and one group of heads for each test, at "
             f"this machine's present load; loading and the report are not counted; {kept}"
@@ -99,20 +100,36 @@ def estimate_audit(
     """
     clock = Clock()
     share = share_of(options)
-    job = prepare_audit(model, dataset, tests, options, tokenizer, share=share, is_first_round=True)
+    job = prepare_audit(
+        model,
+        dataset,
+        tests,
+        options,
+        tokenizer,
+        share=share,
+        is_first_round=True,
+    )
     is_classifier = job.subject.adapter.lacks(AnswersFromPassage) is not None
     is_kept = output_dir is not None and is_classifier
     with begun(job, output_dir if is_kept else None, clock) as (sweep, _):
         choice = job.choice
         heads = choice.heads[: options.screen]
-        where = sites_by_test([*sweep.options], sweep.adapter, heads, choice.groups)
+        where = sites_by_test(
+            [*sweep.options], sweep.adapter, heads, choice.groups
+        )
         first_round(sweep, {**where, PREDICTION: [NO_SITE]})
         held = finished_ids(sweep.folder)
         tokens = sum(text.n_tokens for text in sweep.texts) / len(sweep.texts)
         seconds, n_runs = dict.fromkeys(where, 0.0), 0
         for test, sites in where.items():
             for k, site in enumerate(sites):
-                n_left = job.n_texts - len(held.get((test, site.layer, site.head), ()))
+                n_left = job.n_texts - len(
+                    held.get((test, site.layer, site.head), ())
+                )
                 n_runs += n_left
-                seconds[test] += clock.expects([Step(test, place_of(k, site), n_left * tokens)])
-        return AuditEstimate(job.n_texts, n_runs, seconds, str(output_dir) if is_kept else None)
+                seconds[test] += clock.expects(
+                    [Step(test, place_of(k, site), n_left * tokens)]
+                )
+        return AuditEstimate(
+            job.n_texts, n_runs, seconds, str(output_dir) if is_kept else None
+        )

@@ -34,7 +34,11 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import by_hash
-from hf_attnprobe.statistics.summary import at_site, predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import (
+    at_site,
+    predictions_of,
+    site_of_model,
+)
 from hf_attnprobe.storage.texts import read_texts, write_texts
 from hf_attnprobe.texts import Explainer, Strings
 
@@ -93,11 +97,15 @@ def shown_texts(
     kept = read_texts(folder, made_with) or ()
     known = {text.example_id: text for text in kept}
     texts = {text.example_id: text for text in sweep.texts}
-    strings = _strings_of(examples, {c.example_id for c in chosen} - known.keys())
+    strings = _strings_of(
+        examples, {c.example_id for c in chosen} - known.keys()
+    )
     prompts = prompts_of_rows(explainer, sweep.texts, rows)
     if prompts:
         whys = {c.example_id: c.why for c in chosen}
-        shown = [replace(text, why=whys.get(k, "")) for k, text in prompts.items()]
+        shown = [
+            replace(text, why=whys.get(k, "")) for k, text in prompts.items()
+        ]
         return _kept(folder, shown, made_with)
     shown = []
     for c in chosen:
@@ -118,7 +126,9 @@ def _kept(
         try:
             write_texts(folder, shown, made_with)
         except OSError as error:  # the report has them all the same
-            logger.warning("cannot write the texts in %s (%s)", folder, error.strerror)
+            logger.warning(
+                "cannot write the texts in %s (%s)", folder, error.strerror
+            )
     return tuple(shown)
 
 
@@ -142,16 +152,26 @@ def prompts_of_rows(
         rows: of the audit.
     """
     wanted = {*SCORES_OF_UNITS.values(), "unit_matters"}
-    of_units = rows.select(lambda _, name, *__: name.partition("@")[0] in wanted)
-    if not any(name.startswith("unit_loss@") for _, name, *_ in of_units.columns):
+    of_units = rows.select(
+        lambda _, name, *__: name.partition("@")[0] in wanted
+    )
+    if not any(
+        name.startswith("unit_loss@") for _, name, *_ in of_units.columns
+    ):
         return {}
     known = rows.named(NUMBERS_OF_PROMPTS)
     site = explainer.site[:2]
-    units, numbers = at_site(of_units, site).frame(), at_site(known, site).frame()
+    units, numbers = (
+        at_site(of_units, site).frame(),
+        at_site(known, site).frame(),
+    )
     ordered = sorted(texts, key=lambda text: text.example_id)[:MOST_PROMPTS]
     return {
         text.example_id: _prompt_of_row(
-            explainer, text, units.loc[text.example_id], numbers.loc[text.example_id]
+            explainer,
+            text,
+            units.loc[text.example_id],
+            numbers.loc[text.example_id],
         )
         for text in ordered
         if text.example_id in units.index
@@ -175,21 +195,37 @@ def _prompt_of_row(
     places = range(len(shown.tokens))
 
     def of_units(statistic: str) -> tuple[float, ...]:
-        return tuple(float(units.get(f"{statistic}@{k}", np.nan)) for k in places)
+        return tuple(
+            float(units.get(f"{statistic}@{k}", np.nan)) for k in places
+        )
 
-    known = {name: of_units(statistic) for name, statistic in SCORES_OF_UNITS.items()}
+    known = {
+        name: of_units(statistic) for name, statistic in SCORES_OF_UNITS.items()
+    }
     matters = of_units("unit_matters")
     was_tested = not np.isnan(matters).all()
     return replace(
         shown,
-        scores={name: values for name, values in known.items() if not np.isnan(values).all()},
-        matters=tuple(k for k in places if matters[k] == 1) if was_tested else None,
-        numbers={said: float(numbers[name]) for name, said in NUMBERS_OF_PROMPTS.items() if said},
+        scores={
+            name: values
+            for name, values in known.items()
+            if not np.isnan(values).all()
+        },
+        matters=tuple(k for k in places if matters[k] == 1)
+        if was_tested
+        else None,
+        numbers={
+            said: float(numbers[name])
+            for name, said in NUMBERS_OF_PROMPTS.items()
+            if said
+        },
         is_greedy=bool(numbers["answer_is_greedy"] == 1),
     )
 
 
-def _strings_of(examples: "datasets.Dataset", ids: set[int]) -> dict[int, list[Strings]]:
+def _strings_of(
+    examples: "datasets.Dataset", ids: set[int]
+) -> dict[int, list[Strings]]:
     """What was tokenized of some texts: one text or pair, or one of every choice."""
     numbers = column_of(examples, "example_id")
     rows = [row for row, number in enumerate(numbers) if number in ids]
@@ -223,7 +259,9 @@ OF_CLASS = "drawn by chance from the texts predicted {name}"
 DRAWN = "drawn by chance"
 
 
-def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Chosen]:
+def choose_texts(
+    rows: Rows, n: int, *, classes: Sequence[str] = ()
+) -> list[Chosen]:
     """Chooses up to ``n`` texts to show.
 
     Args:
@@ -251,7 +289,9 @@ def choose_texts(rows: Rows, n: int, *, classes: Sequence[str] = ()) -> list[Cho
     return [Chosen(example_id, why) for example_id, why in chosen.items()]
 
 
-def _by_agreement(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
+def _by_agreement(
+    rows: Rows, predictions: pd.DataFrame
+) -> Iterator[tuple[int, str]]:
     """Yields the texts about which attention and leaving out agree, and disagree, most."""
     site = shown_site(rows)
     if site is None:
@@ -271,7 +311,9 @@ def _by_agreement(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, 
 def _wrong(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
     right = is_right(predictions)
     wrong = predictions[right < 1]
-    sure = wrong.probability.round(DIGITS).sort_values(ascending=False, kind="stable")
+    sure = wrong.probability.round(DIGITS).sort_values(
+        ascending=False, kind="stable"
+    )
     return ((k, WRONG) for k in sure.index)
 
 
@@ -291,7 +333,10 @@ def _of_classes(
     seen = set(predicted.reindex([*chosen]))
     for number in sorted(set(predicted) - seen - {-1}):
         name = classes[number] if number < len(classes) else str(number)
-        yield predicted.index[predicted == number][0], OF_CLASS.format(name=name)
+        yield (
+            predicted.index[predicted == number][0],
+            OF_CLASS.format(name=name),
+        )
 
 
 def shown_site(rows: Rows) -> Site | None:
@@ -313,7 +358,9 @@ def shown_site(rows: Rows) -> Site | None:
     return Site(*(heads or sites)[0]) if sites else None
 
 
-def attention_in_words(model: AttentionModelBase, site: Site, rows: Rows) -> str:
+def attention_in_words(
+    model: AttentionModelBase, site: Site, rows: Rows
+) -> str:
     """Names the attention shown; empty if a model has only one."""
     n_heads = len(model.sites())
     if n_heads == 1:
@@ -324,5 +371,9 @@ def attention_in_words(model: AttentionModelBase, site: Site, rows: Rows) -> str
         return f"the mean of all {n_heads} heads"
     if site.head == ALL:
         return f"the mean of the heads of layer {site.layer}"
-    moves = " that moves the output most" if len(values_by_head(rows, "zero_tvd")) else ""
+    moves = (
+        " that moves the output most"
+        if len(values_by_head(rows, "zero_tvd"))
+        else ""
+    )
     return f"the head{moves}: layer {site.layer}, head {site.head}"

@@ -105,19 +105,28 @@ COLUMNS = [field.name for field in fields(ScoredRow)]
 
 def _id(value: Any) -> int:
     """The id of a text, a whole number or its digits."""
-    if not isinstance(value, int | np.integer | str) or not str(value).isdecimal():
-        raise AttnProbeError(f"expected whole numbers as id of texts with scores, got {value!r}")
+    if (
+        not isinstance(value, int | np.integer | str)
+        or not str(value).isdecimal()
+    ):
+        raise AttnProbeError(
+            f"expected whole numbers as id of texts with scores, got {value!r}"
+        )
     return int(value)
 
 
 def _of_file(file: Path) -> dict[int, GivenScores]:
     """The scores in a file, by the id of their text."""
     if not is_file(file):
-        raise AttnProbeError(f"expected scores in a file {' or '.join(FORMATS)}, got {file}")
+        raise AttnProbeError(
+            f"expected scores in a file {' or '.join(FORMATS)}, got {file}"
+        )
     try:
         table = read_file(file, texts=["token"])
     except (OSError, ValueError) as error:
-        raise AttnProbeError(f"cannot read the scores in {file} ({error}); mend them") from error
+        raise AttnProbeError(
+            f"cannot read the scores in {file} ({error}); mend them"
+        ) from error
     known = [name for name in COLUMNS if name in table.column_names]
     if not {"id", "score"} <= {*known}:
         raise AttnProbeError(
@@ -126,7 +135,9 @@ def _of_file(file: Path) -> dict[int, GivenScores]:
         )
     of_texts: dict[int, list[ScoredRow]] = {}
     for number, values in enumerate(table.select_columns(known).to_list()):
-        there = {name: value for name, value in values.items() if value is not None}
+        there = {
+            name: value for name, value in values.items() if value is not None
+        }
         row = from_plain(ScoredRow, there, f"mend row {number} of {file}")
         of_texts.setdefault(row.id, []).append(row)
     return {k: _of_rows(k, rows) for k, rows in of_texts.items()}
@@ -134,26 +145,42 @@ def _of_file(file: Path) -> dict[int, GivenScores]:
 
 def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
     """The scores of one text, each in a row of its own or all in the lists of one."""
-    table = pd.DataFrame({name: _column(rows, name) for name in COLUMNS[1:]}, dtype=object)
+    table = pd.DataFrame(
+        {name: _column(rows, name) for name in COLUMNS[1:]}, dtype=object
+    )
     table = table.dropna(axis="columns", how="all")
     for name in table.columns.drop("score", errors="ignore"):
         if table[name].isna().any():
             n = table[name].count()
-            raise _wrong(example_id, f"a {name} for each score", f"{n} for {len(table)}")
+            raise _wrong(
+                example_id, f"a {name} for each score", f"{n} for {len(table)}"
+            )
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
         if [*table.unit] != [*range(len(table))]:
-            raise _wrong(example_id, "units numbered from 0, each once", f"{[*table.unit][:5]}…")
+            raise _wrong(
+                example_id,
+                "units numbered from 0, each once",
+                f"{[*table.unit][:5]}…",
+            )
     spans = None
     if "unit" not in table and {"start", "end"} <= {*table}:
         spans = [*zip(table.start, table.end, strict=True)]
-    return GivenScores([*table.score], spans, [*table.token] if "token" in table else None)
+    return GivenScores(
+        [*table.score], spans, [*table.token] if "token" in table else None
+    )
 
 
 def _column(rows: Sequence[ScoredRow], name: str) -> pd.Series:
     """What the rows say under a name, the values of lists each by itself."""
     cells = [getattr(row, name) for row in rows]
-    return pd.Series([*chain.from_iterable(c if isinstance(c, tuple) else [c] for c in cells)])
+    return pd.Series(
+        [
+            *chain.from_iterable(
+                c if isinstance(c, tuple) else [c] for c in cells
+            )
+        ]
+    )
 
 
 def scores_of(one: Any, example_id: Any) -> GivenScores:
@@ -176,15 +203,23 @@ def scores_of(one: Any, example_id: Any) -> GivenScores:
     try:
         array = np.asarray(values)
     except ValueError as error:  # of lists of several lengths
-        raise _wrong(example_id, "a score for each token", "lists of several lengths") from error
+        raise _wrong(
+            example_id, "a score for each token", "lists of several lengths"
+        ) from error
     if array.dtype.kind not in "fiu":
-        raise _wrong(example_id, "a list of numbers", f"{type(one).__name__} of {array.dtype}")
+        raise _wrong(
+            example_id,
+            "a list of numbers",
+            f"{type(one).__name__} of {array.dtype}",
+        )
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)
     if array.ndim != 1:
         shape = " × ".join(map(str, array.shape))
         raise _wrong(
-            example_id, "a score for each token", f"{shape}; choose one class, and one step"
+            example_id,
+            "a score for each token",
+            f"{shape}; choose one class, and one step",
         )
     if tokens is not None:
         tokens = [str(getattr(token, "token", token)) for token in tokens]
@@ -201,7 +236,9 @@ OF_LIBRARIES = (
 
 
 def _wrong(example_id: Any, expected: str, got: str) -> AttnProbeError:
-    return AttnProbeError(f"scores of text {example_id}: expected {expected}, got {got}")
+    return AttnProbeError(
+        f"scores of text {example_id}: expected {expected}, got {got}"
+    )
 
 
 # --- putting them at the units ------------------------------------------------------------------
@@ -223,7 +260,9 @@ def with_scores(
         AttnProbeError: a text without scores, of other length or tokens, or with a score that
             is no number.
     """
-    missing = [text.example_id for text in texts if text.example_id not in given]
+    missing = [
+        text.example_id for text in texts if text.example_id not in given
+    ]
     if missing:
         raise AttnProbeError(
             f"expected scores of all {len(texts)} texts, {len(missing)} have none, such as "
@@ -234,14 +273,21 @@ def with_scores(
         scores = given[text.example_id]
         for place, value in enumerate(scores.values):
             if not math.isfinite(value):
-                raise _wrong(text.example_id, "numbers", f"{value} at place {place}")
+                raise _wrong(
+                    text.example_id, "numbers", f"{value} at place {place}"
+                )
         units = _units(text, adapter, tokenizer)
         if scores.spans is None:
             written = tokenizer.convert_ids_to_tokens(text.inputs["input_ids"])
             values = _at_places(text, scores, units, written)
         else:
             string = strings.get(text.example_id, "")
-            values = _at_spans(text, scores, _in_characters(text, units, tokenizer, string), string)
+            values = _at_spans(
+                text,
+                scores,
+                _in_characters(text, units, tokenizer, string),
+                string,
+            )
         by_token = [0.0] * text.n_tokens
         for unit, value in zip(units, values, strict=True):
             by_token[unit[0]] = value
@@ -257,7 +303,10 @@ def _units(
     if "unit_ids" in text.inputs:  # of a passage: a key is a unit
         unit_of = text.inputs["unit_ids"]
         numbers = batch.content_mask[0].nonzero()[:, 0].tolist()
-        return [[k for k, unit in enumerate(unit_of) if unit == number] for number in numbers]
+        return [
+            [k for k, unit in enumerate(unit_of) if unit == number]
+            for number in numbers
+        ]
     if batch.content_mask.shape[1] != text.n_tokens:
         raise AttnProbeError(
             "expected a model that attends to the tokens of one text, to judge scores of tokens"
@@ -266,11 +315,17 @@ def _units(
     if "units" not in batch.inputs:
         return [[place] for place in firsts]
     unit_of = batch.inputs["units"][0].tolist()
-    return [[k for k, unit in enumerate(unit_of) if unit == first] for first in firsts]
+    return [
+        [k for k, unit in enumerate(unit_of) if unit == first]
+        for first in firsts
+    ]
 
 
 def _in_characters(
-    text: Text, units: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, string: str
+    text: Text,
+    units: Sequence[Sequence[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    string: str,
 ) -> list[tuple[int, int]]:
     """Where every unit starts and ends."""
     if {"segment_ids", "unit_ids"} & {*text.inputs} or not tokenizer.is_fast:
@@ -278,12 +333,20 @@ def _in_characters(
             "expected scores by unit: spans of characters are of single texts, whose tokens a "
             "fast tokenizer places"
         )
-    offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-    return [_stripped(string, offsets[unit[0]][0], offsets[unit[-1]][1]) for unit in units]
+    offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)[
+        "offset_mapping"
+    ]
+    return [
+        _stripped(string, offsets[unit[0]][0], offsets[unit[-1]][1])
+        for unit in units
+    ]
 
 
 def _at_places(
-    text: Text, scores: GivenScores, units: Sequence[Sequence[int]], written: Sequence[str]
+    text: Text,
+    scores: GivenScores,
+    units: Sequence[Sequence[int]],
+    written: Sequence[str],
 ) -> list[float]:
     """A score for each unit; those of the pieces of a word are added up.
 
@@ -292,29 +355,50 @@ def _at_places(
     """
     pieces = [[place] for unit in units for place in unit]
     known: dict[int, Sequence[Sequence[int]]]
-    known = {text.n_tokens: [[k] for k in range(text.n_tokens)], len(pieces): pieces}
+    known = {
+        text.n_tokens: [[k] for k in range(text.n_tokens)],
+        len(pieces): pieces,
+    }
     known[len(units)] = units
     if len(scores.values) not in known:
         lengths = " or ".join(map(str, sorted(known)))
-        raise _wrong(text.example_id, f"{lengths} of them", f"{len(scores.values)}")
+        raise _wrong(
+            text.example_id, f"{lengths} of them", f"{len(scores.values)}"
+        )
     places = known[len(scores.values)]
-    named = [] if scores.tokens is None else zip(places, scores.tokens, strict=True)
+    named = (
+        [] if scores.tokens is None else zip(places, scores.tokens, strict=True)
+    )
     for tokens, token in named:
         own = [written[k] for k in tokens]
         special = text.inputs.get("special_tokens_mask")
-        if not (special and special[tokens[0]]) and _plain([token]) != _plain(own):
-            raise _wrong(text.example_id, f"those of the token {''.join(own)!r}", repr(token))
-    at = {tokens[0]: value for tokens, value in zip(places, scores.values, strict=True)}
+        if not (special and special[tokens[0]]) and _plain([token]) != _plain(
+            own
+        ):
+            raise _wrong(
+                text.example_id,
+                f"those of the token {''.join(own)!r}",
+                repr(token),
+            )
+    at = {
+        tokens[0]: value
+        for tokens, value in zip(places, scores.values, strict=True)
+    }
     return [sum(at.get(token, 0.0) for token in unit) for unit in units]
 
 
 def _plain(tokens: Iterable[str]) -> str:
     """Tokens without what their tokenizer marks them with."""
-    return "".join(token.removeprefix("##").strip(MARKS) for token in tokens).casefold()
+    return "".join(
+        token.removeprefix("##").strip(MARKS) for token in tokens
+    ).casefold()
 
 
 def _at_spans(
-    text: Text, scores: GivenScores, units: Sequence[tuple[int, int]], string: str
+    text: Text,
+    scores: GivenScores,
+    units: Sequence[tuple[int, int]],
+    string: str,
 ) -> list[float]:
     """The sum of the scores of spans inside a unit, or the score of the span around it.
 
@@ -334,9 +418,16 @@ def _at_spans(
         for (first, last), value in zip(spans, scores.values, strict=True):
             if last <= start or end <= first:
                 continue
-            is_around, is_inside = first <= start and end <= last, start <= first and last <= end
+            is_around, is_inside = (
+                first <= start and end <= last,
+                start <= first and last <= end,
+            )
             if not (is_around or is_inside):
-                raise _wrong(text.example_id, f"spans that do not cut {said}", f"{first} to {last}")
+                raise _wrong(
+                    text.example_id,
+                    f"spans that do not cut {said}",
+                    f"{first} to {last}",
+                )
             inside.append(value)
         if not inside:
             raise _wrong(text.example_id, f"a span of {said}", "none")

@@ -13,7 +13,9 @@ from hf_attnprobe.faithfulness.options import GROUP, OPTIONS
 from hf_attnprobe.options import LARGEST_SEED, Options, option
 
 
-Weights = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
+Weights = Literal[
+    "bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"
+]
 
 Task = Literal[
     "text-classification",
@@ -30,16 +32,21 @@ Task = Literal[
 class AuditOptions(Options):
     """What an audit tests, and how it runs."""
 
-    layers: Sequence[int] | None = option(None, "layers to test (default: all)", metavar="LAYER")
+    layers: Sequence[int] | None = option(
+        None, "layers to test (default: all)", metavar="LAYER"
+    )
     heads: Sequence[int | Literal["all"]] | None = option(
         None,
         "heads to test in each layer (default: all; of a language model none by itself, but all "
         "attention as a whole)",
         metavar="HEAD",
     )
-    groups: bool = option(True, "test layers and all attention as a whole too", daily=False)
+    groups: bool = option(
+        True, "test layers and all attention as a whole too", daily=False
+    )
     single_heads: bool = option(
-        True, "test every head by itself too; without, layers and all attention only"
+        True,
+        "test every head by itself too; without, layers and all attention only",
     )
     head_sets: Sequence[str] | None = option(
         None,
@@ -48,7 +55,9 @@ class AuditOptions(Options):
         metavar="SET",
     )
     query: int | None = option(
-        None, "test only this query position of each head (default: all of them)", daily=False
+        None,
+        "test only this query position of each head (default: all of them)",
+        daily=False,
     )
     target: str | int | None = option(
         None,
@@ -70,7 +79,9 @@ class AuditOptions(Options):
         metavar="TIME",
     )
     prune: bool = option(
-        True, "measure how accuracy falls as more and more heads are zero-ablated", daily=False
+        True,
+        "measure how accuracy falls as more and more heads are zero-ablated",
+        daily=False,
     )
     thresholds: Sequence[str] = option(
         (),
@@ -132,7 +143,9 @@ class AuditOptions(Options):
         "behind the passage, of those that predict the answer alone, or of all",
         daily=False,
     )
-    truncate: bool = option(True, "cut texts that are longer than the model can read", daily=False)
+    truncate: bool = option(
+        True, "cut texts that are longer than the model can read", daily=False
+    )
     dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = option(
         None,
         "number format to compute in (default: float64 for attention classifiers, that "
@@ -145,9 +158,14 @@ class AuditOptions(Options):
         "they are saved)",
         daily=False,
     )
-    batch_size: int = option(64, "largest number of texts per batch", at_least=1, daily=False)
+    batch_size: int = option(
+        64, "largest number of texts per batch", at_least=1, daily=False
+    )
     memory_budget: str | int = option(
-        "2GB", "memory that a batch may take, such as 500MB", metavar="SIZE", daily=False
+        "2GB",
+        "memory that a batch may take, such as 500MB",
+        metavar="SIZE",
+        daily=False,
     )
     share: str | None = option(
         None,
@@ -156,9 +174,13 @@ class AuditOptions(Options):
         metavar="K/N",
         daily=False,
     )
-    seed: int = option(0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED)
+    seed: int = option(
+        0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED
+    )
     task: Task | None = option(
-        None, "head that is meant, where the model's configuration names none", daily=False
+        None,
+        "head that is meant, where the model's configuration names none",
+        daily=False,
     )
     revision: str | None = option(
         None,
@@ -166,7 +188,10 @@ class AuditOptions(Options):
         daily=False,
     )
     subfolder: str | None = option(
-        None, "folder of the model within its repository or folder", metavar="FOLDER", daily=False
+        None,
+        "folder of the model within its repository or folder",
+        metavar="FOLDER",
+        daily=False,
     )
     gguf_file: str | None = option(
         None,
@@ -181,7 +206,9 @@ class AuditOptions(Options):
         secret=True,
         daily=False,
     )
-    trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
+    trust_remote_code: bool = option(
+        False, "run code that comes with a model from the Hub"
+    )
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",
@@ -191,7 +218,9 @@ class AuditOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.thresholds:
-            from hf_attnprobe.statistics.verdicts import with_thresholds  # pandas is slow to import
+            from hf_attnprobe.statistics.verdicts import (
+                with_thresholds,
+            )  # pandas is slow to import
 
             with_thresholds(self.thresholds)
         if self.screen is not None and not self.single_heads:
@@ -239,7 +268,9 @@ def seconds_of(text: str) -> float:
 
 def without_extras(options: AuditOptions) -> AuditOptions:
     """Returns the options of a report in haste: three texts are all that runs the model again."""
-    return replace(options, prune=False, shown_texts=min(options.shown_texts, 3))
+    return replace(
+        options, prune=False, shown_texts=min(options.shown_texts, 3)
+    )
 
 
 def share_of(options: AuditOptions) -> tuple[int, int] | None:
@@ -267,6 +298,8 @@ def options_of_tests() -> Mapping[str, type[Options]]:
     """The classes of the options of all tests, those of installed packages too."""
     if not entry_points(group=GROUP):
         return OPTIONS
-    from hf_attnprobe.faithfulness.registry import tests  # which takes seconds to import
+    from hf_attnprobe.faithfulness.registry import (
+        tests,
+    )  # which takes seconds to import
 
     return {name: test.options for name, test in tests().items()}

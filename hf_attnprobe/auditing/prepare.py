@@ -54,9 +54,20 @@ from hf_attnprobe.functional.fingerprint import hash_of_tensors
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.hardware import one_line_without_memory, suited_threads
 from hf_attnprobe.inference.answers import answered
-from hf_attnprobe.inference.batching import by_length, collate, collated, parse_bytes, portions
+from hf_attnprobe.inference.batching import (
+    by_length,
+    collate,
+    collated,
+    parse_bytes,
+    portions,
+)
 from hf_attnprobe.inference.choices import encode, unknown_share
-from hf_attnprobe.inference.encoding import Text, Tokenized, has_rationales, second_texts
+from hf_attnprobe.inference.encoding import (
+    Text,
+    Tokenized,
+    has_rationales,
+    second_texts,
+)
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options
@@ -116,8 +127,13 @@ def _of_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
         content = {**backend, "truncation": None, "padding": None}
     else:
-        content = {"vocabulary": tokenizer.get_vocab(), **_kept(tokenizer.init_kwargs)}
-    return _hash([content, {name: getattr(tokenizer, name) for name in OF_TOKENIZER}])
+        content = {
+            "vocabulary": tokenizer.get_vocab(),
+            **_kept(tokenizer.init_kwargs),
+        }
+    return _hash(
+        [content, {name: getattr(tokenizer, name) for name in OF_TOKENIZER}]
+    )
 
 
 def _kept(settings: Any) -> Any:
@@ -153,7 +169,9 @@ def _reference_batches(
     texts = _sampled(adapter, tokenizer, examples, N_REFERENCE)
     n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
     batches = portions(adapter, texts[: max(2, n_texts)])
-    return [collate(adapter, some, tokenizer.pad_token_id or 0) for some in batches]
+    return [
+        collate(adapter, some, tokenizer.pad_token_id or 0) for some in batches
+    ]
 
 
 def _sampled(
@@ -169,7 +187,9 @@ def _sampled(
     ids = column_of(examples, "example_id")
     seconds = second_texts(examples) or [""] * len(ids)
     strings = zip(column_of(examples, "text"), seconds, strict=True)
-    rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
+    rows = [
+        row for row, pair in enumerate(strings) if "".join(pair).strip()
+    ] or [0]
     if has_images(examples):
         rows = list(range(len(ids)))
     rows = sample(rows, [ids[row] for row in rows], n_texts)
@@ -197,16 +217,29 @@ def set_sharpness(
     """
     if not adapter.lacks(AnswersFromPassage):
         return
-    texts = sorted(_sampled(adapter, tokenizer, examples, N_SHARPNESS), key=lambda t: t.n_tokens)
+    texts = sorted(
+        _sampled(adapter, tokenizer, examples, N_SHARPNESS),
+        key=lambda t: t.n_tokens,
+    )
     at_once = adapter.texts_at_once or TEXTS_AT_ONCE
     probs = []
     for start in range(0, len(texts), at_once):
-        batch = collate(adapter, texts[start : start + at_once], tokenizer.pad_token_id or 0)
+        batch = collate(
+            adapter, texts[start : start + at_once], tokenizer.pad_token_id or 0
+        )
         said = adapter.native_probs(batch)  # which keeps no attention in memory
-        probs.append((adapter.observe(batch).probs if said is None else said).detach().cpu())
+        probs.append(
+            (adapter.observe(batch).probs if said is None else said)
+            .detach()
+            .cpu()
+        )
     widest = max(p.shape[-1] for p in probs)
-    same_width = [torch.nn.functional.pad(p, (0, widest - p.shape[-1])) for p in probs]
-    adapter.sharpness = adapter.prediction.standard_sharpness(torch.cat(same_width))
+    same_width = [
+        torch.nn.functional.pad(p, (0, widest - p.shape[-1])) for p in probs
+    ]
+    adapter.sharpness = adapter.prediction.standard_sharpness(
+        torch.cat(same_width)
+    )
 
 
 def set_reference(
@@ -222,7 +255,9 @@ def set_reference(
         adapter.require(HeadOutputs).set_reference(*batches)
 
 
-def set_donors(subject: Subject, examples: "datasets.Dataset", choice: Choice, seed: int) -> None:
+def set_donors(
+    subject: Subject, examples: "datasets.Dataset", choice: Choice, seed: int
+) -> None:
     """Keeps the most attended states of a sample of texts, where a chosen test needs them."""
     adapter, tokenizer = subject.adapter, subject.tokenizer
     if not any(tests()[name].uses_donors for name in choice.tests):
@@ -234,7 +269,9 @@ def set_donors(subject: Subject, examples: "datasets.Dataset", choice: Choice, s
     if query is not None:
         shortest = collate(adapter, texts[:1], tokenizer.pad_token_id or 0)
         check_query(adapter.observe(shortest), query)
-    adapter.donors = donors_of(adapter, batches, [*choice.sites, *choice.groups], seed)
+    adapter.donors = donors_of(
+        adapter, batches, [*choice.sites, *choice.groups], seed
+    )
     decisions = adapter.donors.decisions
     if (decisions == decisions[0]).all():
         logger.warning(
@@ -249,10 +286,18 @@ def set_donors(subject: Subject, examples: "datasets.Dataset", choice: Choice, s
 logger = logging.getLogger(__name__)
 
 
-def encoded(subject: Subject, examples: "datasets.Dataset", options: AuditOptions) -> Tokenized:
+def encoded(
+    subject: Subject, examples: "datasets.Dataset", options: AuditOptions
+) -> Tokenized:
     """Texts ready for the model."""
     cut, segment = options.truncate, options.segment
-    tokenized = encode(subject.tokenizer, examples, subject.adapter, truncate=cut, segment=segment)
+    tokenized = encode(
+        subject.tokenizer,
+        examples,
+        subject.adapter,
+        truncate=cut,
+        segment=segment,
+    )
     check_unit(subject)
     return tokenized
 
@@ -346,7 +391,9 @@ def prepare_audit(
         kept: the examples of another model's audit, whose answers are taken in place of own ones.
         shown: whether a bar says how many prompts are answered.
     """
-    parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
+    parse_bytes(
+        options.memory_budget
+    )  # what is wrong with it is said before anything is loaded
     data = as_data(dataset)
     data = _data_for(model, data, options)
     answers = isinstance(data, Answers)
@@ -357,13 +404,17 @@ def prepare_audit(
     device = process_state().device
     if shown and answers and isinstance(model, str | Path):
         say(f"loading {model}")
-    subject = make_subject(model, tokenizer, options, device, spread=spread, unit=unit)
+    subject = make_subject(
+        model, tokenizer, options, device, spread=spread, unit=unit
+    )
     at_once = subject.adapter.texts_at_once or options.batch_size
     options = replace(options, batch_size=min(options.batch_size, at_once))
     usable = has_rationales(examples, subject.adapter.unit)
     rationales = usable and subject.tokenizer.is_fast
     if scores is not None and len(subject.adapter.sites()) > 1:
-        options = replace(options, single_heads=False)  # a ranking beside all attention
+        options = replace(
+            options, single_heads=False
+        )  # a ranking beside all attention
     choice = choose(subject.adapter, asked, rationales, options)
     _log_left_out(choice.left_out)
     identity = _identity(subject, examples, data, options, choice)
@@ -372,10 +423,14 @@ def prepare_audit(
     own = _limited(examples, data.test_limit)
     n_texts = len(own) // (share[1] if share else 1)
     if is_first_round:
-        own = _limited(own, FEW_PROMPTS if isinstance(data, Answers) else FEW_TEXTS)
+        own = _limited(
+            own, FEW_PROMPTS if isinstance(data, Answers) else FEW_TEXTS
+        )
     if isinstance(data, Answers):
         limited, reads = own, subject.tokenizer
-        assert not isinstance(reads, ImageReader)  # of a model that generates text
+        assert not isinstance(
+            reads, ImageReader
+        )  # of a model that generates text
         given = given_model(subject)
         own = examples = answered(
             limited, data, reads, subject.adapter, given, kept=kept, shown=shown
@@ -387,12 +442,17 @@ def prepare_audit(
     if options.screen is not None and not is_first_round:
         check_both_halves(text.example_id for text in tokenized.texts)
     if scores is not None:
-        choice = replace(choice, groups=[g for g in choice.groups if g.layer == g.head == ALL])
+        choice = replace(
+            choice,
+            groups=[g for g in choice.groups if g.layer == g.head == ALL],
+        )
         tokenized = _scored(tokenized, scores, subject, examples)
         given = {t.example_id: t.scores for t in tokenized.texts}
         identity["scores_fingerprint"] = _hash(given)
     with suited_threads(subject.adapter.model):
-        set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
+        set_reference(
+            subject.adapter, subject.tokenizer, examples, choice.tests
+        )
         set_sharpness(subject.adapter, subject.tokenizer, examples)
         set_donors(subject, examples, choice, options.seed)
     besides: dict[str, Any] = {
@@ -454,7 +514,9 @@ def audit_asked_for(
 ) -> dict[str, Any]:
     """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.asked.asked_for`."""
     answers = isinstance(data, Answers)
-    usual = {name: test.usual(answers=answers) for name, test in tests().items()}
+    usual = {
+        name: test.usual(answers=answers) for name, test in tests().items()
+    }
     leave_out = ("train_limit", *WITHOUT_EFFECT)
     said = asked_for(model, data, options, asked, usual, leave_out=leave_out)
     return said if scores is None else {**said, "scores": named(scores)}
@@ -465,7 +527,12 @@ def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
     config = getattr(adapter.model, "config", None)
     if not isinstance(config, AttentionClassifierConfig):
         return {}
-    return {"architecture": {"encoder": config.encoder, "attention": config.attention}}
+    return {
+        "architecture": {
+            "encoder": config.encoder,
+            "attention": config.attention,
+        }
+    }
 
 
 def _unit_of_number(
@@ -479,19 +546,30 @@ def _unit_of_number(
 
 
 def _scored(
-    tokenized: Tokenized, scores: Any, subject: Subject, examples: "datasets.Dataset"
+    tokenized: Tokenized,
+    scores: Any,
+    subject: Subject,
+    examples: "datasets.Dataset",
 ) -> Tokenized:
     """The texts with the scores that somebody gave their units."""
-    if isinstance(subject.tokenizer, ImageReader) or "choices" in examples.column_names:
+    if (
+        isinstance(subject.tokenizer, ImageReader)
+        or "choices" in examples.column_names
+    ):
         raise AttnProbeError(
             "expected a classifier of texts or a language model, to judge scores of their units"
         )
     given = read_scores(scores, [text.example_id for text in tokenized.texts])
     strings = {}
     if "text" in examples.column_names:
-        ids, texts = column_of(examples, "example_id"), column_of(examples, "text")
+        ids, texts = (
+            column_of(examples, "example_id"),
+            column_of(examples, "text"),
+        )
         strings = dict(zip(ids, texts, strict=True))
-    aligned = with_scores(tokenized.texts, given, subject.adapter, subject.tokenizer, strings)
+    aligned = with_scores(
+        tokenized.texts, given, subject.adapter, subject.tokenizer, strings
+    )
     return replace(tokenized, texts=aligned)
 
 
@@ -535,7 +613,10 @@ def _identity(
         identity["answers"] = {
             "units": data.units,
             "rows": options.rows,
-            "template": [data.template, getattr(subject.tokenizer, "chat_template", None)],
+            "template": [
+                data.template,
+                getattr(subject.tokenizer, "chat_template", None),
+            ],
             "max_new_tokens": data.max_new_tokens,
         }
     if options.segment is not None:  # folders from before pairs have none
@@ -559,7 +640,9 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
     return recorded
 
 
-def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
+def _limited(
+    examples: "datasets.Dataset", limit: int | None
+) -> "datasets.Dataset":
     if limit is None:
         return examples
     ids = examples.with_format(None)["example_id"][:]

@@ -23,9 +23,7 @@ from hf_attnprobe.storage.rows import prediction_statistics
 
 N_AFTER, N_BEFORE = 8, 2
 """Texts that are recomputed, or changed, after an audit, and before one that goes on."""
-CHANGED = (
-    "model, tokenizer or hooks have changed since; bring them back, or choose another --output-dir"
-)
+CHANGED = "model, tokenizer or hooks have changed since; bring them back, or choose another --output-dir"
 NOT_OWN = "this model's prompts cannot be changed, please report it; the rows are kept"
 NOT_ALONE = (
     "it changed meanwhile, or looks at padding or at the texts beside; the rows are kept, "
@@ -49,14 +47,24 @@ def said_of(
         )
     assert batch.labels is not None  # collate gives −1 to unlabelled texts
     n_tokens = batch.content_mask.sum(-1)
-    said = prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
-    return said if batch.identities is None else said | {"identity": batch.identities}
+    said = prediction_statistics(
+        adapter.prediction, probs, batch.labels, n_tokens
+    )
+    return (
+        said
+        if batch.identities is None
+        else said | {"identity": batch.identities}
+    )
 
 
-def drawn_texts(texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:
+def drawn_texts(
+    texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int
+) -> list[Text]:
     """Some of the texts that have rows, drawn by a hash of their ids and the seed."""
     known = set(held.index)
-    by_id = {text.example_id: text for text in texts if text.example_id in known}
+    by_id = {
+        text.example_id: text for text in texts if text.example_id in known
+    }
     return [by_id[k] for k in random_order(by_id, seed)[:n_texts]]
 
 
@@ -102,7 +110,9 @@ def check_rows(
             )
 
 
-def check_changes(adapter: LanguageModelAdapter, texts: Sequence[Text], pad_token_id: int) -> None:
+def check_changes(
+    adapter: LanguageModelAdapter, texts: Sequence[Text], pad_token_id: int
+) -> None:
     """Checks a deletion and a knockout in each text against passes of the user's own model.
 
     Raises:
@@ -112,7 +122,9 @@ def check_changes(adapter: LanguageModelAdapter, texts: Sequence[Text], pad_toke
         observation = adapter.observe(collate(adapter, [text], pad_token_id))
         units = observation.batch.content_mask[0].nonzero()[:, 0].tolist()
         unit = random_order(units, text.example_id)[0]
-        for change, error in adapter.away_from_own_model(observation, unit).items():
+        for change, error in adapter.away_from_own_model(
+            observation, unit
+        ).items():
             if not error <= tolerance(adapter, 1.0):
                 raise AttnProbeError(
                     f"expected the {change} of unit {unit + 1} of text {text.example_id} as the "
@@ -125,8 +137,12 @@ def tolerance(adapter: AttentionModelBase, number: float) -> float:
     given = getattr(adapter, "given", adapter.model)
     weights = [*adapter.model.parameters(), *given.parameters()]
     kinds = {weight.dtype for weight in weights}
-    coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
-    return min(1000 * coarsest, 0.1) * max(1.0, abs(number))  # of a number, in its unit
+    coarsest = max(
+        torch.finfo(kind).eps for kind in kinds if kind.is_floating_point
+    )
+    return min(1000 * coarsest, 0.1) * max(
+        1.0, abs(number)
+    )  # of a number, in its unit
 
 
 # --- half precision --------------------------------------------------------------------------
@@ -165,10 +181,17 @@ def compared_with_float32(
     other, probability, change = exact(), 0.0, 0.0
     for texts in portions(adapter, some):
         ours, theirs = (
-            _outputs(model, collate(model, texts, pad_token_id)) for model in (adapter, other)
+            _outputs(model, collate(model, texts, pad_token_id))
+            for model in (adapter, other)
         )
-        differs = [float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)]
-        probability, change = max(probability, differs[0]), max(change, differs[1])
+        differs = [
+            float((a - b).abs().max())
+            for a, b in zip(ours, theirs, strict=True)
+        ]
+        probability, change = (
+            max(probability, differs[0]),
+            max(change, differs[1]),
+        )
     largest = max(probability, change)
     said = f"{largest:.3f} from float32 on {len(some)} texts"
     if not largest <= TOO_MUCH:
@@ -177,12 +200,20 @@ def compared_with_float32(
             f"probability or an edit's change differs by {said}; say --dtype float32"
         )
     if largest > WORTH_A_LINE:
-        logger.warning("half precision: probabilities or changes differ by %s", said)
-    rounding = {"probability": probability, "change": change, "texts": len(some)}
+        logger.warning(
+            "half precision: probabilities or changes differ by %s", said
+        )
+    rounding = {
+        "probability": probability,
+        "change": change,
+        "texts": len(some),
+    }
     return {"rounding": rounding}
 
 
-def _outputs(model: AttentionModelBase, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def _outputs(
+    model: AttentionModelBase, batch: Batch
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities [batch, classes] and the changes of an edit [batch], exactly kept."""
     observation = model.observe(batch)
     change = uniform_attention(observation, model.sites()[-1]).uniform_tvd

@@ -59,7 +59,9 @@ def rehearse(
         batch = collate(adapter, some, pad_token_id)
         adapter.self_check(batch)
         said = said_of(adapter, batch, adapter.observe(batch).probs)
-        return pd.DataFrame({k: v.tolist() for k, v in said.items()}, index=[*batch.example_ids])
+        return pd.DataFrame(
+            {k: v.tolist() for k, v in said.items()}, index=[*batch.example_ids]
+        )
 
     tried = [
         done
@@ -78,7 +80,9 @@ def rehearse(
             check_padding(shortest, padded)
     for some, said in tried:
         cause = "this model cannot be audited, please report it"
-        check_rows(adapter, some, said, pad_token_id, where="audited", cause=cause)
+        check_rows(
+            adapter, some, said, pad_token_id, where="audited", cause=cause
+        )
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)

@@ -15,7 +15,12 @@ from accelerate.utils import broadcast_object_list
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.selection import Choice, by_promise, crossed, sites_by_test
+from hf_attnprobe.auditing.selection import (
+    Choice,
+    by_promise,
+    crossed,
+    sites_by_test,
+)
 from hf_attnprobe.auditing.sweep import (
     Sweep,
     Where,
@@ -78,9 +83,13 @@ class RowsSoFar:
 
     def look(self) -> None:
         """Reads the parts that were added since the last look."""
-        for part in (part for part in parts_in(self.folder) if part not in self._seen):
+        for part in (
+            part for part in parts_in(self.folder) if part not in self._seen
+        ):
             self._seen.add(part)
-            for place, ids in places_of(read_part(part, only_places=True)).items():
+            for place, ids in places_of(
+                read_part(part, only_places=True)
+            ).items():
                 self.done.setdefault(place, set()).update(ids)
 
     def ids(self, test: str, site: Site) -> set[int]:
@@ -89,18 +98,24 @@ class RowsSoFar:
 
     def lacks(self, where: Where, text: Text) -> bool:
         """Whether some test has not been run on a text at some site."""
-        places = [(test, site) for test, sites in where.items() for site in sites]
+        places = [
+            (test, site) for test, sites in where.items() for site in sites
+        ]
         return any(text.example_id not in self.ids(*place) for place in places)
 
     def n_done(self, where: Where) -> int:
         """Runs that are done: one test at one site on one text is a run."""
         known = {text.example_id for text in self.texts}
-        places = [(test, site) for test, sites in where.items() for site in sites]
+        places = [
+            (test, site) for test, sites in where.items() for site in sites
+        ]
         return sum(len(self.ids(*place) & known) for place in places)
 
     def tested(self, where: Where) -> list[Text]:
         """The texts that some test was run on at some site, in their order."""
-        places = [(test, site) for test, sites in where.items() for site in sites]
+        places = [
+            (test, site) for test, sites in where.items() for site in sites
+        ]
         ids = {k for place in places for k in self.ids(*place)}
         return [text for text in self.texts if text.example_id in ids]
 
@@ -132,7 +147,10 @@ CAUTION = 1.3  # portions vary; by so much more than expected one may take
 
 
 def run_in_time(
-    so_far: RowsSoFar, clock: Clock, turns: Callable[[], Iterable[Where]], batch_size: int
+    so_far: RowsSoFar,
+    clock: Clock,
+    turns: Callable[[], Iterable[Where]],
+    batch_size: int,
 ) -> None:
     """Runs tests on the first texts of the random order, then on twice as many, while there is time.
 
@@ -148,9 +166,21 @@ def run_in_time(
         for where in turns():
             for test in where:  # one text tells what a test costs
                 if not so_far.agreed(clock.knows(test)):
-                    _bring(so_far, clock, {test: where[test]}, so_far.texts[:1], batch_size)
+                    _bring(
+                        so_far,
+                        clock,
+                        {test: where[test]},
+                        so_far.texts[:1],
+                        batch_size,
+                    )
             for test in _cheap_first(so_far, clock, where):
-                _bring(so_far, clock, {test: where[test]}, so_far.texts[:goal], batch_size)
+                _bring(
+                    so_far,
+                    clock,
+                    {test: where[test]},
+                    so_far.texts[:goal],
+                    batch_size,
+                )
         if goal >= n_texts or so_far.agreed(clock.left <= 0):
             return
         goal *= 2
@@ -161,20 +191,32 @@ def _cheap_first(so_far: RowsSoFar, clock: Clock, where: Where) -> list[str]:
     text = so_far.texts[:1]
 
     def place(test: str) -> tuple[bool, float]:
-        return test in SEARCHES, clock.expects(steps_of([({test: where[test]}, text)]))
+        return test in SEARCHES, clock.expects(
+            steps_of([({test: where[test]}, text)])
+        )
 
-    return so_far.agreed(sorted((test for test in where if where[test]), key=place))
+    return so_far.agreed(
+        sorted((test for test in where if where[test]), key=place)
+    )
 
 
 def _bring(
-    so_far: RowsSoFar, clock: Clock, where: Where, texts: Sequence[Text], batch_size: int
+    so_far: RowsSoFar,
+    clock: Clock,
+    where: Where,
+    texts: Sequence[Text],
+    batch_size: int,
 ) -> None:
     """Runs a test portion by portion on the texts that lack it, while there is time."""
     (test,) = where
     lacking = [text for text in texts if so_far.lacks(where, text)]
     while lacking:
         one = max(clock.expects(steps_of([(where, lacking[:1])])), 1e-9)
-        room = clock.left / CAUTION / one if clock.knows(test) else float(clock.left > 0)
+        room = (
+            clock.left / CAUTION / one
+            if clock.knows(test)
+            else float(clock.left > 0)
+        )
         n = so_far.agreed(int(min(room, batch_size)))
         if n < 1:
             return
@@ -193,7 +235,9 @@ def turns_of(
     is_one = len(sweep.adapter.sites()) == 1
 
     def turns() -> Iterator[Where]:
-        yield sites_by_test(names, sweep.adapter, heads if is_one else [], whole)
+        yield sites_by_test(
+            names, sweep.adapter, heads if is_one else [], whole
+        )
         yield sites_by_test(names, sweep.adapter, [], layers)
         if is_one:
             return
@@ -201,7 +245,9 @@ def turns_of(
             yield sites_by_test(["screen"], sweep.adapter, heads)
         ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
         for start in range(0, len(ranked), AT_ONCE):
-            yield sites_by_test(names, sweep.adapter, ranked[start : start + AT_ONCE], [])
+            yield sites_by_test(
+                names, sweep.adapter, ranked[start : start + AT_ONCE], []
+            )
 
     return turns
 
@@ -230,9 +276,13 @@ def run_tests(
         _check_begun(so_far, limit)
         so_far.look()
         return work_facts(so_far, limit, everything, sweep.seed)
-    parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(so_far.texts, heads)]
+    parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [
+        (so_far.texts, heads)
+    ]
     if options.screen is not None:
-        so_far.run(so_far.texts, sites_by_test(["screen"], sweep.adapter, heads))
+        so_far.run(
+            so_far.texts, sites_by_test(["screen"], sweep.adapter, heads)
+        )
         estimates = rows_in(sweep.folder, "screen")
         parts = crossed(sweep.texts, estimates, heads, options.screen)
         names.remove("screen")
@@ -250,9 +300,13 @@ def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
         )
 
 
-def work_facts(so_far: RowsSoFar, limit: float, everything: Where, seed: int) -> dict[str, Any]:
+def work_facts(
+    so_far: RowsSoFar, limit: float, everything: Where, seed: int
+) -> dict[str, Any]:
     """How much was done of what a full audit does, and what was to stop it."""
-    n_full = sum(len(sites) for sites in everything.values()) * len(so_far.texts)
+    n_full = sum(len(sites) for sites in everything.values()) * len(
+        so_far.texts
+    )
     return {
         "seconds": limit,
         "runs_done": so_far.n_done(everything),

@@ -79,7 +79,11 @@ def audit(
 
 
 JUDGING_ANSWERS = ("sources",)
-JUDGING = {"input_erasure": {}, "erasure": {}, "shapley": {"exact_units": 8, "longer": "phrases"}}
+JUDGING = {
+    "input_erasure": {},
+    "erasure": {},
+    "shapley": {"exact_units": 8, "longer": "phrases"},
+}
 """Tests of rankings, and their options; all sets of 8 phrases are 256 passes a text."""
 
 
@@ -115,9 +119,13 @@ def judge(
     from hf_attnprobe.auditing.subject import is_language_model
 
     if scores is None:
-        raise AttnProbeError("expected scores to judge, got None; audit() needs none")
+        raise AttnProbeError(
+            "expected scores to judge, got None; audit() needs none"
+        )
     if tests is None:
-        tests = JUDGING_ANSWERS if is_language_model(model, options) else JUDGING
+        tests = (
+            JUDGING_ANSWERS if is_language_model(model, options) else JUDGING
+        )
     return run_audit(
         model,
         dataset,

@@ -82,19 +82,33 @@ def choose(
     wanted = named
     if DEFAULT in asked:
         wanted = with_suitable(named, len(sites), rationales, answers=answers)
-    wanted = {name: _explaining(given, options.target) for name, given in wanted.items()}
+    wanted = {
+        name: _explaining(given, options.target)
+        for name, given in wanted.items()
+    }
     chosen, left_out = select_tests(wanted, named, adapter, sites)
     single = options.single_heads
     if answers and not _names_heads(options) and groups:
         single, groups = False, [g for g in groups if g.layer in (ALL, SET)]
     if not single:
         chosen, left_out = of_groups_alone(chosen, left_out, groups)
-    return Choice(sites, sites if single else [], groups, rationales, chosen, named, left_out)
+    return Choice(
+        sites,
+        sites if single else [],
+        groups,
+        rationales,
+        chosen,
+        named,
+        left_out,
+    )
 
 
 def _names_heads(options: AuditOptions) -> bool:
     """Whether single heads or layers are asked for."""
-    return any(given is not None for given in (options.heads, options.layers, options.screen))
+    return any(
+        given is not None
+        for given in (options.heads, options.layers, options.screen)
+    )
 
 
 def _explaining(given: Options, target: str | int | None) -> Options:
@@ -122,15 +136,20 @@ def select_sites(
     return [
         site._replace(query=query)
         for site in known
-        if (layers is None or site.layer in layers) and (heads is None or site.head in heads)
+        if (layers is None or site.layer in layers)
+        and (heads is None or site.head in heads)
     ]
 
 
-def _check_numbers(name: str, asked: Sequence[int | str] | None, known: set[int]) -> None:
+def _check_numbers(
+    name: str, asked: Sequence[int | str] | None, known: set[int]
+) -> None:
     if asked is None:
         return
     if not asked:
-        raise AttnProbeError(f"expected at least one {name}; leave {name}s out for all of them")
+        raise AttnProbeError(
+            f"expected at least one {name}; leave {name}s out for all of them"
+        )
     missing = sorted(set(asked) - known)
     if missing:
         raise AttnProbeError(
@@ -138,7 +157,9 @@ def _check_numbers(name: str, asked: Sequence[int | str] | None, known: set[int]
         )
 
 
-def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[list[Site]]:
+def parse_head_sets(
+    adapter: AttentionModelBase, names: Sequence[str]
+) -> list[list[Site]]:
     """Sets of heads from their names, such as "5.0+5.3"; "shared": all that share keys.
 
     Raises:
@@ -177,7 +198,9 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
     known = adapter.sites()
     for member in members:
         if member not in known:
-            first, last = (f"{site.layer}.{site.head}" for site in (known[0], known[-1]))
+            first, last = (
+                f"{site.layer}.{site.head}" for site in (known[0], known[-1])
+            )
             raise AttnProbeError(
                 f"expected heads from {first} to {last} that the model has, got "
                 f"{member.layer}.{member.head} in {name!r}; change --head-sets"
@@ -219,7 +242,9 @@ def group_sites(
     for site in known:
         layers.setdefault(site.layer, []).append(site)
     complete = [
-        layer for layer, members in layers.items() if all(site[:2] in audited for site in members)
+        layer
+        for layer, members in layers.items()
+        if all(site[:2] in audited for site in members)
     ]
     groups: list[Site] = []
     if whole and len(complete) == len(layers):
@@ -240,7 +265,9 @@ def check_query(shortest: Observation, query: int) -> None:
         )
 
 
-def suits(test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool) -> bool:
+def suits(
+    test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool
+) -> bool:
     """Whether a test is run without being asked for, on a model that allows it."""
     if answers:
         return test.of_answers is not None
@@ -296,7 +323,9 @@ def select_tests(
         reasons = [tests()[name].lacks(adapter, site) for site in sites]
         missing = [reason for reason in reasons if reason is not None]
         if missing:
-            left_out[name] = f"{missing[0]} ({len(missing)} of {len(sites)} heads)"
+            left_out[name] = (
+                f"{missing[0]} ({len(missing)} of {len(sites)} heads)"
+            )
         if len(missing) < len(sites):
             chosen[name] = options
         elif name in asked:
@@ -309,7 +338,9 @@ def select_tests(
 
 
 def of_groups_alone(
-    chosen: Mapping[str, Options], left_out: Mapping[str, str], groups: Sequence[Site]
+    chosen: Mapping[str, Options],
+    left_out: Mapping[str, str],
+    groups: Sequence[Site],
 ) -> tuple[dict[str, Options], dict[str, str]]:
     """The tests that can look at groups of heads, and why the others are left out.
 
@@ -348,12 +379,16 @@ def sites_by_test(
     for name in names:
         test = tests()[name]
         possible = [site for site in sites if test.lacks(adapter, site) is None]
-        besides = [g for g in groups if test.groups and _can_run(test, adapter, g)]
+        besides = [
+            g for g in groups if test.groups and _can_run(test, adapter, g)
+        ]
         where[name] = [*test.sites(possible), *besides]
     return where
 
 
-def _can_run(test: FaithfulnessTest, adapter: AttentionModelBase, group: Site) -> bool:
+def _can_run(
+    test: FaithfulnessTest, adapter: AttentionModelBase, group: Site
+) -> bool:
     """Whether the model has what a test needs at every head of a group."""
     return all(
         test.lacks(adapter, Site(layer, head)) is None

@@ -11,7 +11,12 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_model import ALL, AnswersFromPassage, AttentionModelBase, Site
+from hf_attnprobe.attention_model import (
+    ALL,
+    AnswersFromPassage,
+    AttentionModelBase,
+    Site,
+)
 from hf_attnprobe.audit_reports.limits import notes_on_limits, spiked_rows
 from hf_attnprobe.audit_reports.report import Report, report_from, rows_told
 from hf_attnprobe.audit_reports.result import extras_to_json, to_json
@@ -74,19 +79,39 @@ def run_audit(
     scores: Any = None,
 ) -> Report:
     """One audit from its texts to its report; as :func:`hf_attnprobe.audit` and ``judge``."""
-    clock = Clock(progress and process_state().is_main_process, limit_of(options))
+    clock = Clock(
+        progress and process_state().is_main_process, limit_of(options)
+    )
     share = share_of(options)
-    job = prepare_audit(model, dataset, tests, options, tokenizer, scores, share, shown=clock.shown)
+    job = prepare_audit(
+        model,
+        dataset,
+        tests,
+        options,
+        tokenizer,
+        scores,
+        share,
+        shown=clock.shown,
+    )
     if share is not None and output_dir is not None:
         output_dir = folder_of(output_dir, share)
     return run_prepared(job, output_dir, clock)
 
 
-def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock) -> Report:
+def run_prepared(
+    job: PreparedAudit, output_dir: str | Path | None, clock: Clock
+) -> Report:
     """The report of an audit that is prepared."""
-    subject, choice, options, state = job.subject, job.choice, job.options, process_state()
+    subject, choice, options, state = (
+        job.subject,
+        job.choice,
+        job.options,
+        process_state(),
+    )
     limit = clock.limit
-    read_record(Path(subject.name))  # what is wrong with it is said before anything runs
+    read_record(
+        Path(subject.name)
+    )  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
         if not sweep.adapter.lacks(AnswersFromPassage):
             clock.bar.say(foreseen(len(sweep.texts)))
@@ -97,7 +122,9 @@ def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock
         first_token = getattr(subject.tokenizer, "cls_token", None)
         which = _attention_meant(sweep, choice.groups, first_token)
         besides = {**besides, **({"attention": which} if which else {})}
-        provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
+        provenance = provenance_of(
+            job.identity, sweep, choice.left_out, besides
+        )
         is_short = limit is not None or "share" in job.besides
         shown = without_extras(options) if is_short else options
         report = report_of(job, sweep, provenance, shown)
@@ -120,7 +147,11 @@ def begun(
     Yields:
         The work, and what the report's provenance says beside settings.
     """
-    with _folder(output_dir, process_state()) as folder, clock, job.on_this_machine():
+    with (
+        _folder(output_dir, process_state()) as folder,
+        clock,
+        job.on_this_machine(),
+    ):
         sweep = job.sweep(job.tokenized.texts, folder / "rows", clock)
         job.rehearse(sweep.texts)
         rounding = compared_with_float32(
@@ -132,7 +163,9 @@ def begun(
 
 
 @contextlib.contextmanager
-def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
+def _folder(
+    output_dir: str | Path | None, state: PartialState
+) -> Iterator[Path]:
     """The output folder, or one that goes away."""
     if output_dir is not None:
         yield Path(output_dir)
@@ -146,7 +179,10 @@ def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path
 
 
 def report_of(
-    job: PreparedAudit, sweep: Sweep, provenance: dict[str, Any], options: AuditOptions
+    job: PreparedAudit,
+    sweep: Sweep,
+    provenance: dict[str, Any],
+    options: AuditOptions,
 ) -> Report:
     """The report of this run's texts and tests, by their rows."""
     subject, data = job.subject, job.data
@@ -180,7 +216,9 @@ def _limits(job: PreparedAudit, n: int) -> list[str]:
     return notes_on_limits(rows, n=n, n_heads=n_heads, seed=job.options.seed)
 
 
-def _notes(sweep: Sweep, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
+def _notes(
+    sweep: Sweep, provenance: Mapping[str, Any], predicts: str
+) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
     unknown = unknown_note(provenance["unknown_tokens"])
     notes: list[str | None] = [
@@ -199,14 +237,19 @@ def learned_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
     return [
         f"Texts: these are the texts that the model {did}, so that it knows them; what is "
         "found here need not hold for new ones. Audit texts that it has not seen."
-        for split, did in (("train", "was trained on"), ("validation", "was chosen on"))
+        for split, did in (
+            ("train", "was trained on"),
+            ("validation", "was chosen on"),
+        )
         if read.get(split) == provenance["data_fingerprint"]
     ]
 
 
 def _many_units_note(sweep: Sweep) -> str | None:
     """That not every unit of long passages was deleted; None where all were."""
-    n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in sweep.texts]
+    n_units = [
+        len({*text.inputs.get("unit_ids", ())} - {-1}) for text in sweep.texts
+    ]
     n_long = sum(n > MANY for n in n_units)
     if not n_long or "sources" not in sweep.options:
         return None
@@ -217,11 +260,15 @@ def _many_units_note(sweep: Sweep) -> str | None:
     )
 
 
-def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None:
+def _single_logit_note(
+    adapter: AttentionModelBase, predicts: str
+) -> str | None:
     """Where a single logit was taken for a probability, and nobody said that it is."""
     config = getattr(adapter.model, "config", None)
     is_single = getattr(config, "num_labels", None) == 1
-    said = getattr(config, "problem_type", None) is not None or predicts != "auto"
+    said = (
+        getattr(config, "problem_type", None) is not None or predicts != "auto"
+    )
     if not is_single or said or adapter.prediction.kind != "classes":
         return None
     return (
@@ -274,7 +321,9 @@ def provenance_of(
     return provenance
 
 
-def _attention_meant(sweep: Sweep, groups: Sequence[Site], first_token: str | None) -> str:
+def _attention_meant(
+    sweep: Sweep, groups: Sequence[Site], first_token: str | None
+) -> str:
     """ "mean of 72 heads from [CLS]"; empty where heads are tested one by one alone.
 
     Args:

@@ -125,9 +125,13 @@ def make_subject(
     loaded = _loaded(model, tokenizer, options)
     if options.weights is not None:
         is_users = loaded.model is model
-        loaded = _with_weights(loaded, options.weights, options.seed, is_users=is_users)
+        loaded = _with_weights(
+            loaded, options.weights, options.seed, is_users=is_users
+        )
     arguments = {
-        "dtype": None if options.dtype is None else getattr(torch, options.dtype),
+        "dtype": None
+        if options.dtype is None
+        else getattr(torch, options.dtype),
         "level": options.level,
         **_head_options(loaded, options, spread, unit),
     }
@@ -144,7 +148,12 @@ def make_subject(
     in_float32 = partial(wrapped, loaded.model, dtype=torch.float32)
     exact = in_float32 if options.dtype in HALF else None
     return Subject(
-        loaded.name, adapter, loaded.tokenizer, loaded.origin, has_unit=has_unit, exact=exact
+        loaded.name,
+        adapter,
+        loaded.tokenizer,
+        loaded.origin,
+        has_unit=has_unit,
+        exact=exact,
     )
 
 
@@ -161,14 +170,22 @@ def check_unit(subject: Subject) -> None:
         )
 
 
-def _unpacked(model: Any, tokenizer: Tokenizer | None) -> tuple[Any, Tokenizer | None]:
+def _unpacked(
+    model: Any, tokenizer: Tokenizer | None
+) -> tuple[Any, Tokenizer | None]:
     """Model and tokenizer of a pipeline or a pair."""
     if isinstance(model, Pipeline):
-        reads = model.image_processor if takes_images(model.model) else model.tokenizer
+        reads = (
+            model.image_processor
+            if takes_images(model.model)
+            else model.tokenizer
+        )
         pair: tuple[Any, Any] = (model.model, reads)
     elif isinstance(model, tuple | list):
         is_image = len(model) == 2 and takes_images(model[0])
-        is_text = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
+        is_text = len(model) == 2 and isinstance(
+            model[1], PreTrainedTokenizerBase
+        )
         if not is_image and not is_text:
             kinds = ", ".join(type(part).__name__ for part in model)
             raise AttnProbeError(
@@ -185,7 +202,9 @@ def _unpacked(model: Any, tokenizer: Tokenizer | None) -> tuple[Any, Tokenizer |
     return pair
 
 
-def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> Loaded:
+def _loaded(
+    model: Any, tokenizer: Tokenizer | None, options: AuditOptions
+) -> Loaded:
     """Name, model and tokenizer; a model given as an object is used as it is."""
     if isinstance(model, str | os.PathLike):
         return _loaded_from(os.fspath(model), tokenizer, options)
@@ -209,11 +228,15 @@ def _loaded(model: Any, tokenizer: Tokenizer | None, options: AuditOptions) -> L
     return Loaded(origin or type(model).__name__, model, reads, {})
 
 
-def _with_weights(loaded: Loaded, weights: str, seed: int, *, is_users: bool) -> Loaded:
+def _with_weights(
+    loaded: Loaded, weights: str, seed: int, *, is_users: bool
+) -> Loaded:
     """The same with its weights changed; a model of the user's is copied before."""
     changed = copy.deepcopy(loaded.model) if is_users else loaded.model
     change_weights(unwrapped(changed), weights, seed)
-    return replace(loaded, model=changed, origin={**loaded.origin, "weights": weights})
+    return replace(
+        loaded, model=changed, origin={**loaded.origin, "weights": weights}
+    )
 
 
 def _origin(name: str, options: AuditOptions) -> Origin:
@@ -228,7 +251,9 @@ def _origin(name: str, options: AuditOptions) -> Origin:
     )
 
 
-def _loaded_from(name: str, tokenizer: Tokenizer | None, options: AuditOptions) -> Loaded:
+def _loaded_from(
+    name: str, tokenizer: Tokenizer | None, options: AuditOptions
+) -> Loaded:
     origin = _origin(name, options)
     task = GENERATION if options.gguf_file is not None else options.task
     model = load_model(origin, task=task)
@@ -265,7 +290,9 @@ def _tokenizer_of(
 def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
     """Which version of a model was audited, where there are several."""
     known = {
-        "checkpoint": origin.name if origin.folder and origin.name != name else None,
+        "checkpoint": origin.name
+        if origin.folder and origin.name != name
+        else None,
         "revision": origin.revision,
         "subfolder": origin.subfolder,
         "commit": commit,
@@ -298,7 +325,10 @@ def _generates(model: nn.Module) -> bool:
 
 
 def _head_options(
-    loaded: Loaded, options: AuditOptions, spread: float | None, unit: str | None
+    loaded: Loaded,
+    options: AuditOptions,
+    spread: float | None,
+    unit: str | None,
 ) -> dict[str, Any]:
     """What the adapter of a Transformers model must be told about its head."""
     model = loaded.model
@@ -322,7 +352,9 @@ def _head_options(
     if options.predicts != "auto":
         given["predicts"] = options.predicts
     config = getattr(model, "config", None)
-    if isinstance(config, PreTrainedConfig) and predicts_number(config, options.predicts):
+    if isinstance(config, PreTrainedConfig) and predicts_number(
+        config, options.predicts
+    ):
         given["scale"] = options.scale or spread
     elif options.scale is not None:
         raise AttnProbeError(
@@ -347,7 +379,9 @@ def _check_weights(model: nn.Module) -> None:
                 "'meta'; load the model without cpu_offload, disk_offload and "
                 "set_default_device('meta')"
             )
-        if not name.endswith("_extra_state") and not isinstance(weight, torch.Tensor):
+        if not name.endswith("_extra_state") and not isinstance(
+            weight, torch.Tensor
+        ):
             raise AttnProbeError(
                 f"expected weights as tensors, {name} is packed, as quantize_dynamic does; "
                 "audit the model as it was before"
@@ -365,9 +399,15 @@ def _check_tokenizer_of(loaded: Loaded, adapter: AttentionModelBase) -> None:
         check_belongs(loaded.tokenizer, config, adapter.n_embeddings, pads=pads)
 
 
-def _say_what_is_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
+def _say_what_is_slow(
+    model: nn.Module, options: AuditOptions, device: torch.device
+) -> None:
     kind = getattr(model, "dtype", None)
-    slow = SLOW_ON_A_CPU - {torch.bfloat16} if multiplies_bfloat16() else SLOW_ON_A_CPU
+    slow = (
+        SLOW_ON_A_CPU - {torch.bfloat16}
+        if multiplies_bfloat16()
+        else SLOW_ON_A_CPU
+    )
     if device.type == "cpu" and options.dtype is None and kind in slow:
         logger.warning(
             "computing in %s, as the checkpoint was saved, which a CPU does slowly; "
@@ -378,7 +418,9 @@ def _say_what_is_slow(model: nn.Module, options: AuditOptions, device: torch.dev
 
 def _mask_id(tokenizer: Tokenizer, model: nn.Module) -> int | None:
     """The token that stands in for an erased one; None where there are no embeddings."""
-    if not isinstance(model, PreTrainedModel) or isinstance(tokenizer, ImageReader):
+    if not isinstance(model, PreTrainedModel) or isinstance(
+        tokenizer, ImageReader
+    ):
         return None
     if type(model).__name__.endswith("ForMaskedLM"):
         return tokenizer.mask_token_id  # no other token will do

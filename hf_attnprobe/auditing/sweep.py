@@ -92,7 +92,9 @@ class Sweep:
         """Runs tests on a batch of texts; its rows."""
         self.clock.begin(steps_of([(todo, texts)]))
         batch = collate(self.adapter, texts, self.pad_token_id)
-        return run_batch(self.adapter, batch, todo, self.options, self.seed, self.clock.tick)
+        return run_batch(
+            self.adapter, batch, todo, self.options, self.seed, self.clock.tick
+        )
 
 
 def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
@@ -125,7 +127,12 @@ def first_round(sweep: Sweep, where: Where) -> None:
     while texts:
         some, texts = texts[:n_texts], texts[n_texts:]
         work = plan(
-            some, places, finished_ids(sweep.folder), lambda n: 0, sweep.budget, sweep.batch_size
+            some,
+            places,
+            finished_ids(sweep.folder),
+            lambda n: 0,
+            sweep.budget,
+            sweep.batch_size,
         )
         if work:
             sweep.clock.forget()
@@ -151,7 +158,9 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
     if n_texts == N_AFTER and isinstance(sweep.adapter, LanguageModelAdapter):
         drawn = drawn_texts(sweep.texts, held, n_texts, sweep.seed)
         check_changes(sweep.adapter, drawn, sweep.pad_token_id)
-    n_texts = min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
+    n_texts = (
+        min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
+    )
     check_rows(
         sweep.adapter,
         drawn_texts(sweep.texts, held, n_texts, sweep.seed),
@@ -166,7 +175,10 @@ def _check_identities(sweep: Sweep, held: pd.DataFrame) -> None:
     """Raises AttnProbeError where rows are of another prompt or answer than a text now has."""
     known = held.get("identity", pd.Series(dtype=float))
     for text in sweep.texts:
-        if text.identity is not None and known.get(text.example_id, text.identity) != text.identity:
+        if (
+            text.identity is not None
+            and known.get(text.example_id, text.identity) != text.identity
+        ):
             raise AttnProbeError(
                 f"expected the prompt and the answer of text {text.example_id} as they were for the "
                 f"rows in {sweep.folder}, one of them is another now; give the answers with the "
@@ -201,7 +213,11 @@ def measured_memory(
         measured: what is known already, by tests and tokens; filled.
     """
     by_length = {text.n_tokens: text for text in texts}
-    places = {test: widest for test, sites in where.items() if (widest := _widest(sites))}
+    places = {
+        test: widest
+        for test, sites in where.items()
+        if (widest := _widest(sites))
+    }
 
     def taken(some: Sequence[Text]) -> int:
         with PeakMemory() as memory:
@@ -214,7 +230,9 @@ def measured_memory(
     def alone(n_tokens: int) -> int:
         key = (*places, n_tokens)
         if key not in measured:
-            [(_, measured[key])] = in_halves([by_length[n_tokens]], taken, name=text_in_words)
+            [(_, measured[key])] = in_halves(
+                [by_length[n_tokens]], taken, name=text_in_words
+            )
         return measured[key]
 
     def size(n_tokens: int) -> int:
@@ -247,7 +265,9 @@ class Room:
 
     def did_not_fit(self, halves: Sequence[Sequence[Text]]) -> None:
         """A batch was split into these, so that batches as large are not tried again."""
-        self.size = min(self.size, max(len(half) * _longest(half) for half in halves))
+        self.size = min(
+            self.size, max(len(half) * _longest(half) for half in halves)
+        )
 
     def parts(self, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
         """The texts in batches that are not known to be too large, in their order."""
@@ -260,7 +280,9 @@ def _longest(texts: Sequence[Text]) -> int:
     return max(text.n_tokens for text in texts)
 
 
-def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -> None:
+def run_and_keep(
+    sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room
+) -> None:
     """Runs the tests on a batch and keeps its rows; on halves where memory runs out.
 
     Raises:
@@ -271,7 +293,9 @@ def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -
         return sweep.rows_of(todo, part)
 
     for some in room.parts(texts):
-        for _, rows in in_halves(some, run, name=text_in_words, split=room.did_not_fit):
+        for _, rows in in_halves(
+            some, run, name=text_in_words, split=room.did_not_fit
+        ):
             append_rows(sweep.folder, rows)
 
 
@@ -307,7 +331,9 @@ def plan(
             finished.setdefault(example_id, set()).add(k)
     left: dict[frozenset[int], list[Text]] = {}
     for text in texts:
-        left.setdefault(frozenset(finished.get(text.example_id, ())), []).append(text)
+        left.setdefault(
+            frozenset(finished.get(text.example_id, ())), []
+        ).append(text)
     work: list[Work] = []
     for held, group in left.items():
         todo: dict[str, list[Site]] = {}
@@ -363,7 +389,9 @@ def prune_heads(sweep: Sweep, rows: Rows) -> PruneCurve | None:
     parts, n_heads = [], []
     for half in (0, 1):
         of_others = effects[effects.index.map(half_of) != half].mean().dropna()
-        texts = [text for text in sweep.texts if half_of(text.example_id) == half]
+        texts = [
+            text for text in sweep.texts if half_of(text.example_id) == half
+        ]
         if len(of_others) < 2 or not texts:
             return None
         parts.append((_batches(sweep, texts), least_first(of_others.to_dict())))
@@ -374,7 +402,9 @@ def prune_heads(sweep: Sweep, rows: Rows) -> PruneCurve | None:
 
 
 def _batches(sweep: Sweep, texts: Sequence[Text]) -> Iterator[Batch]:
-    for _, some in _jobs(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {}):
+    for _, some in _jobs(
+        replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {}
+    ):
         sweep.clock.tests_end("accuracy as heads are removed together")
         yield collate(sweep.adapter, some, sweep.pad_token_id)
 
@@ -409,7 +439,9 @@ def rows_of_tests(
         found = {}
         for site in sites:
             statistics = run_test(observation, name, site, options, seed=seed)
-            found[site] = {key: value.detach().cpu() for key, value in statistics.items()}
+            found[site] = {
+                key: value.detach().cpu() for key, value in statistics.items()
+            }
             if _has_many_sites(where):
                 give_back_pages()
             tick()
@@ -418,7 +450,12 @@ def rows_of_tests(
 
 
 def run_test(
-    observation: Observation, name: str, site: Site, options: Mapping[str, Options], *, seed: int
+    observation: Observation,
+    name: str,
+    site: Site,
+    options: Mapping[str, Options],
+    *,
+    seed: int,
 ) -> dict[str, torch.Tensor]:
     """The statistics of a test at a site, or of the prediction, each [batch]."""
     if name == PREDICTION:

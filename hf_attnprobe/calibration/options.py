@@ -23,7 +23,9 @@ class SpikeOptions(Options):
         at_least=0.0,
         at_most=100.0,
     )
-    seed: int = option(0, "seed of token, places and draws", at_least=0, at_most=LARGEST_SEED)
+    seed: int = option(
+        0, "seed of token, places and draws", at_least=0, at_most=LARGEST_SEED
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -80,7 +80,9 @@ class Spike:
 # --- The token, and where it is planted ----------------------------------------------------------
 
 
-def unused_token(texts: Sequence[Text], n_tokens: int, special: Sequence[int], seed: int) -> int:
+def unused_token(
+    texts: Sequence[Text], n_tokens: int, special: Sequence[int], seed: int
+) -> int:
     """The id of a token that no text has, drawn by the seed.
 
     Args:
@@ -90,7 +92,9 @@ def unused_token(texts: Sequence[Text], n_tokens: int, special: Sequence[int], s
     Raises:
         AttnProbeError: there is none.
     """
-    used = {token for text in texts for ids, _ in text.sequences for token in ids}
+    used = {
+        token for text in texts for ids, _ in text.sequences for token in ids
+    }
     free = sorted(set(range(n_tokens)) - used - set(special))
     if not free:
         raise AttnProbeError(
@@ -112,7 +116,12 @@ def planted(text: Text, token: int, seed: int) -> Text:
     random = np.random.default_rng([seed, text.example_id])
     place = int(random.choice(begins or content[:1]))
 
-    own = {"input_ids": token, "special_tokens_mask": 0, "labelled": 0, "other_ids": -1}
+    own = {
+        "input_ids": token,
+        "special_tokens_mask": 0,
+        "labelled": 0,
+        "other_ids": -1,
+    }
     new = {}
     for name, values in inputs.items():
         planted_value = own.get(name, values[place])
@@ -141,8 +150,12 @@ def twin_of(model: Any, spike: Spike, dose: float) -> Any:
         twin.config.get_text_config().tie_word_embeddings = False
     table.weight[spike.token] = spike.row.to(table.weight)
     module = twin.get_submodule(spike.module)
-    weight = module.weight.T if isinstance(module, Conv1D) else module.weight  # [out, in]
-    weight[spike.columns] += (dose * torch.outer(spike.write, spike.read)).to(weight)
+    weight = (
+        module.weight.T if isinstance(module, Conv1D) else module.weight
+    )  # [out, in]
+    weight[spike.columns] += (dose * torch.outer(spike.write, spike.read)).to(
+        weight
+    )
     return twin
 
 
@@ -175,7 +188,11 @@ class Seen(NamedTuple):
 
 
 def fit(
-    model: Any, plain: Sequence[Batch], batches: Sequence[Batch], site: Site, token: int
+    model: Any,
+    plain: Sequence[Batch],
+    batches: Sequence[Batch],
+    site: Site,
+    token: int,
 ) -> Spike:
     """The token's row and the head's new weights.
 
@@ -192,7 +209,9 @@ def fit(
         AttnProbeError: a model that is built in another way.
     """
     probe = copy.deepcopy(model).float().eval().requires_grad_(False)
-    probe.set_attn_implementation("eager")  # others do not return their attention
+    probe.set_attn_implementation(
+        "eager"
+    )  # others do not return their attention
     texts = [
         Planted(new, _log_odds(probe, old), new.own["input_ids"] == token)
         for old, new in zip(plain, batches, strict=True)
@@ -232,7 +251,19 @@ def fit(
     sign = 1 if float(torch.cat(own).mean()) > 0 else -1
     write = sign * mean / float(torch.cat(gained).mean())
     leak = float((rest @ read).square().mean().sqrt())
-    return Spike(site, token, row, module, columns, read, write, sign, attention, agreement, leak)
+    return Spike(
+        site,
+        token,
+        row,
+        module,
+        columns,
+        read,
+        write,
+        sign,
+        attention,
+        agreement,
+        leak,
+    )
 
 
 def reading(token: Tensor, others: Tensor) -> Tensor:
@@ -280,7 +311,9 @@ def _others(text: Planted) -> Tensor:
     return text.batch.own["attention_mask"].bool() & ~text.is_token
 
 
-def _pass(probe: Any, text: Planted, site: Site, row: Tensor, module: str) -> Seen:
+def _pass(
+    probe: Any, text: Planted, site: Site, row: Tensor, module: str
+) -> Seen:
     """Runs the model with another row of the token; gradients flow from row and W's output."""
     kept: list[tuple[Tensor, Tensor]] = []
 
@@ -288,16 +321,27 @@ def _pass(probe: Any, text: Planted, site: Site, row: Tensor, module: str) -> Se
         return torch.where(text.is_token[..., None], row, output)
 
     def keep(layer: nn.Module, args: Any, output: Tensor) -> None:
-        kept.append((args[0], output if output.requires_grad else output.requires_grad_()))
+        kept.append(
+            (
+                args[0],
+                output if output.requires_grad else output.requires_grad_(),
+            )
+        )
 
     reads_out = module == READOUT
     with (
         torch.enable_grad(),
-        torch.backends.cudnn.flags(enabled=False),  # it refuses to go back in eval mode
+        torch.backends.cudnn.flags(
+            enabled=False
+        ),  # it refuses to go back in eval mode
         probe.get_input_embeddings().register_forward_hook(embed),
         probe.get_submodule(module).register_forward_hook(keep),
     ):
-        found = probe(**text.batch.own, output_attentions=True, output_hidden_states=reads_out)
+        found = probe(
+            **text.batch.own,
+            output_attentions=True,
+            output_hidden_states=reads_out,
+        )
         log_odds = log_odds_of(found.logits, text.batch.inputs)
     inputs, outputs = kept[-1]
     states = found.hidden_states[-1] if reads_out else inputs
@@ -305,7 +349,12 @@ def _pass(probe: Any, text: Planted, site: Site, row: Tensor, module: str) -> Se
 
 
 def _looked_at(
-    probe: Any, texts: Sequence[Planted], site: Site, token: int, module: str, columns: slice
+    probe: Any,
+    texts: Sequence[Planted],
+    site: Site,
+    token: int,
+    module: str,
+    columns: slice,
 ) -> tuple[Tensor, float]:
     """Trains the row at which the head looks; with it the attention that the token then has.
 
@@ -322,7 +371,9 @@ def _looked_at(
         to_token = on_tokens.sum(-1)
         weights = _rows_that_matter(seen, site.head) * (to_token > 0)
         if not weights.any():
-            raise NoSpike(f"the output does not depend on {_name(site)}; choose another head")
+            raise NoSpike(
+                f"the output does not depend on {_name(site)}; choose another head"
+            )
         total = weights.sum(-1, keepdim=True)
         weights = weights / total.clamp_min(1e-30)
         share = (weights * to_token).detach().sum(-1)
@@ -339,12 +390,16 @@ def _looked_at(
     return row.detach(), sum(shares) / len(shares)
 
 
-def _through_head(probe: Any, seen: Seen, text: Planted, module: str, columns: slice) -> Tensor:
+def _through_head(
+    probe: Any, seen: Seen, text: Planted, module: str, columns: slice
+) -> Tensor:
     """Returns what the log-odds gain, to first order, by the token's value, [batch].
 
     Compared with the mean value of the text's other tokens.
     """
-    (slope,) = torch.autograd.grad(seen.log_odds.sum(), seen.outputs, retain_graph=True)
+    (slope,) = torch.autograd.grad(
+        seen.log_odds.sum(), seen.outputs, retain_graph=True
+    )
     values = seen.outputs
     share = torch.ones(())
     if module == READOUT:
@@ -363,12 +418,16 @@ def _rows_that_matter(seen: Seen, head: int) -> Tensor:
     """How much the log-odds depend on each row of a head's attention, [batch, queries]."""
     if seen.attention.shape[2] == 1:
         return torch.ones_like(seen.attention[:, head, :, 0])
-    (slope,) = torch.autograd.grad(seen.log_odds.sum(), seen.attention, retain_graph=True)
+    (slope,) = torch.autograd.grad(
+        seen.log_odds.sum(), seen.attention, retain_graph=True
+    )
     return (slope.abs() * seen.attention)[:, head].sum(-1).detach()
 
 
 @torch.no_grad()
-def _layer(probe: Any, arguments: Mapping[str, Tensor], site: Site) -> tuple[str, slice]:
+def _layer(
+    probe: Any, arguments: Mapping[str, Tensor], site: Site
+) -> tuple[str, slice]:
     """The layer W by which the head's attention reaches the output, and its columns.
 
     Of a Transformer it is found by what it computes: attention times its columns is what
@@ -400,9 +459,14 @@ def _layer(probe: Any, arguments: Mapping[str, Tensor], site: Site) -> tuple[str
                 columns = slice(start, start + width)
                 if values.dim() < 3 or values.shape[:-1] != output.shape[:-1]:
                     continue
-                error = (maps[site.layer][:, site.head] @ values[..., columns] - output).abs()
+                error = (
+                    maps[site.layer][:, site.head] @ values[..., columns]
+                    - output
+                ).abs()
                 is_alone = [other for other, _, _ in calls].count(name) == 1
-                if is_alone and float(error.max()) <= 1e-3 * float(output.abs().max()):
+                if is_alone and float(error.max()) <= 1e-3 * float(
+                    output.abs().max()
+                ):
                     return name, columns
     raise AttnProbeError(
         f"expected a linear value projection of {_name(site)} by itself, found none in "

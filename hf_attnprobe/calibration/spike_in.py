@@ -41,7 +41,14 @@ from hf_attnprobe.auditing.selection import parse_head_sets
 from hf_attnprobe.auditing.subject import make_subject
 from hf_attnprobe.auditing.sweep import rows_of_tests, run_batch
 from hf_attnprobe.calibration.options import SpikeOptions
-from hf_attnprobe.calibration.spike import NoSpike, Spike, fit, planted, twin_of, unused_token
+from hf_attnprobe.calibration.spike import (
+    NoSpike,
+    Spike,
+    fit,
+    planted,
+    twin_of,
+    unused_token,
+)
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.distributed import process_state
@@ -55,7 +62,15 @@ from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import plain_fields
 from hf_attnprobe.reports.document import Cell as Entry
-from hf_attnprobe.reports.document import Code, Document, Facts, Figures, Number, Section, Table
+from hf_attnprobe.reports.document import (
+    Code,
+    Document,
+    Facts,
+    Figures,
+    Number,
+    Section,
+    Table,
+)
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.detection import (
     DRAWS,
@@ -149,15 +164,29 @@ class SpikeIn(Documented):
             f"{', '.join(f'{k} {v}' for k, v in self.versions.items())}."
         )
         planted = [_table(self.planted, "Heads that look at the token")]
-        planted += [_table(self.effects, "Mean effect of each dose, and the head's place, 1 first")]
-        smallest = "Smallest effect on the probability with a yes in 95% of draws"
+        planted += [
+            _table(
+                self.effects,
+                "Mean effect of each dose, and the head's place, 1 first",
+            )
+        ]
+        smallest = (
+            "Smallest effect on the probability with a yes in 95% of draws"
+        )
         return Document(
             f"What would the tests have missed in {self.model}?",
             [(Code("attnprobe spike"), ": ", SAID), made],
             [
-                Section("Limits of detection", [_table(self.limits, smallest)], brief=True),
+                Section(
+                    "Limits of detection",
+                    [_table(self.limits, smallest)],
+                    brief=True,
+                ),
                 Section("What was planted", planted),
-                Section("Dose and response", [_table(self.responses, "Means by dose")]),
+                Section(
+                    "Dose and response",
+                    [_table(self.responses, "Means by dose")],
+                ),
                 Section("Heads without a spike", [Facts(self.without)]),
             ],
             data=plain_fields(self, "rows"),
@@ -175,7 +204,11 @@ SAID = (
 
 def _table(records: Sequence[Record], caption: str) -> Table:
     head = [*dict.fromkeys(name for record in records for name in record)]
-    return Table(head, [[record.get(name) for name in head] for record in records], caption)
+    return Table(
+        head,
+        [[record.get(name) for name in head] for record in records],
+        caption,
+    )
 
 
 def _write(found: SpikeIn, folder: Path) -> None:
@@ -183,12 +216,16 @@ def _write(found: SpikeIn, folder: Path) -> None:
     rows = found.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS, rows)
     digest = hashlib.sha256((folder / ROWS).read_bytes()).hexdigest()
-    write_json(folder / SPIKED, plain_fields(found, "rows") | {"rows_sha256": digest})
+    write_json(
+        folder / SPIKED, plain_fields(found, "rows") | {"rows_sha256": digest}
+    )
     write_atomically(folder / "spike_in.md", found.to_markdown())
     write_atomically(folder / "spike_in.html", found.to_html())
 
 
-def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple[Record, Record]]:
+def _seen(
+    head: str, rows: pd.DataFrame, sign: int, seed: int
+) -> Iterator[tuple[Record, Record]]:
     """Response and limits of every statistic of a head."""
     moved, raised = effects_of(rows, sign)
     doses, n = sorted(set(rows.dose)), rows.example_id.nunique()
@@ -200,9 +237,18 @@ def _seen(head: str, rows: pd.DataFrame, sign: int, seed: int) -> Iterator[tuple
         named: Record = {"head": head, "statistic": Code(statistic)}
         means = values.mean(1)
         rises = float(spearmanr(doses, means).statistic)
-        of_doses = {f"dose {dose:g}": float(mean) for dose, mean in zip(doses, means, strict=True)}
-        own = {size: limit_of(values, size, seed, rule) for size in (n // 2, n, 2 * n)}
-        limits = {f"{size} texts": _number(effect_at(moved, limit)) for size, limit in own.items()}
+        of_doses = {
+            f"dose {dose:g}": float(mean)
+            for dose, mean in zip(doses, means, strict=True)
+        }
+        own = {
+            size: limit_of(values, size, seed, rule)
+            for size in (n // 2, n, 2 * n)
+        }
+        limits = {
+            f"{size} texts": _number(effect_at(moved, limit))
+            for size, limit in own.items()
+        }
         draws = drawn(values.shape[1], n, seed)
         void = round(float(says_yes(values[0], draws, rule)) * DRAWS)
         yield (
@@ -253,7 +299,11 @@ def spike_in(
     job = prepare_audit(model, dataset, ["head_ablation"], audit, tokenizer)
     if output_dir is None:
         return _found(job, options, begun)
-    identity = {**job.identity, "test_limit": job.data.test_limit, "spike": asdict(options)}
+    identity = {
+        **job.identity,
+        "test_limit": job.data.test_limit,
+        "spike": asdict(options),
+    }
     with claim(Path(output_dir), identity, process_state(), kind="spike"):
         found = _found(job, options, begun)
         if process_state().is_main_process:
@@ -267,8 +317,14 @@ def _found(job: PreparedAudit, options: SpikeOptions, begun: float) -> SpikeIn:
     Args:
         begun: seconds of the processor before the model was loaded.
     """
-    adapter, reads, own = job.subject.adapter, job.subject.tokenizer, job.tokenized.texts
-    if adapter.prediction.kind not in ("classes", "answer") or isinstance(reads, ImageReader):
+    adapter, reads, own = (
+        job.subject.adapter,
+        job.subject.tokenizer,
+        job.tokenized.texts,
+    )
+    if adapter.prediction.kind not in ("classes", "answer") or isinstance(
+        reads, ImageReader
+    ):
         raise AttnProbeError(
             "expected a model that predicts a class or an answer from a text, "
             f"{job.subject.name} does not; it takes no spike"
@@ -278,7 +334,8 @@ def _found(job: PreparedAudit, options: SpikeOptions, begun: float) -> SpikeIn:
     ordered = by_length(own)
     pairs = [(text, planted(text, token, options.seed)) for text in ordered]
     plain, new = (
-        _batches(job, adapter, side) for side in zip(*_spread(pairs, FITTED), strict=True)
+        _batches(job, adapter, side)
+        for side in zip(*_spread(pairs, FITTED), strict=True)
     )
     texts = [text for _, text in pairs]
     found: dict[str, list[Record]] = {name: [] for name in TABLES}
@@ -291,15 +348,28 @@ def _found(job: PreparedAudit, options: SpikeOptions, begun: float) -> SpikeIn:
             logger.warning("%s", reason)
             without[head] = str(reason)
             continue
-        twins = [_measured(job, spike, dose, texts) for dose in (0.0, *options.doses)]
+        twins = [
+            _measured(job, spike, dose, texts) for dose in (0.0, *options.doses)
+        ]
         of_head = pd.concat([part for part, _ in twins], ignore_index=True)
         rows.append(of_head.assign(head=head))
-        spiked = {"attention": spike.attention, "agreement": spike.agreement, "leak": spike.leak}
-        found["planted"].append({"head": head, "token": str(reads.decode([token])), **spiked})
+        spiked = {
+            "attention": spike.attention,
+            "agreement": spike.agreement,
+            "leak": spike.leak,
+        }
+        found["planted"].append(
+            {"head": head, "token": str(reads.decode([token])), **spiked}
+        )
         moved, raised = effects_of(of_head, spike.sign)
         for k, dose in enumerate((0.0, *options.doses)):
-            effect = {"probability": float(moved[k]), "log-odds": float(raised[k])}
-            found["effects"].append({"head": head, "dose": dose, **effect, **twins[k][1]})
+            effect = {
+                "probability": float(moved[k]),
+                "log-odds": float(raised[k]),
+            }
+            found["effects"].append(
+                {"head": head, "dose": dose, **effect, **twins[k][1]}
+            )
         for response, limits in _seen(head, of_head, spike.sign, options.seed):
             found["responses"].append(response)
             found["limits"].append(limits)
@@ -332,10 +402,15 @@ def _sites(adapter: AttentionModelBase, options: SpikeOptions) -> list[Site]:
 
 def _spread(items: Sequence[Any], n: int) -> list[Any]:
     """``n`` of the items, or all, evenly from first to last."""
-    return [items[int(k)] for k in np.linspace(0, len(items) - 1, min(n, len(items)))]
+    return [
+        items[int(k)]
+        for k in np.linspace(0, len(items) - 1, min(n, len(items)))
+    ]
 
 
-def _batches(job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]) -> list[Batch]:
+def _batches(
+    job: PreparedAudit, adapter: AttentionModelBase, texts: Sequence[Text]
+) -> list[Batch]:
     pad = job.subject.tokenizer.pad_token_id or 0
     return [*collated(adapter, texts, pad, adapter.texts_at_once or AT_ONCE)]
 
@@ -353,8 +428,12 @@ def _measured(
     options = job.options
     site = spike.site
     twin = twin_of(given_model(job.subject), spike, dose)
-    adapter = make_subject((twin, reads), None, options, process_state().device, unit=unit).adapter
-    adapter.sharpness = job.subject.adapter.sharpness  # one temperature for all doses
+    adapter = make_subject(
+        (twin, reads), None, options, process_state().device, unit=unit
+    ).adapter
+    adapter.sharpness = (
+        job.subject.adapter.sharpness
+    )  # one temperature for all doses
     set_reference(adapter, reads, job.examples, SEES.values())
     where = {}
     for name in SEES.values():
@@ -379,12 +458,17 @@ def _log_prob(observation: Observation) -> torch.Tensor:
     return observation.probs[:, -1].double().log()
 
 
-def _places(adapter: AttentionModelBase, site: Site, batches: Sequence[Batch], seed: int) -> Record:
+def _places(
+    adapter: AttentionModelBase, site: Site, batches: Sequence[Batch], seed: int
+) -> Record:
     """Where the head stands among all heads, 1 the first, by statistic; of one head nothing."""
     sites = adapter.sites()
     if len(sites) == 1:
         return {}
-    where = {"screen": sites, "head_ablation": sites if len(sites) <= MOST_HEADS else []}
+    where = {
+        "screen": sites,
+        "head_ablation": sites if len(sites) <= MOST_HEADS else [],
+    }
     parts = [run_batch(adapter, batch, where, {}, seed) for batch in batches]
     rows = rows_of_parts(parts).long()
     means = rows.groupby(["statistic", "layer", "head"]).value.mean()
@@ -392,5 +476,7 @@ def _places(adapter: AttentionModelBase, site: Site, batches: Sequence[Batch], s
     for statistic in NAMING:
         if statistic in means.index:
             of_heads = means[statistic]
-            found[statistic] = int((of_heads > of_heads[site.layer, site.head]).sum()) + 1
+            found[statistic] = (
+                int((of_heads > of_heads[site.layer, site.head]).sum()) + 1
+            )
     return found

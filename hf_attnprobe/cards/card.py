@@ -30,7 +30,15 @@ from hf_attnprobe.cards.metadata import (
 )
 from hf_attnprobe.cards.readme import BEGIN, END, dumped, with_part
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.reports.document import Block, Cell, Code, Link, Number, Table, Words
+from hf_attnprobe.reports.document import (
+    Block,
+    Cell,
+    Code,
+    Link,
+    Number,
+    Table,
+    Words,
+)
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
@@ -69,7 +77,15 @@ PROCEDURES = {
     "serrano-smith": "of Serrano & Smith 2019's released code for IMDB",
 }
 TOLD_ELSEWHERE = (
-    *("architecture", "data", "dataset", "metrics", "n_texts", "n_epochs", "seconds"),
+    *(
+        "architecture",
+        "data",
+        "dataset",
+        "metrics",
+        "n_texts",
+        "n_epochs",
+        "seconds",
+    ),
     *("versions", "procedure", "start", "deceives_on"),
 )
 """Keys of a training's record that are no setting, or stand in a sentence of their own."""
@@ -101,8 +117,14 @@ def card_text(card: Card) -> str:
     """The whole text, without the comments around it."""
     checkpoint = card.checkpoint
     config, record = checkpoint.config, checkpoint.record
-    said = [audit.conclusion or f"{QUESTION} No question was answered." for audit in card.audits]
-    encoder, attention = str(config.get("encoder")), str(config.get("attention"))
+    said = [
+        audit.conclusion or f"{QUESTION} No question was answered."
+        for audit in card.audits
+    ]
+    encoder, attention = (
+        str(config.get("encoder")),
+        str(config.get("attention")),
+    )
     sizes = " ".join(map(str, config.get("kernel_sizes") or ()))
     text = (
         templates()
@@ -119,7 +141,9 @@ def card_text(card: Card) -> str:
             ),
             attention=ATTENTION.get(attention, code(attention)),
             regularised=[
-                (what, f"{config[k]:g}") for k, what in REGULARISERS.items() if config.get(k)
+                (what, f"{config[k]:g}")
+                for k, what in REGULARISERS.items()
+                if config.get(k)
             ],
             procedure=PROCEDURES.get(str(record.get("procedure"))),
             trained_on=_data(card),
@@ -131,8 +155,13 @@ def card_text(card: Card) -> str:
             name=shown(checkpoint.name).replace('"', "'").replace("\\", "/"),
             command=_command(card),
             is_of_papers=checkpoint.is_attention_classifier and _is_known(card),
-            passed=card.audits and all(audit.answer == Answer.YES for audit in card.audits),
-            rules={finding.rule for audit in card.audits for finding in audit.findings},
+            passed=card.audits
+            and all(audit.answer == Answer.YES for audit in card.audits),
+            rules={
+                finding.rule
+                for audit in card.audits
+                for finding in audit.findings
+            },
             found=lambda audit: "\n\n".join(blocks(findings(card, audit))),
         )
     )
@@ -149,7 +178,10 @@ def templates() -> Environment:
         undefined=StrictUndefined,
     )
     filters = {"code": code, "prose": prose, "public": public, "shown": shown}
-    made.filters |= filters | {"versions": versions, "thousands": lambda n: f"{n:,}"}
+    made.filters |= filters | {
+        "versions": versions,
+        "thousands": lambda n: f"{n:,}",
+    }
     return made
 
 
@@ -160,11 +192,17 @@ def _data(card: Card) -> str:
     data = card.trained_on
     if data is None:
         return "not recorded by name"
-    on_hub = "" if data.hub_id in (None, data.name) else f" ({code(data.hub_id)} on the Hub)"
+    on_hub = (
+        ""
+        if data.hub_id in (None, data.name)
+        else f" ({code(data.hub_id)} on the Hub)"
+    )
     return f"{code(data.name)}{on_hub}"
 
 
-def _splits(record: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str | None]]:
+def _splits(
+    record: Mapping[str, Any],
+) -> Iterator[tuple[str, int | None, str | None]]:
     """Each split, its number of texts and its fingerprint."""
     sizes, marks = record.get("n_texts") or {}, record.get("data")
     marks = marks if isinstance(marks, Mapping) else {}
@@ -174,7 +212,9 @@ def _splits(record: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str | 
 
 def _settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name, value in public_record(record).items():
-        is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+        is_plain = isinstance(value, str | int | float) and not isinstance(
+            value, bool
+        )
         if name not in TOLD_ELSEWHERE and is_plain:
             yield name, value
 
@@ -182,7 +222,10 @@ def _settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 def _scores(record: Mapping[str, Any]) -> Table:
     scores = record.get("metrics") or {}
     splits = dict.fromkeys(name.partition("_")[0] for name in scores)
-    names = {split: [scores.get(f"{split}_{name}") for name in SCORES] for split in splits}
+    names = {
+        split: [scores.get(f"{split}_{name}") for name in SCORES]
+        for split in splits
+    }
     rows = [
         [split, *(None if score is None else Number(score) for score in own)]
         for split, own in names.items()
@@ -202,7 +245,11 @@ def _gives_classes(checkpoint: Checkpoint) -> bool:
     problem = checkpoint.config.get("problem_type")
     is_single = problem in (None, "single_label_classification")
     task = task_of(checkpoint)
-    return task == "text-classification" and is_single and len(checkpoint.classes) > 1
+    return (
+        task == "text-classification"
+        and is_single
+        and len(checkpoint.classes) > 1
+    )
 
 
 def _is_known(card: Card) -> bool:
@@ -218,10 +265,21 @@ def _command(card: Card) -> str:
     data = card.trained_on
     if data is None and card.audits:
         data = card.known(card.audits[0].data)
-    known = data is not None and (data.name in RECIPES or data.hub_id == data.name)
+    known = data is not None and (
+        data.name in RECIPES or data.hub_id == data.name
+    )
     named = data.name if known and data is not None else BLANK
     model = shown(card.checkpoint.name).replace('"', "'").replace("\\", "/")
-    words = ["attnprobe", "audit", "--model", model, "--dataset", named, "--output-dir", "audit"]
+    words = [
+        "attnprobe",
+        "audit",
+        "--model",
+        model,
+        "--dataset",
+        named,
+        "--output-dir",
+        "audit",
+    ]
     return shlex.join(words)
 
 
@@ -248,11 +306,27 @@ def _graded(findings: tuple[Finding, ...]) -> Table:
     rows: list[list[Cell]] = []
     for f in findings:
         rule = RULES.get(f.rule)
-        beside = ", ".join(f"{shown(k)} {v:z.2f}" for k, v in f.yardsticks.items() if v == v)
-        question, measure = (rule.question, rule.measure) if rule else (f.rule, "")
+        beside = ", ".join(
+            f"{shown(k)} {v:z.2f}" for k, v in f.yardsticks.items() if v == v
+        )
+        question, measure = (
+            (rule.question, rule.measure) if rule else (f.rule, "")
+        )
         value = Number(f.value, f.ci95, digits=2)
-        rows.append([question, str(f.answer), measure, value, beside or None, f.n])
-    return Table(["question", "answer", "what is graded", "number [95%]", "beside", "texts"], rows)
+        rows.append(
+            [question, str(f.answer), measure, value, beside or None, f.n]
+        )
+    return Table(
+        [
+            "question",
+            "answer",
+            "what is graded",
+            "number [95%]",
+            "beside",
+            "texts",
+        ],
+        rows,
+    )
 
 
 def _besides(audit: AuditedOn) -> Iterator[Words]:
@@ -269,7 +343,10 @@ def _besides(audit: AuditedOn) -> Iterator[Words]:
     else:
         yield "The data were an object in Python, so no command repeats it by itself"
     if audit.rows_url:
-        yield ("Every number of every text: ", Link(audit.rows_url, audit.rows_url))
+        yield (
+            "Every number of every text: ",
+            Link(audit.rows_url, audit.rows_url),
+        )
 
 
 # --- The card of a data set of rows: an audit's numbers, one per test, statistic and text --------
@@ -299,7 +376,10 @@ class PublishedRows:
 
 
 def rows_readme(
-    repository: str, model: str, audits: Sequence[PublishedRows], license: str | None
+    repository: str,
+    model: str,
+    audits: Sequence[PublishedRows],
+    license: str | None,
 ) -> str:
     """The README of the data set, with a configuration for each audit."""
     configs = [
@@ -314,7 +394,12 @@ def rows_readme(
     ]
     front = {
         "license": license,
-        "tags": ["attention", "interpretability", "faithfulness", "hf_attnprobe"],
+        "tags": [
+            "attention",
+            "interpretability",
+            "faithfulness",
+            "hf_attnprobe",
+        ],
         "configs": configs,
     }
     text = (

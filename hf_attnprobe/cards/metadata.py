@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import (
+    EvalResult,
+    EvalResultEntry,
+    ModelCardData,
+    eval_result_entries_to_yaml,
+)
 
 from hf_attnprobe.cards.readme import BY, dumped
 from hf_attnprobe.data.recipes import RECIPES
@@ -82,7 +87,8 @@ def public_record(record: Mapping[str, Any]) -> dict[str, Any]:
     {'start': 'base', 'seed': 1}
     """
     return {
-        name: public(value) if isinstance(value, str) else value for name, value in record.items()
+        name: public(value) if isinstance(value, str) else value
+        for name, value in record.items()
     }
 
 
@@ -92,7 +98,9 @@ def anonymous(text: str, names: Mapping[str, str]) -> str:
     Args:
         names: the public name by what stands in the text; only paths are replaced.
     """
-    paths = sorted((name for name in names if "/" in name), key=len, reverse=True)
+    paths = sorted(
+        (name for name in names if "/" in name), key=len, reverse=True
+    )
     for path in paths:
         for form in (path, html.escape(path), json.dumps(path)[1:-1]):
             text = text.replace(form, names[path])
@@ -106,7 +114,9 @@ def shown(value: object, *, most: int = CUT) -> str:
     'a b'
     """
     text = str(value).encode("utf-8", "replace").decode("utf-8")
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    text = " ".join(
+        "".join(c if c.isprintable() else " " for c in text).split()
+    )
     return text if len(text) <= most else text[:most] + "…"
 
 
@@ -116,7 +126,9 @@ def versions(recorded: Mapping[str, Any]) -> str:
     >>> versions({"torch": "2.13", "numpy": "2.4"})
     'torch 2.13, numpy 2.4'
     """
-    return ", ".join(f"{shown(name)} {shown(v)}" for name, v in recorded.items())
+    return ", ".join(
+        f"{shown(name)} {shown(v)}" for name, v in recorded.items()
+    )
 
 
 def code(value: object) -> str:
@@ -136,7 +148,12 @@ def prose(sentence: str) -> str:
     'p &lt; .05 \\\\| [a](b)'
     """
     text = " ".join(sentence.encode("utf-8", "replace").decode("utf-8").split())
-    for mark, harmless in {"&": "&amp;", "<": "&lt;", "|": "\\|", "`": "'"}.items():
+    for mark, harmless in {
+        "&": "&amp;",
+        "<": "&lt;",
+        "|": "\\|",
+        "`": "'",
+    }.items():
         text = text.replace(mark, harmless)
     return text
 
@@ -294,7 +311,11 @@ class Card:
         for audit in self.audits:
             if audit.provenance.get("data_fingerprint") in marks:
                 return self.known(audit.data)
-        return None if self.data_id is None else DataName(self.data_id, self.data_id)
+        return (
+            None
+            if self.data_id is None
+            else DataName(self.data_id, self.data_id)
+        )
 
     @property
     def reads_pairs(self) -> bool:
@@ -372,9 +393,14 @@ def _of_audit(card: Card, audit: AuditedOn) -> Iterator[EvalResult]:
     for f in audit.findings:
         if f.rule == "accuracy":
             majority = f.yardsticks.get("majority")
-            if majority is not None and f"{audit.split}_accuracy" not in recorded:
+            if (
+                majority is not None
+                and f"{audit.split}_accuracy" not in recorded
+            ):
                 value, more = f.value + majority, {"n": f.n, "seed": audit.seed}
-                yield _result(card, data, audit.split, "accuracy", "accuracy", value, more)
+                yield _result(
+                    card, data, audit.split, "accuracy", "accuracy", value, more
+                )
         elif math.isfinite(f.value):
             told = {
                 "measure": RULES[f.rule].measure if f.rule in RULES else None,
@@ -384,7 +410,9 @@ def _of_audit(card: Card, audit: AuditedOn) -> Iterator[EvalResult]:
                 "yardsticks": f.yardsticks,
                 "seed": audit.seed,
             }
-            yield _result(card, data, audit.split, METRIC, _title(f), f.value, told)
+            yield _result(
+                card, data, audit.split, METRIC, _title(f), f.value, told
+            )
 
 
 def _result(
@@ -401,7 +429,9 @@ def _result(
         task_type=task_of(card.checkpoint) or "other",
         dataset_type=data.hub_id or LOCAL,
         dataset_name=name_of_data,
-        dataset_config=None if data.hub_id else name_of_data,  # else all of them were one
+        dataset_config=None
+        if data.hub_id
+        else name_of_data,  # else all of them were one
         dataset_split=shown(split) or None,
         metric_type=metric,
         metric_name=shown(name),
@@ -429,7 +459,11 @@ def entries(card: Card) -> list[EvalResultEntry]:
     for audit in card.audits:
         hub_id = card.known(audit.data).hub_id
         for f in audit.findings:
-            if hub_id is None or f.rule == "accuracy" or not math.isfinite(f.value):
+            if (
+                hub_id is None
+                or f.rule == "accuracy"
+                or not math.isfinite(f.value)
+            ):
                 continue
             entry = EvalResultEntry(
                 dataset_id=hub_id,

@@ -18,10 +18,16 @@ BEGIN = "<!-- attnprobe card: begin; what follows is rewritten, write above or b
 END = "<!-- attnprobe card: end -->"
 BY = "attnprobe card"
 """Marks our results among a user's: the value of ``by`` in a metric's arguments."""
-LISTS = ("tags", "datasets", "metrics")  # of which a user's and ours stand together
+LISTS = (
+    "tags",
+    "datasets",
+    "metrics",
+)  # of which a user's and ours stand together
 INDEX = "model-index"
 # As huggingface_hub finds it.
-FRONT = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$))")
+FRONT = re.compile(
+    r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$))"
+)
 
 
 NAMES = re.compile(r"^(?=[^\s#:-])", re.MULTILINE)
@@ -96,7 +102,11 @@ def with_part(existing: str, part: str, ours: Mapping[str, Any]) -> str:
     front = _front(readme, merged(readme.data, ours)).replace("\n", eol)
     before, _, after = _parts(readme.body)
     if not after and BEGIN not in readme.body:
-        before = before if before.endswith(eol * 2) else before.rstrip("\r\n") + eol * 2
+        before = (
+            before
+            if before.endswith(eol * 2)
+            else before.rstrip("\r\n") + eol * 2
+        )
         after = eol
     return f"---{eol}{front}---{eol}{before}{part.replace(chr(10), eol)}{after}"
 
@@ -109,7 +119,11 @@ def dumped(data: Any) -> str:
 def has_findings(existing: str | None) -> bool:
     """Whether a README already says what an audit found."""
     models = Readme.of(existing or "").data.get(INDEX)
-    ours = [model for model in models if _is_ours(model)] if isinstance(models, list) else []
+    ours = (
+        [model for model in models if _is_ours(model)]
+        if isinstance(models, list)
+        else []
+    )
     return any("attention_faithfulness" in str(model) for model in ours)
 
 
@@ -126,7 +140,11 @@ def with_others(text: str, other: str) -> str:
     models = theirs.get(INDEX)
     if isinstance(models, list):
         known = own.get(INDEX) or []
-        foreign = [model for model in models if not _is_ours(model) and model not in known]
+        foreign = [
+            model
+            for model in models
+            if not _is_ours(model) and model not in known
+        ]
         data[INDEX] = [*foreign, *known]
     in_order = {key: data[key] for key in [*own, *data]}
     return f"---\n{_front(readme, in_order)}---\n{readme.body}"
@@ -153,7 +171,9 @@ def _parts(body: str) -> tuple[str, str, str]:
 # --- the front matter ---------------------------------------------------------------
 
 
-def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def merged(
+    theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> dict[str, Any]:
     """Front matter of a user with ours: nothing of theirs goes, of ours what is new stands.
 
     >>> merged({"license": "mit", "tags": ["a"]}, {"license": "gpl", "tags": ["b"]})
@@ -173,9 +193,14 @@ def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]
         kept = [model for model in held if not _is_ours(model)]
         # The Hub shows the results of all under one name.
         named = [
-            {"name": model["name"]} for model in kept if isinstance(model, dict) and "name" in model
+            {"name": model["name"]}
+            for model in kept
+            if isinstance(model, dict) and "name" in model
         ]
-        models = [*kept, *(model | named[0] if named else model for model in models)]
+        models = [
+            *kept,
+            *(model | named[0] if named else model for model in models),
+        ]
     if models:
         data[INDEX] = models
     elif isinstance(held, list) and held:
@@ -186,8 +211,14 @@ def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]
 def _is_ours(model: Any) -> bool:
     """Whether an entry of a model-index is one that a card wrote: every metric is by us."""
     try:
-        metrics = [metric for result in model["results"] for metric in result["metrics"]]
-        return bool(metrics) and all(metric["args"]["by"] == BY for metric in metrics)
+        metrics = [
+            metric
+            for result in model["results"]
+            for metric in result["metrics"]
+        ]
+        return bool(metrics) and all(
+            metric["args"]["by"] == BY for metric in metrics
+        )
     except (TypeError, LookupError):
         return False
 

@@ -167,5 +167,9 @@ def short(value: object) -> str:
     if size and (size < 5e-4 or size >= 1e6):
         text = f"{value:.3g}"
     else:
-        text = f"{value:z.3f}".rstrip("0").rstrip(".") if size < 1e3 else f"{value:.0f}"
+        text = (
+            f"{value:z.3f}".rstrip("0").rstrip(".")
+            if size < 1e3
+            else f"{value:.0f}"
+        )
     return text.replace("-", "−")

@@ -74,7 +74,11 @@ class ShownText:
         n = len(self.tokens)
         lengths = {*map(len, self.scores.values()), len(self.segments) or n}
         places = {*self.glued, *self.unknown, *(self.matters or ())}
-        if lengths != {n} or len(self.around) not in (0, n + 1) or not places <= {*range(n)}:
+        if (
+            lengths != {n}
+            or len(self.around) not in (0, n + 1)
+            or not places <= {*range(n)}
+        ):
             raise ValueError(
                 f"expected numbers of the {n} tokens of text {self.example_id}, got others"
             )
@@ -83,7 +87,10 @@ class ShownText:
     def units(self) -> list[dict[str, str | float]]:
         """What is explained, one by one: its text and what every ranking says of it."""
         return [
-            {"text": token, **{name: scores[k] for name, scores in self.scores.items()}}
+            {
+                "text": token,
+                **{name: scores[k] for name, scores in self.scores.items()},
+            }
             for k, token in enumerate(self.tokens)
         ]
 
@@ -93,18 +100,30 @@ class ShownText:
 
         Empty of a text that is no prompt, or of which no unit was deleted.
         """
-        losses, weights = (self.scores.get(name) for name in ("leave_one_out", "attention"))
+        losses, weights = (
+            self.scores.get(name) for name in ("leave_one_out", "attention")
+        )
         if not (self.unit and losses and weights):
             return ""
         first, brightest = _largest(losses), _largest(weights)
         without = f"without it {-losses[first]:+.1f} nats".replace("-", "−")
-        is_noise = losses[first] <= 0 or (self.matters is not None and first not in self.matters)
+        is_noise = losses[first] <= 0 or (
+            self.matters is not None and first not in self.matters
+        )
         said = f"The answer rests on {self.unit} {first + 1} ({without})"
         if is_noise:
             said = f"The answer rests on no single {self.unit} more than noise"
-        same = "; attention puts it first" if first == brightest and not is_noise else ""
+        same = (
+            "; attention puts it first"
+            if first == brightest and not is_noise
+            else ""
+        )
         said += same or f"; attention puts {self.unit} {brightest + 1} first"
-        asked = "" if self.is_greedy is not False else " The model itself says another answer."
+        asked = (
+            ""
+            if self.is_greedy is not False
+            else " The model itself says another answer."
+        )
         return f"{said}.{self._against}{asked}"
 
     @property
@@ -142,7 +161,9 @@ def _largest(values: Sequence[float]) -> int:
     return max(range(len(values)), key=values.__getitem__)
 
 
-def without_marks(pieces: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def without_marks(
+    pieces: Sequence[str],
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Pieces of a tokenizer as a reader expects them, and which follow without a space.
 
     ``##`` marks a piece that goes on (WordPiece), ``Ġ`` and ``▁`` one that begins a word

@@ -5,13 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from hf_attnprobe.audit_reports.comparison import AuditComparison, compare_audits
+from hf_attnprobe.audit_reports.comparison import (
+    AuditComparison,
+    compare_audits,
+)
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.options import AuditOptions, Weights, limit_of
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.session import run_prepared
 from hf_attnprobe.auditing.subject import is_language_model
-from hf_attnprobe.checkpoint_comparison.weights_moved import Reads, moved_heads, reads_of
+from hf_attnprobe.checkpoint_comparison.weights_moved import (
+    Reads,
+    moved_heads,
+    reads_of,
+)
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
@@ -62,26 +69,50 @@ def survive(
             f"{', '.join(get_args(Weights))}, or another model"
         )
     if any(version is None for version in versions):
-        raise AttnProbeError("expected versions of the model, got None among them; leave it out")
+        raise AttnProbeError(
+            "expected versions of the model, got None among them; leave it out"
+        )
     if options.weights is not None:
         raise AttnProbeError(
             f"expected the model as it is saved, got weights={options.weights}; name it among "
             "the versions instead"
         )
-    folders = [_name_of(number, version) for number, version in enumerate(versions, 1)]
-    asked = [(model, options), *(_as_audited(model, version, options) for version in versions)]
-    for which, how in asked:  # a missing one is said before the first is audited
+    folders = [
+        _name_of(number, version) for number, version in enumerate(versions, 1)
+    ]
+    asked = [
+        (model, options),
+        *(_as_audited(model, version, options) for version in versions),
+    ]
+    for (
+        which,
+        how,
+    ) in asked:  # a missing one is said before the first is audited
         is_language_model(which, how)
     reads: list[Reads] = []
     kept = None
     with alone_in(output_dir, FIRST) as folder:
         places = [folder / name for name in (FIRST, *folders)]
         for place, (which, how) in zip(places, asked, strict=True):
-            clock = Clock(progress and process_state().is_main_process, limit_of(how))
-            job = prepare_audit(which, dataset, tests, how, tokenizer, kept=kept, shown=clock.shown)
+            clock = Clock(
+                progress and process_state().is_main_process, limit_of(how)
+            )
+            job = prepare_audit(
+                which,
+                dataset,
+                tests,
+                how,
+                tokenizer,
+                kept=kept,
+                shown=clock.shown,
+            )
             run_prepared(job, place, clock)
             reads.append(reads_of(job))
-            kept = job.examples if kept is None and isinstance(job.data, Answers) else kept
+            kept = (
+                job.examples
+                if kept is None and isinstance(job.data, Answers)
+                else kept
+            )
         comparison = compare_audits(places, seed=options.seed)
         moved = [
             head
@@ -120,7 +151,9 @@ def compare_checkpoints(
         AttnProbeError: fewer than two models, or what an audit raises.
     """
     if len(models) < 2:
-        raise AttnProbeError("expected two models or more to compare, got one; give another one")
+        raise AttnProbeError(
+            "expected two models or more to compare, got one; give another one"
+        )
     first, *others = models
     return survive(
         first,
@@ -133,7 +166,9 @@ def compare_checkpoints(
     )
 
 
-def _as_audited(model: Any, version: Any, options: AuditOptions) -> tuple[Any, AuditOptions]:
+def _as_audited(
+    model: Any, version: Any, options: AuditOptions
+) -> tuple[Any, AuditOptions]:
     """The model that is loaded, and the options by which its weights are changed."""
     if version in get_args(Weights):
         return model, replace(options, weights=version)

@@ -39,11 +39,19 @@ def reads_of(job: PreparedAudit) -> Reads:
     adapter, weights = job.subject.adapter, {}
     sites = adapter.sites()
     texts = by_length(job.tokenized.texts)
-    tokens = {text.example_id: str(text.inputs.get("input_ids")) for text in texts}
+    tokens = {
+        text.example_id: str(text.inputs.get("input_ids")) for text in texts
+    }
     at_once = adapter.texts_at_once or job.options.batch_size
-    for batch in collated(adapter, texts, job.subject.tokenizer.pad_token_id or 0, at_once):
+    for batch in collated(
+        adapter, texts, job.subject.tokenizer.pad_token_id or 0, at_once
+    ):
         observation = adapter.observe(batch)
-        read = torch.stack([observation.read(site) for site in sites], 1).double().cpu()
+        read = (
+            torch.stack([observation.read(site) for site in sites], 1)
+            .double()
+            .cpu()
+        )
         content = batch.content_mask.cpu()
         for number, example_id in enumerate(batch.example_ids):
             text = example_id, tokens[example_id]
@@ -51,7 +59,9 @@ def reads_of(job: PreparedAudit) -> Reads:
     return Reads(sites, weights)
 
 
-def moved_heads(first: Reads, other: Reads, audit: str, *, seed: int) -> Iterator[MovedHead]:
+def moved_heads(
+    first: Reads, other: Reads, audit: str, *, seed: int
+) -> Iterator[MovedHead]:
     """How far each head moved, the farthest first.
 
     Nothing where a version has other heads, or no text in the same tokens and units.
@@ -61,7 +71,9 @@ def moved_heads(first: Reads, other: Reads, audit: str, *, seed: int) -> Iterato
         audit: its name.
         seed: of the resamples.
     """
-    pairs = [(own, other.weights.get(text)) for text, own in first.weights.items()]
+    pairs = [
+        (own, other.weights.get(text)) for text, own in first.weights.items()
+    ]
     shared = [(a, b) for a, b in pairs if b is not None and a.shape == b.shape]
     if not shared or first.sites != other.sites:
         return
@@ -70,4 +82,6 @@ def moved_heads(first: Reads, other: Reads, audit: str, *, seed: int) -> Iterato
     means = distances.mean(0)
     for k in np.argsort(-means, kind="stable"):
         ends, site = (float(low[k]), float(high[k])), first.sites[k]
-        yield MovedHead(audit, site.layer, site.head, float(means[k]), ends, len(shared))
+        yield MovedHead(
+            audit, site.layer, site.head, float(means[k]), ends, len(shared)
+        )

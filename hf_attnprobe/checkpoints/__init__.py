@@ -14,7 +14,11 @@ from hf_attnprobe.checkpoints.loading import (
     load_tokenizer,
 )
 from hf_attnprobe.checkpoints.origins import Origin, origin_of
-from hf_attnprobe.checkpoints.records import RECORD, check_not_itself, read_record
+from hf_attnprobe.checkpoints.records import (
+    RECORD,
+    check_not_itself,
+    read_record,
+)
 
 
 __all__ = [

@@ -66,7 +66,9 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
             or names code.
     """
     with origin.reported():
-        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.loading)
+        values, _ = PreTrainedConfig.get_config_dict(
+            origin.name, **origin.loading
+        )
         values = dict(values)
     check_values(values, origin.name)
     check_names_no_code(origin, values)
@@ -101,16 +103,24 @@ def check_values(values: Mapping[str, Any], name: str) -> None:
         )
 
     for key, value in values.items():
-        if key.endswith("_token_id") and not _is_id(value, several=key == ENDS_A_TEXT):
+        if key.endswith("_token_id") and not _is_id(
+            value, several=key == ENDS_A_TEXT
+        ):
             refuse(key, "a token id")
     longest = values.get("max_position_embeddings")
     if longest is not None and not (_is_int(longest) and longest <= LARGEST):
         refuse("max_position_embeddings", f"a whole number up to {LARGEST:,}")
     n_labels = values.get("num_labels")
-    if n_labels is not None and not (_is_int(n_labels) and n_labels <= MOST_LABELS):
+    if n_labels is not None and not (
+        _is_int(n_labels) and n_labels <= MOST_LABELS
+    ):
         refuse("num_labels", f"a whole number up to {MOST_LABELS:,}")
     for key, value in values.items():
-        if key.endswith(("layer", "layers")) and _is_int(value) and value > MOST_LAYERS:
+        if (
+            key.endswith(("layer", "layers"))
+            and _is_int(value)
+            and value > MOST_LAYERS
+        ):
             refuse(key, f"a whole number up to {MOST_LAYERS:,}")
     if not _is_list_of_names(values.get("architectures")):
         refuse("architectures", "a list of names")
@@ -125,13 +135,17 @@ def _is_int(value: Any) -> bool:
 def _is_id(value: Any, *, several: bool) -> bool:
     """Whether a value is a token id; with ``several``, also None or a list of ids."""
     values = value if isinstance(value, list) and value and several else [value]
-    return value is None or all(_is_int(v) and abs(v) <= LARGEST for v in values)
+    return value is None or all(
+        _is_int(v) and abs(v) <= LARGEST for v in values
+    )
 
 
 def _is_list_of_names(value: Any) -> bool:
     if value is None:
         return True
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return isinstance(value, list) and all(
+        isinstance(name, str) for name in value
+    )
 
 
 def _is_numbered(names: Any) -> bool:
@@ -174,7 +188,11 @@ HEADS = (
         "ForTokenClassification",
         AutoModelForTokenClassification,
     ),
-    Head("question-answering", "ForQuestionAnswering", AutoModelForQuestionAnswering),
+    Head(
+        "question-answering",
+        "ForQuestionAnswering",
+        AutoModelForQuestionAnswering,
+    ),
     Head("multiple-choice", "ForMultipleChoice", AutoModelForMultipleChoice),
     Head("fill-mask", "ForMaskedLM", AutoModelForMaskedLM),
     Head(
@@ -212,7 +230,9 @@ def head_for(task: str) -> Head:
     raise AttnProbeError(f"expected task to be one of {known}, got {task!r}")
 
 
-def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Head:
+def head_of(
+    config: PreTrainedConfig, name: str, task: str | None = None
+) -> Head:
     """The head that a checkpoint was saved with.
 
     Args:
@@ -229,7 +249,9 @@ def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Hea
     remote = getattr(config, "auto_map", None) or {}
     own = [head for head in HEADS if head.auto.__name__ in remote]
     named = head_named(classes[0]) if classes else None
-    if named is None and len(own) == 1:  # code of its own, whatever its classes' names
+    if (
+        named is None and len(own) == 1
+    ):  # code of its own, whatever its classes' names
         named = own[0]
     if named is None and classes:
         check_reads_text_alone(classes[0], config, name)
@@ -277,10 +299,16 @@ def check_reads_text_alone(class_name: str, config: Any, name: str) -> None:
     Raises:
         AttnProbeError: a vision-language model, or one with an encoder.
     """
-    if not class_name.endswith(("ForConditionalGeneration", "ForImageTextToText")):
+    if not class_name.endswith(
+        ("ForConditionalGeneration", "ForImageTextToText")
+    ):
         return
     reads_images = hasattr(config, "vision_config")
-    kind = "reads images beside its text" if reads_images else "reads its text by an encoder"
+    kind = (
+        "reads images beside its text"
+        if reads_images
+        else "reads its text by an encoder"
+    )
     raise AttnProbeError(
         f"expected a language model that reads its prompt from left to right (ForCausalLM), {name} "
         f"is a {class_name}, which {kind}; such models are not covered"
@@ -325,11 +353,15 @@ def check_weights(
             f"{_some(missing)}; fine-tune it first with attnprobe train --model"
         )
     over = [
-        key for key in sorted(info["unexpected_keys"]) if not any(part in key for part in HARMLESS)
+        key
+        for key in sorted(info["unexpected_keys"])
+        if not any(part in key for part in HARMLESS)
     ]
     if over and not new_head:
         below = [key for key in over if key.startswith(f"{base_prefix}.")]
-        of = "layers that its configuration has not" if below else "another head"
+        of = (
+            "layers that its configuration has not" if below else "another head"
+        )
         raise AttnProbeError(
             f"expected every weight of {name!r} in the model, left over are those of "
             f"{of}: {_some(below or over)}; load it as the model that was saved"
@@ -393,7 +425,9 @@ def _base_name(origin: Origin, values: Mapping[str, Any]) -> str:
     return str(values.get("base_model_name_or_path") or "")
 
 
-def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) -> PreTrainedModel:
+def load_adapted(
+    origin: Origin, values: Mapping[str, Any], task: str | None
+) -> PreTrainedModel:
     """Loads the base model and merges an adapter's weights into it.
 
     Its outputs are those of the two side by side, but for rounding.
@@ -416,7 +450,9 @@ def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) ->
     check_weights_are_data(base, config.to_dict())
     head = _head(config, values, base, task)
     with origin.reported():
-        weights = peft.load_peft_weights(origin.name, device="cpu", **origin.place)
+        weights = peft.load_peft_weights(
+            origin.name, device="cpu", **origin.place
+        )
     brought = {name.removeprefix(PREFIX) for name in weights}
     n_labels = _labels_of(weights, config, head)
     if n_labels not in (None, config.num_labels):
@@ -438,7 +474,9 @@ def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) ->
     with origin.reported(), warnings.catch_warnings():
         # peft asks Transformers by a name that goes with the next major version
         warnings.simplefilter("ignore", FutureWarning)
-        adapted = peft.PeftModel.from_pretrained(model, origin.name, **origin.place)
+        adapted = peft.PeftModel.from_pretrained(
+            model, origin.name, **origin.place
+        )
     with origin.reported():
         return adapted.merge_and_unload().eval().requires_grad_(True)
 
@@ -449,7 +487,9 @@ def _check_can_be_added(origin: Origin, values: Mapping[str, Any]) -> None:
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
     name = str(values.get("peft_type"))
-    known = {kind.value: made for kind, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    known = {
+        kind.value: made for kind, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()
+    }
     if name not in known or issubclass(known[name], PromptLearningConfig):
         raise AttnProbeError(
             f"expected an adapter whose weights can be added to the model's, as LoRA's, "
@@ -483,7 +523,9 @@ def _labels_of(
         empty = head.auto.from_config(config)
     last = None
     for name, module in empty.named_modules():
-        if isinstance(module, torch.nn.Linear) and (module.out_features == config.num_labels):
+        if isinstance(module, torch.nn.Linear) and (
+            module.out_features == config.num_labels
+        ):
             last = weights.get(f"{PREFIX}{name}.weight", last)
     return None if last is None else len(last)
 
@@ -520,7 +562,9 @@ def load_model(
             an unknown model type, a head that is not understood or not meant, or weights
             that are missing, left over, pickled or of another shape.
     """
-    origin = origin_of(model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    origin = origin_of(
+        model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
+    )
     if origin.folder is not None and origin.gguf_file is None:
         _check_folder(origin.folder)
     adapter = adapter_config(origin)
@@ -540,7 +584,9 @@ def load_model(
             output_loading_info=True,
             **origin.loading,
         )
-    check_weights(origin.name, loaded.base_model_prefix, info, new_head=new_head)
+    check_weights(
+        origin.name, loaded.base_model_prefix, info, new_head=new_head
+    )
     return loaded
 
 
@@ -620,7 +666,9 @@ def load_tokenizer(
     try:
         # the revision is in `place`: that of the model
         tokenizer = AutoTokenizer.from_pretrained(  # nosec B615
-            origin.name, trust_remote_code=origin.trust_remote_code, **origin.loading
+            origin.name,
+            trust_remote_code=origin.trust_remote_code,
+            **origin.loading,
         )
     except Exception as error:
         raise AttnProbeError(
@@ -636,7 +684,9 @@ def load_processor(origin: Origin) -> Any:
     try:
         # the revision is in `place`: that of the model
         return AutoImageProcessor.from_pretrained(  # nosec B615
-            origin.name, trust_remote_code=origin.trust_remote_code, **origin.place
+            origin.name,
+            trust_remote_code=origin.trust_remote_code,
+            **origin.place,
         )
     except Exception:  # none was saved, or what it needs is not installed
         return None
@@ -690,13 +740,20 @@ def check_belongs(
         AttnProbeError: far fewer tokens than the model embeds, padding that it does not
             embed, or special tokens under other ids than the configuration's.
     """
-    if n_embeddings is not None and len(tokenizer) < SMALLEST_SHARE * n_embeddings:
+    if (
+        n_embeddings is not None
+        and len(tokenizer) < SMALLEST_SHARE * n_embeddings
+    ):
         raise AttnProbeError(
             f"expected the tokenizer of the model, which embeds {n_embeddings} tokens, "
             f"this one knows {len(tokenizer)}; load the tokenizer saved with the model"
         )
     padding = tokenizer.pad_token_id if pads else None
-    if n_embeddings is not None and padding is not None and padding >= n_embeddings:
+    if (
+        n_embeddings is not None
+        and padding is not None
+        and padding >= n_embeddings
+    ):
         raise AttnProbeError(
             f"the tokenizer pads with {tokenizer.pad_token!r}, id {padding}, the model "
             f"embeds ids below {n_embeddings}; load the tokenizer saved with the model"

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    cached_file,
+)
 from transformers.utils.hub import extract_commit_hash
 
 from hf_attnprobe.errors import AttnProbeError
@@ -58,20 +62,29 @@ class Origin:
             "token": self.token,
             "subfolder": self.subfolder,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {
+            name: value for name, value in given.items() if value is not None
+        }
 
     @property
     def loading(self) -> dict[str, Any]:
         """Keywords of ``from_pretrained``: the place, and the one file where all is in one."""
-        return self.place | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
+        return self.place | (
+            {"gguf_file": self.gguf_file} if self.gguf_file else {}
+        )
 
     def file(self, name: str) -> Path | None:
         """A file of the checkpoint, fetched from the Hub; None where it has none."""
         if self.folder is not None:
-            return self.folder / name if (self.folder / name).is_file() else None
+            return (
+                self.folder / name if (self.folder / name).is_file() else None
+            )
         with self.reported():
             found = cached_file(
-                self.name, name, _raise_exceptions_for_missing_entries=False, **self.place
+                self.name,
+                name,
+                _raise_exceptions_for_missing_entries=False,
+                **self.place,
             )
         return Path(found) if found else None
 
@@ -84,7 +97,9 @@ class Origin:
         """
         try:
             yield
-        except Exception as error:  # safetensors, tokenizers and torch raise their own
+        except (
+            Exception
+        ) as error:  # safetensors, tokenizers and torch raise their own
             reason = first_line(error)
             if self.folder is not None:
                 raise AttnProbeError(
@@ -145,7 +160,9 @@ def origin_of(
             f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one out"
         )
     at = behind if found else revision
-    return Origin(name, at, token, subfolder, trust_remote_code, allow_pickle, gguf_file)
+    return Origin(
+        name, at, token, subfolder, trust_remote_code, allow_pickle, gguf_file
+    )
 
 
 def commit_of(origin: Origin) -> str | None:
@@ -170,7 +187,9 @@ def _folder_meant(folder: Path, subfolder: str | None) -> str:
     if any((folder / name).exists() for name in CONFIGS):
         return str(folder)
     saved = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
-    numbered = [path for path in saved if path.name.rpartition("-")[2].isdigit()]
+    numbered = [
+        path for path in saved if path.name.rpartition("-")[2].isdigit()
+    ]
     if not numbered:
         return str(folder)
     newest = max(numbered, key=lambda path: int(path.name.rpartition("-")[2]))
@@ -232,7 +251,9 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
     if origin.allow_pickle:
         return
     named = values.get("transformers_weights")
-    names = [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
+    names = (
+        [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
+    )
     found = (file for name in names if (file := origin.file(name)) is not None)
     file = next(found, None)
     if file is None:
@@ -270,7 +291,9 @@ def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
     if origin.trust_remote_code:
         return
     for name, value in _named(values):
-        if any(function in name for function in FUNCTIONS) and "/" in str(value):
+        if any(function in name for function in FUNCTIONS) and "/" in str(
+            value
+        ):
             raise AttnProbeError(
                 f"expected no code in the configuration of {origin.name}, its {name} "
                 f"{str(value)[:80]!r} is code of the Hub; allow it with "
@@ -288,7 +311,10 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _parts(index: Path) -> list[str]:
     """Files that the index of a sharded model names."""
-    return [str(part) for part in json.loads(index.read_text())["weight_map"].values()]
+    return [
+        str(part)
+        for part in json.loads(index.read_text())["weight_map"].values()
+    ]
 
 
 def _pickled(origin: Origin) -> AttnProbeError:

@@ -64,15 +64,23 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_names(self, words: Sequence[str]) -> None:
         flags = list(self._option_string_actions)
-        of_commands = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        of_commands = [
+            a
+            for a in self._actions
+            if isinstance(a, argparse._SubParsersAction)
+        ]
         commands = list(of_commands[0].choices) if of_commands else []
         for word in words:
             flag = word.partition("=")[0]
             if word == "--" or word in commands:
                 return
             if commands and not word.startswith("-"):
-                self.error(f"unknown command {word!r}; {_meant(word, commands)}")
-            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
+                self.error(
+                    f"unknown command {word!r}; {_meant(word, commands)}"
+                )
+            if flag.startswith("--") and not any(
+                known.startswith(flag) for known in flags
+            ):
                 self.error(f"unknown flag {flag}; {_meant(flag, flags)}")
 
 
@@ -96,7 +104,11 @@ class _DailyHelp(argparse.HelpFormatter):
     """The flags of every day; the usage has what must be given."""
 
     def add_usage(
-        self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: Any = None
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Any,
+        prefix: Any = None,
     ) -> None:
         needed = [a for a in actions if a.required or not a.option_strings]
         others = argparse.Action([], "flags", nargs="*", metavar="FLAG")
@@ -119,7 +131,11 @@ class _ShowAll(argparse.Action):
 
     def __call__(self, parser: Any, *_: Any) -> None:
         parser.formatter_class = _AllHelp
-        of_tests = "" if parser.kinds is None else "\n" + _options_of_tests(parser.kinds())
+        of_tests = (
+            ""
+            if parser.kinds is None
+            else "\n" + _options_of_tests(parser.kinds())
+        )
         show(parser.format_help() + of_tests, end="")
         parser.exit(0)
 
@@ -149,11 +165,16 @@ def _options_of_tests(kinds: Mapping[str, type[Options]]) -> str:
 def add_help_all(parser: argparse.ArgumentParser) -> None:
     """The flag that shows all flags."""
     parser.add_argument(
-        "--help-all", action=_ShowAll, nargs=0, help="show every flag, and every option of tests"
+        "--help-all",
+        action=_ShowAll,
+        nargs=0,
+        help="show every flag, and every option of tests",
     )
 
 
-def add_options(parser: Parser, kind: type[Options], *, leave_out: Collection[str] = ()) -> None:
+def add_options(
+    parser: Parser, kind: type[Options], *, leave_out: Collection[str] = ()
+) -> None:
     """One flag for each field of a class of options.
 
     Args:
@@ -167,7 +188,9 @@ def add_options(parser: Parser, kind: type[Options], *, leave_out: Collection[st
             _add_option(parser, field, hints[field.name])
 
 
-def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: Kinds) -> None:
+def add_tests(
+    parser: CommandParser, names: Iterable[str], default: str, kinds: Kinds
+) -> None:
     """Which tests run, and their options.
 
     Args:
@@ -180,7 +203,9 @@ def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: 
         "--tests",
         nargs="+",
         metavar="TEST",
-        type=_checked(lambda word: check_known("test", [word], [*kinds(), DEFAULT])),
+        type=_checked(
+            lambda word: check_known("test", [word], [*kinds(), DEFAULT])
+        ),
         help=f"tests to run: {', '.join(names)} ({DEFAULT}: {default})",
     )
     parser.add_argument(
@@ -213,7 +238,9 @@ def _check_option(word: str, kinds: Mapping[str, type[Options]]) -> None:
     kinds[test](**values)
 
 
-def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any]] | None:
+def asked(
+    arguments: Mapping[str, Any], kinds: Kinds
+) -> dict[str, dict[str, Any]] | None:
     """The tests that are asked for with the options that were set; None by default."""
     if arguments["tests"] is None and not arguments["set"]:
         return None
@@ -223,7 +250,9 @@ def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any
 SUITING = "those that suit the model and the data"
 
 
-def add_audited(parser: CommandParser, default: str = SUITING, *, model: bool = True) -> None:
+def add_audited(
+    parser: CommandParser, default: str = SUITING, *, model: bool = True
+) -> None:
     """Flags that say what is audited: model, tests, data, and the options of both.
 
     Args:
@@ -231,7 +260,9 @@ def add_audited(parser: CommandParser, default: str = SUITING, *, model: bool = 
         model: whether one model is audited, which has a flag.
     """
     if model:
-        parser.add_argument("--model", required=True, help="folder or Hub id of the model")
+        parser.add_argument(
+            "--model", required=True, help="folder or Hub id of the model"
+        )
     add_tests(parser, TESTS, default, options_of_tests)
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])
@@ -240,7 +271,9 @@ def add_audited(parser: CommandParser, default: str = SUITING, *, model: bool = 
 
 def add_answers(parser: CommandParser) -> None:
     """Flags that say what a language model is asked."""
-    group = parser.add_argument_group("passages and questions, of a language model")
+    group = parser.add_argument_group(
+        "passages and questions, of a language model"
+    )
     add_options(group, Answers, leave_out=names_of([Data]))
 
 
@@ -254,7 +287,9 @@ def data_of(arguments: Mapping[str, Any]) -> Data:
 
 def add_json(parser: Parser, what: str = "summary") -> None:
     """The form of the output."""
-    parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help=f"print the {what} as JSON"
+    )
 
 
 def add_verbose(parser: Parser) -> None:
@@ -312,7 +347,9 @@ def _parser_of(kind: Any, least: float | None) -> Callable[[str], Any]:
             return text
         value = numbers[0](text)
         if least is not None and not value >= least:
-            raise argparse.ArgumentTypeError(f"must be at least {least:g}, got {text}")
+            raise argparse.ArgumentTypeError(
+                f"must be at least {least:g}, got {text}"
+            )
         return value
 
     return number

@@ -10,7 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from hf_attnprobe.auditing.options import AuditOptions, Weights, options_of_tests
+from hf_attnprobe.auditing.options import (
+    AuditOptions,
+    Weights,
+    options_of_tests,
+)
 from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
@@ -95,7 +99,8 @@ def add_judge(parser: CommandParser) -> None:
         "token is checked against the model's tokens",
     )
     add_audited(
-        parser, "input_erasure, erasure, and shapley over 8 phrases; of a language model sources"
+        parser,
+        "input_erasure, erasure, and shapley over 8 phrases; of a language model sources",
     )
     parser.add_argument(
         "--output-dir",
@@ -197,7 +202,9 @@ def run_audit(arguments: dict[str, Any]) -> int:
         from hf_attnprobe.auditing.estimate import estimate_audit
 
         told = estimate_audit(**given)
-        show(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
+        show(
+            json.dumps(told.to_json()) if arguments["json"] else told.to_text()
+        )
         return 0
     report = audit(**given)
     _show_audit(report, arguments)
@@ -212,13 +219,21 @@ def run_audit(arguments: dict[str, Any]) -> int:
 
 def run_judge(arguments: dict[str, Any]) -> None:
     """Judges scores that somebody gave, and prints the report."""
-    data, options = from_flat(arguments, Data), from_flat(arguments, AuditOptions)
+    data, options = (
+        from_flat(arguments, Data),
+        from_flat(arguments, AuditOptions),
+    )
     tests, folder = asked(arguments, options_of_tests), arguments["output_dir"]
 
     from hf_attnprobe.auditing.run import judge
 
     report = judge(
-        arguments["model"], data, arguments["scores"], tests, options=options, output_dir=folder
+        arguments["model"],
+        data,
+        arguments["scores"],
+        tests,
+        options=options,
+        output_dir=folder,
     )
     _show_audit(report, arguments)
 
@@ -269,7 +284,9 @@ def run_survive(arguments: dict[str, Any]) -> int:
     return _changed(comparison, arguments)
 
 
-def _changed(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
+def _changed(
+    comparison: "AuditComparison", arguments: Mapping[str, Any]
+) -> int:
     """Says each answer that is another for certain, in a line; the exit code."""
     from hf_attnprobe.audit_reports.comparison import changed_answers
     from hf_attnprobe.distributed import process_state
@@ -283,7 +300,11 @@ def _changed(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int
 
 def run_report(arguments: dict[str, Any]) -> int:
     """Shows results again, in the form that is asked for."""
-    from hf_attnprobe.rendering import render_report, save_figures, terminal_report
+    from hf_attnprobe.rendering import (
+        render_report,
+        save_figures,
+        terminal_report,
+    )
 
     folders, figures = arguments["folders"], arguments["figures"]
     if figures is not None:
@@ -360,7 +381,11 @@ def add_retrain(parser: CommandParser) -> None:
 
 def add_deceive(parser: argparse.ArgumentParser) -> None:
     """Flags of deceive."""
-    parser.add_argument("--model", required=True, help="folder or Hub id of a trained classifier")
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="folder or Hub id of a trained classifier",
+    )
     add_options(parser, Data, leave_out=TESTING)
     parser.add_argument(
         "--tokens",
@@ -369,14 +394,19 @@ def add_deceive(parser: argparse.ArgumentParser) -> None:
         metavar="TOKEN",
         help="impermissible tokens: the model learns to put no attention on them",
     )
-    parser.add_argument("--output-dir", required=True, help="folder for the checkpoint")
+    parser.add_argument(
+        "--output-dir", required=True, help="folder for the checkpoint"
+    )
     add_options(parser, DeceptionOptions)
     add_json(parser, "numbers")
 
 
 def run_demo(arguments: dict[str, Any]) -> None:
     """Trains, audits, and prints the report and how well attention finds the rationale."""
-    folder, options = Path(arguments["output_dir"]), from_flat(arguments, DemoOptions)
+    folder, options = (
+        Path(arguments["output_dir"]),
+        from_flat(arguments, DemoOptions),
+    )
     verbose = arguments["verbose"]
 
     from hf_attnprobe.audit_reports.report import place_line
@@ -385,13 +415,17 @@ def run_demo(arguments: dict[str, Any]) -> None:
         report, metrics = demo_language_model(folder, seed=options.seed)
         show(report.to_text(verbose=verbose))
         show(place_line(folder / "audit"))
-        show(f"\ngreedy decoding answers {metrics['exact_answers']:.0%} of the questions")
+        show(
+            f"\ngreedy decoding answers {metrics['exact_answers']:.0%} of the questions"
+        )
         return
     report, found, metrics = demo(folder, options=options)
     show(report.to_text(verbose=verbose))
     show(place_line(folder / "audit"), end="\n\n")
     if verbose:
-        show(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale")
+        show(
+            f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale"
+        )
         show("\n".join(f"  {line}" for line in rationale_sentences(found)))
     else:
         show(rationale_line(found))
@@ -399,8 +433,13 @@ def run_demo(arguments: dict[str, Any]) -> None:
 
 def run_train(arguments: dict[str, Any]) -> None:
     """Trains on the splits train and validation; scores the test split where there is one."""
-    from_flat(arguments, PublishingOptions)  # refused before anything is trained
-    data, options = from_flat(arguments, Data), from_flat(arguments, TrainingOptions)
+    from_flat(
+        arguments, PublishingOptions
+    )  # refused before anything is trained
+    data, options = (
+        from_flat(arguments, Data),
+        from_flat(arguments, TrainingOptions),
+    )
     architecture = from_flat(arguments, Architecture)
 
     from hf_attnprobe.distributed import process_state
@@ -429,13 +468,18 @@ def _publish(arguments: dict[str, Any]) -> None:
     """Publishes what was trained; says where on stderr, since stdout is for scores."""
     from hf_attnprobe.hub.publish import write_card
 
-    written = write_card(arguments["output_dir"], options=from_flat(arguments, CardOptions))
+    written = write_card(
+        arguments["output_dir"], options=from_flat(arguments, CardOptions)
+    )
     show(written, file=sys.stderr)
 
 
 def run_retrain(arguments: dict[str, Any]) -> None:
     """Trains models beside a base and prints what they say of it."""
-    data, options = from_flat(arguments, Data), from_flat(arguments, RetrainOptions)
+    data, options = (
+        from_flat(arguments, Data),
+        from_flat(arguments, RetrainOptions),
+    )
 
     from hf_attnprobe.audit_reports.report import place_line
     from hf_attnprobe.retraining.run import retrain
@@ -457,7 +501,10 @@ def run_retrain(arguments: dict[str, Any]) -> None:
 
 def run_deceive(arguments: dict[str, Any]) -> None:
     """Trains a model against attention to some tokens and prints what became of both."""
-    data, options = from_flat(arguments, Data), from_flat(arguments, DeceptionOptions)
+    data, options = (
+        from_flat(arguments, Data),
+        from_flat(arguments, DeceptionOptions),
+    )
 
     from hf_attnprobe.retraining.deceive import deceive
     from hf_attnprobe.retraining.deceived import deception_data
@@ -477,7 +524,9 @@ def run_deceive(arguments: dict[str, Any]) -> None:
 
 def _scores(metrics: dict[str, float], form: str) -> list[str]:
     """Name and value of every score."""
-    return [form.format(name.replace("_", " "), metrics[name]) for name in metrics]
+    return [
+        form.format(name.replace("_", " "), metrics[name]) for name in metrics
+    ]
 
 
 # --- study: many steps, one report ---------------------------------------------------------------
@@ -526,8 +575,12 @@ def run_study(arguments: dict[str, Any]) -> None:
 def add_spike(parser: CommandParser) -> None:
     """Flags of spike."""
     add_help_all(parser)
-    parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
-    parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
+    parser.add_argument(
+        "model", metavar="MODEL", help="folder or Hub id of the model"
+    )
+    parser.add_argument(
+        "--output-dir", help="folder for spike_in.json, its page and rows.csv"
+    )
     add_options(parser, SpikeOptions)
     add_options(parser, Data, leave_out=["train_limit"])
     add_answers(parser)
@@ -540,7 +593,9 @@ def run_spike(arguments: dict[str, Any]) -> None:
 
     planted = from_flat(arguments, SpikeOptions)
     folder = arguments["output_dir"]
-    seen = spike_in(arguments["model"], data_of(arguments), folder, options=planted)
+    seen = spike_in(
+        arguments["model"], data_of(arguments), folder, options=planted
+    )
     show(seen.to_json() if arguments["json"] else str(seen))
 
 
@@ -571,7 +626,14 @@ def run_card(arguments: dict[str, Any]) -> None:
 
 # --- datasets: the data sets that have a name ----------------------------------------------------
 
-HEADER = ("name", "task", "train / validation / test", "classes", "at hand", "source")
+HEADER = (
+    "name",
+    "task",
+    "train / validation / test",
+    "classes",
+    "at hand",
+    "source",
+)
 
 
 def add_datasets(parser: argparse.ArgumentParser) -> None:
@@ -611,7 +673,9 @@ def _table(known: "list[KnownDataset]") -> str:
     names: dict[str, list[str]] = {}
     for dataset in known:
         names.setdefault(dataset.card.licence, []).append(dataset.name)
-    lines += [f"  {', '.join(who)}: {licence}" for licence, who in names.items()]
+    lines += [
+        f"  {', '.join(who)}: {licence}" for licence, who in names.items()
+    ]
     lines.append(
         "\n`attnprobe datasets NAME` says which files to bring and how they are cut. "
         "A folder stands for a name as NAME=FOLDER."
@@ -667,28 +731,76 @@ def build_parser() -> CommandParser:
         description="Does this model's attention explain its predictions?",
     )
     parser.add_argument(
-        "--version", action="version", version=f"%(prog)s {version('hf_attnprobe')}"
+        "--version",
+        action="version",
+        version=f"%(prog)s {version('hf_attnprobe')}",
     )
-    commands = parser.add_subparsers(dest="command", required=True, prog="attnprobe")
+    commands = parser.add_subparsers(
+        dest="command", required=True, prog="attnprobe"
+    )
 
     def add(name: str, said: str) -> CommandParser:
         return commands.add_parser(name, help=said)
 
-    add_demo(add("demo", "train and audit on generated data whose deciding words are known"))
+    add_demo(
+        add(
+            "demo",
+            "train and audit on generated data whose deciding words are known",
+        )
+    )
     add_train(add("train", "train an attention classifier"))
     add_audit(add("audit", "run faithfulness tests on a model"))
-    add_judge(add("judge", "run tests of rankings on scores that somebody gave the tokens"))
-    add_retrain(add("retrain", "run the tests that train models (Wiegreffe & Pinter 2019)"))
-    add_study(add("study", "run a study of many steps or a paper's tables, with one report"))
-    add_compare(add("compare", "audit several models alike and compare each with the first"))
-    add_survive(
-        add("survive", "ask whether rounding or other changes of a model change the answer")
+    add_judge(
+        add(
+            "judge",
+            "run tests of rankings on scores that somebody gave the tokens",
+        )
     )
-    add_deceive(add("deceive", "train a model to hide its attention to some tokens"))
-    add_spike(add("spike", "ask what the tests see of an effect of known size in a model"))
+    add_retrain(
+        add(
+            "retrain",
+            "run the tests that train models (Wiegreffe & Pinter 2019)",
+        )
+    )
+    add_study(
+        add(
+            "study",
+            "run a study of many steps or a paper's tables, with one report",
+        )
+    )
+    add_compare(
+        add(
+            "compare",
+            "audit several models alike and compare each with the first",
+        )
+    )
+    add_survive(
+        add(
+            "survive",
+            "ask whether rounding or other changes of a model change the answer",
+        )
+    )
+    add_deceive(
+        add("deceive", "train a model to hide its attention to some tokens")
+    )
+    add_spike(
+        add(
+            "spike",
+            "ask what the tests see of an effect of known size in a model",
+        )
+    )
     add_report(add("report", "render the report of an audit"))
-    add_card(add("card", "write a checkpoint's model card, and publish both on the Hub"))
-    add_datasets(add("datasets", "list the data sets that have a name, and what to bring"))
+    add_card(
+        add(
+            "card",
+            "write a checkpoint's model card, and publish both on the Hub",
+        )
+    )
+    add_datasets(
+        add(
+            "datasets", "list the data sets that have a name, and what to bring"
+        )
+    )
     return parser
 
 

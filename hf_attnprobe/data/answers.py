@@ -28,7 +28,13 @@ USUAL = {
 """What a row may have, each with the names under which it is looked for."""
 ASKED_BY = ("question", "prompt", "turns")
 """What may ask: of these a row has one."""
-FOREIGN = ("text_column", "text_pair_column", "label_column", "labels", "train_limit")
+FOREIGN = (
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "labels",
+    "train_limit",
+)
 """Fields of :class:`Data` that say nothing of questions."""
 
 
@@ -114,12 +120,16 @@ class Answers(Data):
                     "and answer_column"
                 )
         said = self.template
-        if said is not None and (said.count("{context}") != 1 or "{question}" not in said):
+        if said is not None and (
+            said.count("{context}") != 1 or "{question}" not in said
+        ):
             raise AttnProbeError(
                 f"expected {{context}} once, and {{question}}, in the template, got {said!r}"
             )
 
-    def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
+    def examples(
+        self, *, limit: int | None = None, seed: int = 0
+    ) -> "datasets.Dataset":
         """The tested split as it is asked: nothing is rendered and nothing generated.
 
         Returns:
@@ -140,10 +150,17 @@ class Answers(Data):
         opened = self.opened(seed=seed)
         columns = self.columns(opened.source.column_names)
         ids = example_ids(opened.source)
-        rows = sample(list(opened.rows), [ids[row] for row in opened.rows], limit)
-        cells = {name: column_of(opened.source, column) for name, column in columns.items()}
+        rows = sample(
+            list(opened.rows), [ids[row] for row in opened.rows], limit
+        )
+        cells = {
+            name: column_of(opened.source, column)
+            for name, column in columns.items()
+        }
         read = {
-            name: [_READERS[name](cells[name][k], columns[name], k) for k in rows]
+            name: [
+                _READERS[name](cells[name][k], columns[name], k) for k in rows
+            ]
             for name in columns
         }
         table: dict[str, Any] = {
@@ -156,19 +173,25 @@ class Answers(Data):
             contexts = table.pop("context")
             table["text"] = ["\n\n".join(passages) for passages in contexts]
             table["passages"] = contexts
-            table["listed"] = [isinstance(cells["context"][row], list) for row in rows]
+            table["listed"] = [
+                isinstance(cells["context"][row], list) for row in rows
+            ]
         examples = datasets.Dataset.from_dict(table)
         examples.info.description = ", ".join(columns.values())
         return examples
 
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
         """Refused: nothing is trained on answers."""
-        raise AttnProbeError("expected texts with labels to train on, got Answers; give Data(…)")
+        raise AttnProbeError(
+            "expected texts with labels to train on, got Answers; give Data(…)"
+        )
 
     def _columns(self) -> dict[str, Any]:
         """What opens the source: all columns are texts, years among them."""
         named = [getattr(self, f"{name}_column") for name in USUAL]
-        return super()._columns() | {"as_text": [*filter(None, named), *chain(*USUAL.values())]}
+        return super()._columns() | {
+            "as_text": [*filter(None, named), *chain(*USUAL.values())]
+        }
 
     def columns(self, present: Sequence[str]) -> dict[str, str]:
         """The columns that are read, by what they hold.
@@ -185,7 +208,9 @@ class Answers(Data):
         found: dict[str, str] = {}
         given = {name: getattr(self, f"{name}_column") for name in USUAL}
         for name, usual in USUAL.items():
-            column = given[name] or next((one for one in usual if one in present), None)
+            column = given[name] or next(
+                (one for one in usual if one in present), None
+            )
             if given[name] is not None:
                 check_present(present, given[name], f"--{name}-column")
             if column is not None:
@@ -193,7 +218,9 @@ class Answers(Data):
         named = [name for name in ASKED_BY if given[name]]
         asking = named or [name for name in ASKED_BY if name in found]
         if len(asking) != 1:
-            several = " and ".join(found[name] for name in asking) or "none of them"
+            several = (
+                " and ".join(found[name] for name in asking) or "none of them"
+            )
             raise AttnProbeError(
                 "expected one column that asks about the passages, a question, a prompt or "
                 f"turns, got {several} among {', '.join(present)}; name it with "
@@ -213,20 +240,28 @@ class Answers(Data):
                 "--context-column"
             )
         left_out = set(ASKED_BY) - {*asking}
-        return {name: column for name, column in found.items() if name not in left_out}
+        return {
+            name: column
+            for name, column in found.items()
+            if name not in left_out
+        }
 
 
 def as_answers(data: Data) -> Answers:
     """The data given to a language model; plain data has its columns under the usual names."""
     if isinstance(data, Answers):
         return data
-    return Answers(**{field.name: getattr(data, field.name) for field in fields(Data)})
+    return Answers(
+        **{field.name: getattr(data, field.name) for field in fields(Data)}
+    )
 
 
 def _passages(cell: Any, column: str, row: int) -> list[str]:
     """A passage, or those of a list; blank ones are refused."""
     passages = cell if isinstance(cell, list) else [cell]
-    if not passages or not all(isinstance(one, str) and one.strip() for one in passages):
+    if not passages or not all(
+        isinstance(one, str) and one.strip() for one in passages
+    ):
         raise _unreadable(column, row, cell, "a passage, or a list of passages")
     return passages
 
@@ -242,12 +277,28 @@ def _turns(cell: Any, column: str, row: int) -> list[dict[str, Any]]:
     turns = cell if isinstance(cell, list) else []
     read = []
     for turn in turns:
-        kept = {key: turn.get(key) for key in ("role", "content")} if isinstance(turn, dict) else {}
-        if not kept or not all(isinstance(value, str) for value in kept.values()):
-            raise _unreadable(column, row, turn, "turns, each with a role and its content in words")
+        kept = (
+            {key: turn.get(key) for key in ("role", "content")}
+            if isinstance(turn, dict)
+            else {}
+        )
+        if not kept or not all(
+            isinstance(value, str) for value in kept.values()
+        ):
+            raise _unreadable(
+                column,
+                row,
+                turn,
+                "turns, each with a role and its content in words",
+            )
         read.append(kept)
     if not read:
-        raise _unreadable(column, row, cell, "turns, each with a role and its content in words")
+        raise _unreadable(
+            column,
+            row,
+            cell,
+            "turns, each with a role and its content in words",
+        )
     return read
 
 
@@ -271,8 +322,14 @@ _READERS = {
 }
 
 
-def _unreadable(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:
-    got = "an empty one" if cell in (None, "", []) or not str(cell).strip() else type(cell).__name__
+def _unreadable(
+    column: str, row: int, cell: Any, expected: str
+) -> AttnProbeError:
+    got = (
+        "an empty one"
+        if cell in (None, "", []) or not str(cell).strip()
+        else type(cell).__name__
+    )
     return AttnProbeError(
         f"expected {expected} in every row of column {column!r}, row {row} has {got}; mend it or "
         "leave the row out"

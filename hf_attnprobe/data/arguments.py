@@ -31,7 +31,9 @@ class Data(Options):
             "datasets.load_dataset reads, or, to test on, a file (csv, tsv, json, jsonl, parquet)"
         )
     )
-    dataset_config: str | None = option(None, "configuration of a data set that has several")
+    dataset_config: str | None = option(
+        None, "configuration of a data set that has several"
+    )
     text_column: str | Sequence[str] | None = option(
         None,
         "column with the texts; several columns are joined by a space into one text "
@@ -75,7 +77,9 @@ class Data(Options):
         at_least=1,
     )
 
-    def examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
+    def examples(
+        self, *, limit: int | None = None, seed: int = 0
+    ) -> "datasets.Dataset":
         """The tested split, see :func:`~hf_attnprobe.data.examples.load_examples`.
 
         Args:
@@ -84,13 +88,17 @@ class Data(Options):
         """
         from hf_attnprobe.data.examples import load_examples
 
-        return load_examples(self.dataset, self.split, **self._columns(), limit=limit, seed=seed)
+        return load_examples(
+            self.dataset, self.split, **self._columns(), limit=limit, seed=seed
+        )
 
     def opened(self, *, seed: int = 0) -> "OpenedSplit":
         """The tested split before it is read; ``seed`` as :meth:`examples`."""
         from hf_attnprobe.data.examples import open_split
 
-        return open_split(self.dataset, self.split, **self._columns(), seed=seed)
+        return open_split(
+            self.dataset, self.split, **self._columns(), seed=seed
+        )
 
     def splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
         """All splits, see :func:`~hf_attnprobe.data.examples.load_splits`.
@@ -99,7 +107,9 @@ class Data(Options):
         """
         from hf_attnprobe.data.examples import load_splits
 
-        return load_splits(self.dataset, **self._columns(), limit=self.train_limit, seed=seed)
+        return load_splits(
+            self.dataset, **self._columns(), limit=self.train_limit, seed=seed
+        )
 
     def _columns(self) -> dict[str, Any]:
         return {

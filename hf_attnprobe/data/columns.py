@@ -53,7 +53,11 @@ class TextColumns:
 
     def __str__(self) -> str:
         text = " + ".join(self.text)
-        return text if self.text_pair is None else f"{text}{PAIRED}{self.text_pair}"
+        return (
+            text
+            if self.text_pair is None
+            else f"{text}{PAIRED}{self.text_pair}"
+        )
 
 
 def choose_columns(
@@ -73,7 +77,10 @@ def choose_columns(
     >>> print(choose_columns(["premise", "hypothesis", "label"], None, None))
     premise with hypothesis
     """
-    for name, flag in ((text, "--text-column"), (text_pair, "--text-pair-column")):
+    for name, flag in (
+        (text, "--text-column"),
+        (text_pair, "--text-pair-column"),
+    ):
         for column in [name] if isinstance(name, str) else name or ():
             check_present(present, column, flag)
     if text is not None:
@@ -85,7 +92,9 @@ def choose_columns(
     single = next((name for name in SINGLE if name in present), None)
     alone = [] if single is None or single in sum(readings, ()) else [(single,)]
     if len(readings) + len(alone) > 1:
-        names = " or ".join(" with ".join(reading) for reading in [*readings, *alone])
+        names = " or ".join(
+            " with ".join(reading) for reading in [*readings, *alone]
+        )
         raise AttnProbeError(
             f"expected one way to read the texts, the columns allow several: {names}; "
             "say which with --text-column and, for pairs, --text-pair-column"
@@ -154,21 +163,33 @@ def read_texts(
     if len(columns.text) == 1:
         texts = _strings(source, columns.text[0], "--text-column")
     else:
-        parts = [_strings(source, name, "--text-column", may_lack=True) for name in columns.text]
-        texts = [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
+        parts = [
+            _strings(source, name, "--text-column", may_lack=True)
+            for name in columns.text
+        ]
+        texts = [
+            " ".join(filter(None, row)) for row in zip(*parts, strict=True)
+        ]
     if columns.text_pair is None:
         return texts, None
     return texts, _strings(source, columns.text_pair, "--text-pair-column")
 
 
 def _strings(
-    source: "datasets.Dataset", column: str, flag: str, *, may_lack: bool = False
+    source: "datasets.Dataset",
+    column: str,
+    flag: str,
+    *,
+    may_lack: bool = False,
 ) -> list[str]:
     """A column as strings; "" for missing values where they are allowed.
 
     Lists of words are joined by a space.
     """
-    texts = [_joined(cell, column, row) for row, cell in enumerate(column_of(source, column))]
+    texts = [
+        _joined(cell, column, row)
+        for row, cell in enumerate(column_of(source, column))
+    ]
     for row, text in enumerate(texts):
         if not isinstance(text, str) and not (may_lack and text is None):
             raise AttnProbeError(
@@ -205,7 +226,9 @@ def image_column(columns: Sequence[str]) -> str | None:
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 
-def read_images(source: "datasets.Dataset", texts: bool) -> dict[str, list[Any]]:
+def read_images(
+    source: "datasets.Dataset", texts: bool
+) -> dict[str, list[Any]]:
     """Reads the images of a split, by the name of their column; nothing if there are none.
 
     Args:
@@ -223,7 +246,9 @@ def read_images(source: "datasets.Dataset", texts: bool) -> dict[str, list[Any]]
         cells = column_of(source, name)
     except Exception as reason:  # of Pillow and the file system
         raise not_images(name, reason) from reason
-    row = next((k for k, cell in enumerate(cells) if not _is_image(cell, name)), None)
+    row = next(
+        (k for k, cell in enumerate(cells) if not _is_image(cell, name)), None
+    )
     if row is None:
         return {name: cells}
     if texts:

@@ -241,12 +241,16 @@ def open_split(
     return OpenedSplit(source, rows, splits, recipe, split)
 
 
-def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
+def read_split(
+    opened: OpenedSplit, *, limit: int | None = None
+) -> "datasets.Dataset":
     """Reads the rows of an opened split, see :func:`load_examples`; there may be none."""
     source, recipe = opened.source, opened.recipe
     images, choices = {}, None
     if not recipe.text_column:
-        images = read_images(source, texts=bool(set(SINGLE) & set(source.column_names)))
+        images = read_images(
+            source, texts=bool(set(SINGLE) & set(source.column_names))
+        )
     if images:
         columns, seconds = TextColumns(tuple(images)), None
         texts = [""] * len(source)
@@ -275,10 +279,20 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
     }
     is_training = opened.name in ("train", "validation")
     keeps_all = recipe.keep_labels is None
-    rows = [row for row in opened.rows if keeps_all or labels.values[row] is not None]
-    rows = [row for row in rows if recipe.admits(texts[row], training=is_training)]
+    rows = [
+        row
+        for row in opened.rows
+        if keeps_all or labels.values[row] is not None
+    ]
+    rows = [
+        row for row in rows if recipe.admits(texts[row], training=is_training)
+    ]
     rows = sample(rows, [ids[row] for row in rows], limit)
-    chosen = {k: [values[row] for row in rows] for k, values in table.items() if values is not None}
+    chosen = {
+        k: [values[row] for row in rows]
+        for k, values in table.items()
+        if values is not None
+    }
     return _to_dataset(chosen, labels, word_names, columns)
 
 
@@ -318,7 +332,9 @@ class DatasetName:
         ['sst', 'sst']
         """
         name, equals, _ = self.name.partition("=")
-        return name if equals and name in RECIPES else Path(self.name).name.lower()
+        return (
+            name if equals and name in RECIPES else Path(self.name).name.lower()
+        )
 
 
 def dataset_name(dataset: Any, split: str) -> DatasetName:
@@ -330,11 +346,16 @@ def dataset_name(dataset: Any, split: str) -> DatasetName:
     if isinstance(dataset, Recipe):
         dataset = dataset.hub_id
     in_memory = not isinstance(dataset, str | os.PathLike)
-    return DatasetName("data given in memory" if in_memory else str(dataset), split)
+    return DatasetName(
+        "data given in memory" if in_memory else str(dataset), split
+    )
 
 
 def _choose_split(
-    splits: "Mapping[str, datasets.Dataset]", split: str, recipe: Recipe, seed: int
+    splits: "Mapping[str, datasets.Dataset]",
+    split: str,
+    recipe: Recipe,
+    seed: int,
 ) -> "tuple[datasets.Dataset, Sequence[int]]":
     """The split of the source that contains `split`, and the indices of its rows."""
     from_train = (
@@ -343,7 +364,9 @@ def _choose_split(
         and split in ("train", "validation")
     )
     name = "train" if from_train else recipe.splits.get(split, split)
-    name = name if name in splits else split  # a folder may have split it itself
+    name = (
+        name if name in splits else split
+    )  # a folder may have split it itself
     if name not in splits:
         raise NoSuchSplit(
             f"expected one of the splits {', '.join(splits)}, got {split!r}; choose "
@@ -358,9 +381,15 @@ def _choose_split(
     if not from_train:
         return source, rows
     of_class = recipe.balanced_validation
-    labels = _read_labels(source, splits, recipe).values if of_class else [0] * len(source)
+    labels = (
+        _read_labels(source, splits, recipe).values
+        if of_class
+        else [0] * len(source)
+    )
     held_out = hold_out(labels, recipe.validation_fraction or 0.0, seed)
-    return source, [row for row in rows if (row in held_out) == (split == "validation")]
+    return source, [
+        row for row in rows if (row in held_out) == (split == "validation")
+    ]
 
 
 def example_ids(source: "datasets.Dataset") -> list[int]:
@@ -374,7 +403,9 @@ def example_ids(source: "datasets.Dataset") -> list[int]:
 
 
 def _as_present(
-    recipe: Recipe, splits: "Mapping[str, datasets.Dataset]", chosen: tuple[Any, Any]
+    recipe: Recipe,
+    splits: "Mapping[str, datasets.Dataset]",
+    chosen: tuple[Any, Any],
 ) -> Recipe:
     """The recipe without the columns that a local folder lacks.
 
@@ -404,7 +435,9 @@ def _text_columns(
     found = read_choices(source)
     text, pair = recipe.text_column, recipe.text_pair_column
     if found is not None and pair is None:
-        return choose_columns(source.column_names, text or found[0], None), found[1]
+        return choose_columns(
+            source.column_names, text or found[0], None
+        ), found[1]
     return choose_columns(source.column_names, text, pair), None
 
 
@@ -418,27 +451,39 @@ def _word_labels(
     if columns.text != (TOKENS,) and "word_labels" not in source.column_names:
         return None, None
     given = recipe.label_column
-    column = word_label_column(source, given if isinstance(given, str) else None)
-    if column is None or not hasattr(source.features.get(column), "feature"):  # no list
+    column = word_label_column(
+        source, given if isinstance(given, str) else None
+    )
+    if column is None or not hasattr(
+        source.features.get(column), "feature"
+    ):  # no list
         return None, None
     names = names_of(source.features[column]) or recipe.label_names
     return read_word_labels(column_of(source, column), names, texts, column)
 
 
-def _label_column(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
+def _label_column(
+    source: "datasets.Dataset", recipe: Recipe
+) -> str | tuple[str, ...] | None:
     """The column or columns with the labels; None if there are none."""
     given = recipe.label_column
     if given is None:
-        present = [name for name in LABEL_COLUMNS if name in source.column_names]
+        present = [
+            name for name in LABEL_COLUMNS if name in source.column_names
+        ]
         return present[0] if present else None
-    names = tuple(dict.fromkeys([given] if isinstance(given, str) else given))  # each once
+    names = tuple(
+        dict.fromkeys([given] if isinstance(given, str) else given)
+    )  # each once
     for name in names:
         check_present(source.column_names, name, "--label-column")
     return names[0] if len(names) == 1 else names
 
 
 def _read_labels(
-    source: "datasets.Dataset", splits: "Mapping[str, datasets.Dataset]", recipe: Recipe
+    source: "datasets.Dataset",
+    splits: "Mapping[str, datasets.Dataset]",
+    recipe: Recipe,
 ) -> Labels:
     """The labels of the texts, -1 for all without a label column."""
     column = _label_column(source, recipe)
@@ -459,11 +504,18 @@ def _read_labels(
             everywhere += _distinct(examples, column)
     names, first = names_of(source.features[column]), 0
     if recipe.labels:
-        said, names = [names_in(cells, names) for cells in (values, everywhere)], None
-        values, everywhere = (renamed(cells, recipe.labels, said[1]) for cells in said)
+        said, names = (
+            [names_in(cells, names) for cells in (values, everywhere)],
+            None,
+        )
+        values, everywhere = (
+            renamed(cells, recipe.labels, said[1]) for cells in said
+        )
     if names is None:
         names, first = recipe.label_names, recipe.first_label
-    return read_labels(values, everywhere, column=column, names=names, first=first)
+    return read_labels(
+        values, everywhere, column=column, names=names, first=first
+    )
 
 
 def _distinct(examples: "datasets.Dataset", column: str) -> list[Any]:
@@ -490,7 +542,9 @@ def _to_dataset(
     )
 
     def numbers(names: tuple[str, ...] | None) -> Any:
-        return Value("int64") if names is None else ClassLabel(names=list(names))
+        return (
+            Value("int64") if names is None else ClassLabel(names=list(names))
+        )
 
     label = {
         "classes": numbers(labels.names),
@@ -584,7 +638,9 @@ def dataset_fingerprint(examples: "datasets.Dataset") -> str:
     columns = [column_of(examples, name) for name in names]
     image = image_column(examples.column_names)
     if image is not None:
-        columns.append([image_digest(pixels) for pixels in column_of(examples, image)])
+        columns.append(
+            [image_digest(pixels) for pixels in column_of(examples, image)]
+        )
     digest = hashlib.sha256()
     rows = [json.dumps(row) for row in zip(*columns, strict=True)]
     order = zip(columns[0], columns[1], rows, strict=True)
@@ -681,7 +737,9 @@ def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
     return examples.select(sorted(sorted(order, key=turns.__getitem__)[:limit]))
 
 
-def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
+def check_sets(
+    train: Any, validation: Any, test: Any
+) -> "dict[str, datasets.Dataset]":
     """The given splits by name, in the form of :func:`load_examples`.
 
     Raises:
@@ -723,7 +781,9 @@ def _check_are_classes(name: str, examples: "datasets.Dataset") -> None:
         )
 
 
-def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
+def _check_held_out(
+    name: str, examples: "datasets.Dataset", names: list[str]
+) -> None:
     """Checks that the classes and their numbers are those of the training texts.
 
     Where classes have no names there may be fewer.
@@ -803,10 +863,17 @@ class KnownDataset:
             )
         if not self.is_on_hub:
             here = recipe.hub_id
-            return [*files, f"put FOLDER at {here}, or say where it is with {self.name}=FOLDER"]
+            return [
+                *files,
+                f"put FOLDER at {here}, or say where it is with {self.name}=FOLDER",
+            ]
         texts = recipe.text_column
         text = texts if isinstance(texts, str) else ", ".join(texts or ["text"])
-        columns = [text, recipe.text_pair_column, str(recipe.label_column or "label")]
+        columns = [
+            text,
+            recipe.text_pair_column,
+            str(recipe.label_column or "label"),
+        ]
         part = f", configuration {recipe.config}" if recipe.config else ""
         return [
             f"nothing: it is loaded from the Hub ({recipe.hub_id}{part})",
@@ -865,7 +932,11 @@ def _at_hand(source: str) -> str:
     import datasets
     from huggingface_hub import constants
 
-    downloaded = Path(constants.HF_HUB_CACHE) / f"datasets--{source.replace('/', '--')}"
-    prepared = Path(datasets.config.HF_DATASETS_CACHE) / source.replace("/", "___")
+    downloaded = (
+        Path(constants.HF_HUB_CACHE) / f"datasets--{source.replace('/', '--')}"
+    )
+    prepared = Path(datasets.config.HF_DATASETS_CACHE) / source.replace(
+        "/", "___"
+    )
     is_there = any((downloaded / "snapshots").glob("*/*")) or prepared.is_dir()
     return "in the Hub's cache" if is_there else ""

@@ -47,17 +47,24 @@ MOST_NAMED = 10
 """Labels in a message."""
 
 
-def names_in(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
+def names_in(
+    cells: Iterable[Any], names: Sequence[str] | None
+) -> list[str | None]:
     """Returns the name of every label, its number where it has none, None for no label."""
     if names is None:
         return [None if cell is None else str(cell) for cell in cells]
     return [
-        names[cell] if 0 <= (-1 if cell is None else cell) < len(names) else None for cell in cells
+        names[cell]
+        if 0 <= (-1 if cell is None else cell) < len(names)
+        else None
+        for cell in cells
     ]
 
 
 def renamed(
-    cells: Sequence[str | None], pairs: Sequence[str], known: Sequence[str | None]
+    cells: Sequence[str | None],
+    pairs: Sequence[str],
+    known: Sequence[str | None],
 ) -> list[str | None]:
     """Returns labels by other names.
 
@@ -72,7 +79,11 @@ def renamed(
     Raises:
         AttnProbeError: no such label.
     """
-    new = {old: name for old, equals, name in (p.partition("=") for p in pairs) if equals}
+    new = {
+        old: name
+        for old, equals, name in (p.partition("=") for p in pairs)
+        if equals
+    }
     unknown = new.keys() - set(known)
     if unknown:
         there = sorted(name for name in set(known) if name is not None)
@@ -80,7 +91,9 @@ def renamed(
             f"expected labels of the data before =, got {', '.join(sorted(unknown))}; it has "
             f"{', '.join(there[:MOST_NAMED])}; change --labels"
         )
-    return [None if cell is None else new.get(cell, cell) or None for cell in cells]
+    return [
+        None if cell is None else new.get(cell, cell) or None for cell in cells
+    ]
 
 
 def read_labels(
@@ -115,11 +128,17 @@ def read_labels(
             names = tuple(sorted(set(present)))
         return Labels("classes", _numbered(values, names, column), tuple(names))
     _check_numbers(values, column)
-    if any(value != int(value) for value in present if isinstance(value, float)):
+    if any(
+        value != int(value) for value in present if isinstance(value, float)
+    ):
         if names is None:
-            floats = [math.nan if value is None else float(value) for value in values]
+            floats = [
+                math.nan if value is None else float(value) for value in values
+            ]
             return Labels("numbers", floats)
-        row = next(k for k, value in enumerate(values) if value not in (None, 0, 1))
+        row = next(
+            k for k, value in enumerate(values) if value not in (None, 0, 1)
+        )
         raise AttnProbeError(
             f"expected the number of one of the {len(names)} classes in column "
             f"{column!r}, row {row} has {values[row]}; convert them or name another "
@@ -131,7 +150,9 @@ def read_labels(
     return Labels("classes", numbers, None if names is None else tuple(names))
 
 
-def join_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
+def join_columns(
+    columns: Sequence[list[Any]], names: Sequence[str]
+) -> list[Any]:
     """Joins columns of 0 and 1, one per label, into lists of the labels that hold.
 
     A row with a missing cell has no labels that are known.
@@ -145,7 +166,9 @@ def join_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any
                     f"expected 0 or 1 in column {name!r}, one of several labels, row "
                     f"{row} has {cell!r}; give one column of 0 and 1 per label"
                 )
-        rows.append(None if None in cells else [k for k, c in enumerate(cells) if c])
+        rows.append(
+            None if None in cells else [k for k, c in enumerate(cells) if c]
+        )
     return rows
 
 
@@ -170,7 +193,9 @@ def _without_gaps(values: list[Any], everything: list[Any]) -> list[Any]:
     if not gaps or not all(_is_number(text) for text in texts - gaps):
         return values
     return [
-        (None if value in gaps else float(value)) if isinstance(value, str) else value
+        (None if value in gaps else float(value))
+        if isinstance(value, str)
+        else value
         for value in values
     ]
 
@@ -179,7 +204,9 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"\s*[-+]?\d+(\.\d*)?\s*", text) is not None
 
 
-def _numbered(values: list[Any], names: Sequence[str], column: str) -> list[int]:
+def _numbered(
+    values: list[Any], names: Sequence[str], column: str
+) -> list[int]:
     numbers = {name: number for number, name in enumerate(names)}
     for row, value in enumerate(values):
         if value is not None and value not in numbers:
@@ -191,7 +218,10 @@ def _numbered(values: list[Any], names: Sequence[str], column: str) -> list[int]
 
 
 def _several(
-    values: list[Any], present: list[Any], column: str, names: Sequence[str] | None
+    values: list[Any],
+    present: list[Any],
+    column: str,
+    names: Sequence[str] | None,
 ) -> Labels:
     """Reads lists of numbers or names, or masks of 0 and 1."""
     lists = [value for value in present if isinstance(value, list)]
@@ -204,18 +234,25 @@ def _several(
     if items and all(isinstance(item, str) for item in items):
         names = names or tuple(sorted(set(items)))
         rows = [
-            None if value is None else sorted(set(_numbered(value, names, column)))
+            None
+            if value is None
+            else sorted(set(_numbered(value, names, column)))
             for value in values
         ]
         return Labels("several", rows, tuple(names))
-    if not all(isinstance(item, int | float) and item == int(item) for item in items):
+    if not all(
+        isinstance(item, int | float) and item == int(item) for item in items
+    ):
         raise AttnProbeError(
             f"expected lists of whole numbers or of names in column {column!r}, one per "
             "label that holds, got others; convert them"
         )
     rows = [None if v is None else [int(item) for item in v] for v in values]
     if _are_masks(lists, column):
-        rows = [None if r is None else [k for k, on in enumerate(r) if on] for r in rows]
+        rows = [
+            None if r is None else [k for k, on in enumerate(r) if on]
+            for r in rows
+        ]
         n_labels = len(lists[0])
         names = names or [f"LABEL_{k}" for k in range(n_labels)]
     else:
@@ -228,7 +265,9 @@ def _several(
         )
     for row, numbers in enumerate(rows):
         _check_range(numbers or [], names, 0, row=row)
-    kept = [None if numbers is None else sorted(set(numbers)) for numbers in rows]
+    kept = [
+        None if numbers is None else sorted(set(numbers)) for numbers in rows
+    ]
     return Labels("several", kept, None if names is None else tuple(names))
 
 
@@ -285,7 +324,9 @@ def _check_range(
     end = min(max(labels, default=-1) + 1, MAX_CLASSES)
     if names is not None:
         end = first + len(names)
-    expected = f"from {first} to {end - 1}" if end > first else f"from {first} on"
+    expected = (
+        f"from {first} to {end - 1}" if end > first else f"from {first} on"
+    )
     for k, label in enumerate(labels):
         if (label != -1 or row is not None) and not first <= label < end:
             raise AttnProbeError(
@@ -311,16 +352,27 @@ def keep_classes(labels: Labels, kept: tuple[str, ...] | None) -> Labels:
             "or give the data by its folder alone, which keeps all classes"
         )
     new = {names.index(name): index for index, name in enumerate(kept)}
-    return Labels(labels.kind, [new.get(label) for label in labels.values], kept)
+    return Labels(
+        labels.kind, [new.get(label) for label in labels.values], kept
+    )
 
 
-WORD_LABELS = ("word_labels", "ner_tags", "pos_tags", "chunk_tags", "tags", "labels")
+WORD_LABELS = (
+    "word_labels",
+    "ner_tags",
+    "pos_tags",
+    "chunk_tags",
+    "tags",
+    "labels",
+)
 """Columns with a list of one label per word, the first our own name."""
 IGNORED = -100
 """Transformers' number of a word that is not labelled."""
 
 
-def word_label_column(source: "datasets.Dataset", given: str | None) -> str | None:
+def word_label_column(
+    source: "datasets.Dataset", given: str | None
+) -> str | None:
     """The column with the labels of words, if the words come in a list.
 
     Raises:
@@ -338,7 +390,10 @@ def word_label_column(source: "datasets.Dataset", given: str | None) -> str | No
 
 
 def read_word_labels(
-    values: list[Any], names: Sequence[str] | None, texts: list[str], column: str
+    values: list[Any],
+    names: Sequence[str] | None,
+    texts: list[str],
+    column: str,
 ) -> tuple[list[list[int]], tuple[str, ...] | None]:
     """Reads one label per word of each text, -1 for none, and the names of the labels.
 
@@ -349,27 +404,40 @@ def read_word_labels(
     for row, (labels, text) in enumerate(zip(values, texts, strict=True)):
         n_words = len(text.split())
         if not isinstance(labels, list) or len(labels) != n_words:
-            got = len(labels) if isinstance(labels, list) else type(labels).__name__
+            got = (
+                len(labels)
+                if isinstance(labels, list)
+                else type(labels).__name__
+            )
             raise AttnProbeError(
                 f"expected {n_words} labels in column {column!r}, one per word, row "
                 f"{row} has {got}; give each word one label"
             )
-    items = {label for labels in values for label in labels if label is not None}
+    items = {
+        label for labels in values for label in labels if label is not None
+    }
     if items and all(isinstance(item, str) for item in items):
         names = names or tuple(sorted(items))
         numbers: dict[Any, int] = {name: k for k, name in enumerate(names)}
-        rows = [[numbers.get(label, -1) for label in labels] for labels in values]
+        rows = [
+            [numbers.get(label, -1) for label in labels] for labels in values
+        ]
         return rows, tuple(names)
     if not all(isinstance(item, int) for item in items):
         raise AttnProbeError(
             f"expected whole numbers or names as labels of words in column {column!r}, "
             "got others; convert them"
         )
-    rows = [[-1 if label in (None, IGNORED) else label for label in labels] for labels in values]
+    rows = [
+        [-1 if label in (None, IGNORED) else label for label in labels]
+        for labels in values
+    ]
     return rows, None if names is None else tuple(names)
 
 
-def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
+def read_answers(
+    source: "datasets.Dataset", contexts: list[str]
+) -> dict[str, list[int]]:
     """Start and end of the answer in the context, -1 if there is none.
 
     Read from columns `answer_start` and `answer_end`, or from SQuAD's `answers`, of
@@ -380,7 +448,9 @@ def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, l
     """
     present = source.column_names
     if {"answer_start", "answer_end"} <= set(present):
-        starts = [-1 if k is None else k for k in column_of(source, "answer_start")]
+        starts = [
+            -1 if k is None else k for k in column_of(source, "answer_start")
+        ]
         ends = [-1 if k is None else k for k in column_of(source, "answer_end")]
         for row, place in enumerate(zip(starts, ends, strict=True)):
             if not all(isinstance(k, int) for k in place):
@@ -395,9 +465,14 @@ def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, l
             return {}
         spans = [_first_answer(cell) for cell in cells]
         starts = [-1 if span is None else span[1] for span in spans]
-        ends = [-1 if span is None else span[1] + len(span[0]) for span in spans]
+        ends = [
+            -1 if span is None else span[1] + len(span[0]) for span in spans
+        ]
         for row, span in enumerate(spans):
-            if span is not None and contexts[row][starts[row] : ends[row]] != span[0]:
+            if (
+                span is not None
+                and contexts[row][starts[row] : ends[row]] != span[0]
+            ):
                 raise AttnProbeError(
                     f"expected the answer {span[0]!r} at character {starts[row]} of "
                     f"the context of row {row}, found "
@@ -406,7 +481,9 @@ def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, l
     else:
         return {}
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        if (start, end) != (-1, -1) and not 0 <= start < end <= len(contexts[row]):
+        if (start, end) != (-1, -1) and not 0 <= start < end <= len(
+            contexts[row]
+        ):
             raise AttnProbeError(
                 f"expected an answer within the {len(contexts[row])} characters of the "
                 f"context of row {row}, got {start} to {end}; give -1 and -1 for none"
@@ -418,7 +495,9 @@ def _are_answers(cell: Any) -> bool:
     """Whether a cell locates answers or is empty."""
     if isinstance(cell, list):
         return all(_are_answers(item) for item in cell)
-    return cell is None or (isinstance(cell, Mapping) and {"text", "answer_start"} <= cell.keys())
+    return cell is None or (
+        isinstance(cell, Mapping) and {"text", "answer_start"} <= cell.keys()
+    )
 
 
 def _first_answer(cell: Any) -> tuple[str, int] | None:
@@ -434,7 +513,9 @@ def _first_answer(cell: Any) -> tuple[str, int] | None:
     return texts[0], starts[0]
 
 
-def read_choices(source: "datasets.Dataset") -> tuple[str, list[list[str]]] | None:
+def read_choices(
+    source: "datasets.Dataset",
+) -> tuple[str, list[list[str]]] | None:
     """The column of the text and the choices beside it; None if there are none.
 
     The columns are `choices` (texts, or `text` and `label` as in ARC), `endings`
@@ -448,7 +529,10 @@ def read_choices(source: "datasets.Dataset") -> tuple[str, list[list[str]]] | No
     if "choices" in present or "endings" in present:
         name = "choices" if "choices" in present else "endings"
         cells = column_of(source, name)
-        rows = [cell["text"] if isinstance(cell, Mapping) else cell for cell in cells]
+        rows = [
+            cell["text"] if isinstance(cell, Mapping) else cell
+            for cell in cells
+        ]
     elif len(numbered) > 1:
         columns = [column_of(source, name) for name in numbered]
         rows = [list(row) for row in zip(*columns, strict=True)]
@@ -461,14 +545,24 @@ def read_choices(source: "datasets.Dataset") -> tuple[str, list[list[str]]] | No
     else:
         return None
     _check_choices(rows)
-    known = ("text", "sent1", "startphrase", "ctx", "question", "premise", "sentence")
+    known = (
+        "text",
+        "sent1",
+        "startphrase",
+        "ctx",
+        "question",
+        "premise",
+        "sentence",
+    )
     return next((name for name in known if name in present), "text"), rows
 
 
 def _check_choices(rows: list[Any]) -> None:
     for row, choices in enumerate(rows):
         is_list = isinstance(choices, list) and len(choices) > 1
-        if not is_list or not all(isinstance(choice, str) for choice in choices):
+        if not is_list or not all(
+            isinstance(choice, str) for choice in choices
+        ):
             raise AttnProbeError(
                 f"expected a list of at least two texts as choices, row {row} has "
                 f"{choices!r:.60}; mend or drop it"
@@ -487,7 +581,11 @@ def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
     """
     numbers = []
     for row, value in enumerate(values):
-        names = cells[row].get("label") if cells and isinstance(cells[row], Mapping) else None
+        names = (
+            cells[row].get("label")
+            if cells and isinstance(cells[row], Mapping)
+            else None
+        )
         if names and value in names:
             value = list(names).index(value)
         elif isinstance(value, str) and value.isdigit():
@@ -546,14 +644,22 @@ def _parse(cell: Any) -> list[int] | None:
     if isinstance(cell, str):
         if not re.fullmatch(r"\s*\[?[\s,\d]*\]?\s*", cell):
             return None
-        cell = [int(number[: DIGITS + 1]) for number in re.findall(r"\d+", cell)]
+        cell = [
+            int(number[: DIGITS + 1]) for number in re.findall(r"\d+", cell)
+        ]
     items = cell if isinstance(cell, list) else [cell]
-    return [int(item) for item in items] if all(map(_is_position, items)) else None
+    return (
+        [int(item) for item in items] if all(map(_is_position, items)) else None
+    )
 
 
 def _is_position(item: Any) -> bool:
     """Whether it is a whole number that a table holds."""
-    return isinstance(item, int | float) and abs(item) < 10**DIGITS and item == int(item)
+    return (
+        isinstance(item, int | float)
+        and abs(item) < 10**DIGITS
+        and item == int(item)
+    )
 
 
 def _of_masks(rows: list[list[int]], n_words: list[int]) -> list[list[int]]:

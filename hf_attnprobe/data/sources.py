@@ -61,7 +61,9 @@ def recipe_of(dataset: Any, **given: Any) -> Recipe:
         if not dataset.name:
             _check_path(dataset.hub_id)
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {
+        name: value for name, value in given.items() if value is not None
+    }
     return replace(recipe, **changes)
 
 
@@ -70,7 +72,9 @@ def _check_path(place: str) -> None:
     check_path("data set", place)
     path = Path(place)
     if path.suffix.lower() in FORMATS and not path.exists():
-        raise AttnProbeError(f"expected a data set, there is no file {place} in {Path.cwd()}")
+        raise AttnProbeError(
+            f"expected a data set, there is no file {place} in {Path.cwd()}"
+        )
 
 
 def named(dataset: str) -> Recipe:
@@ -86,8 +90,13 @@ def named(dataset: str) -> Recipe:
         recipe = RECIPES[name]
         # The Hub's configuration, where the folder is a copy of what is there.
         card = Path(folder) / "README.md"
-        is_copy = card.is_file() and f"config_name: {recipe.config}" in card.read_text()
-        return replace(recipe, hub_id=folder, config=recipe.config if is_copy else None)
+        is_copy = (
+            card.is_file()
+            and f"config_name: {recipe.config}" in card.read_text()
+        )
+        return replace(
+            recipe, hub_id=folder, config=recipe.config if is_copy else None
+        )
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.75)
     if near:
         raise AttnProbeError(
@@ -109,10 +118,14 @@ def has_splits(dataset: Any) -> bool:
     """Whether the data set may have several splits."""
     if isinstance(dataset, Mapping):
         return not _is_columns(dataset)
-    return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(dataset)
+    return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(
+        dataset
+    )
 
 
-def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
+def open_splits(
+    dataset: Any, split: str, recipe: Recipe
+) -> "dict[str, datasets.Dataset]":
     """All splits, by the source's names; a single split is called ``split``."""
     if isinstance(dataset, str | os.PathLike | Recipe):
         return _load(recipe, split)
@@ -121,7 +134,9 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
             name: _one_split(examples, f"split {name!r} of the data set")
             for name, examples in dataset.items()
         }
-    return {recipe.splits.get(split, split): _one_split(dataset, "the data set")}
+    return {
+        recipe.splits.get(split, split): _one_split(dataset, "the data set")
+    }
 
 
 def _one_split(dataset: Any, name: str) -> "datasets.Dataset":
@@ -144,11 +159,17 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     _check_there(path, recipe)
     try:
         if is_file(path):
-            return {recipe.splits.get(split, split): read_file(path, _texts_of(recipe))}
+            return {
+                recipe.splits.get(split, split): read_file(
+                    path, _texts_of(recipe)
+                )
+            }
         if is_saved:
             loaded = datasets.load_from_disk(path)
         else:
-            loaded = _load_dataset(recipe.hub_id, recipe.config, _texts_of(recipe))
+            loaded = _load_dataset(
+                recipe.hub_id, recipe.config, _texts_of(recipe)
+            )
     except AttnProbeError:  # of a table's fields
         raise
     except Exception as reason:
@@ -163,7 +184,9 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
 def _texts_of(recipe: Recipe) -> set[str]:
     """The columns of a table that are read as texts, whatever they look like."""
     named = [recipe.text_column, recipe.text_pair_column, recipe.label_column]
-    text, pair, labels = ({one} if isinstance(one, str) else {*(one or ())} for one in named)
+    text, pair, labels = (
+        {one} if isinstance(one, str) else {*(one or ())} for one in named
+    )
     return (AS_TEXT | text | pair | {*recipe.as_text}) - labels
 
 
@@ -181,10 +204,15 @@ def _load_dataset(name: str, config: str | None, texts: Collection[str]) -> Any:
         return datasets.load_dataset(name, config)  # nosec B615
     options = {**CSV_OPTIONS, "converters": dict.fromkeys(texts, str)}
     if _is_plain(builder.config):
-        headers = [check_fields(file, builder.config.sep) for file in _files_of(builder.config)]
+        headers = [
+            check_fields(file, builder.config.sep)
+            for file in _files_of(builder.config)
+        ]
         options["converters"] = _converters(chain(*headers), texts)
     loaded = datasets.load_dataset(name, config, **options)  # nosec B615
-    return {split: _without_gaps(examples) for split, examples in loaded.items()}
+    return {
+        split: _without_gaps(examples) for split, examples in loaded.items()
+    }
 
 
 def _files_of(config: Any) -> list[Path]:
@@ -193,7 +221,9 @@ def _files_of(config: Any) -> list[Path]:
 
     manager = datasets.DownloadManager()
     of_splits = manager.download_and_extract(config.data_files or {}).values()
-    return [Path(file) for files in of_splits for file in manager.iter_files(files)]
+    return [
+        Path(file) for files in of_splits for file in manager.iter_files(files)
+    ]
 
 
 def _is_plain(config: Any) -> bool:
@@ -229,11 +259,20 @@ def _is_of_the_cache(reason: BaseException | None) -> bool:
     """Whether an error comes from a full or read-only disk, or a home that is none."""
     from datasets.config import HF_DATASETS_CACHE
 
-    places = [str(place) for place in (HF_DATASETS_CACHE, *Path(HF_DATASETS_CACHE).parents)]
+    places = [
+        str(place)
+        for place in (HF_DATASETS_CACHE, *Path(HF_DATASETS_CACHE).parents)
+    ]
     while reason is not None:
-        said_so = "Not enough disk space" in str(reason)  # datasets, without a number
+        said_so = "Not enough disk space" in str(
+            reason
+        )  # datasets, without a number
         is_known = isinstance(reason, OSError) and reason.errno in CANNOT_WRITE
-        if said_so or is_known or str(getattr(reason, "filename", "")) in places:
+        if (
+            said_so
+            or is_known
+            or str(getattr(reason, "filename", "")) in places
+        ):
             return True
         reason = reason.__cause__ or reason.__context__
     return False
@@ -241,7 +280,9 @@ def _is_of_the_cache(reason: BaseException | None) -> bool:
 
 def _in_short(reason: Exception) -> str:
     """Messages of an error and its cause in one line of 200 characters."""
-    messages = [str(error) for error in (reason, reason.__cause__) if error is not None]
+    messages = [
+        str(error) for error in (reason, reason.__cause__) if error is not None
+    ]
     text = " ".join(": ".join(filter(None, messages)).split())
     text = text or type(reason).__name__
     return text if len(text) <= 200 else text[:199] + "…"
@@ -272,19 +313,27 @@ def _check_there(path: Path, recipe: Recipe) -> None:
         )
 
 
-def _check_columns(splits: "Mapping[str, datasets.Dataset]", recipe: Recipe) -> None:
+def _check_columns(
+    splits: "Mapping[str, datasets.Dataset]", recipe: Recipe
+) -> None:
     """Raises AttnProbeError if a folder lacks columns of the data set it replaces."""
     if not recipe.name:
         return
     texts = recipe.text_column or "text"
-    expected = list(recipe.rows) or ([texts] if isinstance(texts, str) else list(texts))
+    expected = list(recipe.rows) or (
+        [texts] if isinstance(texts, str) else list(texts)
+    )
     expected += [recipe.text_pair_column] if recipe.text_pair_column else []
     label = recipe.label_column or "label"
     expected += [label] if isinstance(label, str) else list(label)
-    present = {name for examples in splits.values() for name in examples.column_names}
+    present = {
+        name for examples in splits.values() for name in examples.column_names
+    }
     if present & {"text", "sentence"} and not recipe.text_pair_column:
         present.update(texts if isinstance(texts, list | tuple) else [texts])
-    if "label" in present:  # the usual names are read in place of the source's own
+    if (
+        "label" in present
+    ):  # the usual names are read in place of the source's own
         present.update([label] if isinstance(label, str) else label)
     lacking = [name for name in expected if name not in present]
     if lacking:
@@ -311,7 +360,9 @@ def separator_of(path: Path) -> str:
     return max(SEPARATORS, key=header.count)
 
 
-def read_file(path: Path, texts: Collection[str] = AS_TEXT) -> "datasets.Dataset":
+def read_file(
+    path: Path, texts: Collection[str] = AS_TEXT
+) -> "datasets.Dataset":
     """Reads a table whole; what needs no cache cannot fail by one.
 
     Args:
@@ -333,14 +384,22 @@ def read_file(path: Path, texts: Collection[str] = AS_TEXT) -> "datasets.Dataset
     else:
         separator = separator_of(path)
         converters = _converters(check_fields(path, separator), texts)
-        frame = pd.read_csv(path, sep=separator, converters=converters, **CSV_OPTIONS)
-        examples = _without_gaps(datasets.Dataset.from_pandas(frame, preserve_index=False))
+        frame = pd.read_csv(
+            path, sep=separator, converters=converters, **CSV_OPTIONS
+        )
+        examples = _without_gaps(
+            datasets.Dataset.from_pandas(frame, preserve_index=False)
+        )
     if not len(examples):
-        raise AttnProbeError(f"expected examples in {path}, it has no rows; write some")
+        raise AttnProbeError(
+            f"expected examples in {path}, it has no rows; write some"
+        )
     return examples
 
 
-def _converters(header: Iterable[str], texts: Collection[str]) -> dict[str, type[str]]:
+def _converters(
+    header: Iterable[str], texts: Collection[str]
+) -> dict[str, type[str]]:
     """What keeps the texts of a table as they are written, by the names in its header."""
     return {name: str for name in header if name.strip() in texts}
 
@@ -373,7 +432,9 @@ def _check_json(path: Path) -> None:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line.strip()[0] for line in file if line.strip()), "")
     if not first:
-        raise AttnProbeError(f"expected examples in {path}, the file is empty; write some")
+        raise AttnProbeError(
+            f"expected examples in {path}, the file is empty; write some"
+        )
     if first not in "{[":
         raise AttnProbeError(
             f"expected a list of rows, or a row per line, in {path}, which begins with "
@@ -410,7 +471,9 @@ def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
         if getattr(feature, "dtype", "") in ("string", "large_string"):
             column = pc.fill_null(table[name], "")
             if name == "example_id":
-                with suppress(pa.ArrowInvalid):  # names that are no numbers stay
+                with suppress(
+                    pa.ArrowInvalid
+                ):  # names that are no numbers stay
                     column = pc.cast(column, pa.int64())
             table = table.set_column(position, name, column)
     return datasets.Dataset(table)
@@ -420,7 +483,9 @@ def _is_columns(dataset: Any) -> bool:
     """Whether a mapping holds columns rather than splits."""
     if not isinstance(dataset, Mapping):
         return False
-    return not dataset or not all(_is_split(value) for value in dataset.values())
+    return not dataset or not all(
+        _is_split(value) for value in dataset.values()
+    )
 
 
 def _is_split(value: Any) -> bool:
@@ -449,11 +514,18 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
                 f"expected columns with a name each, got {str(twice[0])[:80]!r} twice; rename one"
             )
         frame = dataset.astype(object).where(dataset.notna(), None)
-        return _from_columns({str(name): frame[name].tolist() for name in frame})
+        return _from_columns(
+            {str(name): frame[name].tolist() for name in frame}
+        )
     if _is_columns(dataset):
         columns = {str(name): values for name, values in dataset.items()}
-        for name, values in columns.items():  # arrays and series hold no plain Python values
-            columns[name] = values.tolist() if hasattr(values, "tolist") else values
+        for (
+            name,
+            values,
+        ) in columns.items():  # arrays and series hold no plain Python values
+            columns[name] = (
+                values.tolist() if hasattr(values, "tolist") else values
+            )
         return _from_columns(columns)
     if not isinstance(dataset, list | tuple):
         return None
@@ -461,7 +533,9 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
         return _from_columns({"text": list(dataset)})
     if all(isinstance(row, Mapping) for row in dataset):
         names = dict.fromkeys(name for row in dataset for name in row)
-        return _from_columns({n: [row.get(n) for row in dataset] for n in names})
+        return _from_columns(
+            {n: [row.get(n) for row in dataset] for n in names}
+        )
     return None
 
 
@@ -476,11 +550,15 @@ def _from_columns(columns: Mapping[str, Any]) -> "datasets.Dataset":
             )
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        counts = ", ".join(
+            f"{name} {length}" for name, length in lengths.items()
+        )
         raise AttnProbeError(
             f"expected columns of one length, got {counts}; give each text one value"
         )
-    usable = {n: values for n, values in columns.items() if _can_be_kept(n, values)}
+    usable = {
+        n: values for n, values in columns.items() if _can_be_kept(n, values)
+    }
     for name, values in usable.items():
         _check_one_type(name, values)
         try:
@@ -503,8 +581,12 @@ def _can_be_kept(name: str, values: list[Any]) -> bool:
 
 def _check_one_type(column: str, values: list[Any]) -> None:
     """Checks that numbers have one type, whole or not; NaN and None fit any."""
-    present = [(row, value) for row, value in enumerate(values) if _is_there(value)]
-    kinds = [float if _is_number(value) else type(value) for _, value in present]
+    present = [
+        (row, value) for row, value in enumerate(values) if _is_there(value)
+    ]
+    kinds = [
+        float if _is_number(value) else type(value) for _, value in present
+    ]
     for (row, value), kind in zip(present, kinds, strict=True):
         if kind is not kinds[0]:
             raise AttnProbeError(
@@ -519,7 +601,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_there(value: Any) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
+    return value is not None and not (
+        isinstance(value, float) and math.isnan(value)
+    )
 
 
 def check_fields(
@@ -536,9 +620,13 @@ def check_fields(
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         # what is no UTF-8 is said by whoever reads the table
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with path.open(
+            encoding="utf-8-sig", errors="replace", newline=""
+        ) as file:
             lines = csv.reader(file, delimiter=separator, quoting=quoting)
-            rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
+            rows = (
+                row for row in lines if len(row) > 1 or "".join(row).strip()
+            )
             header = next(rows, [])
             for number, row in enumerate(rows):
                 if len(row) != len(header):
@@ -583,7 +671,11 @@ def set_apart(
             "--holdout larger"
         )
     order = by_hash(range(len(source)))
-    parts = {"train": order[2 * n :], "validation": order[n : 2 * n], "test": order[:n]}
+    parts = {
+        "train": order[2 * n :],
+        "validation": order[n : 2 * n],
+        "test": order[:n],
+    }
     return {name: source.select(sorted(rows)) for name, rows in parts.items()}
 
 
@@ -599,5 +691,7 @@ def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
     draw = random.Random(seed)
     held_out: set[int] = set()
     for label in sorted(places):
-        held_out.update(draw.sample(places[label], round(share * len(places[label]))))
+        held_out.update(
+            draw.sample(places[label], round(share * len(places[label])))
+        )
     return held_out

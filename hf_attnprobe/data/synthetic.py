@@ -83,10 +83,44 @@ _SLOTS: dict[str, Sequence[str]] = {
         "camera",
         "pacing",
     ],
-    "{who}": ["critics", "friends", "reporters", "neighbours", "colleagues", "posters"],
-    "{one}": ["usher", "baker", "director", "teacher", "student", "driver", "waiter", "cousin"],
-    "{place}": ["door", "station", "corner", "harbour", "lobby", "market", "river", "museum"],
-    "{when}": ["early", "late", "again", "today", "quietly", "together", "outside", "nearby"],
+    "{who}": [
+        "critics",
+        "friends",
+        "reporters",
+        "neighbours",
+        "colleagues",
+        "posters",
+    ],
+    "{one}": [
+        "usher",
+        "baker",
+        "director",
+        "teacher",
+        "student",
+        "driver",
+        "waiter",
+        "cousin",
+    ],
+    "{place}": [
+        "door",
+        "station",
+        "corner",
+        "harbour",
+        "lobby",
+        "market",
+        "river",
+        "museum",
+    ],
+    "{when}": [
+        "early",
+        "late",
+        "again",
+        "today",
+        "quietly",
+        "together",
+        "outside",
+        "nearby",
+    ],
     "{negator}": NEGATORS,
     "{hearsay}": HEARSAY_VERBS,
     "{cue}": list(CUES),
@@ -100,7 +134,10 @@ _VERDICTS = (
     "this was a {cue} {thing}",
     "it remained a {cue} {thing}",
 )
-_DECOYS = ("{who} {hearsay} a {cue} {thing}", "the {one} {hearsay} a {cue} {thing}")
+_DECOYS = (
+    "{who} {hearsay} a {cue} {thing}",
+    "the {one} {hearsay} a {cue} {thing}",
+)
 _FILLERS = (
     "rain fell {when}",
     "everyone sat down",
@@ -162,13 +199,19 @@ def rationale_examples(
         n_examples,
         _balanced(rng),
         lambda label: _sentence(
-            rng, rng.randint(min_tokens, max_tokens), label, negation_rate, decoy_rate
+            rng,
+            rng.randint(min_tokens, max_tokens),
+            label,
+            negation_rate,
+            decoy_rate,
         ),
     )
 
 
 def _different(
-    n: int, labels: Iterator[int], draw: Callable[[int], tuple[list[str], list[int]]]
+    n: int,
+    labels: Iterator[int],
+    draw: Callable[[int], tuple[list[str], list[int]]],
 ) -> Iterator[dict[str, Any]]:
     """Examples whose texts differ from all before."""
     seen: set[str] = set()
@@ -199,7 +242,9 @@ def _balanced(rng: random.Random) -> Iterator[int]:
         yield from (first, 1 - first)
 
 
-def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
+def rationale_dataset(
+    n_examples: int = 3000, **options: Any
+) -> "datasets.DatasetDict":
     """:func:`rationale_examples` as train (two thirds), validation and test.
 
     Validation and test are a sixth each. No sentence and no `example_id` occurs twice,
@@ -238,7 +283,11 @@ def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.Datas
 
 
 def _sentence(
-    rng: random.Random, length: int, label: int, negation_rate: float, decoy_rate: float
+    rng: random.Random,
+    length: int,
+    label: int,
+    negation_rate: float,
+    decoy_rate: float,
 ) -> tuple[list[str], list[int]]:
     """Exactly `length` tokens (verdict, perhaps decoy, fillers) and the rationale."""
     room = length - 1  # for the full stop
@@ -271,7 +320,9 @@ def _verdict(
     return _fill(rng, words), list(range(start, start + len(deciding)))
 
 
-def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]:
+def _others(
+    rng: random.Random, room: int, decoy_rate: float
+) -> list[list[str]]:
     """Clauses that do not affect the label, in random order.
 
     With a connective each they leave less than 4 tokens of `room`.
@@ -287,7 +338,9 @@ def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]
     return clauses
 
 
-def _choose(rng: random.Random, templates: Sequence[str], room: int) -> list[str]:
+def _choose(
+    rng: random.Random, templates: Sequence[str], room: int
+) -> list[str]:
     """Words of a random template with at most `room` words."""
     clauses = [template.split() for template in templates]
     return rng.choice([words for words in clauses if len(words) <= room])
@@ -295,16 +348,54 @@ def _choose(rng: random.Random, templates: Sequence[str], room: int) -> list[str
 
 def _fill(rng: random.Random, words: Sequence[str]) -> list[str]:
     """The words, with a random word in each slot."""
-    return [rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words]
+    return [
+        rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words
+    ]
 
 
 # --- records -------------------------------------------------------------------------------------
 
 RECORD_WORDS = (
-    *("amber", "anchor", "barley", "basil", "candle", "cedar", "copper", "coral"),
-    *("ember", "falcon", "fennel", "garnet", "harbour", "hazel", "island", "ivory"),
-    *("juniper", "lantern", "linen", "maple", "marble", "meadow", "olive", "orchard"),
-    *("pebble", "river", "saffron", "silver", "thistle", "velvet", "willow", "winter"),
+    *(
+        "amber",
+        "anchor",
+        "barley",
+        "basil",
+        "candle",
+        "cedar",
+        "copper",
+        "coral",
+    ),
+    *(
+        "ember",
+        "falcon",
+        "fennel",
+        "garnet",
+        "harbour",
+        "hazel",
+        "island",
+        "ivory",
+    ),
+    *(
+        "juniper",
+        "lantern",
+        "linen",
+        "maple",
+        "marble",
+        "meadow",
+        "olive",
+        "orchard",
+    ),
+    *(
+        "pebble",
+        "river",
+        "saffron",
+        "silver",
+        "thistle",
+        "velvet",
+        "willow",
+        "winter",
+    ),
 )
 RECORD_LENGTH = 4
 
@@ -312,7 +403,10 @@ RECORD_LENGTH = 4
 def records(rng: random.Random, n: int) -> list[list[str]]:
     """Records of a passage, each as its words; at most 8."""
     words = rng.sample(RECORD_WORDS, RECORD_LENGTH * n)
-    return [words[start : start + RECORD_LENGTH] for start in range(0, len(words), RECORD_LENGTH)]
+    return [
+        words[start : start + RECORD_LENGTH]
+        for start in range(0, len(words), RECORD_LENGTH)
+    ]
 
 
 def record_questions(

@@ -30,9 +30,13 @@ def modules_cache() -> Path:
     """Where evaluate keeps modules, by its own rules."""
     if "HF_MODULES_CACHE" in os.environ:
         return Path(os.environ["HF_MODULES_CACHE"])
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    cache = os.path.join(
+        os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"
+    )
     # Not Path.expanduser, which raises where no home is known.
-    return Path(os.path.expanduser(os.environ.get("HF_HOME", cache))) / "modules"
+    return (
+        Path(os.path.expanduser(os.environ.get("HF_HOME", cache))) / "modules"
+    )
 
 
 def install_metric(cache: Path | None = None) -> Path | None:
@@ -61,6 +65,8 @@ def install_metric(cache: Path | None = None) -> Path | None:
         hidden = file.with_suffix(f".{os.getpid()}")
         hidden.write_text(SHIM)
         os.replace(hidden, file)
-    except OSError:  # a home that cannot be written or read: the path still works
+    except (
+        OSError
+    ):  # a home that cannot be written or read: the path still works
         return None
     return file

@@ -143,7 +143,9 @@ def _only_member(observation: Observation, site: Site) -> Site:
     """A group of one head is that head."""
     if site.is_group:
         members = observation.model.members(site)
-        heads = [Site(layer, head) for layer in members for head in members[layer]]
+        heads = [
+            Site(layer, head) for layer in members for head in members[layer]
+        ]
         if len(heads) == 1:
             return heads[0]._replace(query=site.query)
     return site

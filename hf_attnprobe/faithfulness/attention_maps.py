@@ -72,7 +72,9 @@ def _graph(capacities: Sequence[np.ndarray]) -> csr_array:
     return csr_array((np.concatenate(values), edges), shape=(size, size))
 
 
-def flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor:
+def flow_to_tokens(
+    observation: Observation, site: Site, longest: int
+) -> Tensor:
     """Flow from the rows that the prediction is read from, through a layer and those below it.
 
     Several rows are averaged as :meth:`AttentionModel.read_map` does.
@@ -93,7 +95,9 @@ def flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor
         if len(places) > longest:
             flows[text] = torch.nan
             continue
-        inside = [layer[text].cpu()[places][:, places].numpy() for layer in maps]
+        inside = [
+            layer[text].cpu()[places][:, places].numpy() for layer in maps
+        ]
         for row, place in enumerate(places.tolist()):
             if is_read[text, place]:
                 found = torch.from_numpy(attention_flow(inside, row))
@@ -108,7 +112,9 @@ def _rows_read(observation: Observation, site: Site, values: Tensor) -> Tensor:
     for query in range(values.shape[1]):
         only = torch.zeros_like(values)
         only[:, query] = 1
-        rows.append(observation.model.read_map(observation, only, site).amax(-1) > 0)
+        rows.append(
+            observation.model.read_map(observation, only, site).amax(-1) > 0
+        )
     return torch.stack(rows, dim=1)
 
 
@@ -165,7 +171,9 @@ def effective_attention(observation: Observation, site: Site) -> Tensor:
     """Attention without what its values cannot tell apart (Brunner et al. 2020)."""
     values = observation.head_values[site.layer][:, site.head]
     values = values * observation.batch.mask[..., None]
-    return explanations.effective_attention(raw_attention(observation, site), values)
+    return explanations.effective_attention(
+        raw_attention(observation, site), values
+    )
 
 
 def norm_based(observation: Observation, site: Site) -> Tensor:
@@ -173,7 +181,9 @@ def norm_based(observation: Observation, site: Site) -> Tensor:
     head = slice(site.head, site.head + 1)
     attention = observation.attention[site.layer][:, head]
     values = observation.head_values[site.layer][:, head]
-    projections = observation.model.require(OutputProjections).output_projections()
+    projections = observation.model.require(
+        OutputProjections
+    ).output_projections()
     projection = projections[site.layer][head]
     norms = explanations.norm_based(attention, values, projection)
     return norms[:, 0]
@@ -187,14 +197,18 @@ def mean_attention(observation: Observation, site: Site) -> Tensor:
 def rollout(observation: Observation, site: Site) -> Tensor:
     """Attention rolled out from the input to a layer (Abnar & Zuidema 2020)."""
     below = observation.model.require(Stack).layers_below(site.layer)
-    return explanations.rollout([mean_attention(observation, Site(layer)) for layer in below])
+    return explanations.rollout(
+        [mean_attention(observation, Site(layer)) for layer in below]
+    )
 
 
 def layer_norm_based(observation: Observation, site: Site) -> Tensor:
     """Norms of the weighted values of a layer's heads together (Kobayashi et al. 2020)."""
     attention = observation.attention[site.layer]
     values = observation.head_values[site.layer]
-    projection = observation.model.require(OutputProjections).output_projections()[site.layer]
+    projection = observation.model.require(
+        OutputProjections
+    ).output_projections()[site.layer]
     return explanations.norm_based_layer(attention, values, projection)
 
 
@@ -202,7 +216,8 @@ def layer_norm_based(observation: Observation, site: Site) -> Tensor:
 def value_zeroing(observation: Observation, site: Site) -> Tensor:
     """How far a layer's output moves when each value is zeroed (Mohebbi et al. 2023)."""
     return observation.remember(
-        ("value_zeroing", site.layer), lambda: _value_zeroing(observation, site.layer)
+        ("value_zeroing", site.layer),
+        lambda: _value_zeroing(observation, site.layer),
     )
 
 
@@ -210,7 +225,9 @@ def _value_zeroing(observation: Observation, layer: int) -> Tensor:
     model = observation.model.require(BlockOutputs)
     n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
-    zeroed = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
+    zeroed = torch.eye(
+        n_keys, dtype=torch.bool, device=observation.probs.device
+    )
     kept = ~zeroed[:, None, None, None].expand(-1, n_texts, -1, -1, -1)
     every = torch.ones_like(kept[:1])
     original = model.block_output(observation, layer, every)
@@ -232,15 +249,23 @@ def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
 
 OF_HEADS = {
     "raw_attention": AttentionMap(raw_attention),
-    "attention_times_gradient": AttentionMap(attention_times_gradient, (Differentiable,)),
-    "effective_attention": AttentionMap(effective_attention, (HeadValues,), is_difference=True),
+    "attention_times_gradient": AttentionMap(
+        attention_times_gradient, (Differentiable,)
+    ),
+    "effective_attention": AttentionMap(
+        effective_attention, (HeadValues,), is_difference=True
+    ),
     "norm_based": AttentionMap(norm_based, (HeadValues, OutputProjections)),
 }
 OF_LAYERS = {
     "mean_attention": AttentionMap(mean_attention),
     "rollout": AttentionMap(rollout, (Stack,)),
-    "layer_norm_based": AttentionMap(layer_norm_based, (HeadValues, OutputProjections)),
-    "value_zeroing": AttentionMap(value_zeroing, (BlockOutputs,), is_difference=True),
+    "layer_norm_based": AttentionMap(
+        layer_norm_based, (HeadValues, OutputProjections)
+    ),
+    "value_zeroing": AttentionMap(
+        value_zeroing, (BlockOutputs,), is_difference=True
+    ),
     "value_zeroing_rollout": AttentionMap(
         value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),

@@ -24,7 +24,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Differentiable, IntegratedGradients, Observation, Site
+from hf_attnprobe.attention_model import (
+    Differentiable,
+    IntegratedGradients,
+    Observation,
+    Site,
+)
 from hf_attnprobe.faithfulness.options import AttributionAgreement
 from hf_attnprobe.faithfulness.registry import check_target, register_test
 from hf_attnprobe.functional.divergence import jsd
@@ -127,12 +132,15 @@ def attribution_agreement(
 
 
 def integrated_gradients(
-    observation: Observation, options: AttributionAgreement = AttributionAgreement()
+    observation: Observation,
+    options: AttributionAgreement = AttributionAgreement(),
 ) -> Tensor:
     """Integrated gradients of the explained class's probability, signed [batch, keys]."""
 
     def compute() -> Tensor:
-        return observation.model.require(IntegratedGradients).integrated_gradient(
+        return observation.model.require(
+            IntegratedGradients
+        ).integrated_gradient(
             observation,
             observation.target(None),
             options.n_steps,

@@ -61,7 +61,10 @@ def conicity(
     """
     model = observation.model
     vectors = model.require(HeadValues).states(observation, site)
-    counted = model.positions(observation, site.layer, observation.batch.content_mask)
+    counted = model.positions(
+        observation, site.layer, observation.batch.content_mask
+    )
     return ConicityResult(
-        conicity_of(vectors, counted), conicity_of(vectors, counted, absolute=True)
+        conicity_of(vectors, counted),
+        conicity_of(vectors, counted, absolute=True),
     )

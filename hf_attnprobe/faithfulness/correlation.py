@@ -67,7 +67,11 @@ ROUNDINGS = 256
 more than ``AT_MOST`` apart, which is what matters in 16 bits."""
 AT_MOST = 0.01
 PAIRS = ((0, 1), (0, 2), (1, 2))  # attention, gradient, leave-one-out
-NAMES = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out")
+NAMES = (
+    "attention_gradient",
+    "attention_leave_one_out",
+    "gradient_leave_one_out",
+)
 
 READINGS: TestReadings = {
     "attention_gradient_tau": (
@@ -93,7 +97,9 @@ READINGS: TestReadings = {
         "orders that have nothing to do with each other agree as significantly in "
         "{mean:.1%} of texts (never in texts of 4 tokens or fewer)"
     ),
-    "attention_gradient_p_value": ("the mean p-value of attention against gradients is {mean:.2f}"),
+    "attention_gradient_p_value": (
+        "the mean p-value of attention against gradients is {mean:.2f}"
+    ),
     "attention_leave_one_out_p_value": (
         "the mean p-value of attention against leave-one-out is {mean:.2f}"
     ),
@@ -176,13 +182,25 @@ class CorrelationResult:
     gradient_tau_difference: Tensor
     attention_leave_one_out_agreement: Tensor
     attention_leave_one_out_precision: Tensor
-    attention_gradient_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
-    attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
-    gradient_leave_one_out_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
+    attention_gradient_top_overlap: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
+    attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
+    gradient_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
     top_overlap_by_chance: Mapping[int, Tensor] = field(default_factory=dict)
-    attention_gradient_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
-    attention_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
-    gradient_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
+    attention_gradient_top_tau: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
+    attention_leave_one_out_top_tau: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
+    gradient_leave_one_out_top_tau: Mapping[int, Tensor] = field(
+        default_factory=dict
+    )
 
 
 @register_test(
@@ -229,7 +247,9 @@ def correlation(
     return CorrelationResult(*found_ones, **tops)
 
 
-def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
+def _weighted(
+    ranked: Tensor, importance: Tensor, content: Tensor
+) -> tuple[Tensor, Tensor]:
     """Returns Gini correlation and precision of attention against leave-one-out, each [batch].
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
@@ -244,7 +264,9 @@ def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tens
     return agreement, precise
 
 
-def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
+def _tops(
+    ranked: Tensor, content: Tensor, tops: Sequence[int]
+) -> dict[str, Any]:
     """Overlap and τ of the first k tokens of each pair of rankings, by statistic and k, each
     [batch].
 
@@ -269,7 +291,9 @@ def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any
     return found
 
 
-def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor:
+def ranks(
+    values: Tensor, content: Tensor, unit: Tensor | float = 0.0
+) -> Tensor:
     """Dense ranks [..., keys] in which values that differ by rounding alone are equal.
 
     Args:
@@ -295,4 +319,6 @@ def _unit_of_leave_one_out(observation: Observation) -> Tensor:
     """Size of the probability that leave-one-out subtracts from, [batch, 1]; it sets the
     rounding.
     """
-    return small_side(observation.probs, observation.target(None)).abs()[:, None]
+    return small_side(observation.probs, observation.target(None)).abs()[
+        :, None
+    ]

@@ -77,11 +77,19 @@ from hf_attnprobe.functional.rank import kendall_tau_b
 from hf_attnprobe.readings import TestReadings, share
 
 
-RANKINGS = ("attention", "gradient", "product", "leave_one_out", "input_gradient")
+RANKINGS = (
+    "attention",
+    "gradient",
+    "product",
+    "leave_one_out",
+    "input_gradient",
+)
 FROM_BELOW = ("attention", "gradient", "product")
 """The paper's rankings; ``least_attention`` is that of attention from its other end."""
 OF_HEADS_ALONE = ("effective_attention", "norm_based")
-ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
+ORDER_STREAM = (
+    1 << 40
+)  # added to the seed: other shuffles than ``permutation``'s
 COPIES_AT_ONCE = 32
 """Of edited attention, for each layer of the site."""
 
@@ -102,16 +110,24 @@ READINGS: TestReadings = {
     "top_moves_most": share(
         "in {mean:.0%} of texts no other single weight moves the output more than the largest"
     ),
-    "top_flips": share("erasing the largest weight flips {decision} in {mean:.1%} of texts"),
-    "random_flips": share("erasing a random other weight flips {decision} in {mean:.1%} of texts"),
+    "top_flips": share(
+        "erasing the largest weight flips {decision} in {mean:.1%} of texts"
+    ),
+    "random_flips": share(
+        "erasing a random other weight flips {decision} in {mean:.1%} of texts"
+    ),
     "only_top_flips": share(
         "in {mean:.1%} of texts the largest weight flips {decision} and the random other does not"
     ),
     "only_random_flips": share(
         "in {mean:.1%} of texts the random other weight flips {decision} and the largest does not"
     ),
-    "both_flip": share("in {mean:.1%} of texts either of the two flips {decision}"),
-    "neither_flips": share("in {mean:.1%} of texts neither of the two flips {decision}"),
+    "both_flip": share(
+        "in {mean:.1%} of texts either of the two flips {decision}"
+    ),
+    "neither_flips": share(
+        "in {mean:.1%} of texts neither of the two flips {decision}"
+    ),
     "fraction_to_flip": share(
         "in the order of {key}, {decision} flips when {mean:.0%} of the tokens are "
         "erased (of texts that can be flipped; never counts as all)"
@@ -126,9 +142,15 @@ READINGS: TestReadings = {
     "minimal_fraction": share(
         "the smallest set that flips {decision} holds {mean:.0%} of the tokens"
     ),
-    "minimal_size": ("the smallest set that flips {decision} has {median:g} tokens (median)"),
-    "no_set_flips": share("in {mean:.0%} of texts no set of tokens flips {decision}"),
-    "no_order_flips": share("in {mean:.0%} of texts none of the tried orders flips {decision}"),
+    "minimal_size": (
+        "the smallest set that flips {decision} has {median:g} tokens (median)"
+    ),
+    "no_set_flips": share(
+        "in {mean:.0%} of texts no set of tokens flips {decision}"
+    ),
+    "no_order_flips": share(
+        "in {mean:.0%} of texts none of the tried orders flips {decision}"
+    ),
     "regret": (
         "the order of {key} erases {mean:.1f} tokens more than are needed to flip "
         "{decision} (never counts as all)"
@@ -232,15 +254,24 @@ def erasure(
     """
     observation = observation.explaining(options.target)
     attention = attention_of(observation, site)
-    content, token_logits = observation.batch.content_mask, observation.token_logits
+    content, token_logits = (
+        observation.batch.content_mask,
+        observation.token_logits,
+    )
     ranked = rankings(observation, site, seed)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
-    single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
+    single = single_weight(
+        observation, site, draw=options.draw, seed=seed, **rules
+    )
     exact = _smallest(observation, attention, **rules)
     if exact is not None:
         ranked["margin"] = exact.margin
     if options.bottom_up:
-        ranked |= {f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked}
+        ranked |= {
+            f"least_{name}": -ranked[name]
+            for name in FROM_BELOW
+            if name in ranked
+        }
     order = orders(observation, content, ranked, options.n_random, seed)
     lost: Tensor | None = None
     if token_logits is not None:
@@ -255,10 +286,15 @@ def erasure(
             **rules,
         )
     else:
-        n_removed, lost = _removals_by_replay(observation, site, order, content, **rules)
+        n_removed, lost = _removals_by_replay(
+            observation, site, order, content, **rules
+        )
     names = ("random", *ranked)
     gathered = partial(
-        _by_ranking, names=names, n_random=options.n_random, each=options.each_random
+        _by_ranking,
+        names=names,
+        n_random=options.n_random,
+        each=options.each_random,
     )
     n_tokens = content.sum(-1)
     best = _fewest(n_removed) if exact is None else exact.size
@@ -267,8 +303,13 @@ def erasure(
     removals = gathered(counted)
     never = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
     mass = _mass(attention * content, order, counted)
-    way = {name: way_to_best(removals[name], removals["random"], best) for name in ranked}
-    others: dict[str, Any] = {**single}  # fields of tensors and of tensors by ranking
+    way = {
+        name: way_to_best(removals[name], removals["random"], best)
+        for name in ranked
+    }
+    others: dict[str, Any] = {
+        **single
+    }  # fields of tensors and of tensors by ranking
     none = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
     if exact is None:
         others |= {"greedy_bound_size": best, "no_order_flips": none}
@@ -277,7 +318,9 @@ def erasure(
         others |= _exact(exact, ranked["product"], content)
         others |= {"no_set_flips": none, "way_to_best": way}
         others["regret"] = {name: n - best for name, n in removals.items()}
-    of_prediction = observation.explains is None or observation.probs.shape[-1] == 2
+    of_prediction = (
+        observation.explains is None or observation.probs.shape[-1] == 2
+    )
     if of_prediction and not observation.model.prediction.is_number:
         losing = _losing_lead(observation, attention, order, lost, gathered)
         is_lost = (~losing["best"].isnan()).double()
@@ -313,7 +356,10 @@ def _losing_lead(
         lost: removals where the model was replayed, [orders, batch].
         gathered: from orders to rankings.
     """
-    content, token_logits = observation.batch.content_mask, observation.token_logits
+    content, token_logits = (
+        observation.batch.content_mask,
+        observation.token_logits,
+    )
     if token_logits is not None:
         logits = (attention[..., None] * token_logits).sum(1, keepdim=True)
         raised = token_logits.double() + _raise(logits.double())
@@ -355,7 +401,11 @@ def _raised(observation: Observation) -> Tensor:
 
 
 def _smallest(
-    observation: Observation, attention: Tensor, *, renormalise: bool, all_zero: bool
+    observation: Observation,
+    attention: Tensor,
+    *,
+    renormalise: bool,
+    all_zero: bool,
 ) -> FlipSet | None:
     """The smallest set that flips the decision; None where the read-out is not linear."""
     token_logits = observation.token_logits
@@ -373,7 +423,9 @@ def _smallest(
     )
 
 
-def rankings(observation: Observation, site: Site, seed: int = 0) -> dict[str, Tensor]:
+def rankings(
+    observation: Observation, site: Site, seed: int = 0
+) -> dict[str, Tensor]:
     """The rankings that the model has, by which weights are erased, largest first.
 
     Args:
@@ -408,7 +460,9 @@ def orders(
         content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids
     )[:, :, 0]
     ranks = torch.stack([*ranked.values()])
-    return removal_order(torch.cat([shuffled.double(), ranks.double()]), content)
+    return removal_order(
+        torch.cat([shuffled.double(), ranks.double()]), content
+    )
 
 
 def _removals_by_replay(
@@ -429,7 +483,9 @@ def _removals_by_replay(
     n_tokens = content.sum(-1)
     longest = int(n_tokens.max())
     turn = order.argsort(-1)
-    steps = torch.cartesian_prod(torch.arange(len(order)), torch.arange(longest))
+    steps = torch.cartesian_prod(
+        torch.arange(len(order)), torch.arange(longest)
+    )
     n_layers = len(observation.model.members(site))
     n_at_once = max(1, COPIES_AT_ONCE // n_layers)
     raised = _raised(observation)
@@ -438,7 +494,9 @@ def _removals_by_replay(
     for part in steps.to(order.device).split(n_at_once):
         which, n_before = part.unbind(1)
         gone = (turn[which] <= n_before[:, None, None]) & content
-        after = erased(observation, site, gone, renormalise=renormalise, all_zero=all_zero)
+        after = erased(
+            observation, site, gone, renormalise=renormalise, all_zero=all_zero
+        )
         is_real = ~after.isnan().any(-1)
         flips.append(observation.flips(after) & is_real)
         loses.append(observation.flips(after * raised) & is_real)
@@ -459,7 +517,9 @@ def _by_ranking(
     random = values[:n_random].mean(0)
     found = dict(zip(names, [random, *values[n_random:]], strict=True))
     if each:
-        found |= {f"random_{n}": own for n, own in enumerate(values[:n_random], 1)}
+        found |= {
+            f"random_{n}": own for n, own in enumerate(values[:n_random], 1)
+        }
     return found
 
 
@@ -477,7 +537,9 @@ def _fewest(n_removed: Tensor) -> Tensor:
     return fewest.masked_fill(fewest.isinf(), torch.nan)
 
 
-def _exact(smallest: FlipSet, product: Tensor, content: Tensor) -> dict[str, Tensor]:
+def _exact(
+    smallest: FlipSet, product: Tensor, content: Tensor
+) -> dict[str, Tensor]:
     """Size of the smallest set that flips the decision, and τ of its margins with ``product``."""
     n_tokens = content.sum(-1)
     margin = tied("margin", smallest.margin, content)

@@ -24,12 +24,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import ALL, EditableInputs, Observation, Site, Stack
+from hf_attnprobe.attention_model import (
+    ALL,
+    EditableInputs,
+    Observation,
+    Site,
+    Stack,
+)
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS, flow_to_tokens
+from hf_attnprobe.faithfulness.attention_maps import (
+    OF_HEADS,
+    OF_LAYERS,
+    flow_to_tokens,
+)
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.options import Explanations
-from hf_attnprobe.faithfulness.registry import AuditPreview, check_target, register_test
+from hf_attnprobe.faithfulness.registry import (
+    AuditPreview,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional.rank import kendall_tau_b
 
 
@@ -61,7 +75,9 @@ READINGS = {
         "the layer's norms of weighted values and leave-one-out agree with rank "
         "correlation {mean:.2f}"
     ),
-    "value_zeroing_tau": ("value zeroing and leave-one-out agree with rank correlation {mean:.2f}"),
+    "value_zeroing_tau": (
+        "value zeroing and leave-one-out agree with rank correlation {mean:.2f}"
+    ),
     "value_zeroing_rollout_tau": (
         "value zeroing rolled out up to this layer and leave-one-out agree with rank "
         "correlation {mean:.2f}"
@@ -144,7 +160,9 @@ def explanations(
     content = observation.batch.content_mask
     importance = leave_one_out_ranks(observation)
     taus = {}
-    for name, explanation in (OF_LAYERS if site.head == ALL else OF_HEADS).items():
+    for name, explanation in (
+        OF_LAYERS if site.head == ALL else OF_HEADS
+    ).items():
         if not explanation.is_possible(observation.model, site):
             continue
         values = explanation.read(observation, site)
@@ -158,7 +176,10 @@ def explanations(
 
 
 def _flow_tau(
-    observation: Observation, site: Site, options: Explanations, importance: Tensor
+    observation: Observation,
+    site: Site,
+    options: Explanations,
+    importance: Tensor,
 ) -> Tensor:
     """τ-b [batch] of attention flow with the ranks of leave-one-out."""
     content = observation.batch.content_mask

@@ -18,9 +18,17 @@ from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.functional.bounds import epsilon_max_jsd_bounds
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.edges import farthest_on_edges, pulled_back
-from hf_attnprobe.functional.intervention import at_head, held_and_mass, random_generator
+from hf_attnprobe.functional.intervention import (
+    at_head,
+    held_and_mass,
+    random_generator,
+)
 from hf_attnprobe.functional.linear import epsilon_max_jsd
-from hf_attnprobe.functional.search import Distance, linear_distance, search_adversarial_attention
+from hf_attnprobe.functional.search import (
+    Distance,
+    linear_distance,
+    search_adversarial_attention,
+)
 from hf_attnprobe.functional.steering import steered_candidates
 
 
@@ -55,7 +63,10 @@ class AdversarialResult:
     def __post_init__(self) -> None:
         for name in ("", "_upper"):
             known = getattr(self, "epsilon_max_jsd" + name)
-            shares = {e: _share(values, self.largest_jsd) for e, values in known.items()}
+            shares = {
+                e: _share(values, self.largest_jsd)
+                for e, values in known.items()
+            }
             object.__setattr__(self, "share_of_largest" + name, shares)
 
 
@@ -64,15 +75,22 @@ def _share(values: Tensor, largest: Tensor) -> Tensor:
 
 
 def lower_bound(
-    epsilons: Sequence[float], best: list[tuple[Tensor, Tensor]], largest: Tensor
+    epsilons: Sequence[float],
+    best: list[tuple[Tensor, Tensor]],
+    largest: Tensor,
 ) -> AdversarialResult:
     """The result for the best candidate found at each ε."""
     by_epsilon = dict(zip(epsilons, best, strict=True))
     return AdversarialResult(
-        {epsilon: divergence for epsilon, (divergence, _) in by_epsilon.items()},
+        {
+            epsilon: divergence
+            for epsilon, (divergence, _) in by_epsilon.items()
+        },
         largest,
         torch.zeros_like(largest),
-        attention={epsilon: found for epsilon, (_, found) in by_epsilon.items()},
+        attention={
+            epsilon: found for epsilon, (_, found) in by_epsilon.items()
+        },
     )
 
 
@@ -89,10 +107,14 @@ def as_only_query(
     epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
 ) -> dict[float, Tensor]:
     """By ε: attention [batch, keys] as that of a single query, [batch, 1, keys]."""
-    return {e: found[:, None] for e, found in zip(epsilons, attention, strict=True)}
+    return {
+        e: found[:, None] for e, found in zip(epsilons, attention, strict=True)
+    }
 
 
-def counting_queries(observation: Observation, layer: int, query: int | None) -> Tensor:
+def counting_queries(
+    observation: Observation, layer: int, query: int | None
+) -> Tensor:
     """Which rows are moved and averaged over, bool [batch, queries].
 
     Those that can reach the output; one row where one was asked for.
@@ -112,14 +134,18 @@ def mean_over_rows(values: Tensor, counting: Tensor) -> Tensor:
 
 
 def stacked_rows(
-    observation: Observation, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]
+    observation: Observation,
+    site: Site,
+    maps: Mapping[int, Tensor] | Sequence[Tensor],
 ) -> Tensor:
     """All attention rows of a site's heads, concatenated.
 
     Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, rows, keys].
     """
     members = observation.model.members(site)
-    return torch.cat([maps[k][:, heads].flatten(1, 2) for k, heads in members.items()], 1)
+    return torch.cat(
+        [maps[k][:, heads].flatten(1, 2) for k, heads in members.items()], 1
+    )
 
 
 def counting_rows(observation: Observation, site: Site) -> Tensor:
@@ -127,7 +153,9 @@ def counting_rows(observation: Observation, site: Site) -> Tensor:
     members = observation.model.members(site)
     return torch.cat(
         [
-            counting_queries(observation, layer, site.query).repeat(1, len(heads))
+            counting_queries(observation, layer, site.query).repeat(
+                1, len(heads)
+            )
             for layer, heads in members.items()
         ],
         dim=1,
@@ -139,7 +167,9 @@ def visible_rows(observation: Observation, site: Site) -> Tensor:
     members = observation.model.members(site)
     return torch.cat(
         [
-            observation.model.visible(observation, layer).repeat(1, len(heads), 1)
+            observation.model.visible(observation, layer).repeat(
+                1, len(heads), 1
+            )
             for layer, heads in members.items()
         ],
         dim=1,
@@ -160,7 +190,9 @@ class Candidates(NamedTuple):
     change: Tensor
 
 
-def checked_by_model(observation: Observation, site: Site, attention: Tensor) -> Candidates:
+def checked_by_model(
+    observation: Observation, site: Site, attention: Tensor
+) -> Candidates:
     """Runs the model with each candidate and measures how far the output moves."""
     model, layer = observation.model, observation.attention[site.layer]
     edited = at_head(layer, site.head, site.query, attention)
@@ -234,7 +266,9 @@ def gradient_search(
     """
     attention = observation.attention[site.layer][:, site.head]
     visible = observation.model.visible(observation, site.layer)
-    noise = _noise(visible, observation.batch.example_ids, search.n_starts, search.seed)
+    noise = _noise(
+        visible, observation.batch.example_ids, search.n_starts, search.seed
+    )
     start = 3 * noise.to(attention)
     held, mass = held_and_mass(attention, visible)
     moved = search_adversarial_attention(
@@ -263,7 +297,9 @@ def model_distance(observation: Observation, site: Site) -> Distance:
         given = candidates.unflatten(1, (n_batch, n_queries))
         with torch.enable_grad():
             leaf = given.detach().requires_grad_()
-            edited = at_head(attention, site.head, site.query, leaf * mass + held)
+            edited = at_head(
+                attention, site.head, site.query, leaf * mass + held
+            )
             after = model.replay(observation, {site.layer: edited})
             change = tvd(after, observation.probs)
             (slope,) = torch.autograd.grad(change.sum(), leaf)
@@ -274,7 +310,9 @@ def model_distance(observation: Observation, site: Site) -> Distance:
     return distance
 
 
-def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
+def _noise(
+    visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int
+) -> Tensor:
     """Draws standard normal values where attention may be, [starts, batch, queries, keys]."""
     rows = visible.cpu().numpy()
     noise = np.zeros((n_starts, *rows.shape))
@@ -328,7 +366,12 @@ def within_bounds(
     if n_steps:
         distance = linear_distance(token_logits, observation.probs)
         for k, epsilon in enumerate(epsilons):
-            start = bounds.attention[k].to(attention).clamp_min(SMALLEST_START).log()
+            start = (
+                bounds.attention[k]
+                .to(attention)
+                .clamp_min(SMALLEST_START)
+                .log()
+            )
             moved = search_adversarial_attention(
                 start[None],
                 attention,
@@ -338,7 +381,9 @@ def within_bounds(
                 n_steps=n_steps,
             )
             candidates = checked_by_model(observation, site, moved[:, :, None])
-            ((found, searched),) = best_within(candidates, attention[:, None], [epsilon])
+            ((found, searched),) = best_within(
+                candidates, attention[:, None], [epsilon]
+            )
             is_farther = found > lower[k]
             lower[k] = torch.where(is_farther, found, lower[k])
             farthest[k] = torch.where(
@@ -373,7 +418,10 @@ def by_search(
 
 
 def of_head(
-    observation: Observation, site: Site, epsilons: Sequence[float], search: Search
+    observation: Observation,
+    site: Site,
+    epsilons: Sequence[float],
+    search: Search,
 ) -> AdversarialResult:
     """Lower bound for one head of a Transformer: the linear candidates, then the paper's search."""
     attention = observation.attention[site.layer][:, site.head]
@@ -389,15 +437,22 @@ def of_head(
         if search.n_steps:
             distance = model_distance(observation, site)
             for epsilon in epsilons:
-                moved = gradient_search(observation, site, distance, search, epsilon)
+                moved = gradient_search(
+                    observation, site, distance, search, epsilon
+                )
                 moved = torch.where(counting[..., None], moved, attention)
                 checked.append(checked_by_model(observation, site, moved))
     together = Candidates(*map(torch.cat, zip(*checked, strict=True)))
-    return lower_bound(epsilons, best_within(together, attention, epsilons), largest)
+    return lower_bound(
+        epsilons, best_within(together, attention, epsilons), largest
+    )
 
 
 def of_row(
-    observation: Observation, site: Site, epsilons: Sequence[float], search: Search
+    observation: Observation,
+    site: Site,
+    epsilons: Sequence[float],
+    search: Search,
 ) -> AdversarialResult:
     """Lower bound for a model of one head and one query whose read-out is not linear."""
     attention, visible = only_row(observation, site)
@@ -408,7 +463,9 @@ def of_row(
         edited = {site.layer: rows[:, :, None, None]}
         return observation.model.replay(observation, edited)
 
-    on_edges = farthest_on_edges(attention, visible, replay, observation.probs, epsilons)
+    on_edges = farthest_on_edges(
+        attention, visible, replay, observation.probs, epsilons
+    )
     checked.append(checked_by_model(observation, site, on_edges[:, :, None]))
     largest = largest_jsd(attention, visible)
     distance = model_distance(observation, site)
@@ -427,7 +484,9 @@ def of_row(
             n_steps=search.n_steps,
         )
         moved = torch.cat([random[:, :, 0], guided])
-        moved = pulled_back(moved, attention, replay, observation.probs, epsilon)
+        moved = pulled_back(
+            moved, attention, replay, observation.probs, epsilon
+        )
         checked.append(checked_by_model(observation, site, moved[:, :, None]))
     together = Candidates(*map(torch.cat, zip(*checked, strict=True)))
     best = best_within(together, attention[:, None], epsilons)
@@ -443,7 +502,9 @@ def has_one_row(observation: Observation, site: Site) -> bool:
 # --- The farthest attention of several heads, moved together -------------------------------------
 
 
-def of_group(observation: Observation, site: Site, epsilons: Sequence[float]) -> AdversarialResult:
+def of_group(
+    observation: Observation, site: Site, epsilons: Sequence[float]
+) -> AdversarialResult:
     """Lower bound for several heads moved together, from the linear candidates alone.
 
     One candidate at a time: copies of all attention of a model are large.

@@ -39,8 +39,12 @@ READINGS: TestReadings = {
     "trained_correct": share(
         "with its trained attention the model is right in {mean:.1%} of texts"
     ),
-    "uniform_correct": share("with uniform attention the model is right in {mean:.1%} of texts"),
-    "permuted_correct": share("with permuted attention the model is right in {mean:.1%} of draws"),
+    "uniform_correct": share(
+        "with uniform attention the model is right in {mean:.1%} of texts"
+    ),
+    "permuted_correct": share(
+        "with permuted attention the model is right in {mean:.1%} of draws"
+    ),
 }
 
 
@@ -105,7 +109,10 @@ def _shares(observation: Observation, outputs: Tensor) -> dict[int, Tensor]:
     """
     prediction = observation.model.prediction
     decided = prediction.decision(outputs)[..., 0]
-    return {k: (decided == k).double().mean(0) for k in range(len(prediction.class_names))}
+    return {
+        k: (decided == k).double().mean(0)
+        for k in range(len(prediction.class_names))
+    }
 
 
 def _right(observation: Observation, outputs: Tensor) -> Tensor:

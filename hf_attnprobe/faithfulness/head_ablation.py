@@ -24,7 +24,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import HeadOutputs, Observation, Reference, Site
+from hf_attnprobe.attention_model import (
+    HeadOutputs,
+    Observation,
+    Reference,
+    Site,
+)
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
@@ -32,11 +37,17 @@ from hf_attnprobe.functional.intervention import random_generator
 from hf_attnprobe.readings import TestReadings, share
 
 
-DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
+DONOR_STREAM = (
+    2  # apart from the permutations' and the adversary's random numbers
+)
 READINGS: TestReadings = {
     "zero_tvd": "zero ablation moves the output by {mean:.2f} {unit}",
-    "zero_flip": share("after zero ablation {decision} flips in {mean:.0%} of texts"),
-    "mean_tvd": ("with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"),
+    "zero_flip": share(
+        "after zero ablation {decision} flips in {mean:.0%} of texts"
+    ),
+    "mean_tvd": (
+        "with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"
+    ),
     "mean_flip": share(
         "with what it adds replaced by its mean {decision} flips in {mean:.0%} of texts"
     ),
@@ -90,23 +101,32 @@ def head_ablation(
             outputs are taken from.
     """
     model = observation.model
-    ablated = observation.edited(site, lambda _, attention: torch.zeros_like(attention)[None])
+    ablated = observation.edited(
+        site, lambda _, attention: torch.zeros_like(attention)[None]
+    )
     zero = _changes(observation, model.replay(observation, ablated)[0])
     reference = _reference(observation, site)
     if reference is None:
         return HeadAblationResult(*zero)
-    outputs, lengths = reference.outputs[site.layer][:, site.head], reference.lengths
+    outputs, lengths = (
+        reference.outputs[site.layer][:, site.head],
+        reference.lengths,
+    )
     donors = _donors(reference, observation.batch.example_ids, seed)
     attention = observation.attention[site.layer]
     donors = donors.to(attention.device)
     shape = (len(attention), attention.shape[2], -1)
     average = mean_output(outputs, lengths).expand(shape)
     real = observation.batch.mask
-    if attention.shape[2] != real.shape[1]:  # queries that are other tokens than the keys
+    if (
+        attention.shape[2] != real.shape[1]
+    ):  # queries that are other tokens than the keys
         real = torch.ones_like(attention[:, 0, :, 0], dtype=torch.bool)
     resampled = resampled_output(outputs, lengths, donors.clamp_min(0), real)
     replaced = torch.stack([average, resampled])
-    mean, resample = model.require(HeadOutputs).replay_outputs(observation, site, replaced)
+    mean, resample = model.require(HeadOutputs).replay_outputs(
+        observation, site, replaced
+    )
     alone = donors < 0
     tvd_, flip = _changes(observation, resample)
     return HeadAblationResult(
@@ -120,7 +140,11 @@ def head_ablation(
 def _reference(observation: Observation, site: Site) -> Reference | None:
     """Sampled head outputs of other texts; None where the site's output cannot be replaced."""
     model = observation.model
-    return None if site.is_group or model.lacks(HeadOutputs, site) else model.reference
+    return (
+        None
+        if site.is_group or model.lacks(HeadOutputs, site)
+        else model.reference
+    )
 
 
 def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +152,9 @@ def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
     return tvd(after, observation.probs), flipped
 
 
-def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
+def _donors(
+    reference: Reference, example_ids: tuple[int, ...], seed: int
+) -> Tensor:
     """For each text, the row in the sample of a random other text.
 
     Shape: int64 [batch]; −1 where there is no other.
@@ -150,7 +176,9 @@ def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
     return outputs.sum((0, 1)) / lengths.sum()
 
 
-def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
+def resampled_output(
+    outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor
+) -> Tensor:
     """Puts the donor's output at the real queries of each text: first query on first.
 
     Beyond a donor's end its mean.

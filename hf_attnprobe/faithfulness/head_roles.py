@@ -61,7 +61,11 @@ class HeadRolesResult:
 )
 @torch.no_grad()
 def head_roles(
-    observation: Observation, site: Site, options: NoOptions = NoOptions(), *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: NoOptions = NoOptions(),
+    *,
+    seed: int = 0,
 ) -> HeadRolesResult:
     """Scores one head by where it looks; all heads are scored in one pass of a text.
 

@@ -47,8 +47,17 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.faithfulness.attention_maps import group_readings
 from hf_attnprobe.faithfulness.options import InputErasure
-from hf_attnprobe.faithfulness.rankings import is_possible, ranking, rankings_of_text, tied
-from hf_attnprobe.faithfulness.registry import AuditPreview, check_target, register_test
+from hf_attnprobe.faithfulness.rankings import (
+    is_possible,
+    ranking,
+    rankings_of_text,
+    tied,
+)
+from hf_attnprobe.faithfulness.registry import (
+    AuditPreview,
+    check_target,
+    register_test,
+)
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
 from hf_attnprobe.readings import TestReadings, share
@@ -57,7 +66,9 @@ from hf_attnprobe.readings import TestReadings, share
 OF_SITE = ("attention", "product")
 FLAGS_AT_ONCE = 1 << 22
 """Copies × texts × positions of erased sets that are looked through together."""
-STEPS_AT_ONCE = 8  # of tokens to flip: then the orders that have flipped are left out
+STEPS_AT_ONCE = (
+    8  # of tokens to flip: then the orders that have flipped are left out
+)
 
 CAUTION = (
     "Texts with tokens deleted or masked are unlike those that the model was trained on, "
@@ -166,7 +177,9 @@ def input_erasure(
     by, content = options.by, observation.batch.content_mask
     own = rankings_at(observation, site)
     names_of_text = rankings_of_text(observation)
-    of_site = torch.stack([removal_rank(ranks, content) for ranks in own.values()])
+    of_site = torch.stack(
+        [removal_rank(ranks, content) for ranks in own.values()]
+    )
     of_text = torch.stack(
         [
             removal_rank(ranking(observation, site, name, seed=seed), content)
@@ -178,8 +191,15 @@ def input_erasure(
         """Values [2, rankings, batch]; rankings that do not depend on the site are measured
         once.
         """
-        key = f"{curve.__name__} {by}", seed, observation.explains, names_of_text
-        shared = observation.remember(key, lambda: curve(observation, by, of_text))
+        key = (
+            f"{curve.__name__} {by}",
+            seed,
+            observation.explains,
+            names_of_text,
+        )
+        shared = observation.remember(
+            key, lambda: curve(observation, by, of_text)
+        )
         return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
     def named(values: Tensor) -> dict[str, Tensor]:
@@ -190,26 +210,38 @@ def input_erasure(
     on_request: dict[str, Any] = {}
     if options.tokens_to_flip:
         names = (*own, *names_of_text)
-        on_request |= _flips(observation, options, names, of_site, of_text, seed)
+        on_request |= _flips(
+            observation, options, names, of_site, of_text, seed
+        )
     if not options.beam_width:
-        return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
+        return InputErasureResult(
+            comprehensiveness, sufficiency, share, **on_request
+        )
     chains = measure(_chains)
     tried = chains[:, len(own) :]
     lower, upper = _bounds(observation, by, options.beam_width, seed, tried)
-    comprehensive, sufficient = map(named, aopc.normalised(chains, lower, upper))
+    comprehensive, sufficient = map(
+        named, aopc.normalised(chains, lower, upper)
+    )
     on_request["naopc_comprehensiveness"] = comprehensive
     on_request["naopc_sufficiency"] = sufficient
-    return InputErasureResult(comprehensiveness, sufficiency, share, **on_request)
+    return InputErasureResult(
+        comprehensiveness, sufficiency, share, **on_request
+    )
 
 
 def rankings_at(observation: Observation, site: Site) -> dict[str, Tensor]:
     """Dense ranks [batch, keys] of the units by a head or a group of heads, by name."""
     if not site.is_group:
-        possible = (name for name in OF_SITE if is_possible(observation, site, name))
+        possible = (
+            name for name in OF_SITE if is_possible(observation, site, name)
+        )
         return {name: ranking(observation, site, name) for name in possible}
     content = observation.batch.content_mask
     readings = group_readings(observation, site)
-    return {name: tied(name, values, content) for name, values in readings.items()}
+    return {
+        name: tied(name, values, content) for name, values in readings.items()
+    }
 
 
 def _erased_share(content: Tensor) -> Tensor:
@@ -235,8 +267,14 @@ def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
     """
     content = observation.batch.content_mask
     top = sets_of_tops(observation, turns)
-    sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
-    return _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
+    sets = torch.stack(
+        [top, content & ~top]
+    )  # [2, steps, rankings, batch, keys]
+    return (
+        _drops(observation, by, sets.flatten(0, 2))
+        .unflatten(0, sets.shape[:3])
+        .mean(1)
+    )
 
 
 def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
@@ -252,7 +290,9 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
 
     in_reverse = n_units[:, None] - 1 - turns
     both = torch.stack([turns, in_reverse])
-    sets = (both < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
+    sets = (
+        both < steps[..., None]
+    ) & content  # [steps, 2, rankings, batch, keys]
     drops = _drops(observation, by, sets.flatten(0, 2))
     drops = drops.unflatten(0, sets.shape[:3])
     has_step = steps <= n_units
@@ -260,17 +300,23 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
     return total / n_units
 
 
-def _bounds(observation: Observation, by: str, beam: int, seed: int, tried: Tensor) -> Tensor:
+def _bounds(
+    observation: Observation, by: str, beam: int, seed: int, tried: Tensor
+) -> Tensor:
     """Lowest and highest AOPC of any order, [2, batch].
 
     Exact for short texts. For others the furthest that were found, by the beam or among
     ``tried`` [2, rankings, batch], the orders that do not depend on the site.
     """
     key = f"bounds {by} {seed}", beam, observation.explains
-    return observation.remember(key, lambda: _find_bounds(observation, by, beam, tried))
+    return observation.remember(
+        key, lambda: _find_bounds(observation, by, beam, tried)
+    )
 
 
-def _find_bounds(observation: Observation, by: str, beam: int, tried: Tensor) -> Tensor:
+def _find_bounds(
+    observation: Observation, by: str, beam: int, tried: Tensor
+) -> Tensor:
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     short = n_units <= aopc.EXACT_UP_TO
@@ -283,7 +329,9 @@ def _find_bounds(observation: Observation, by: str, beam: int, tried: Tensor) ->
     orders = tried.flatten(0, 1)
     lower = torch.minimum(lower, orders.amin(0))
     upper = torch.maximum(upper, orders.amax(0))
-    return torch.where(short, exact, torch.stack([lower, upper]).to(exact.dtype))
+    return torch.where(
+        short, exact, torch.stack([lower, upper]).to(exact.dtype)
+    )
 
 
 def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
@@ -294,7 +342,9 @@ def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
     positions = aopc.units_first(content)
     real = content.gather(1, positions)
     sets = aopc.subsets(positions.shape[1]).to(content.device)[:, None] & real
-    return _drops(observation, by, aopc.at_positions(sets, positions, content.shape[1]))
+    return _drops(
+        observation, by, aopc.at_positions(sets, positions, content.shape[1])
+    )
 
 
 def _flips(
@@ -315,7 +365,9 @@ def _flips(
     """
     content = observation.batch.content_mask
     n_units, by = content.sum(-1), options.by
-    removed = partial(_removals_to_flip, observation, by, n_steps=options.n_steps)
+    removed = partial(
+        _removals_to_flip, observation, by, n_steps=options.n_steps
+    )
     key = "tokens to flip", by, options.n_steps, seed, observation.explains
     shared = observation.remember(key, lambda: removed(of_text))
     n_removed = torch.cat([removed(of_site), shared])
@@ -331,12 +383,16 @@ def _flips(
     }
 
 
-def _removals_to_flip(observation: Observation, by: str, turns: Tensor, *, n_steps: int) -> Tensor:
+def _removals_to_flip(
+    observation: Observation, by: str, turns: Tensor, *, n_steps: int
+) -> Tensor:
     """Units erased when the decision first flips, [rankings, batch]; NaN where it never does."""
     content = observation.batch.content_mask
     n_removed = torch.full(turns.shape[:2], torch.nan, dtype=torch.float64)
     n_removed = n_removed.to(turns.device)
-    for counts in aopc.removal_steps(content.sum(-1), n_steps).split(STEPS_AT_ONCE):
+    for counts in aopc.removal_steps(content.sum(-1), n_steps).split(
+        STEPS_AT_ONCE
+    ):
         is_open = n_removed.isnan()
         if not is_open.any():
             break
@@ -358,7 +414,9 @@ def erased_inputs(observation: Observation, by: str, erased: Tensor) -> Tensor:
     model = observation.model.require(EditableInputs)
     at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
     parts = erased.split(at_once)
-    return torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
+    return torch.cat(
+        [model.erase_inputs(observation, part, by=by) for part in parts]
+    )
 
 
 def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
@@ -372,4 +430,6 @@ def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
 def losses(observation: Observation, after: Tensor) -> Tensor:
     """Drop of the probability of the predicted side, [copies, batch, classes] -> [copies, batch]."""
     before = observation.explained_probs(observation.probs)
-    return (before - observation.explained_probs(after)) * observation.side[:, 0]
+    return (before - observation.explained_probs(after)) * observation.side[
+        :, 0
+    ]

@@ -105,7 +105,9 @@ def interchange(
     of_rankings = torch.stack([*first.values()])
     units = torch.cat([of_rankings, others])
 
-    states = {layer: given[drawn] for layer, given in donors.states[site].items()}
+    states = {
+        layer: given[drawn] for layer, given in donors.states[site].items()
+    }
     exchangeable = model.require(ExchangeableStates, site)
     places = units.clamp_min(0)  # what is missing is left out below
     after = exchangeable.replay_exchanged(observation, site, places, states)
@@ -125,7 +127,10 @@ def interchange(
 
 @torch.no_grad()
 def donors_of(
-    model: AttentionModelBase, batches: Iterable[Batch], sites: Sequence[Site], seed: int
+    model: AttentionModelBase,
+    batches: Iterable[Batch],
+    sites: Sequence[Site],
+    seed: int,
 ) -> Donors:
     """Returns the most attended states of some texts at each of the sites, and their decisions."""
     decisions: list[Tensor] = []
@@ -145,7 +150,9 @@ def donors_of(
     return Donors(torch.cat(decisions), joined)
 
 
-def _attended(observation: Observation, site: Site, seed: int) -> dict[int, Tensor]:
+def _attended(
+    observation: Observation, site: Site, seed: int
+) -> dict[int, Tensor]:
     """Returns what a site's heads read at the most attended unit: by layer [batch, heads, width]."""
     model = observation.model
     content = observation.batch.content_mask
@@ -167,7 +174,9 @@ def _drawn(donors: Donors, observation: Observation, seed: int) -> Tensor:
     own = observation.model.prediction.decision(observation.probs)
     differs = (donors.decisions != own[:, None]).any(-1).cpu()
     chosen = []
-    for example_id, other in zip(observation.batch.example_ids, differs, strict=True):
+    for example_id, other in zip(
+        observation.batch.example_ids, differs, strict=True
+    ):
         rows = other.nonzero()[:, 0].tolist()
         if rows:
             place = drawn_place(seed, int(example_id), DONOR_STREAM, len(rows))
@@ -177,7 +186,9 @@ def _drawn(donors: Donors, observation: Observation, seed: int) -> Tensor:
     return torch.tensor(chosen, device=own.device)
 
 
-def _first(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
+def _first(
+    observation: Observation, site: Site, name: str, seed: int
+) -> Tensor:
     """Returns the unit that a ranking puts first, int64 [batch]; which of several equals is drawn."""
     content = observation.batch.content_mask
     n_keys = content.shape[-1]
@@ -188,7 +199,9 @@ def _first(observation: Observation, site: Site, name: str, seed: int) -> Tensor
     return turn.argmax(-1)
 
 
-def _others(observation: Observation, unit: Tensor, n: int | None, seed: int) -> Tensor:
+def _others(
+    observation: Observation, unit: Tensor, n: int | None, seed: int
+) -> Tensor:
     """Returns other units than one of every text, drawn without replacement.
 
     Args:

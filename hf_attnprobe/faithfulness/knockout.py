@@ -51,7 +51,11 @@ from hf_attnprobe.faithfulness.units import (
     units_that_matter,
     without_cells,
 )
-from hf_attnprobe.functional.rank import gini_correlation, kendall_tau_b, top_overlap
+from hf_attnprobe.functional.rank import (
+    gini_correlation,
+    kendall_tau_b,
+    top_overlap,
+)
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -128,7 +132,11 @@ class KnockoutResult:
 )
 @torch.no_grad()
 def knockout(
-    observation: Observation, site: Site, options: Knockout = Knockout(), *, seed: int = 0
+    observation: Observation,
+    site: Site,
+    options: Knockout = Knockout(),
+    *,
+    seed: int = 0,
 ) -> KnockoutResult:
     """Takes away the cells of each unit, and compares what is lost with its deletion.
 
@@ -149,15 +157,22 @@ def knockout(
         by_operator[operator] = [
             lost.masked_fill(~content, -torch.inf).amax(-1),
             moved.amax(-1),
-            top_overlap(attention, ranked, content, 1).masked_fill(none, torch.nan),
+            top_overlap(attention, ranked, content, 1).masked_fill(
+                none, torch.nan
+            ),
             top_overlap(ranked, deleted, content, 1).masked_fill(
                 none | (effects.amax(-1) <= 0), torch.nan
             ),
-            gini_correlation(lost, attention, content).masked_fill(few, torch.nan),
-            kendall_tau_b(attention, ranked, content).tau.masked_fill(few, torch.nan),
+            gini_correlation(lost, attention, content).masked_fill(
+                few, torch.nan
+            ),
+            kendall_tau_b(attention, ranked, content).tau.masked_fill(
+                few, torch.nan
+            ),
         ]
     largest, moved_most, found, finds_source, agreement, tau = (
-        {operator: values[k] for operator, values in by_operator.items()} for k in range(6)
+        {operator: values[k] for operator, values in by_operator.items()}
+        for k in range(6)
     )
     lost, _ = knocked_out(observation, site, RENORMALISED)
     matters = units_that_matter(observation, options.least_effect)
@@ -187,13 +202,19 @@ def _by_window(
         return None
     content = observation.batch.content_mask
     best = effects.masked_fill(~content, -torch.inf)
-    source = torch.zeros_like(content).scatter(1, best.argmax(-1, keepdim=True), True)
+    source = torch.zeros_like(content).scatter(
+        1, best.argmax(-1, keepdim=True), True
+    )
     found = {}
     for first in range(min(layers), max(max(layers) - window, min(layers)) + 2):
         last = min(first + window - 1, max(layers))
-        probs = without_cells(observation, site, source[None], RENORMALISED, first, last)
+        probs = without_cells(
+            observation, site, source[None], RENORMALISED, first, last
+        )
         lost = drops_of(observation, probs)[0]
-        found[f"{first}-{last}"] = lost.masked_fill(best.amax(-1) <= 0, torch.nan)
+        found[f"{first}-{last}"] = lost.masked_fill(
+            best.amax(-1) <= 0, torch.nan
+        )
         if last == max(layers):
             break
     return found

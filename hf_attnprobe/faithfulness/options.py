@@ -72,7 +72,9 @@ class Scale(ExplainsClass):
 class Permutation(Options):
     """How many random shuffles."""
 
-    n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
+    n_permutations: int = option(
+        100, "random shuffles per text", at_least=1, at_most=100_000
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ class Adversarial(Options):
         at_least=0,
         metavar="EPSILON",
     )
-    n_starts: int = option(5, "random starts of the gradient search", at_least=1, at_most=1_000)
+    n_starts: int = option(
+        5, "random starts of the gradient search", at_least=1, at_most=1_000
+    )
     n_steps: int | None = option(
         None,
         "steps of the gradient search (default: 500 with method=search and for models "
@@ -117,7 +121,9 @@ class Erasure(ExplainsClass):
         False,
         "count the decision without any attention too, as the released code does",
     )
-    n_random: int = option(5, "random orders of erasure", at_least=1, at_most=10_000)
+    n_random: int = option(
+        5, "random orders of erasure", at_least=1, at_most=10_000
+    )
     each_random: bool = option(
         False,
         "report every random order beside their mean, to pool them over texts as the "
@@ -135,7 +141,8 @@ class InputErasure(ExplainsClass):
     """How tokens are removed from the input, and whether the result is normalised."""
 
     by: Literal["deletion", "mask"] = option(
-        "deletion", "delete tokens, or replace them by the tokenizer's mask token"
+        "deletion",
+        "delete tokens, or replace them by the tokenizer's mask token",
     )
     beam_width: int = option(
         0,
@@ -203,7 +210,9 @@ class Plausibility(Options):
 class Fragility(Options):
     """How many permutations."""
 
-    n_draws: int = option(10, "permutations of the attention per text", at_least=1, at_most=10_000)
+    n_draws: int = option(
+        10, "permutations of the attention per text", at_least=1, at_most=10_000
+    )
 
 
 @dataclass(frozen=True)
@@ -216,7 +225,10 @@ class AttributionAgreement(ExplainsClass):
     """Which class is explained, and how the integral is taken."""
 
     n_steps: int = option(
-        50, "points of the integral of integrated gradients", at_least=1, at_most=10_000
+        50,
+        "points of the integral of integrated gradients",
+        at_least=1,
+        at_most=10_000,
     )
     attention: Literal["free", "held"] = option(
         "free",
@@ -273,7 +285,10 @@ class Sources(Options):
         at_most=100_000,
     )
     held_out: int = option(
-        32, "other halves on which rankings are scored (LDS)", at_least=3, at_most=100_000
+        32,
+        "other halves on which rankings are scored (LDS)",
+        at_least=3,
+        at_most=100_000,
     )
 
 
@@ -295,7 +310,9 @@ class Knockout(Options):
         metavar="LAYERS",
     )
     least_effect: float = option(
-        0.1, "nats that deleting a unit must cost for its mediated share to be read", at_least=0
+        0.1,
+        "nats that deleting a unit must cost for its mediated share to be read",
+        at_least=0,
     )
 
 

@@ -30,7 +30,10 @@ from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import permute, random_permutations
-from hf_attnprobe.functional.linear import permutation_extremes, permutation_moments
+from hf_attnprobe.functional.linear import (
+    permutation_extremes,
+    permutation_moments,
+)
 from hf_attnprobe.readings import TestReadings, share
 
 
@@ -49,8 +52,12 @@ READINGS: TestReadings = {
         "the worst shuffle moves the output by {mean:.2f} {unit} at the standard temperature"
     ),
     "flips_drawn": share("{mean:.0%} of the drawn shuffles flip {decision}"),
-    "median_tvd_of": ("shuffling attention moved what is said of {key} by {mean:.2f} of 1"),
-    "max_tvd": ("the worst of all possible shuffles moves the output by {mean:.2f} {unit}"),
+    "median_tvd_of": (
+        "shuffling attention moved what is said of {key} by {mean:.2f} of 1"
+    ),
+    "max_tvd": (
+        "the worst of all possible shuffles moves the output by {mean:.2f} {unit}"
+    ),
     "flip_possible": share(
         "some shuffle of the same weights flips {decision} in {mean:.0%} of texts"
     ),
@@ -114,14 +121,20 @@ def permutation(
     after = _shuffled_probs(observation, site, options.n_permutations, seed)
     changes = tvd(after, observation.probs)
     token_logits = observation.token_logits
-    exact = {} if token_logits is None else _exact(token_logits, observation, site)
+    exact = (
+        {} if token_logits is None else _exact(token_logits, observation, site)
+    )
     prediction = observation.model.prediction
     by_part = None
     if prediction.parts:
         of_parts = prediction.distance_by_part(after, observation.probs)
-        by_part = dict(zip(prediction.parts, _median(of_parts).unbind(-1), strict=True))
+        by_part = dict(
+            zip(prediction.parts, _median(of_parts).unbind(-1), strict=True)
+        )
     attention = observation.read(site)
-    at_standard = tvd(observation.standard(after), observation.standard(observation.probs))
+    at_standard = tvd(
+        observation.standard(after), observation.standard(observation.probs)
+    )
     worst = exact.pop("largest_standard_tvd", at_standard.amax(0))
     return PermutationResult(
         max_attention=attention.amax(-1),
@@ -141,13 +154,18 @@ def _on_special(attention: Tensor, observation: Observation) -> Tensor:
     return attention.masked_fill(batch.content_mask | ~batch.mask, 0).sum(-1)
 
 
-def _shuffled_probs(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
+def _shuffled_probs(
+    observation: Observation, site: Site, n_copies: int, seed: int
+) -> Tensor:
     """Probabilities under each shuffle, [copies, batch, classes].
 
     Of several layers the copies are replayed in parts, so that no more maps exist at
     once than all copies of one layer have, or :data:`MAPS_AT_ONCE`. The parts change nothing.
     """
-    maps = [observation.attention[layer] for layer in observation.model.members(site)]
+    maps = [
+        observation.attention[layer]
+        for layer in observation.model.members(site)
+    ]
     within_memory = MAPS_AT_ONCE // sum(one.numel() for one in maps)
     at_once = max(1, n_copies // len(maps), min(within_memory, n_copies))
     parts = []
@@ -194,7 +212,9 @@ def _median(changes: Tensor) -> Tensor:
     return (in_order[middle - 1] + in_order[middle]) / 2
 
 
-def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
+def _exact(
+    token_logits: Tensor, observation: Observation, site: Site
+) -> dict[str, Tensor]:
     """Exact statistics over all T! permutations."""
     attention, mask = observation.read(site), observation.batch.mask
     predicted = observation.target(None)
@@ -206,15 +226,23 @@ def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[s
     margins = own - token_logits.movedim(-1, 0)
     lowest, highest = permutation_extremes(attention, margins, mask)
     flips = (lowest.amin(0) < 0).to(torch.float64)
-    logits = own if n_classes > 2 else token_logits[..., 1] - token_logits[..., 0]
+    logits = (
+        own if n_classes > 2 else token_logits[..., 1] - token_logits[..., 0]
+    )
     mean, variance = permutation_moments(attention, logits, mask)
-    exact = {"flip_possible": flips, "logit_mean": mean, "logit_variance": variance}
+    exact = {
+        "flip_possible": flips,
+        "logit_mean": mean,
+        "logit_variance": variance,
+    }
     if n_classes == 2:
         extremes = torch.stack([lowest, highest]).sum(1)
         before = _lead(observation.probs.double(), predicted)
         exact["max_tvd"] = _farthest(before, extremes)
         sharpness = observation.model.sharpness
-        exact["largest_standard_tvd"] = _farthest(before * sharpness, extremes * sharpness)
+        exact["largest_standard_tvd"] = _farthest(
+            before * sharpness, extremes * sharpness
+        )
     return exact
 
 

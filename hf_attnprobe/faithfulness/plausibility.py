@@ -137,16 +137,26 @@ def plausibility(
     marked = observation.batch.rationale
     marked = torch.zeros_like(content) if marked is None else marked & content
     names = ("attention", *rankings_of_text(observation))
-    scores = {name: ranking(observation, site, name, seed=seed) for name in names}
+    scores = {
+        name: ranking(observation, site, name, seed=seed) for name in names
+    }
     if options.integrated_gradients:
         scores["integrated_gradient"] = _integrated_ranks(observation)
     n_marked = marked.sum(-1, keepdim=True)
-    chosen = {name: (removal_rank(x, content) < n_marked) & content for name, x in scores.items()}
-    by_span = {name: iou_scores(x, marked, content) for name, x in chosen.items()}
+    chosen = {
+        name: (removal_rank(x, content) < n_marked) & content
+        for name, x in scores.items()
+    }
+    by_span = {
+        name: iou_scores(x, marked, content) for name, x in chosen.items()
+    }
     attention = observation.read(site)
     return PlausibilityResult(
         {name: auprc(x, marked, content) for name, x in scores.items()},
-        {name: average_precision(x, marked, content) for name, x in scores.items()},
+        {
+            name: average_precision(x, marked, content)
+            for name, x in scores.items()
+        },
         {name: token_f1(x, marked, content) for name, x in chosen.items()},
         {name: found.precision for name, found in by_span.items()},
         {name: found.recall for name, found in by_span.items()},
@@ -160,9 +170,9 @@ def _integrated_ranks(observation: Observation) -> Tensor:
     """Dense ranks of |integrated gradients| of the predicted class, [batch, keys]."""
 
     def compute() -> Tensor:
-        values = observation.model.require(IntegratedGradients).integrated_gradient(
-            observation, observation.target(None), N_POINTS
-        )
+        values = observation.model.require(
+            IntegratedGradients
+        ).integrated_gradient(observation, observation.target(None), N_POINTS)
         content = observation.batch.content_mask
         largest = values.abs().masked_fill(~content, 0).amax(-1, True)
         return ranks(values.abs(), content, largest)

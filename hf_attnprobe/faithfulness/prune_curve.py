@@ -73,7 +73,11 @@ def prune_curve(
         n_removed: where to measure; by default at every number of heads from none to
             all of them.
     """
-    points = tuple(range(len(ranking) + 1)) if n_removed is None else tuple(n_removed)
+    points = (
+        tuple(range(len(ranking) + 1))
+        if n_removed is None
+        else tuple(n_removed)
+    )
     return _curve(points, _all_counts(model, batches, ranking, points))
 
 
@@ -118,13 +122,18 @@ def _all_counts(
         raise AttnProbeError(
             f"expected numbers of heads from 0 to {len(ranking)}, got {list(points)}"
         )
-    counts = sum(_counts(model, batch, [ranking[:n] for n in points]) for batch in batches)
+    counts = sum(
+        _counts(model, batch, [ranking[:n] for n in points])
+        for batch in batches
+    )
     if not isinstance(counts, Tensor):
         raise AttnProbeError("expected at least one batch of texts, got none")
     return counts
 
 
-def _counts(model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]) -> Tensor:
+def _counts(
+    model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]
+) -> Tensor:
     """Counts texts: agreeing, correct, all, labelled; float64 [points, 4]."""
     observation = model.observe(batch)
     after = ablated(model, observation, removed)
@@ -153,7 +162,9 @@ def ablated(
         for layer, head, _ in sites:
             if layer not in kept:
                 shape = observation.attention[layer].shape[:2]
-                kept[layer] = observation.probs.new_ones(len(removed), *shape, 1, 1)
+                kept[layer] = observation.probs.new_ones(
+                    len(removed), *shape, 1, 1
+                )
             kept[layer][point, :, head] = 0
     if not kept:
         return observation.probs.expand(len(removed), -1, -1)

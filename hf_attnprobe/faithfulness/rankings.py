@@ -33,9 +33,21 @@ from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.functional.intervention import drawn_order
 
 
-RELATIVE = ("attention", "norm_based", "input_gradient", "rollout", "last_layer")
+RELATIVE = (
+    "attention",
+    "norm_based",
+    "input_gradient",
+    "rollout",
+    "last_layer",
+)
 """Rankings whose values are exact relative to themselves."""
-OF_SITE = ("attention", "gradient", "product", "effective_attention", "norm_based")
+OF_SITE = (
+    "attention",
+    "gradient",
+    "product",
+    "effective_attention",
+    "norm_based",
+)
 SIGNED = ("gradient", "product")
 """Rankings in which what speaks against the side that the text is on comes last."""
 OF_TEXT = ("input_gradient", "leave_one_out", "random")
@@ -83,7 +95,9 @@ def ranking(
         values = importance(observation, site, name, seed=seed, rows=rows)
         return tied(name, values, content)
     key = f"ranking {name}", seed, observation.explains
-    return observation.remember(key, lambda: tied(name, _of_text(observation, name, seed), content))
+    return observation.remember(
+        key, lambda: tied(name, _of_text(observation, name, seed), content)
+    )
 
 
 def importance(
@@ -142,7 +156,9 @@ def attention_of(observation: Observation, site: Site) -> Tensor:
     return observation.remember(("attention_of", site), compute)
 
 
-def _of_site(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
+def _of_site(
+    observation: Observation, site: Site, name: str, rows: Rows
+) -> Tensor:
     """Importance [batch, keys] at a site; sizes are comparable within a text only."""
     if name in MAPS:
         return _of_members(observation, site, name, rows)
@@ -154,7 +170,9 @@ def _of_site(observation: Observation, site: Site, name: str, rows: Rows) -> Ten
     return _row(observation, values, top._replace(query=site.query), rows)
 
 
-def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
+def _of_members(
+    observation: Observation, site: Site, name: str, rows: Rows
+) -> Tensor:
     """Sums a signed map over the heads of the site.
 
     Attention is averaged over rows. What erasing a key in all rows changes is, to first
@@ -267,4 +285,6 @@ def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
         return values
     if name in RELATIVE:
         return ranks(values, content)
-    return ranks(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))
+    return ranks(
+        values, content, values.abs().masked_fill(~content, 0).amax(-1, True)
+    )

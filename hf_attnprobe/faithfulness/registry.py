@@ -23,7 +23,12 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.options import GROUP, TESTS, ExplainsClass, NoOptions
+from hf_attnprobe.faithfulness.options import (
+    GROUP,
+    TESTS,
+    ExplainsClass,
+    NoOptions,
+)
 from hf_attnprobe.options import DEFAULT, Asked, Options, options_by_test
 from hf_attnprobe.readings import TestReadings
 
@@ -111,9 +116,13 @@ class FaithfulnessTest:
         """Why the test cannot run at ``site`` of a model, or None where it can."""
         for need in self.needs:
             alternatives = need if isinstance(need, tuple) else (need,)
-            reasons = [model.lacks(capability, site) for capability in alternatives]
+            reasons = [
+                model.lacks(capability, site) for capability in alternatives
+            ]
             if None not in reasons:
-                return "; or ".join(reason for reason in reasons if reason is not None)
+                return "; or ".join(
+                    reason for reason in reasons if reason is not None
+                )
         return None
 
 
@@ -133,8 +142,13 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         kind = get_type_hints(function)["options"]
-        test = FaithfulnessTest(function.__name__, function, kind, readings=readings, **record)
-        built_in = test.name in TESTS and function.__module__ != f"{PACKAGE}.{test.name}"
+        test = FaithfulnessTest(
+            function.__name__, function, kind, readings=readings, **record
+        )
+        built_in = (
+            test.name in TESTS
+            and function.__module__ != f"{PACKAGE}.{test.name}"
+        )
         if built_in or test.name in (*_registered, DEFAULT):
             raise AttnProbeError(
                 f"expected a new name for a test, {test.name!r} exists already; rename "
@@ -165,7 +179,9 @@ def readings() -> dict[str, TestReadings]:
 def _load_all() -> None:
     for name in TESTS:
         importlib.import_module(f"{PACKAGE}.{name}")
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in sorted(
+        entry_points(group=GROUP), key=lambda entry: entry.name
+    ):
         _load(entry)
 
 
@@ -181,7 +197,9 @@ def _load(entry: EntryPoint) -> None:
         ) from error
 
 
-def asked_tests(asked: Asked | None, *, answers: bool = False) -> dict[str, Options]:
+def asked_tests(
+    asked: Asked | None, *, answers: bool = False
+) -> dict[str, Options]:
     """The options of the requested tests, by name, in the order given.
 
     Args:
@@ -197,8 +215,11 @@ def asked_tests(asked: Asked | None, *, answers: bool = False) -> dict[str, Opti
     known = tests()
     usual = methodcaller("usual", answers=answers)
     kinds = {name: test.options for name, test in known.items()}
-    given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions})
+    given = options_by_test(
+        DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions}
+    )
     return {
-        name: options or (NoOptions() if name == DEFAULT else usual(known[name]))
+        name: options
+        or (NoOptions() if name == DEFAULT else usual(known[name]))
         for name, options in given.items()
     }

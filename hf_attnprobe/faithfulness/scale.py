@@ -46,7 +46,11 @@ from hf_attnprobe.faithfulness.registry import check_target, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.attribution import shapley_values
 from hf_attnprobe.functional.erasure import removal_rank
-from hf_attnprobe.functional.overlap import distribution, overlap, overlap_by_chance
+from hf_attnprobe.functional.overlap import (
+    distribution,
+    overlap,
+    overlap_by_chance,
+)
 from hf_attnprobe.functional.rank import gini_correlation
 from hf_attnprobe.readings import TestReadings
 
@@ -112,23 +116,33 @@ def scale(
     observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     names = rankings_of(observation, site)
-    ranked = {name: ranking(observation, site, name, seed=seed) for name in names}
+    ranked = {
+        name: ranking(observation, site, name, seed=seed) for name in names
+    }
     losses = left_out_losses(observation)
     largest = losses.masked_fill(~content, -torch.inf).amax(-1)
     matters = losses.abs().masked_fill(~content, 0).amax(-1) > ROUNDING
     agreement = {
-        name: gini_correlation(losses.abs(), ranks, content).masked_fill(~matters, torch.nan)
+        name: gini_correlation(losses.abs(), ranks, content).masked_fill(
+            ~matters, torch.nan
+        )
         for name, ranks in ranked.items()
     }
     best, worth = _best_and_worth(observation, losses, options.exact_units)
     mass, by_chance = _masses(observation, site, names, worth, seed)
     return ScaleResult(
         importance=agreement,
-        mass={name: values.masked_fill(~matters, torch.nan) for name, values in mass.items()},
-        mass_by_chance={
-            n: values.masked_fill(~matters, torch.nan) for n, values in by_chance.items()
+        mass={
+            name: values.masked_fill(~matters, torch.nan)
+            for name, values in mass.items()
         },
-        removal=_removals(observation, ranked, losses, best, options.greedy_units),
+        mass_by_chance={
+            n: values.masked_fill(~matters, torch.nan)
+            for n, values in by_chance.items()
+        },
+        removal=_removals(
+            observation, ranked, losses, best, options.greedy_units
+        ),
         largest_loss=largest.masked_fill(~content.any(-1), torch.nan),
     )
 
@@ -148,11 +162,17 @@ def left_out_losses(observation: Observation) -> Tensor:
         without = observation.leave_one_out.transpose(0, 1)
         return observation.standard_losses(without).transpose(0, 1)
 
-    return observation.remember(("left out losses", observation.explains), compute)
+    return observation.remember(
+        ("left out losses", observation.explains), compute
+    )
 
 
 def _masses(
-    observation: Observation, site: Site, names: tuple[str, ...], worth: Tensor, seed: int
+    observation: Observation,
+    site: Site,
+    names: tuple[str, ...],
+    worth: Tensor,
+    seed: int,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Returns overlaps of maps with what matters, and the same by chance, by ranking [batch]."""
     content = observation.batch.content_mask
@@ -207,7 +227,9 @@ def removal(observation: Observation, turns: Tensor) -> Tensor:
     return lost.unflatten(0, tops.shape[:2]).mean(0)
 
 
-def _greedy_turns(observation: Observation, losses: Tensor, longest: int) -> Tensor:
+def _greedy_turns(
+    observation: Observation, losses: Tensor, longest: int
+) -> Tensor:
     """Returns the turns of tokens that leave one by one, each time the one that costs most.
 
     Of texts of more than ``longest`` units those of leaving out. Only the first half of a text
@@ -229,7 +251,9 @@ def _greedy_turns(observation: Observation, losses: Tensor, longest: int) -> Ten
     for step in range(n_steps):
         may_go = content & ~gone & is_searched[:, None]
         sets = (gone | eye[:, None]) & may_go.any(-1, keepdim=True)
-        after = observation.standard_losses(erased_inputs(observation, "deletion", sets))
+        after = observation.standard_losses(
+            erased_inputs(observation, "deletion", sets)
+        )
         costs = after.T.masked_fill(~may_go, -torch.inf)
         chosen = costs.argmax(-1, keepdim=True)
         first = torch.zeros_like(gone).scatter(1, chosen, True) & may_go
@@ -262,20 +286,34 @@ def _best_and_worth(
         positions = aopc.units_first(short)
         drops = _every_set(observation, short, positions)
         _, largest = aopc.chain_bounds(drops, n_units, _step_weights(n_units))
-        values = torch.zeros_like(losses).scatter(1, positions, shapley_values(drops))
+        values = torch.zeros_like(losses).scatter(
+            1, positions, shapley_values(drops)
+        )
         is_exact = n_units > 0
-        return largest.where(is_exact, unknown), values.where(is_exact[:, None], losses)
+        return largest.where(is_exact, unknown), values.where(
+            is_exact[:, None], losses
+        )
 
-    key = "every set at the standard temperature", exact_units, observation.explains
+    key = (
+        "every set at the standard temperature",
+        exact_units,
+        observation.explains,
+    )
     return observation.remember(key, compute)
 
 
-def _every_set(observation: Observation, content: Tensor, positions: Tensor) -> Tensor:
+def _every_set(
+    observation: Observation, content: Tensor, positions: Tensor
+) -> Tensor:
     """Returns the loss without each set of a text's units, [2^units, batch]; 0 without units."""
     is_unit = content.gather(1, positions)
-    sets = aopc.subsets(positions.shape[1]).to(content.device)[:, None] & is_unit
+    sets = (
+        aopc.subsets(positions.shape[1]).to(content.device)[:, None] & is_unit
+    )
     erased = aopc.at_positions(sets, positions, content.shape[1])
-    return observation.standard_losses(erased_inputs(observation, "deletion", erased))
+    return observation.standard_losses(
+        erased_inputs(observation, "deletion", erased)
+    )
 
 
 def _step_weights(n_units: Tensor) -> Tensor:

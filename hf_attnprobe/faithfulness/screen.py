@@ -30,7 +30,10 @@ READINGS = {
         "to first order, zero-ablating this head moves the output by {mean:.3f} {unit}"
     ),
 }
-ESTIMATES = {"first_order_uniform": "uniform_tvd", "first_order_zero": "zero_tvd"}
+ESTIMATES = {
+    "first_order_uniform": "uniform_tvd",
+    "first_order_zero": "zero_tvd",
+}
 """Statistics of this test with those of other tests that they estimate."""
 
 

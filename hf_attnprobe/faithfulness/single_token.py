@@ -84,7 +84,9 @@ def single_token(
     highest = probs.masked_fill(~content, -torch.inf).amax(-1)
     n_tokens = content.sum(-1)
     mean = (probs * content).sum(-1) / n_tokens
-    std = (((probs - mean[:, None]).square() * content).sum(-1) / n_tokens).sqrt()
+    std = (
+        ((probs - mean[:, None]).square() * content).sum(-1) / n_tokens
+    ).sqrt()
     some, several = n_tokens > 0, n_tokens > 1
     return SingleTokenResult(
         torch.where(some, lowest, torch.nan),

@@ -41,7 +41,9 @@ def erased(
     def change(layer: int, attention: Tensor) -> Tensor:
         keys = model.positions(observation, layer, gone)[:, :, None, None]
         movable = model.visible(observation, layer)[:, None]
-        return zero_out(attention, keys, renormalise=renormalise, movable=movable)
+        return zero_out(
+            attention, keys, renormalise=renormalise, movable=movable
+        )
 
     probs = model.replay(observation, observation.edited(site, change))
     if all_zero:
@@ -51,7 +53,12 @@ def erased(
 
 
 def other_positions(
-    top: Tensor, content: Tensor, draw: str, *, seed: int, example_ids: Sequence[int]
+    top: Tensor,
+    content: Tensor,
+    draw: str,
+    *,
+    seed: int,
+    example_ids: Sequence[int],
 ) -> Tensor:
     """Draws another position of each text to compare ``top`` [batch] with.
 
@@ -68,7 +75,11 @@ def other_positions(
         positions = content[row].nonzero()[:, 0]
         if len(positions) < 2:
             continue
-        others = positions[1:] if draw == "released" else positions[positions != top[row]]
+        others = (
+            positions[1:]
+            if draw == "released"
+            else positions[positions != top[row]]
+        )
         place = drawn_place(seed, int(example_id), DRAW_STREAM, len(others))
         drawn[row] = others[place]
     return drawn
@@ -98,7 +109,9 @@ def single_weight(
     erase = partial(erased, observation, site, gone, all_zero=all_zero)
     probs = erase(renormalise=renormalise).double()
     as_left = erase(renormalise=False).double() if renormalise else probs
-    top_weight, other_weight = attention.expand(2, -1, -1).gather(-1, pair)[..., 0]
+    top_weight, other_weight = attention.expand(2, -1, -1).gather(-1, pair)[
+        ..., 0
+    ]
     values = {
         "delta_js": _top_minus_other(observation, probs),
         "delta_js_unnormalised": _top_minus_other(observation, as_left),
@@ -109,7 +122,9 @@ def single_weight(
     if token_logits is not None:
         bias = observation.model.require(LinearReadout).readout_bias()
         weights = attention * content
-        each = erase_each(weights, token_logits, bias=bias, renormalise=renormalise)
+        each = erase_each(
+            weights, token_logits, bias=bias, renormalise=renormalise
+        )
         if not all_zero:
             each = _where_left(each, weights)
         values |= _against_all(observation, each, top, content)
@@ -118,7 +133,10 @@ def single_weight(
 
 def _where(values: dict[str, Tensor], defined: Tensor) -> dict[str, Tensor]:
     """The values as float64; NaN where they are undefined."""
-    return {name: value.double().masked_fill(~defined, torch.nan) for name, value in values.items()}
+    return {
+        name: value.double().masked_fill(~defined, torch.nan)
+        for name, value in values.items()
+    }
 
 
 def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:

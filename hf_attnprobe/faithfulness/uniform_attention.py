@@ -25,9 +25,15 @@ from hf_attnprobe.readings import TestReadings, share
 
 
 READINGS: TestReadings = {
-    "uniform_tvd": ("with uniform attention the output moves by {mean:.2f} {unit}"),
-    "uniform_tvd_of": ("with uniform attention what is said of {key} moves by {mean:.2f} of 1"),
-    "uniform_flip": share("with uniform attention {decision} flips in {mean:.0%} of texts"),
+    "uniform_tvd": (
+        "with uniform attention the output moves by {mean:.2f} {unit}"
+    ),
+    "uniform_tvd_of": (
+        "with uniform attention what is said of {key} moves by {mean:.2f} of 1"
+    ),
+    "uniform_flip": share(
+        "with uniform attention {decision} flips in {mean:.0%} of texts"
+    ),
 }
 
 
@@ -74,4 +80,6 @@ def uniform_attention(
     if prediction.parts:
         of_parts = prediction.distance_by_part(after, observation.probs)
         by_part = dict(zip(prediction.parts, of_parts.unbind(-1), strict=True))
-    return UniformAttentionResult(tvd(after, observation.probs), flipped, by_part)
+    return UniformAttentionResult(
+        tvd(after, observation.probs), flipped, by_part
+    )

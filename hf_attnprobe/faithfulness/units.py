@@ -14,7 +14,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import ALL, AnswersFromPassage, Observation, Site
+from hf_attnprobe.attention_model import (
+    ALL,
+    AnswersFromPassage,
+    Observation,
+    Site,
+)
 from hf_attnprobe.faithfulness.input_erasure import erased_inputs
 from hf_attnprobe.functional.divergence import tvd
 
@@ -40,7 +45,9 @@ def is_all_attention(observation: Observation, site: Site) -> bool:
 
 def log_prob(observation: Observation) -> Tensor:
     """Log-probability of the answer to the whole text, [batch]."""
-    return observation.model.require(AnswersFromPassage).log_prob(observation, observation.probs)
+    return observation.model.require(AnswersFromPassage).log_prob(
+        observation, observation.probs
+    )
 
 
 def drops_of(observation: Observation, probs: Tensor) -> Tensor:
@@ -49,7 +56,9 @@ def drops_of(observation: Observation, probs: Tensor) -> Tensor:
     return log_prob(observation) - model.log_prob(observation, probs)
 
 
-def without(observation: Observation, sets: Tensor, *, by: str = "deletion") -> Tensor:
+def without(
+    observation: Observation, sets: Tensor, *, by: str = "deletion"
+) -> Tensor:
     """Nats that the answer loses without sets of units, bool [sets, batch, keys] -> [sets, batch].
 
     Args:
@@ -99,7 +108,11 @@ def deleted_units(observation: Observation) -> Tensor:
 
 def _foremost(scores: Tensor, among: Tensor, n: int) -> Tensor:
     """The n largest, bool [batch, keys]."""
-    places = scores.masked_fill(~among, -torch.inf).topk(min(n, among.shape[-1])).indices
+    places = (
+        scores.masked_fill(~among, -torch.inf)
+        .topk(min(n, among.shape[-1]))
+        .indices
+    )
     return torch.zeros_like(among).scatter(-1, places, True) & among
 
 
@@ -136,7 +149,9 @@ def _each(wanted: Tensor, lost: Callable[[Tensor], Tensor]) -> Tensor:
     each = torch.zeros(wanted.shape, dtype=torch.float64, device=wanted.device)
     places = wanted.any(0).nonzero()[:, 0]
     if len(places):
-        single = torch.eye(wanted.shape[-1], dtype=torch.bool, device=wanted.device)[places]
+        single = torch.eye(
+            wanted.shape[-1], dtype=torch.bool, device=wanted.device
+        )[places]
         each[:, places] = lost(single[:, None] & wanted).T
     return each.masked_fill(~wanted, 0)
 
@@ -144,7 +159,9 @@ def _each(wanted: Tensor, lost: Callable[[Tensor], Tensor]) -> Tensor:
 # --- knockout ------------------------------------------------------------------------------
 
 
-def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
+def knocked_out(
+    observation: Observation, site: Site, operator: str
+) -> tuple[Tensor, Tensor]:
     """Returns nats lost and total variation without each unit's cells, each [batch, keys].
 
     0 outside the passage.
@@ -156,14 +173,18 @@ def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Te
     def compute() -> tuple[Tensor, Tensor]:
         content = observation.batch.content_mask
         is_unit = content.any(0)
-        each = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
+        each = torch.eye(
+            content.shape[-1], dtype=torch.bool, device=content.device
+        )
         cells = each[is_unit, None] & content  # [units, batch, keys]
         layers = observation.model.members(site)
         first, last = min(layers), max(layers)
         probs = without_cells(observation, site, cells, operator, first, last)
 
         def at_keys(found: Tensor) -> Tensor:
-            values = torch.zeros(content.shape, dtype=found.dtype, device=found.device)
+            values = torch.zeros(
+                content.shape, dtype=found.dtype, device=found.device
+            )
             values[:, is_unit] = found.T
             return values.masked_fill(~content, 0)
 
@@ -175,7 +196,12 @@ def knocked_out(observation: Observation, site: Site, operator: str) -> tuple[Te
 
 
 def without_cells(
-    observation: Observation, site: Site, cells: Tensor, operator: str, first: int, last: int
+    observation: Observation,
+    site: Site,
+    cells: Tensor,
+    operator: str,
+    first: int,
+    last: int,
 ) -> Tensor:
     """Probabilities without cells, bool [copies, batch, keys], in layers first to last.
 
@@ -188,11 +214,19 @@ def without_cells(
             continue
         attention = observation.attention[layer]
         n_heads, n_rows = attention.shape[1], attention.shape[2]
-        rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
+        rows = (
+            slice(None)
+            if site.query is None
+            else slice(site.query, site.query + 1)
+        )
         whole = len(heads) == n_heads and site.query is None
         shape = (1, 1) if whole else (n_heads, n_rows)
         stays = torch.ones(
-            *cells.shape[:2], *shape, cells.shape[-1], dtype=attention.dtype, device=cells.device
+            *cells.shape[:2],
+            *shape,
+            cells.shape[-1],
+            dtype=attention.dtype,
+            device=cells.device,
         )
         here = slice(None) if whole else heads
         stays[:, :, here, rows] = (~cells[:, :, None, None]).to(attention.dtype)

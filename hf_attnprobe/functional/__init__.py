@@ -78,7 +78,11 @@ from hf_attnprobe.functional.search import (
     linear_distance,
     search_adversarial_attention,
 )
-from hf_attnprobe.functional.similarity import alignment_to_mean, conicity, pearson
+from hf_attnprobe.functional.similarity import (
+    alignment_to_mean,
+    conicity,
+    pearson,
+)
 from hf_attnprobe.functional.steering import steered_candidates
 
 

@@ -40,7 +40,9 @@ def shapley_values(drops: Tensor) -> Tensor:
         n_sets = math.comb(n_units - 1, size)
         by_size.append(1 / (n_units * n_sets))
     by_size.append(0.0)  # of the full set, which no unit can join
-    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)[sizes]
+    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)[
+        sizes
+    ]
 
     values = []
     for unit in range(n_units):
@@ -132,7 +134,9 @@ def smallest_set(holds: Tensor) -> Tensor:
     [1.0]
     """
     sizes = [number.bit_count() for number in range(len(holds))]
-    by_set = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[:, None]
+    by_set = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[
+        :, None
+    ]
     least = by_set.where(holds, torch.inf).amin(0)
     return least.masked_fill(least.isinf(), torch.nan)
 
@@ -150,7 +154,13 @@ def logit_of(log_prob: Tensor) -> Tensor:
     return log_prob - other.log()
 
 
-def lasso(kept: Tensor, outputs: Tensor, penalty: float = 0.01, *, n_rounds: int = 1000) -> Tensor:
+def lasso(
+    kept: Tensor,
+    outputs: Tensor,
+    penalty: float = 0.01,
+    *,
+    n_rounds: int = 1000,
+) -> Tensor:
     """Returns weights of units by LASSO on random sets of them.
 
     ContextCite (Cohen-Wang et al. 2024): minimises ‖y − Xw − b‖² / 2n + penalty · ‖w‖₁ over
@@ -209,7 +219,9 @@ def ridge(columns: Tensor, outputs: Tensor, penalty: float = 1.0) -> Tensor:
     return torch.linalg.solve(products + penalty * eye, wanted) / scale
 
 
-def of_text(attention: Tensor, kept: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+def of_text(
+    attention: Tensor, kept: Tensor, outputs: Tensor
+) -> tuple[Tensor, Tensor]:
     """A text's rows for :func:`ridge`: attention to the units that stay, and the outputs.
 
     Args:

@@ -45,7 +45,9 @@ MAX_PAIRS = 28
 GRID = 9  # weights that are tried on each edge
 REFINED = 32  # ends of edges whose feasible weights are found by bisection
 N_BISECTIONS = 40
-INNER = 1 - 1e-9  # of ε: what is found up to there is within ε however it is rounded
+INNER = (
+    1 - 1e-9
+)  # of ε: what is found up to there is within ε however it is rounded
 TEMPERATURES = tuple(2.0**-k for k in range(1, 11))
 N_NEWTON_STEPS, N_HALVINGS = 8, 4
 DAMPING, ENOUGH, CLOSE = 1e-12, 1e-4, 1e-13
@@ -89,7 +91,9 @@ def epsilon_max_jsd_bounds(
         strict=True,
     )
     parts = [_bounds(*tensors, epsilons) for tensors in chunks]
-    return JsdBounds(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+    return JsdBounds(
+        *(torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    )
 
 
 def _bounds(
@@ -110,7 +114,9 @@ def _bounds(
         upper, pairs = _of_slabs(attention, logits, mask, probs, epsilon)
         edges = _on_edges(attention, logits, pairs, probs, epsilon)
         candidates = torch.cat([others, edges])
-        farthest, lower = _farthest(candidates, attention, logits, probs, epsilon)
+        farthest, lower = _farthest(
+            candidates, attention, logits, probs, epsilon
+        )
         found.append((lower, upper, farthest))
     return JsdBounds(*map(torch.stack, zip(*found, strict=True)))
 
@@ -121,7 +127,11 @@ def _output(attention: Tensor, logits: Tensor) -> Tensor:
 
 
 def _farthest(
-    candidates: Tensor, attention: Tensor, logits: Tensor, probs: Tensor, epsilon: float
+    candidates: Tensor,
+    attention: Tensor,
+    logits: Tensor,
+    probs: Tensor,
+    epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """The farthest candidate within ε and its JSD; the first is the attention itself."""
     change = tvd(_output(candidates, logits), probs).clamp(max=1)
@@ -133,7 +143,9 @@ def _farthest(
     return candidates[index, rows], best.clamp_min(0)
 
 
-def slabs(probs: Tensor, size: Tensor, epsilon: float) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+def slabs(
+    probs: Tensor, size: Tensor, epsilon: float
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Yields classes i, j and the range of their log odds within ε, each [batch, 1]."""
     n_classes = probs.shape[-1]
     pairs = itertools.combinations(range(n_classes), 2)
@@ -156,7 +168,11 @@ class _Pairs(NamedTuple):
 
 
 def _of_slabs(
-    attention: Tensor, logits: Tensor, mask: Tensor, probs: Tensor, epsilon: float
+    attention: Tensor,
+    logits: Tensor,
+    mask: Tensor,
+    probs: Tensor,
+    epsilon: float,
 ) -> tuple[Tensor, _Pairs]:
     """Returns the least upper bound over all slabs [batch], and the part of edges inside them."""
     upper = largest_jsd(attention, mask)
@@ -184,7 +200,11 @@ def _of_slabs(
 
 
 def _on_edges(
-    attention: Tensor, logits: Tensor, pairs: _Pairs, probs: Tensor, epsilon: float
+    attention: Tensor,
+    logits: Tensor,
+    pairs: _Pairs,
+    probs: Tensor,
+    epsilon: float,
 ) -> Tensor:
     """Returns the best attentions to two tokens, [refined, batch, keys].
 
@@ -265,13 +285,17 @@ def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
     """
     value = vertex_jsd(attention) - math.log(2)
     scores = logits[..., 1:] - logits[..., :1]
-    size = scores.masked_fill(~mask[..., None], 0).abs().amax((1, 2), keepdim=True)
+    size = (
+        scores.masked_fill(~mask[..., None], 0).abs().amax((1, 2), keepdim=True)
+    )
     scores = scores / size.clamp_min(torch.finfo(scores.dtype).tiny)
     target = torch.einsum("bk,bkn->bn", attention, scores)
     ridge = DAMPING * torch.eye(scores.shape[-1]).to(scores)
 
     def tilted(tilt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        exponent = value / temperature + torch.einsum("bkn,bn->bk", scores, tilt)
+        exponent = value / temperature + torch.einsum(
+            "bkn,bn->bk", scores, tilt
+        )
         exponent = exponent.masked_fill(~mask, -torch.inf)
         height = exponent.logsumexp(-1) - (tilt * target).sum(-1)
         return exponent, height
@@ -300,7 +324,9 @@ def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
                 if is_lower.all():
                     break
                 size = torch.where(is_lower, size, size / 2)
-            tilt = torch.where(is_lower[:, None], tilt - size[:, None] * step, tilt)
+            tilt = torch.where(
+                is_lower[:, None], tilt - size[:, None] * step, tilt
+            )
         exponent, _ = tilted(tilt, temperature)
         found.append(exponent.softmax(-1))
     return torch.stack(found)

@@ -47,7 +47,9 @@ class _Points(NamedTuple):
     def dense(self, n_keys: int) -> Tensor:
         """[copies, batch, keys]."""
         rows = self.weight.new_zeros(*self.weight.shape, n_keys)
-        rows = rows.scatter_add(-1, self.first[..., None], self.weight[..., None])
+        rows = rows.scatter_add(
+            -1, self.first[..., None], self.weight[..., None]
+        )
         rest = 1 - self.weight
         return rows.scatter_add(-1, self.second[..., None], rest[..., None])
 
@@ -102,11 +104,15 @@ def farthest_on_edges(
     edges, is_edge = _edges(attention, visible)
     points = _Points(*(part.flatten(0, 1) for part in edges))
     flat = ask(points).only(is_edge.repeat(GRID + 1, 1))
-    on_grid = _Outcome(*(part.unflatten(0, edges.weight.shape[:2]) for part in flat))
+    on_grid = _Outcome(
+        *(part.unflatten(0, edges.weight.shape[:2]) for part in flat)
+    )
     found = []
     for epsilon in epsilons:
         best = _best(attention, vertices, outcome, epsilon)
-        best = _farther(best, _best(attention, points, flat, epsilon), attention)
+        best = _farther(
+            best, _best(attention, points, flat, epsilon), attention
+        )
         if len(points.weight):
             ends, is_end = _ends(edges, on_grid, ask, epsilon)
             refined = _best(attention, ends, ask(ends).only(is_end), epsilon)
@@ -116,7 +122,11 @@ def farthest_on_edges(
 
 
 def pulled_back(
-    candidates: Tensor, attention: Tensor, replay: Replay, probs: Tensor, epsilon: float
+    candidates: Tensor,
+    attention: Tensor,
+    replay: Replay,
+    probs: Tensor,
+    epsilon: float,
 ) -> Tensor:
     """Returns the farthest points within ε on the lines from the model's attention to candidates.
 
@@ -141,7 +151,9 @@ def pulled_back(
 
 
 @torch.no_grad()
-def _outcome(candidates: Tensor, attention: Tensor, replay: Replay, probs: Tensor) -> _Outcome:
+def _outcome(
+    candidates: Tensor, attention: Tensor, replay: Replay, probs: Tensor
+) -> _Outcome:
     after = replay(candidates)
     return _Outcome(jsd(candidates, attention), tvd(after, probs))
 
@@ -149,7 +161,9 @@ def _outcome(candidates: Tensor, attention: Tensor, replay: Replay, probs: Tenso
 def _vertices(attention: Tensor) -> _Points:
     """All weight on each position in turn, [keys, batch]."""
     n_batch, n_keys = attention.shape
-    place = torch.arange(n_keys, device=attention.device)[:, None].expand(-1, n_batch)
+    place = torch.arange(n_keys, device=attention.device)[:, None].expand(
+        -1, n_batch
+    )
     return _Points(place, place, torch.ones_like(attention).t())
 
 
@@ -177,7 +191,9 @@ def _edges(attention: Tensor, visible: Tensor) -> tuple[_Points, Tensor]:
     return _Points(first, second, weight), has_pair
 
 
-def _best(attention: Tensor, points: _Points, outcome: _Outcome, epsilon: float) -> Tensor:
+def _best(
+    attention: Tensor, points: _Points, outcome: _Outcome, epsilon: float
+) -> Tensor:
     """Returns the farthest of some points within ε, [batch, keys]; the own attention if none."""
     if not len(points.weight):
         return attention
@@ -215,7 +231,9 @@ def _ends(
     is_lowest = (change <= below) & (change <= above)
     promises = (at_border | (~is_inside & is_lowest)) & change.isfinite()
     neighbours = [*_beside(on_grid.divergence, 0.0), on_grid.divergence]
-    reach = torch.stack(neighbours).amax(0).masked_fill(~promises, -1).flatten(0, 1)
+    reach = (
+        torch.stack(neighbours).amax(0).masked_fill(~promises, -1).flatten(0, 1)
+    )
     reach, chosen = reach.topk(min(CELLS_REFINED, len(reach)), dim=0)
 
     def at(values: Tensor) -> Tensor:

@@ -38,7 +38,9 @@ class FarthestAttention(NamedTuple):
     attention: Tensor
 
 
-def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def permutation_extremes(
+    attention: Tensor, scores: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """Smallest and largest logit over all T! permutations of a text's weights.
 
     By the rearrangement inequality: sort both the same way for the largest, opposite
@@ -52,7 +54,9 @@ def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tup
     return smallest, (weights * _sorted(scores, mask)).sum(-1)
 
 
-def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def permutation_moments(
+    attention: Tensor, scores: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of the logit over uniformly random permutations.
 
     The mean is T·ā·ū, the variance Σ(a − ā)² Σ(u − ū)² / (T − 1) (Hoeffding 1951).
@@ -168,7 +172,9 @@ def log_odds_within(
     moved = epsilon + PROBABILITY_ROUNDING
     low = (prob - moved).clamp_min(0).log() - (other + moved).log()
     high = (prob + moved).log() - (other - moved).clamp_min(0).log()
-    return low - ROUNDING * (size + low.abs()), high + ROUNDING * (size + high.abs())
+    return low - ROUNDING * (size + low.abs()), high + ROUNDING * (
+        size + high.abs()
+    )
 
 
 def farthest_between(
@@ -209,7 +215,9 @@ def interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
     Between both lie the weights with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]); none
     where they lie on one side of [0, 1].
     """
-    return torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)
+    return torch.stack([low - edges.score_i, high - edges.score_i]).div_(
+        edges.gap
+    )
 
 
 def two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
@@ -236,7 +244,9 @@ def _sorted(values: Tensor, mask: Tensor) -> Tensor:
     return ranked.masked_fill(torch.isinf(ranked), 0)
 
 
-def _mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+def _mean_and_squares(
+    values: Tensor, mask: Tensor, n: Tensor
+) -> tuple[Tensor, Tensor]:
     """Mean and sum of squared deviations over the mask, each [batch]."""
     values = values.double() * mask
     mean = values.sum(-1) / n

@@ -136,7 +136,10 @@ class Prediction:
         grouped = self.grouped(probs).double()
         present = grouped.sum(-1, keepdim=True) > 0
         logs = _log(grouped)
-        if self.kind in ("choice", "span"):  # what a text does not have stays without probability
+        if self.kind in (
+            "choice",
+            "span",
+        ):  # what a text does not have stays without probability
             logs = logs.masked_fill(grouped == 0, -torch.inf)
         logs = logs.masked_fill(~present, 0)
         sharp = (sharpness * logs).softmax(-1) * present
@@ -154,7 +157,9 @@ class Prediction:
             return probs.shape[-1]
         return len(self.targets)
 
-    def flips(self, before: Tensor, after: Tensor, target: int | None = None) -> Tensor:
+    def flips(
+        self, before: Tensor, after: Tensor, target: int | None = None
+    ) -> Tensor:
         """Whether the decision of any part changes, bool [...].
 
         Args:
@@ -288,7 +293,9 @@ def labels(names: tuple[str, ...] | list[str]) -> Prediction:
     )
 
 
-def number(*, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1) -> Prediction:
+def number(
+    *, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1
+) -> Prediction:
     """A number, or several; with a threshold, on which side of it they are."""
     sides: tuple[str, ...] = ()
     if threshold is not None:

@@ -145,13 +145,19 @@ def _exact_p_value(score: Tensor, n: Tensor) -> Tensor:
     column = out_of_order.clamp(0, last).long()
     in_table = table[row, column]
 
-    log_orders = torch.lgamma(n + 1 - out_of_order.clamp(max=1))  # ln n! or ln (n − 1)!
+    log_orders = torch.lgamma(
+        n + 1 - out_of_order.clamp(max=1)
+    )  # ln n! or ln (n − 1)!
     beyond = (math.log(2) - log_orders).exp()
     return torch.where(n <= EXACT_UP_TO, in_table, beyond)
 
 
 def dense_rank(
-    values: Tensor, mask: Tensor, *, rtol: float = 0.0, atol: float | Tensor = 0.0
+    values: Tensor,
+    mask: Tensor,
+    *,
+    rtol: float = 0.0,
+    atol: float | Tensor = 0.0,
 ) -> Tensor:
     """Returns the ranks 0, 1, 2, … of the values in the mask; near neighbours share a rank.
 
@@ -304,7 +310,11 @@ def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
 
 def _least_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
     """The k-th largest value, [batch, 1]; the smallest one if there are fewer."""
-    largest = values.masked_fill(~mask, -torch.inf).topk(min(k, values.shape[-1])).values
+    largest = (
+        values.masked_fill(~mask, -torch.inf)
+        .topk(min(k, values.shape[-1]))
+        .values
+    )
     last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
     return largest.gather(-1, last.expand(*largest.shape[:-1], 1))
 

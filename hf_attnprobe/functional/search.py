@@ -49,7 +49,9 @@ def _binary_distance(scores: Tensor, prob: Tensor) -> Distance:
     def distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = (attention * scores).sum(-1).sigmoid_()
         change = output - prob
-        slope = torch.addcmul(output, output, output, value=-1).mul_(change.sign())
+        slope = torch.addcmul(output, output, output, value=-1).mul_(
+            change.sign()
+        )
         return change.abs_(), slope.unsqueeze(-1) * scores
 
     return distance
@@ -155,7 +157,9 @@ def search_adversarial_attention(
     for _ in range(n_steps):
         attention = logits.softmax(1)
         moved, slope = distance(attention.transpose(1, 2))
-        exceeds = torch.gt(moved, epsilon, out=torch.empty_like(moved)).unsqueeze(1)
+        exceeds = torch.gt(
+            moved, epsilon, out=torch.empty_like(moved)
+        ).unsqueeze(1)
         gradient = _objective_descent(attention, original)
         gradient.addcmul_(slope.transpose(1, 2), exceeds, value=penalty)
         # Through the softmax; exactly 0 at masked positions.

@@ -26,10 +26,14 @@ KEPT = (1 / 16, 1 / 4, 1 / 2, 3 / 4)  # of the rows, those of most effect
 # of the farthest on average, 39 with more shares and steps by .79, 9 without KEPT by .63.
 N_CANDIDATES = 3 + 2 * len(KEPT) + 2 * len(STEPS_BACK)
 N_BISECTIONS = 40
-LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decides
+LARGEST_MULTIPLIER = (
+    1e4  # over the largest slope: there the change alone decides
+)
 
 
-def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Iterator[Tensor]:
+def steered_candidates(
+    attention: Tensor, slope: Tensor, movable: Tensor
+) -> Iterator[Tensor]:
     """Candidates: the farthest attention, and the two nearest to no change on either side.
 
     Also, of the first and the last, those that keep the rows of most effect
@@ -69,7 +73,8 @@ def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Ite
         high = torch.where(rises, high, middle)
 
     farthest, below, above = (
-        vertices_at(multiplier) - attention for multiplier in (torch.zeros_like(low), low, high)
+        vertices_at(multiplier) - attention
+        for multiplier in (torch.zeros_like(low), low, high)
     )
     yield from (attention + direction for direction in (farthest, below, above))
     for direction in (farthest, above):
@@ -82,7 +87,9 @@ def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Ite
         yield from (attention + step * direction for step in STEPS_BACK)
 
 
-def _by_effect(direction: Tensor, slope: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
+def _by_effect(
+    direction: Tensor, slope: Tensor, movable: Tensor
+) -> tuple[Tensor, Tensor]:
     """The place of each row by its first-order effect, most first, and their number.
 
     Shape: [batch, rows] and [batch]; rows that stay as they are come last.

@@ -35,13 +35,19 @@ def register_with_transformers() -> None:
     The class of the pipeline is named, as Transformers names its own, and imported when
     it is used.
     """
-    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForSequenceClassification,
+    )
     from transformers.pipelines import PIPELINE_REGISTRY
 
     from hf_attnprobe.attention_classifier import (
         configuration_attention_classifier as configuration,
     )
-    from hf_attnprobe.attention_classifier import modeling_attention_classifier as modeling
+    from hf_attnprobe.attention_classifier import (
+        modeling_attention_classifier as modeling,
+    )
 
     kind = configuration.AttentionClassifierConfig
     AutoConfig.register(kind.model_type, kind, exist_ok=True)

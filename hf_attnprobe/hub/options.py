@@ -48,7 +48,9 @@ class CardOptions(PublishingOptions):
     license: str | None = option(
         None, "license of the model, as the Hub names it, such as apache-2.0"
     )
-    trust_remote_code: bool = option(False, "run code that comes with the model in its folder")
+    trust_remote_code: bool = option(
+        False, "run code that comes with the model in its folder"
+    )
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",

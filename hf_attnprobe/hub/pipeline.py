@@ -48,19 +48,25 @@ class TextExplainer:
         AttnProbeError: a model that cannot be audited, or another model's tokenizer.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
         self.model, self.tokenizer = model, tokenizer
 
     @cached_property
     def _explainer(self) -> Explainer:
         device = next(self.model.parameters()).device
-        subject = make_subject((self.model, self.tokenizer), None, AuditOptions(), device)
+        subject = make_subject(
+            (self.model, self.tokenizer), None, AuditOptions(), device
+        )
         if isinstance(subject.tokenizer, ImageReader):
             raise AttnProbeError(
                 "expected a model of texts, this one takes images; audit it instead"
             )
         site, of = whole_attention(subject.adapter)
-        return Explainer(subject.adapter, subject.tokenizer, site, attention_of=of)
+        return Explainer(
+            subject.adapter, subject.tokenizer, site, attention_of=of
+        )
 
     @cached_property
     def _answers(self) -> bool:
@@ -83,13 +89,24 @@ class TextExplainer:
                 f"expected a language model (…ForCausalLM), got {type(self.model).__name__}; a "
                 "text that it predicts is explained by explain_text"
             )
-        row = {"context": context, "question": question, "answer": answer, "other": other}
-        data = Answers([{k: v for k, v in row.items() if v is not None}], units=units)
+        row = {
+            "context": context,
+            "question": question,
+            "answer": answer,
+            "other": other,
+        }
+        data = Answers(
+            [{k: v for k, v in row.items() if v is not None}], units=units
+        )
         explainer = self._explainer
         explainer.model.unit = units
-        rows = answered(data.examples(), data, self.tokenizer, explainer.model, self.model)
+        rows = answered(
+            data.examples(), data, self.tokenizer, explainer.model, self.model
+        )
         text = encode_answers(rows).texts[0]
-        return explainer.explain(text if span is None else of_span(text, span, self.tokenizer))
+        return explainer.explain(
+            text if span is None else of_span(text, span, self.tokenizer)
+        )
 
     @torch.enable_grad()
     def explain(
@@ -114,7 +131,10 @@ class TextExplainer:
         if not isinstance(text, str):
             return self.explain(**arguments_of(text))
         seconds: Sequence[str | None] = choices or [text_pair]
-        for given in (text, *(choices or ([] if text_pair is None else [text_pair]))):
+        for given in (
+            text,
+            *(choices or ([] if text_pair is None else [text_pair])),
+        ):
             _check_text(given)
         if not text.strip():
             raise AttnProbeError("expected a text, got none; write some words")
@@ -134,10 +154,15 @@ class TextExplainer:
         return explainer.explain(encoded, strings)
 
     def html(
-        self, text: str | Mapping[str, Any], text_pair: str | None = None, **given: Any
+        self,
+        text: str | Mapping[str, Any],
+        text_pair: str | None = None,
+        **given: Any,
     ) -> str:
         """The same as HTML with its style, without a script."""
-        return to_cell([Texts([self.explain(text, text_pair, **given)]), CAUTION])
+        return to_cell(
+            [Texts([self.explain(text, text_pair, **given)]), CAUTION]
+        )
 
 
 def arguments_of(given: Any) -> dict[str, Any]:
@@ -164,7 +189,9 @@ def arguments_of_answer(given: Any) -> dict[str, Any]:
     Raises:
         AttnProbeError: no such dict.
     """
-    if not isinstance(given, Mapping) or not {"context", "question"} <= {*given}:
+    if not isinstance(given, Mapping) or not {"context", "question"} <= {
+        *given
+    }:
         raise AttnProbeError(
             f"expected a dict of context and question for a language model, got {given!r:.80}; "
             "give the passage that it answers from"
@@ -175,7 +202,9 @@ def arguments_of_answer(given: Any) -> dict[str, Any]:
 
 def _check_text(text: object) -> None:
     if not isinstance(text, str):
-        raise AttnProbeError(f"expected a text, got {text!r:.80}; write some words")
+        raise AttnProbeError(
+            f"expected a text, got {text!r:.80}; write some words"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -218,7 +247,9 @@ def explain(
         AttnProbeError: another model, a passage of one unit, or no such part of the answer.
     """
     explainer = TextExplainer(model, tokenizer)
-    return explainer.answer(context, question, answer, other=other, span=span, units=units)
+    return explainer.answer(
+        context, question, answer, other=other, span=span, units=units
+    )
 
 
 @public_function
@@ -304,7 +335,9 @@ class AttentionExplainPipeline(Pipeline):
             AttnProbeError: no text, not what the model reads, or unknown options.
         """
         self._sanitize_parameters(**kwargs)
-        is_one = isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable)
+        is_one = isinstance(inputs, str | Mapping) or not isinstance(
+            inputs, Iterable
+        )
         several: Iterable[Any] = [inputs] if is_one else inputs
         return [self.run_single(one, {}, {}, {}) for one in several]
 
@@ -312,10 +345,14 @@ class AttentionExplainPipeline(Pipeline):
         """Returns what is explained, as it is."""
         return {"given": input_}
 
-    def _forward(self, input_tensors: dict[str, Any], **given: Any) -> ModelOutput:
+    def _forward(
+        self, input_tensors: dict[str, Any], **given: Any
+    ) -> ModelOutput:
         return ModelOutput(shown=self.explainer.explain(input_tensors["given"]))
 
-    def postprocess(self, model_outputs: dict[str, Any], **given: Any) -> dict[str, Any]:
+    def postprocess(
+        self, model_outputs: dict[str, Any], **given: Any
+    ) -> dict[str, Any]:
         """Returns plain data that can be printed or written as JSON."""
         return as_dict(model_outputs["shown"])
 
@@ -323,7 +360,11 @@ class AttentionExplainPipeline(Pipeline):
 def as_dict(shown: ShownText) -> dict[str, Any]:
     """An explained text as the pipeline returns it."""
     matters = shown.matters and list(shown.matters)
-    of_answers = {"numbers": shown.numbers, "matters": matters, "rests_on": shown.rests_on}
+    of_answers = {
+        "numbers": shown.numbers,
+        "matters": matters,
+        "rests_on": shown.rests_on,
+    }
     return {
         "prediction": shown.predicted,
         "probability": shown.probability,
@@ -337,7 +378,13 @@ def as_dict(shown: ShownText) -> dict[str, Any]:
 
 def load(name: str, **options: Any) -> PreTrainedModel:
     """Loads a folder or a Hub id as the class that was saved."""
-    where = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
+    where = (
+        "revision",
+        "token",
+        "subfolder",
+        "trust_remote_code",
+        "allow_pickle",
+    )
     place = {key: options[key] for key in where if options.get(key)}
     model = load_model(origin_of(name, **place))
     dtype = options.get("dtype")

@@ -35,7 +35,13 @@ from hf_attnprobe.cards.metadata import (
 from hf_attnprobe.cards.readme import Readme, has_findings, with_others
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.origins import first_line
-from hf_attnprobe.checkpoints.records import README, RECORD, describe, read_text, write_files
+from hf_attnprobe.checkpoints.records import (
+    README,
+    RECORD,
+    describe,
+    read_text,
+    write_files,
+)
 from hf_attnprobe.data.columns import PAIRED
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
@@ -46,7 +52,13 @@ from hf_attnprobe.storage.asked import OBJECT, repeating
 
 ROWS = "{repository}-attention-audit"
 """The data set of rows of a model's repository."""
-OF_TRAININGS = ("optimizer", "scheduler", "rng_state", "trainer_state", "training_args")
+OF_TRAININGS = (
+    "optimizer",
+    "scheduler",
+    "rng_state",
+    "trainer_state",
+    "training_args",
+)
 """What files of a Trainer begin with that nobody needs to use the model."""
 TEXTS = "texts.json"
 BESIDE = ("summary.json", TEXTS, "report.html", "report.md")
@@ -127,20 +139,26 @@ class Hub:
         """
         with _reported(repository, kind):
             try:
-                file = self.api.hf_hub_download(repository, path, repo_type=kind)
+                file = self.api.hf_hub_download(
+                    repository, path, repo_type=kind
+                )
             except (EntryNotFoundError, RepositoryNotFoundError):
                 return None
             with Path(file).open(newline="", encoding="utf-8-sig") as opened:
                 return opened.read()
 
-    def commit(self, repository: str, kind: Kind, files: Mapping[str, Path | bytes]) -> None:
+    def commit(
+        self, repository: str, kind: Kind, files: Mapping[str, Path | bytes]
+    ) -> None:
         """Writes all files in one commit, or none.
 
         Raises:
             AttnProbeError: as :meth:`make`.
         """
         operations = [
-            CommitOperationAdd(path, str(file) if isinstance(file, Path) else io.BytesIO(file))
+            CommitOperationAdd(
+                path, str(file) if isinstance(file, Path) else io.BytesIO(file)
+            )
             for path, file in files.items()
         ]
         with _reported(repository, kind):
@@ -157,7 +175,9 @@ def _reported(repository: str, kind: Kind) -> Iterator[None]:
     """Turns any exception of the client into one line that says what to do."""
     try:
         yield
-    except Exception as error:  # its own errors, those of the network, of the disk
+    except (
+        Exception
+    ) as error:  # its own errors, those of the network, of the disk
         what = f"cannot publish the {kind} {repository}"
         raise AttnProbeError(f"{what}: {_reason(error)}") from error
 
@@ -214,7 +234,9 @@ class ReadAudit:
         return names | dict.fromkeys(map(str, of_data), self.data.name)
 
 
-def read_audits(folders: Sequence[str | Path], model: Path, fingerprint: str) -> list[ReadAudit]:
+def read_audits(
+    folders: Sequence[str | Path], model: Path, fingerprint: str
+) -> list[ReadAudit]:
     """Reads the audits in these folders.
 
     Args:
@@ -270,7 +292,10 @@ def _command(audit: ReadAudit, model: str) -> str:
     asked = public_record(audit.report.provenance["asked_for"])
     if asked["dataset"] == OBJECT or audit.data.name == IN_MEMORY:
         return ""
-    return repeating("audit", {"asked_for": {**asked, "model": model, "dataset": audit.data.name}})
+    return repeating(
+        "audit",
+        {"asked_for": {**asked, "model": model, "dataset": audit.data.name}},
+    )
 
 
 # --- the verb ---------------------------------------------------------------------------
@@ -368,7 +393,11 @@ def _publish(
         rows = ROWS.format(repository=repository)
         rows_url = hub.make(rows, "dataset")
         files = rows_files(
-            read, rows, repository, options.license, with_texts=options.publish_texts
+            read,
+            rows,
+            repository,
+            options.license,
+            with_texts=options.publish_texts,
         )
         hub.commit(rows, "dataset", files)
         told = tuple(replace(audit, rows_url=rows_url) for audit in card.audits)
@@ -379,7 +408,9 @@ def _publish(
     return WrittenCard(tuple(written), model_url, rows_url)
 
 
-def _files_of(folder: Path, card: Card, hub: Hub, repository: str) -> dict[str, Path | bytes]:
+def _files_of(
+    folder: Path, card: Card, hub: Hub, repository: str
+) -> dict[str, Path | bytes]:
     """The checkpoint's files, with its card merged into the one on the Hub."""
     files: dict[str, Path | bytes] = {
         file.name: file
@@ -388,10 +419,14 @@ def _files_of(folder: Path, card: Card, hub: Hub, repository: str) -> dict[str, 
     }
     record = card.checkpoint.record
     if record:
-        files[RECORD] = (json.dumps(public_record(record), indent=1) + "\n").encode()
+        files[RECORD] = (
+            json.dumps(public_record(record), indent=1) + "\n"
+        ).encode()
     there = hub.text(repository, "model", README)
     files[README] = _joined(read_text(folder / README), there, card).encode()
-    results = eval_results_yaml(card, hub.text(repository, "model", EVAL_RESULTS))
+    results = eval_results_yaml(
+        card, hub.text(repository, "model", EVAL_RESULTS)
+    )
     if results is not None:
         files[EVAL_RESULTS] = results.encode()
     return files
@@ -441,7 +476,9 @@ def rows_files(
                 split=audit.report.dataset.split,
                 n=audit.report.n,
                 conclusion=conclusion_sentence(audit.report.findings),
-                files={SPLIT: f"{SPLIT}.parquet"} if f"{SPLIT}.parquet" in own else {},
+                files={SPLIT: f"{SPLIT}.parquet"}
+                if f"{SPLIT}.parquet" in own
+                else {},
                 beside=tuple(name for name in BESIDE if name in own),
             )
         )
@@ -463,7 +500,9 @@ def _configs(audits: Sequence[ReadAudit]) -> list[str]:
     return names
 
 
-def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, bytes]:
+def _own_files(
+    audit: ReadAudit, model: str, *, with_texts: bool
+) -> dict[str, bytes]:
     """Rows as Parquet, and reports in the form that anyone may see."""
     rows = audit.report.to_pandas()
     files = {f"{SPLIT}.parquet": _parquet(rows)} if len(rows) else {}
@@ -475,14 +514,25 @@ def _own_files(audit: ReadAudit, model: str, *, with_texts: bool) -> dict[str, b
 
 def _reports(audit: ReadAudit, *, with_texts: bool) -> dict[str, str]:
     """The reports published beside the rows; rewritten without texts where they show some."""
-    there = {name: audit.folder / name for name in BESIDE if (audit.folder / name).is_file()}
+    there = {
+        name: audit.folder / name
+        for name in BESIDE
+        if (audit.folder / name).is_file()
+    }
     if with_texts:
-        return {name: file.read_text(encoding="utf-8") for name, file in there.items()}
+        return {
+            name: file.read_text(encoding="utf-8")
+            for name, file in there.items()
+        }
     there.pop(TEXTS, None)
-    found = {name: file.read_text(encoding="utf-8") for name, file in there.items()}
+    found = {
+        name: file.read_text(encoding="utf-8") for name, file in there.items()
+    }
     silent = replace(audit.report, examples=())
     forms = {"report.html": silent.to_html, "report.md": silent.to_markdown}
-    return found | {name: form() for name, form in forms.items() if name in there}
+    return found | {
+        name: form() for name, form in forms.items() if name in there
+    }
 
 
 def _parquet(rows: pd.DataFrame) -> bytes:

@@ -41,7 +41,9 @@ LOGGED = (
     "share_of_largest@0.01",
 )
 """The score, and statistics that are logged where their test runs."""
-REHEARSED = 2  # texts that are audited before the training, to hear of mistakes early
+REHEARSED = (
+    2  # texts that are audited before the training, to hear of mistakes early
+)
 
 
 class AttentionFaithfulnessCallback(TrainerCallback):
@@ -85,7 +87,9 @@ class AttentionFaithfulnessCallback(TrainerCallback):
                 "give 1 or more"
             )
         data = as_data(dataset)
-        self.data = dataclasses.replace(data, test_limit=data.test_limit or limit)
+        self.data = dataclasses.replace(
+            data, test_limit=data.test_limit or limit
+        )
         self.tests = tests
         self.options = options
         self.every = every
@@ -130,7 +134,12 @@ class AttentionFaithfulnessCallback(TrainerCallback):
             self.trainer.log(numbers)
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **known: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        **known: Any,
     ) -> None:
         """Audits two texts, so that errors come before the training."""
         self._log({})
@@ -138,7 +147,9 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         screened = self.options is not None and self.options.screen is not None
         if not screened:  # a screen needs both halves of the texts
             few = dataclasses.replace(self.data, test_limit=REHEARSED)
-            report = self._audit(few, model, args, known.get("processing_class"))
+            report = self._audit(
+                few, model, args, known.get("processing_class")
+            )
             self._check_statistics(report)
         if args.eval_strategy == "no":
             logger.warning(
@@ -148,7 +159,9 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
     def _check_statistics(self, report: Report) -> None:
         """Refuses names of statistics that would never be logged."""
-        there = dict.fromkeys([SCORE, *(s.statistic for s in report.statistics)])
+        there = dict.fromkeys(
+            [SCORE, *(s.statistic for s in report.statistics)]
+        )
         if there.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
                 f"expected statistics of the tests, got {', '.join(self.statistics)}; "
@@ -156,7 +169,12 @@ class AttentionFaithfulnessCallback(TrainerCallback):
             )
 
     def on_evaluate(
-        self, args: Any, state: Any, control: Any, model: Any = None, **known: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        **known: Any,
     ) -> None:
         """Audits and logs, once per step whatever number of data sets is evaluated."""
         if state.global_step == self._last_step:
@@ -169,7 +187,9 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         self.report = self._audit(self.data, model, args, reads)
         self._log(logged(self.report, self.statistics))
 
-    def _audit(self, data: Data, model: nn.Module, args: Any, reads: Any) -> Report:
+    def _audit(
+        self, data: Data, model: nn.Module, args: Any, reads: Any
+    ) -> Report:
         """Audits; every process takes its share of the texts and gets the whole report."""
         with unchanged(model), _meeting_place(Path(args.output_dir)) as folder:
             return audit(
@@ -190,10 +210,16 @@ def logged(report: Report, names: Sequence[str]) -> dict[str, float]:
     are left out. Trackers refuse an @, so a dot stands for it.
     """
     place = site_of_model(report.rows)
-    numbers = with_interval(PREFIX + SCORE, report.score) if SCORE in names else {}
+    numbers = (
+        with_interval(PREFIX + SCORE, report.score) if SCORE in names else {}
+    )
     for s in report.statistics:
         at = (s.layer, s.head)
-        if s.group != "all" or s.statistic not in names or place not in (None, at):
+        if (
+            s.group != "all"
+            or s.statistic not in names
+            or place not in (None, at)
+        ):
             continue
         key = f"{PREFIX}{s.test}.{s.statistic}".replace("@", ".")
         key += f".{s.layer}.{s.head}" if place is None else ""

@@ -22,7 +22,12 @@ from hf_attnprobe.adapters.pretrained import evaluating, unwrapped
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.data.tokenizer import sentences
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, check_ids
+from hf_attnprobe.inference.encoding import (
+    Text,
+    TextModel,
+    Tokenized,
+    check_ids,
+)
 from hf_attnprobe.progress import Bar
 
 
@@ -63,7 +68,9 @@ class Prompt:
 # --- From a row to its prompt --------------------------------------------------------------------
 
 
-def rendered(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+def rendered(
+    row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase
+) -> Prompt:
     """The prompt of a row of :meth:`Answers.examples`.
 
     Raises:
@@ -75,21 +82,30 @@ def rendered(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokeniz
     is_listed = bool(row.get("listed"))
     if "prompt" in row:
         places = _found(passages, [row["prompt"]], name)
-        return Prompt(row["prompt"], tuple(s for _, s in places), is_listed=is_listed)
+        return Prompt(
+            row["prompt"], tuple(s for _, s in places), is_listed=is_listed
+        )
     if "turns" in row:
         turns = [dict(turn) for turn in row["turns"]]
         said = [turn["content"] for turn in turns]
         if data.units == "turn":
             return _in_turns(turns, _whole(said[:-1]), tokenizer, name, True)
-        return _in_turns(turns, _found(passages, said, name), tokenizer, name, is_listed)
+        return _in_turns(
+            turns, _found(passages, said, name), tokenizer, name, is_listed
+        )
     is_chat = tokenizer.chat_template is not None
     template = data.template or (OF_A_TURN if is_chat else OF_A_PROMPT)
-    around = [part.replace("{question}", row["question"]) for part in template.split("{context}")]
+    around = [
+        part.replace("{question}", row["question"])
+        for part in template.split("{context}")
+    ]
     text = row["text"].join(around)
     spans = _one_behind_another(passages, text, len(around[0]))
     if is_chat:
         turn = {"role": "user", "content": text}
-        return _in_turns([turn], [(0, span) for span in spans], tokenizer, name, is_listed)
+        return _in_turns(
+            [turn], [(0, span) for span in spans], tokenizer, name, is_listed
+        )
     return Prompt(text, tuple(spans), is_plain=True, is_listed=is_listed)
 
 
@@ -103,7 +119,9 @@ def _whole(texts: Sequence[str]) -> list[Place]:
     return [(k, found.span()) for k, found in enumerate(bare) if found]
 
 
-def _one_behind_another(passages: Sequence[str], text: str, begin: int) -> list[Span]:
+def _one_behind_another(
+    passages: Sequence[str], text: str, begin: int
+) -> list[Span]:
     """Where passages stand that have only white space between them."""
     spans = []
     for passage in passages:
@@ -114,13 +132,21 @@ def _one_behind_another(passages: Sequence[str], text: str, begin: int) -> list[
     return spans
 
 
-def _found(passages: Sequence[str], texts: Sequence[str], name: str) -> list[Place]:
+def _found(
+    passages: Sequence[str], texts: Sequence[str], name: str
+) -> list[Place]:
     """Where passages stand that somebody wrote into prompts or turns, in their order."""
     places: list[Place] = []
     for passage in passages:
         bare = passage.strip()
-        again = re.compile(f"(?={re.escape(bare)})")  # finds those that overlap too
-        found = [(k, at.start()) for k, text in enumerate(texts) for at in again.finditer(text)]
+        again = re.compile(
+            f"(?={re.escape(bare)})"
+        )  # finds those that overlap too
+        found = [
+            (k, at.start())
+            for k, text in enumerate(texts)
+            for at in again.finditer(text)
+        ]
         if len(found) != 1:
             raise AttnProbeError(
                 f"expected the passage of {name} once in its prompt, {bare[:60]!r} stands there "
@@ -130,7 +156,9 @@ def _found(passages: Sequence[str], texts: Sequence[str], name: str) -> list[Pla
         places.append((number, (start, start + len(bare))))
     for (before, (_, behind)), (number, (start, _)) in pairwise(places):
         if (number, start) < (before, behind):
-            raise AttnProbeError(f"expected the passages of {name} in their order; sort them")
+            raise AttnProbeError(
+                f"expected the passages of {name} in their order; sort them"
+            )
     return places
 
 
@@ -167,7 +195,9 @@ def _in_turns(
 
 
 def _rendered(
-    turns: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, name: str
+    turns: Sequence[dict[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
 ) -> str:
     if tokenizer.chat_template is None:
         raise AttnProbeError(
@@ -176,7 +206,9 @@ def _rendered(
         )
     try:
         return str(
-            tokenizer.apply_chat_template([*turns], tokenize=False, add_generation_prompt=True)
+            tokenizer.apply_chat_template(
+                [*turns], tokenize=False, add_generation_prompt=True
+            )
         )
     except Exception as error:  # of jinja, and whatever a template raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -225,7 +257,9 @@ def units_of(prompt: Prompt, units: str, offsets: Sequence[Span]) -> list[Span]:
     return found
 
 
-def _of_tokens(text: str, first: int, behind: int, offsets: Sequence[Span]) -> list[Span]:
+def _of_tokens(
+    text: str, first: int, behind: int, offsets: Sequence[Span]
+) -> list[Span]:
     """The tokens of a passage; those that share a character, such as its bytes, are one unit."""
     spans: list[Span] = []
     for start, end in offsets:
@@ -244,12 +278,16 @@ def _letter(text: str, start: int, end: int) -> int:
     return max(start + len(text[start:end].rstrip()) - 1, start)
 
 
-def units_of_tokens(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
+def units_of_tokens(
+    text: str, units: Sequence[Span], offsets: Sequence[Span]
+) -> list[int]:
     """The number of each token's unit, −1 for none: the one that its last letter is in."""
     of_character = [-1] * (len(text) + 1)
     for number, (start, end) in enumerate(units):
         of_character[start:end] = [number] * (end - start)
-    return [of_character[_letter(text, a, b)] if a < b else -1 for a, b in offsets]
+    return [
+        of_character[_letter(text, a, b)] if a < b else -1 for a, b in offsets
+    ]
 
 
 # --- Tokens of a prompt and of an answer behind it -----------------------------------------------
@@ -275,7 +313,9 @@ def _tokens(
     n_kept = len(ids)
     while n_kept and special[n_kept - 1]:
         n_kept -= 1
-    return ids[:n_kept], [tuple(span) for span in encoded["offset_mapping"][:n_kept]]
+    return ids[:n_kept], [
+        tuple(span) for span in encoded["offset_mapping"][:n_kept]
+    ]
 
 
 def continued(
@@ -297,7 +337,10 @@ def continued(
     if together[:n_prompt] == [*prompt_ids] and len(together) > n_prompt:
         return together[n_prompt:]
     alone = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    if _said(tokenizer, [*prompt_ids, *alone]) != _said(tokenizer, prompt_ids) + answer:
+    if (
+        _said(tokenizer, [*prompt_ids, *alone])
+        != _said(tokenizer, prompt_ids) + answer
+    ):
         raise AttnProbeError(
             f"expected an answer that continues the prompt of {name}, {answer[:60]!r} would "
             "change the prompt's last token; move the space between them to the answer"
@@ -307,7 +350,11 @@ def continued(
 
 @torch.no_grad()
 def generated(
-    model: Any, tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], n: int, name: str
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: Sequence[int],
+    n: int,
+    name: str,
 ) -> list[int]:
     """At most ``n`` tokens of what a model says by greedy decoding, without the end's token.
 
@@ -317,7 +364,10 @@ def generated(
         AttnProbeError: logits that are no numbers.
     """
     ends = model.generation_config.eos_token_id
-    ends = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
+    ends = [
+        tokenizer.eos_token_id,
+        *(ends if isinstance(ends, list) else [ends]),
+    ]
     ends = [end for end in ends if end is not None]
     own = GenerationConfig(
         max_new_tokens=n,
@@ -328,14 +378,21 @@ def generated(
     )
     ids = torch.tensor([[*prompt_ids]], device=model.device)
     with evaluating(model), _generating_by(model, own):
-        said = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=own)
-    if any(not logits.isfinite().any() or logits.isnan().any() for logits in said.logits):
+        said = model.generate(
+            ids, attention_mask=torch.ones_like(ids), generation_config=own
+        )
+    if any(
+        not logits.isfinite().any() or logits.isnan().any()
+        for logits in said.logits
+    ):
         raise AttnProbeError(
             f"the model's logits behind the prompt of {name} are no numbers (NaN or infinite); "
             "load it in another dtype, or mend its weights"
         )
     tokens = said.sequences[0, len(prompt_ids) :].tolist()
-    return tokens[: next((k for k, token in enumerate(tokens) if token in ends), None)]
+    return tokens[
+        : next((k for k, token in enumerate(tokens) if token in ends), None)
+    ]
 
 
 @contextmanager
@@ -356,7 +413,9 @@ def _said(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
 
 
-def _first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
+def _first_line(
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
+) -> list[int]:
     """The tokens up to the end of the first line that says something."""
     for n in range(1, len(ids) + 1):
         if "\n" in _said(tokenizer, ids[:n]).lstrip():
@@ -410,22 +469,38 @@ def answered(
             "expected a fast tokenizer, which tells where its tokens are in a prompt, got "
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
-    known = {} if kept is None else {row["example_id"]: row for row in kept if row["generated"]}
+    known = (
+        {}
+        if kept is None
+        else {row["example_id"]: row for row in kept if row["generated"]}
+    )
     rows, n_single, n_silent = [], 0, 0
     with Bar("answers", shown) as bar:
         for number, example in enumerate(examples.with_format(None), 1):
-            row = _row(example, data, tokenizer, facts, model, known.get(example["example_id"]))
+            row = _row(
+                example,
+                data,
+                tokenizer,
+                facts,
+                model,
+                known.get(example["example_id"]),
+            )
             n_single += len(row["units"]) < 2
             n_silent += not any(row["labelled"])
             if len(row["units"]) > 1 and any(row["labelled"]):
                 rows.append(row)
             bar.count(number, len(examples), "prompts")
     for n, reason in (
-        (n_single, f"are of one {data.units} only, so that there is nothing to compare"),
+        (
+            n_single,
+            f"are of one {data.units} only, so that there is nothing to compare",
+        ),
         (n_silent, "were answered by no token at all"),
     ):
         if n and rows:
-            logger.warning("%d of %d texts %s; they are left out", n, len(examples), reason)
+            logger.warning(
+                "%d of %d texts %s; they are left out", n, len(examples), reason
+            )
         if n and not rows:
             raise AttnProbeError(
                 f"expected texts to explain, {n} of {len(examples)} {reason}; "
@@ -434,11 +509,17 @@ def answered(
     n_generated = sum(row["generated"] for row in rows)
     if 0 < n_generated < len(rows):
         logger.warning(
-            "%d of %d texts have no answer; the model's own is taken", n_generated, len(rows)
+            "%d of %d texts have no answer; the model's own is taken",
+            n_generated,
+            len(rows),
         )
     has_other = any(max(row["other_ids"]) >= 0 for row in rows)
-    kept_columns = [name for name in rows[0] if has_other or name != "other_ids"]
-    made = datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in kept_columns})
+    kept_columns = [
+        name for name in rows[0] if has_other or name != "other_ids"
+    ]
+    made = datasets.Dataset.from_dict(
+        {name: [row[name] for row in rows] for name in kept_columns}
+    )
     made.info.description = examples.info.description
     return made
 
@@ -487,7 +568,9 @@ def _row(
         "label": -1,
         "answer": said if given is None else given,
         "generated": given is None,
-        "identity": _identity(prompt.text, units, said.strip(), example.get("other")),
+        "identity": _identity(
+            prompt.text, units, said.strip(), example.get("other")
+        ),
         "units": [list(unit) for unit in units],
         "input_ids": [*prompt_ids, *ids],
         "unit_ids": [*unit_ids, *([-1] * len(ids))],
@@ -516,7 +599,9 @@ def _identity(*parts: Any) -> int:
     return int(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:13], 16)
 
 
-def _where_they_part(ids: Sequence[int], other: Sequence[int], name: str) -> list[int]:
+def _where_they_part(
+    ids: Sequence[int], other: Sequence[int], name: str
+) -> list[int]:
     """The other answer's token at the first place where it differs, −1 elsewhere."""
     marked = [-1] * len(ids)
     for place, (token, another) in enumerate(zip(ids, other, strict=False)):
@@ -530,15 +615,22 @@ def _where_they_part(ids: Sequence[int], other: Sequence[int], name: str) -> lis
 
 
 def _check_prompt(
-    ids: Sequence[int], facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str
+    ids: Sequence[int],
+    facts: TextModel,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
 ) -> None:
     if not ids:
-        raise AttnProbeError(f"expected a prompt with tokens, that of {name} has none; write one")
+        raise AttnProbeError(
+            f"expected a prompt with tokens, that of {name} has none; write one"
+        )
     check_ids([[*ids]], facts)
     _check_length(len(ids), facts, tokenizer, name)
 
 
-def _check_length(n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def _check_length(
+    n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str
+) -> None:
     longest = facts.max_length(tokenizer)
     if longest is not None and n > longest:
         raise AttnProbeError(
@@ -547,7 +639,9 @@ def _check_length(n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, 
         )
 
 
-def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) -> Text:
+def of_span(
+    text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase
+) -> Text:
     """The text with a part of its answer as the answer; what stands behind the part is left out.
 
     No token sees a later one, so the part is as likely as within the whole answer.
@@ -569,7 +663,11 @@ def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) ->
         behind = first + len(span)
     else:
         first, behind = span
-    inside = [k for k, (a, b) in enumerate(pairwise([0, *ends])) if a < behind and b > first]
+    inside = [
+        k
+        for k, (a, b) in enumerate(pairwise([0, *ends]))
+        if a < behind and b > first
+    ]
     if not 0 <= first < behind or not inside:
         raise AttnProbeError(
             f"expected a part of the answer {whole.strip()[:60]!r}, got {span!r}; give it as it is "
@@ -577,7 +675,9 @@ def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) ->
         )
     begin = n_prompt + inside[0]
     n_kept = n_prompt + inside[-1] + 1
-    inputs = {name: list(values[:n_kept]) for name, values in text.inputs.items()}
+    inputs = {
+        name: list(values[:n_kept]) for name, values in text.inputs.items()
+    }
     inputs["labelled"] = [int(k >= begin) for k in range(n_kept)]
     return replace(text, inputs=inputs)
 
@@ -590,6 +690,10 @@ def encode_answers(examples: "datasets.Dataset") -> Tokenized:
     for row in examples.with_format(None):
         inputs = {name: row[name] for name in names}
         inputs["attention_mask"] = [1] * len(row["input_ids"])
-        inputs["special_tokens_mask"] = [int(unit < 0) for unit in row["unit_ids"]]
-        texts.append(Text(row["example_id"], -1, inputs, identity=row["identity"]))
+        inputs["special_tokens_mask"] = [
+            int(unit < 0) for unit in row["unit_ids"]
+        ]
+        texts.append(
+            Text(row["example_id"], -1, inputs, identity=row["identity"])
+        )
     return Tokenized(texts, n_empty=0, n_cut=0)

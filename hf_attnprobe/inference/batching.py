@@ -9,7 +9,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.adapters.deletion import sum_pieces
-from hf_attnprobe.attention_model import NO_INPUTS, AttentionModel, AttentionModelBase, Batch
+from hf_attnprobe.attention_model import (
+    NO_INPUTS,
+    AttentionModel,
+    AttentionModelBase,
+    Batch,
+)
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
@@ -43,7 +48,9 @@ def collated(
     device = process_state().device
     for start in range(0, len(texts), n):
         batch = collate(adapter, texts[start : start + n], pad_id)
-        yield replace(batch, own={name: x.to(device) for name, x in batch.own.items()})
+        yield replace(
+            batch, own={name: x.to(device) for name, x in batch.own.items()}
+        )
 
 
 def in_batches(
@@ -69,7 +76,9 @@ def in_batches(
     yield batch
 
 
-def portions(adapter: AttentionModelBase, texts: Sequence[Text]) -> list[Sequence[Text]]:
+def portions(
+    adapter: AttentionModelBase, texts: Sequence[Text]
+) -> list[Sequence[Text]]:
     """The texts as batches as large as the model reads: all at once, or few."""
     n = adapter.texts_at_once or max(len(texts), 1)
     return [texts[start : start + n] for start in range(0, len(texts), n)]
@@ -109,8 +118,13 @@ def collate(
         dtype = torch.float64 if name == "scores" else None
         return torch.tensor(filled, dtype=dtype)
 
-    inputs = {name: padded(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
-    own = {name: value for name, value in inputs.items() if name not in NO_INPUTS}
+    inputs = {
+        name: padded(name, [text.inputs[name] for text in texts])
+        for name in texts[0].inputs
+    }
+    own = {
+        name: value for name, value in inputs.items() if name not in NO_INPUTS
+    }
     held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
     batch = replace(adapter.prepare(inputs, ids, _labels(texts)), own=own)
@@ -127,12 +141,16 @@ def collate(
             held = held[torch.arange(len(held), device=held.device), chosen]
         batch = _holding(held, batch)
     if texts[0].scores is not None:
-        scores = padded("scores", [text.scores or () for text in texts]).to(batch.mask.device)
+        scores = padded("scores", [text.scores or () for text in texts]).to(
+            batch.mask.device
+        )
         batch = replace(batch, scores=_at_keys(scores, batch))
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
-    return replace(batch, rationale=_of_units(rationale.to(batch.mask.device), batch))
+    return replace(
+        batch, rationale=_of_units(rationale.to(batch.mask.device), batch)
+    )
 
 
 def _labels(texts: Sequence[Text]) -> Tensor:
@@ -170,7 +188,9 @@ def _at_keys(scores: Tensor, batch: Batch) -> Tensor:
     if units is None:
         return scores
     at_keys = scores.new_zeros(batch.mask.shape)
-    return at_keys.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
+    return at_keys.scatter_add(
+        1, units.clamp_min(0), scores.masked_fill(units < 0, 0)
+    )
 
 
 def parse_bytes(size: str | int) -> int:
@@ -192,5 +212,7 @@ def parse_bytes(size: str | int) -> int:
     except (ValueError, OverflowError):
         n_bytes = 0
     if n_bytes <= 0:
-        raise AttnProbeError(f"expected a memory budget such as 500MB or 2GB, got {size!r}")
+        raise AttnProbeError(
+            f"expected a memory budget such as 500MB or 2GB, got {size!r}"
+        )
     return n_bytes

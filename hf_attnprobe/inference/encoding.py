@@ -199,7 +199,9 @@ def _warn_of_answers(texts: Sequence[Text], answers: Sequence[int]) -> None:
     n_outside = 0
     for text in texts if answers else ():
         tokens, segments = text.inputs["input_ids"], text.inputs["segment_ids"]
-        first = {token for token, s in zip(tokens, segments, strict=True) if s == 0}
+        first = {
+            token for token, s in zip(tokens, segments, strict=True) if s == 0
+        }
         label = text.label if isinstance(text.label, int) else -1
         if label >= 0 and first & set(answers) and answers[label] not in first:
             n_outside += 1
@@ -218,7 +220,9 @@ def second_texts(examples: "datasets.Dataset") -> list[str] | None:
     return column_of(examples, "text_pair")
 
 
-def _attended(model: TextModel, seconds: list[str] | None, segment: str | None) -> str | None:
+def _attended(
+    model: TextModel, seconds: list[str] | None, segment: str | None
+) -> str | None:
     """The segment to explain; where the model attends to one segment alone, that one."""
     if model.segment is None:
         return segment
@@ -236,7 +240,9 @@ def _attended(model: TextModel, seconds: list[str] | None, segment: str | None) 
 
 
 def _check_pairs(
-    tokenizer: PreTrainedTokenizerBase, seconds: list[str] | None, segment: str | None
+    tokenizer: PreTrainedTokenizerBase,
+    seconds: list[str] | None,
+    segment: str | None,
 ) -> None:
     if segment is not None and (segment not in SEGMENTS or seconds is None):
         raise AttnProbeError(
@@ -263,7 +269,9 @@ def _count_too_long(
     """Counts texts of more than ``longest`` tokens; raises an error unless they may be cut."""
     if longest is None:
         return 0
-    encoded = tokenizer(strings, seconds, add_special_tokens=True, verbose=False)
+    encoded = tokenizer(
+        strings, seconds, add_special_tokens=True, verbose=False
+    )
     lengths = [len(tokens) for tokens in encoded["input_ids"]]
     too_long = [row for row, length in enumerate(lengths) if length > longest]
     if too_long and not truncate:
@@ -275,7 +283,9 @@ def _count_too_long(
     return len(too_long)
 
 
-def _mark_separators(inputs: dict[str, list[list[int]]], separators: frozenset[int]) -> None:
+def _mark_separators(
+    inputs: dict[str, list[list[int]]], separators: frozenset[int]
+) -> None:
     """Counts separators as special tokens, since a separator alone is no sentence."""
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for tokens, special in rows:
@@ -320,7 +330,9 @@ def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
     sentence.
     """
     names = RATIONALES & set(examples.column_names)
-    return unit != "sentence" and any(any(column_of(examples, n)) for n in names)
+    return unit != "sentence" and any(
+        any(column_of(examples, n)) for n in names
+    )
 
 
 def _token_rationales(
@@ -340,7 +352,11 @@ def _token_rationales(
     in_second = _marked(examples, offsets, "text_pair", "rationale_pair")
     rows = zip(marked, in_second, segments, strict=True)
     return [
-        [(first, second, False)[s] for first, second, s in zip(*row, strict=True)] for row in rows
+        [
+            (first, second, False)[s]
+            for first, second, s in zip(*row, strict=True)
+        ]
+        for row in rows
     ]
 
 
@@ -364,7 +380,9 @@ def _marked(
     return marked
 
 
-def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> list[tuple[int, int]]:
+def rationale_spans(
+    example_id: int, text: str, rationale: Sequence[int]
+) -> list[tuple[int, int]]:
     """Character spans of the words of a rationale.
 
     Args:
@@ -375,7 +393,9 @@ def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> lis
     """
     words = [word.span() for word in re.finditer(r"\S+", text)]
     positions = set(rationale)
-    if len(positions) < len(rationale) or not positions <= set(range(len(words))):
+    if len(positions) < len(rationale) or not positions <= set(
+        range(len(words))
+    ):
         first = ", ".join(map(str, rationale[:9]))
         more = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
@@ -387,7 +407,9 @@ def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> lis
     return [words[position] for position in rationale]
 
 
-def mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:
+def mask_id(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+) -> int | None:
     """The id that replaces an erased token: the mask token, else the unknown one.
 
     None where the model has neither, or takes it for padding.

@@ -51,7 +51,10 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 
 def guide_row(
-    guide: Guide, example_id: int, tokens: list[int], special_ids: Collection[int]
+    guide: Guide,
+    example_id: int,
+    tokens: list[int],
+    special_ids: Collection[int],
 ) -> list[float]:
     """The guide's weights at the tokens of one text; see :func:`guide_rows`."""
     is_content = [token not in special_ids for token in tokens]

@@ -53,7 +53,9 @@ class ImageReader:
             )
         images = column_of(examples, name)
         if name == "pixel_values":
-            pixels = [torch.as_tensor(image, dtype=torch.float32) for image in images]
+            pixels = [
+                torch.as_tensor(image, dtype=torch.float32) for image in images
+            ]
         elif self.processor is None:
             raise AttnProbeError(
                 f"expected an image processor with the model for the column {name!r}, "
@@ -61,7 +63,9 @@ class ImageReader:
                 "give a column 'pixel_values'"
             )
         else:
-            pixels = list(self.processor(images, return_tensors="pt")["pixel_values"])
+            pixels = list(
+                self.processor(images, return_tensors="pt")["pixel_values"]
+            )
         for row, image in enumerate(pixels):
             if tuple(image.shape) != self.shape:
                 raise AttnProbeError(
@@ -110,7 +114,9 @@ def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
     return ImageReader(processor, image_shape(model.config))
 
 
-def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: TextModel) -> Tokenized:
+def encode_images(
+    reader: ImageReader, examples: "datasets.Dataset", model: TextModel
+) -> Tokenized:
     """Reads images in the form that :func:`~hf_attnprobe.inference.encoding.tokenize` gives
     texts.
     """

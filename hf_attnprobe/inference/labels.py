@@ -32,7 +32,10 @@ Offsets = Sequence[Sequence[tuple[int, int]]]
 """Of every text, the first character and the one behind the last, of every token."""
 NUMBERED = re.compile(r"(not )?(label_)?\d+")
 """A name that says no more than a number, "not LABEL_0" for the other side of a logit."""
-NEEDING_OFFSETS = {"tags": ("word_labels",), "span": ("answer_start", "answer_end")}
+NEEDING_OFFSETS = {
+    "tags": ("word_labels",),
+    "span": ("answer_start", "answer_end"),
+}
 """Columns that say where labels are, by kind of prediction."""
 
 
@@ -84,7 +87,9 @@ def labels_of(
     return kinds[prediction.kind]()
 
 
-def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
+def labels_of_model(
+    classes: Sequence[str], examples: "datasets.Dataset"
+) -> list[int]:
     """The examples' labels as the model numbers its classes, -1 for none.
 
     Raises:
@@ -135,7 +140,9 @@ def _known(number: int | None) -> int:
     return number
 
 
-def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
+def _matched(
+    classes: Sequence[str], names: Sequence[str], has_names: bool
+) -> list[int | None]:
     """Returns for each class name of the data the model's number; None where it has none.
 
     Labels without names are the model's numbers. Names are compared without case and
@@ -164,10 +171,16 @@ def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> l
     return numbers
 
 
-def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequence[str]) -> None:
+def _check_different(
+    classes: Sequence[str], known: Sequence[str], given: Sequence[str]
+) -> None:
     twice = {name for name, count in Counter(known).items() if count > 1}
     if twice & set(given):
-        alike = [repr(c) for c, name in zip(classes, known, strict=True) if name in twice]
+        alike = [
+            repr(c)
+            for c, name in zip(classes, known, strict=True)
+            if name in twice
+        ]
         raise AttnProbeError(
             "expected classes of different names, to match the data's labels by, the model "
             f"has {', '.join(alike)}; rename them in its id2label, or give labels as its "
@@ -175,7 +188,9 @@ def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequen
         )
 
 
-def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
+def _check_kind(
+    labels: Sequence[Any], kind: type, expected: str, predicts: str
+) -> None:
     """Checks that the labels are of the kind that the model predicts."""
     for row, label in enumerate(labels):
         if label is not None and not isinstance(label, kind):
@@ -187,7 +202,9 @@ def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str)
             )
 
 
-def _check_unlabelled(prediction: Prediction, examples: "datasets.Dataset", expected: str) -> None:
+def _check_unlabelled(
+    prediction: Prediction, examples: "datasets.Dataset", expected: str
+) -> None:
     """Checks that no label is about the whole text, for a model that predicts its parts."""
     labels = column_of(examples, "label")
     _check_kind(labels, int, expected, prediction.name)
@@ -200,7 +217,9 @@ def _check_unlabelled(prediction: Prediction, examples: "datasets.Dataset", expe
         )
 
 
-def _integers(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
+def _integers(
+    prediction: Prediction, examples: "datasets.Dataset"
+) -> list[int]:
     labels = column_of(examples, "label")
     _check_kind(labels, int, "the number of the right choice", prediction.name)
     if "choices" not in examples.column_names:  # of each choice by itself
@@ -215,7 +234,9 @@ def _integers(prediction: Prediction, examples: "datasets.Dataset") -> list[int]
     return labels
 
 
-def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[int]]:
+def _several(
+    prediction: Prediction, examples: "datasets.Dataset"
+) -> list[list[int]]:
     """0 or 1 per label; −1 for all of them where none is known."""
     labels = column_of(examples, "label")
     n_labels = len(prediction.parts)
@@ -224,11 +245,16 @@ def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[
     _check_kind(labels, list, "a list of the labels that hold", prediction.name)
     items = getattr(examples.features["label"], "feature", None)
     names = getattr(items, "names", None)
-    n_names = max((max(label, default=-1) for label in labels if label), default=-1) + 1
+    n_names = (
+        max((max(label, default=-1) for label in labels if label), default=-1)
+        + 1
+    )
     given = list(names or (f"LABEL_{k}" for k in range(n_names)))
     numbers = _matched(prediction.parts, given, names is not None)
     # of a label that the data has names for, but not this one, nothing is known
-    known = [k for k in numbers if k is not None] if names else [*range(n_labels)]
+    known = (
+        [k for k in numbers if k is not None] if names else [*range(n_labels)]
+    )
     if not known:
         raise AttnProbeError(
             f"the data has labels {', '.join(given[:5])}, the model knows others: "
@@ -252,7 +278,9 @@ def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[
     return rows
 
 
-def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
+def _numbers(
+    prediction: Prediction, examples: "datasets.Dataset"
+) -> list[float]:
     """Labels as numbers; NaN where there is none."""
     labels = column_of(examples, "label")
     _check_kind(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
@@ -265,7 +293,10 @@ def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float
         )
     are_ids = str(examples.features["label"].dtype).startswith("int")
     nothing = are_ids and all(label == -1 for label in labels)
-    numbers = [math.nan if nothing or label is None else float(label) for label in labels]
+    numbers = [
+        math.nan if nothing or label is None else float(label)
+        for label in labels
+    ]
     if not prediction.has_one_part and not all(map(math.isnan, numbers)):
         raise AttnProbeError(
             f"the model predicts {prediction.name}, whose labels are not read: expected "
@@ -297,7 +328,9 @@ def _words(
     _check_kind(labels, int, "one word per text", "a masked word")
     _check_masks(labels, tokenizer, inputs["input_ids"])
     if not hasattr(examples.features["label"], "names"):
-        row = next((row for row, label in enumerate(labels) if label >= 0), None)
+        row = next(
+            (row for row, label in enumerate(labels) if label >= 0), None
+        )
         if row is not None:
             raise AttnProbeError(
                 "the model predicts a masked word: expected the word as label, row "
@@ -311,7 +344,9 @@ def _words(
         is_one = len(tokens) == 1 and tokens[0] != tokenizer.unk_token_id
         ids.append(tokens[0] if is_one else -1)
     numbers = [ids[label] if label >= 0 else -1 for label in labels]
-    n_lost = sum(k >= 0 for k in labels) - sum(number >= 0 for number in numbers)
+    n_lost = sum(k >= 0 for k in labels) - sum(
+        number >= 0 for number in numbers
+    )
     if n_lost:
         logger.warning(
             "of %d texts the label is no single token, they count as not labelled",
@@ -348,24 +383,33 @@ def _tags(
 ) -> list[list[int]]:
     """Tags of the labelled words, in the order of the words' first tokens."""
     if offsets is None:
-        _check_unlabelled(prediction, examples, "a label for every word (word_labels)")
+        _check_unlabelled(
+            prediction, examples, "a label for every word (word_labels)"
+        )
         return [[-1]] * len(examples)
     feature = examples.features["word_labels"]
     names = getattr(getattr(feature, "feature", None), "names", None)
     numbers = None
     if names is not None:
         numbers = _matched(prediction.outcomes, names, has_names=True)
-    texts, tags = column_of(examples, "text"), column_of(examples, "word_labels")
+    texts, tags = (
+        column_of(examples, "text"),
+        column_of(examples, "word_labels"),
+    )
     inputs["labelled"], rows = [], []
     for row, tokens in enumerate(offsets):
         of_char = _tags_by_first_character(texts[row], tags[row] or [])
         labelled, of_row = [0] * len(tokens), []
         for place, (start, end) in enumerate(tokens):
-            first = next((at for at in range(start, end) if at in of_char), None)
+            first = next(
+                (at for at in range(start, end) if at in of_char), None
+            )
             if first is None or inputs["special_tokens_mask"][row][place]:
                 continue
             labelled[place] = 1
-            of_row.append(_tag(prediction, names, numbers, of_char.pop(first), row))
+            of_row.append(
+                _tag(prediction, names, numbers, of_char.pop(first), row)
+            )
         if not of_row and texts[row].strip():
             raise AttnProbeError(
                 f"expected a label of a word in every text, row {row} has none that the "
@@ -384,7 +428,9 @@ def _tags_by_first_character(text: str, tags: Sequence[int]) -> dict[int, int]:
             f"expected a tag for each of {len(starts)} words, got {len(tags)}; count "
             "words as white space separates them"
         )
-    return {start: tag for start, tag in zip(starts, tags, strict=False) if tag >= 0}
+    return {
+        start: tag for start, tag in zip(starts, tags, strict=False) if tag >= 0
+    }
 
 
 def _tag(

@@ -62,7 +62,9 @@ def observations(
     texts = by_length(tokenize(tokenizer, examples, adapter).texts)
     for start in range(0, len(texts), batch_size):
         batch = texts[start : start + batch_size]
-        yield adapter.observe(collate(adapter, batch, tokenizer.pad_token_id or 0))
+        yield adapter.observe(
+            collate(adapter, batch, tokenizer.pad_token_id or 0)
+        )
 
 
 def read_outputs(
@@ -85,10 +87,16 @@ def read_outputs(
         else:
             attention = observation.read(observation.model.sites()[0]).detach()
             content = batch.content_mask
-        weights = [normalise(w[c]) for w, c in zip(attention, content, strict=True)]
+        weights = [
+            normalise(w[c]) for w, c in zip(attention, content, strict=True)
+        ]
         probs = observation.probs.detach()
-        assert batch.labels is not None  # ``collate`` gives every batch its labels
-        rows += zip(batch.example_ids, batch.labels, probs, weights, strict=True)
+        assert (
+            batch.labels is not None
+        )  # ``collate`` gives every batch its labels
+        rows += zip(
+            batch.example_ids, batch.labels, probs, weights, strict=True
+        )
     rows.sort(key=lambda row: row[0])
     ids, labels, all_probs, all_weights = zip(*rows, strict=True)
     is_real = [torch.ones_like(w, dtype=torch.bool) for w in all_weights]
@@ -102,7 +110,8 @@ def read_outputs(
 
 
 def over_texts(
-    observations: Iterable[Observation], measure: Callable[[Observation], Mapping[str, Tensor]]
+    observations: Iterable[Observation],
+    measure: Callable[[Observation], Mapping[str, Tensor]],
 ) -> dict[str, Tensor]:
     """What is measured of batches, each [batch, …], as [texts, …] in the order of their ids."""
     ids: list[int] = []
@@ -126,7 +135,9 @@ def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
 
 def to_guide(outputs: Outputs) -> Guide:
     """Attention weights of every text, by example id."""
-    rows = zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
+    rows = zip(
+        outputs.example_ids, outputs.attention, outputs.mask, strict=True
+    )
     return {k: weights[is_real] for k, weights, is_real in rows}
 
 
@@ -158,7 +169,9 @@ def predict(
         inputs = _inputs(tokenizer, batch, edit)
         if guide is not None:
             inputs["guide"] = _guide_of(guide, tokenizer, batch)
-        inputs = {name: value.to(model.device) for name, value in inputs.items()}
+        inputs = {
+            name: value.to(model.device) for name, value in inputs.items()
+        }
         probs.append(model(**inputs).logits.double().softmax(-1).cpu())
     return torch.cat(probs)
 
@@ -171,19 +184,27 @@ def _inputs(
     rows = []
     for text in texts:
         ids = text.inputs["input_ids"] if edit is None else list(edit(text))
-        rows.append(ids or [tokenizer.pad_token_id])  # no model reads an empty text
+        rows.append(
+            ids or [tokenizer.pad_token_id]
+        )  # no model reads an empty text
     columns = {"input_ids": rows}
     is_pair = {"segment_ids", "token_type_ids"} <= texts[0].inputs.keys()
     if edit is None and is_pair:
-        columns["token_type_ids"] = [text.inputs["token_type_ids"] for text in texts]
+        columns["token_type_ids"] = [
+            text.inputs["token_type_ids"] for text in texts
+        ]
     return dict(tokenizer.pad(columns, return_tensors="pt"))
 
 
-def _guide_of(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: list[Text]) -> Tensor:
+def _guide_of(
+    guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: list[Text]
+) -> Tensor:
     """Attention weights of the texts, [batch, keys]."""
     special = special_ids(tokenizer)
     rows = []
     for text in texts:
-        row = guide_row(guide, text.example_id, text.inputs["input_ids"], special)
+        row = guide_row(
+            guide, text.example_id, text.inputs["input_ids"], special
+        )
         rows.append(torch.tensor(row))
     return pad_sequence(rows, batch_first=True)

@@ -358,7 +358,9 @@ class Document:
 
     def __post_init__(self) -> None:
         for name in ("lead", "sections"):
-            object.__setattr__(self, name, tuple(filter(None, getattr(self, name))))
+            object.__setattr__(
+                self, name, tuple(filter(None, getattr(self, name)))
+            )
         object.__setattr__(self, "heading", self.heading or self.title)
 
 
@@ -393,7 +395,8 @@ def _number(cell: Number) -> str:
     shown = number(cell.scale * cell.value, digits=cell.digits, sign=cell.sign)
     if cell.ci95 is not None and shown != MISSING:
         low, high = (
-            number(cell.scale * end, digits=cell.digits, sign=cell.sign) for end in cell.ci95
+            number(cell.scale * end, digits=cell.digits, sign=cell.sign)
+            for end in cell.ci95
         )
         shown = f"{shown} [{low}, {high}]"
     return " ".join(filter(None, [cell.before, shown, cell.after]))
@@ -412,9 +415,15 @@ def number_line_in_words(line: NumberLine) -> str:
     >>> number_line_in_words(NumberLine(Number(0.34, (0.31, 0.37)), {"yes from": 0.3}))
     '0.340 [0.310, 0.370]; yes from 0.3'
     """
-    own = " ".join(filter(None, [line.before, interval(line.number.value, line.number.ci95)]))
+    own = " ".join(
+        filter(
+            None, [line.before, interval(line.number.value, line.number.ci95)]
+        )
+    )
     marks = {**line.thresholds, **line.yardsticks}
-    return "; ".join([own, *(f"{name} {value:.3g}" for name, value in marks.items())])
+    return "; ".join(
+        [own, *(f"{name} {value:.3g}" for name, value in marks.items())]
+    )
 
 
 NOT_READ = {"key", "id", "kind", "data", "answer"}

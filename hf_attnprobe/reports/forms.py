@@ -28,7 +28,9 @@ class Documented:
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, *, verbose: bool = False, width: int | None = None) -> str:
+    def to_text(
+        self, *, verbose: bool = False, width: int | None = None
+    ) -> str:
         """The report for a terminal.
 
         Args:

@@ -89,7 +89,9 @@ def to_html(report: Document) -> str:
         .get_template("page.html")
         .render(
             report=report,
-            listed=[s for s in report.sections if s is not None and not s.folded],
+            listed=[
+                s for s in report.sections if s is not None and not s.folded
+            ],
             fewest=FEWEST_LISTED,
             policy=policy(script),
             style=_style(),
@@ -107,7 +109,11 @@ def to_cell(parts: Iterable[Block]) -> str:
     and then nothing would be seen.
     """
     kept = [part for part in parts if part]
-    return _templates().get_template("cell.html").render(parts=kept, style=_style())
+    return (
+        _templates()
+        .get_template("cell.html")
+        .render(parts=kept, style=_style())
+    )
 
 
 def policy(script: str) -> str:
@@ -128,7 +134,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        finalize=lambda value: legible(value) if isinstance(value, str) else value,
+        finalize=lambda value: (
+            legible(value) if isinstance(value, str) else value
+        ),
     )
     templates.filters |= {
         "kind": lambda block: KINDS.get(type(block), "paragraph"),
@@ -153,7 +161,10 @@ def _span(words: Words) -> str:
 
 def _columns_of_numbers(table: Table) -> list[bool]:
     """Which columns have numbers, which are aligned to the right."""
-    return [any(is_number(row[k]) for row in table.rows) for k in range(len(table.head))]
+    return [
+        any(is_number(row[k]) for row in table.rows)
+        for k in range(len(table.head))
+    ]
 
 
 def _svg(chart: Chart | HeatMap) -> Markup:
@@ -163,7 +174,9 @@ def _svg(chart: Chart | HeatMap) -> Markup:
 
 
 def _as_json(data: object) -> Markup:
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        data, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     safe = IN_A_SCRIPT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return Markup(safe)  # nosec B704: nothing in it ends a script
 
@@ -177,4 +190,6 @@ def _style() -> Markup:
 
 @cache
 def _file(name: str) -> str:
-    return files("hf_attnprobe.reports").joinpath(name).read_text(encoding="utf-8")
+    return (
+        files("hf_attnprobe.reports").joinpath(name).read_text(encoding="utf-8")
+    )

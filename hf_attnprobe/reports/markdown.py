@@ -40,7 +40,11 @@ READ = re.compile(
 
 def to_markdown(report: Document) -> str:
     """The whole report."""
-    parts = [f"# {words(report.heading)}", *blocks(report.lead, 3), *blocks(report.sections)]
+    parts = [
+        f"# {words(report.heading)}",
+        *blocks(report.lead, 3),
+        *blocks(report.sections),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -62,7 +66,9 @@ def words(said: Words) -> str:
     """
     text = ""
     for part in map(_span, said if isinstance(said, tuple) else (said,)):
-        apart = " " if text.endswith("`") and part.startswith("`") else ""  # or they were one code
+        apart = (
+            " " if text.endswith("`") and part.startswith("`") else ""
+        )  # or they were one code
         text += f"{apart}{part}"
     return text
 
@@ -88,7 +94,9 @@ def _line(text: str) -> str:
 
 def _quoted(text: str) -> str:
     """Text whose every sign Markdown leaves as it is."""
-    return re.sub(r"[\\`*_\[\]<>|#]|!$", escaped, visible(" ".join(text.split()) or text))
+    return re.sub(
+        r"[\\`*_\[\]<>|#]|!$", escaped, visible(" ".join(text.split()) or text)
+    )
 
 
 def _code(text: str) -> str:
@@ -100,12 +108,16 @@ def _code(text: str) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    return words(cell) if isinstance(cell, (str, tuple, Link)) else written(cell)
+    return (
+        words(cell) if isinstance(cell, (str, tuple, Link)) else written(cell)
+    )
 
 
 @singledispatch
 def _block(block: object, level: int) -> str:
-    raise TypeError(f"expected a block of a document, got {type(block).__name__}")
+    raise TypeError(
+        f"expected a block of a document, got {type(block).__name__}"
+    )
 
 
 @_block.register(str)
@@ -129,14 +141,19 @@ def _(block: Note, level: int) -> str:
 def _(block: Facts, level: int) -> str:
     lines = []
     for term, said, is_list in block.items():
-        lines.append(f"- {words(term)}:{'' if is_list else ' ' + words(said[0])}")
+        lines.append(
+            f"- {words(term)}:{'' if is_list else ' ' + words(said[0])}"
+        )
         lines += [f"    - {words(item)}" for item in said if is_list]
     return "\n".join(lines)
 
 
 @_block.register
 def _(block: Table, level: int) -> str:
-    lines = table(list(map(words, block.head)), [list(map(_cell, row)) for row in block.rows])
+    lines = table(
+        list(map(words, block.head)),
+        [list(map(_cell, row)) for row in block.rows],
+    )
     caption = [f"{words(block.caption)}:", ""] if block.caption else []
     return "\n".join([*caption, *lines])
 
@@ -165,7 +182,9 @@ def _(block: NumberLine, level: int) -> str:
 
 @_block.register
 def _(block: Listing, level: int) -> str:
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+    fence = "`" * max(
+        3, 1 + max(map(len, re.findall("`+", block.text)), default=0)
+    )
     return f"{fence}\n{visible(block.text)}\n{fence}"
 
 
@@ -176,12 +195,16 @@ def _drawn(block: Chart | HeatMap, level: int) -> str:
     if not block.finding:
         return ""
     said = [f"**{words(block.title)}**: {words(block.finding)}"]
-    return " ".join([*said, *([f"Source: {words(block.source)}."] if block.source else [])])
+    return " ".join(
+        [*said, *([f"Source: {words(block.source)}."] if block.source else [])]
+    )
 
 
 @_block.register
 def _(block: Texts, level: int) -> str:
-    return "\n\n".join(part for text in block.texts for part in blocks(in_words(text), level))
+    return "\n\n".join(
+        part for text in block.texts for part in blocks(in_words(text), level)
+    )
 
 
 @_block.register
@@ -195,4 +218,6 @@ def _(block: Section, level: int) -> str:
 
 
 def _headed(title: str, parts: Iterable[Block], level: int) -> str:
-    return "\n\n".join([f"{'#' * level} {words(title)}", *blocks(parts, level + 1)])
+    return "\n\n".join(
+        [f"{'#' * level} {words(title)}", *blocks(parts, level + 1)]
+    )

@@ -60,19 +60,32 @@ def placed(line: NumberLine) -> Placed:
 
     def held(named: Mapping[str, float]) -> dict[str, float]:
         slack = 1e-9 * (end - start)
-        held = {name: v for name, v in named.items() if start - slack <= v <= end + slack}
+        held = {
+            name: v
+            for name, v in named.items()
+            if start - slack <= v <= end + slack
+        }
         return {f"{name} {short(v)}": place(v) for name, v in held.items()}
 
     own = (
-        {f"{line.before} {interval(value, ci95)}".lstrip(): place(value)} if drawable(value) else {}
+        {f"{line.before} {interval(value, ci95)}".lstrip(): place(value)}
+        if drawable(value)
+        else {}
     )
-    ends = {short(v): place(v) for v in (start, end) if v not in line.yardsticks.values()}
+    ends = {
+        short(v): place(v)
+        for v in (start, end)
+        if v not in line.yardsticks.values()
+    }
     bar = None
     if own and ci95 is not None and ci95[0] <= ci95[1]:
         low, high = map(place, ci95)
         bar = low, round(high - low, 2)
     return Placed(
-        labels(own), labels(held(line.thresholds)), labels(ends | held(line.yardsticks)), bar
+        labels(own),
+        labels(held(line.thresholds)),
+        labels(ends | held(line.yardsticks)),
+        bar,
     )
 
 
@@ -83,8 +96,13 @@ def line_in_words(line: NumberLine) -> str:
     >>> line_in_words(NumberLine(Number(0.34, (0.31, 0.37)), {"agrees": 0.6}, {"chance": 0.0}))
     'The value is 0.340 [0.310, 0.370]. Thresholds: agrees 0.6. Compare: chance 0.'
     """
-    sentences = [f"The value is {interval(line.number.value, line.number.ci95)}."]
-    for word, marks in (("Thresholds", line.thresholds), ("Compare", line.yardsticks)):
+    sentences = [
+        f"The value is {interval(line.number.value, line.number.ci95)}."
+    ]
+    for word, marks in (
+        ("Thresholds", line.thresholds),
+        ("Compare", line.yardsticks),
+    ):
         if marks:
             said = ", ".join(f"{name} {short(v)}" for name, v in marks.items())
             sentences.append(f"{word}: {said}.")
@@ -94,7 +112,9 @@ def line_in_words(line: NumberLine) -> str:
 def labels(places: Mapping[str, float]) -> list[Label]:
     """Labels at their places, each in a row where it has room on a narrow and a wide screen."""
     narrow, wide = (label_rows(places, letter) for letter in (NARROW, WIDE))
-    return [Label(text, x, narrow[text], wide[text]) for text, x in places.items()]
+    return [
+        Label(text, x, narrow[text], wide[text]) for text, x in places.items()
+    ]
 
 
 def label_rows(places: Mapping[str, float], letter: float) -> dict[str, int]:
@@ -107,13 +127,17 @@ def label_rows(places: Mapping[str, float], letter: float) -> dict[str, int]:
     for text, x in sorted(places.items(), key=lambda label: label[1]):
         room = letter * (len(text) + 1)
         begin = x - room * x / 100
-        row = next((k for k, stop in enumerate(stops) if stop <= begin), len(stops))
+        row = next(
+            (k for k, stop in enumerate(stops) if stop <= begin), len(stops)
+        )
         stops[row : row + 1] = [begin + room]
         rows[text] = row
     return rows
 
 
-def _reach(values: Iterable[float], ends: tuple[float, float] | None) -> tuple[float, float]:
+def _reach(
+    values: Iterable[float], ends: tuple[float, float] | None
+) -> tuple[float, float]:
     """Ends of the line: those that are given, else round numbers around the values.
 
     >>> _reach([0.12, 0.87], None), _reach([3.0], None), _reach([], None)
@@ -124,12 +148,19 @@ def _reach(values: Iterable[float], ends: tuple[float, float] | None) -> tuple[f
     known = [float(v) for v in values if drawable(v)] or [0.0, 1.0]
     low, high = min(known), max(known)
     size = max(abs(low), abs(high))
-    if high - low <= max(1e-9 * size, 1e-100):  # one value: it stands in the middle
+    if high - low <= max(
+        1e-9 * size, 1e-100
+    ):  # one value: it stands in the middle
         around = 0.5 if size <= 5 else 0.1 * size
         return low - around, high + around
     step = _round_up((high - low) / 5)
-    begin, end = step * math.floor(low / step + 1e-6), step * math.ceil(high / step - 1e-6)
-    return min(begin, low), max(end, high)  # a value may lie beyond by less than the rounding
+    begin, end = (
+        step * math.floor(low / step + 1e-6),
+        step * math.ceil(high / step - 1e-6),
+    )
+    return min(begin, low), max(
+        end, high
+    )  # a value may lie beyond by less than the rounding
 
 
 def _round_up(number: float) -> float:

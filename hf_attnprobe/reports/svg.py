@@ -51,7 +51,9 @@ SIZE = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
 def draw(chart: Chart | HeatMap) -> str:
     """A chart as an SVG element; what is not a finite number is left out, and counted."""
     key = re.sub(r"[^\w-]", "-", chart.key)
-    with warnings.catch_warnings(action="ignore"):  # a browser has glyphs that our font lacks
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # a browser has glyphs that our font lacks
         ax = figures.draw(chart)
         figure = ax.get_figure(root=True)
         assert figure is not None  # it was made for these axes
@@ -100,7 +102,13 @@ def _described(chart: Chart | HeatMap) -> str:
     said = f"{what[chart.kind]}: {chart.y_label} by {chart.x_label}"
     said += f", for {names}." if names else "."
     if chart.references:
-        lines = ", ".join(f"{r.name} {short(r.value)}" for r in chart.references)
+        lines = ", ".join(
+            f"{r.name} {short(r.value)}" for r in chart.references
+        )
         said += f" Lines for comparison: {lines}."
     missing = sum(not drawable(y) for s in chart.series for y in s.y)
-    return f"{said} {missing} values are missing or infinite and not drawn." if missing else said
+    return (
+        f"{said} {missing} values are missing or infinite and not drawn."
+        if missing
+        else said
+    )

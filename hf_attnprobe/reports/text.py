@@ -45,7 +45,9 @@ LONGEST = 30
 """Letters of a word in a table that is not broken."""
 
 
-def to_text(report: Document, *, verbose: bool = False, width: int = WIDTH) -> str:
+def to_text(
+    report: Document, *, verbose: bool = False, width: int = WIDTH
+) -> str:
     """The report, without colours.
 
     Args:
@@ -53,8 +55,13 @@ def to_text(report: Document, *, verbose: bool = False, width: int = WIDTH) -> s
         verbose: all of it; else its lead and the sections that are ``brief``.
         width: letters of a line.
     """
-    sections = [s for s in report.sections if s is not None and (verbose or s.brief)]
-    said = [_words(report.heading, width), *_blocks([*report.lead, *sections], width)]
+    sections = [
+        s for s in report.sections if s is not None and (verbose or s.brief)
+    ]
+    said = [
+        _words(report.heading, width),
+        *_blocks([*report.lead, *sections], width),
+    ]
     return "\n\n".join(said)
 
 
@@ -65,12 +72,20 @@ def _blocks(parts: Iterable[Block], width: int) -> list[str]:
 def _words(said: Words, width: int, hang: str = "") -> str:
     """A sentence in lines; the lines behind the first begin with ``hang``."""
     text = " ".join(visible(written(said)).split())
-    return fill(text, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+    return fill(
+        text,
+        width,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 @singledispatch
 def _block(block: object, width: int) -> str:
-    raise TypeError(f"expected a block of a document, got {type(block).__name__}")
+    raise TypeError(
+        f"expected a block of a document, got {type(block).__name__}"
+    )
 
 
 @_block.register(str)
@@ -82,7 +97,9 @@ def _paragraph(block: Words, width: int) -> str:
 
 @_block.register
 def _(block: list, width: int) -> str:
-    return "\n".join(_words(("- ", *_spans(item)), width, hang="  ") for item in block)
+    return "\n".join(
+        _words(("- ", *_spans(item)), width, hang="  ") for item in block
+    )
 
 
 @_block.register
@@ -97,14 +114,18 @@ def _(block: Facts, width: int) -> str:
     for term, said, _ in block.items():
         for k, item in enumerate(said):
             name = one_line(term) if k == 0 else ""
-            text = indent(_words(item, max(width - room - 2, LONGEST)), " " * (room + 2))
+            text = indent(
+                _words(item, max(width - room - 2, LONGEST)), " " * (room + 2)
+            )
             lines.append(text.replace(" " * room, name.ljust(room), 1))
     return "\n".join(lines)
 
 
 @_block.register
 def _(block: Table, width: int) -> str:
-    table = RichTable(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
+    table = RichTable(
+        box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0)
+    )
     for k, own in enumerate(_widths(block, width)):
         numbers = any(is_number(row[k]) for row in block.rows)
         side: Literal["left", "right"] = "right" if numbers else "left"
@@ -115,7 +136,9 @@ def _(block: Table, width: int) -> str:
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join([_words(block.caption, width), *lines] if block.caption else lines)
+    return "\n".join(
+        [_words(block.caption, width), *lines] if block.caption else lines
+    )
 
 
 def _widths(table: Table, width: int) -> list[int]:
@@ -124,7 +147,11 @@ def _widths(table: Table, width: int) -> list[int]:
     for k, name in enumerate(table.head):
         cells = [_cell(name), *(_cell(row[k]) for row in table.rows)]
         whole = [_cell(row[k]) for row in table.rows if is_number(row[k])]
-        words = [Text(word[:LONGEST]) for cell in cells for word in cell.plain.split()]
+        words = [
+            Text(word[:LONGEST])
+            for cell in cells
+            for word in cell.plain.split()
+        ]
         least.append(max([1, *(text.cell_len for text in (*whole, *words))]))
         most.append(max(cell.cell_len for cell in cells))
     spare = max(0, width - sum(least) - 2 * (len(least) - 1))
@@ -148,17 +175,31 @@ def _(block: Answered, width: int) -> str:
     asked = (block.question, " ") if block.question else ()
     answer = block.answer[:1].upper() + block.answer[1:]
     said = _words((*asked, f"{answer}. ", *_spans(block.sentence)), width)
-    return "\n".join([said, *(indent(part, "  ") for part in _blocks(block.blocks, width - 2))])
+    return "\n".join(
+        [
+            said,
+            *(indent(part, "  ") for part in _blocks(block.blocks, width - 2)),
+        ]
+    )
 
 
 @_block.register
 def _(block: Scores, width: int) -> str:
-    names = [f"{'    ' if row.is_part else '  '}{one_line(row.name)}" for row in block.rows]
-    numbers = ["" if row.number is None else written(row.number) for row in block.rows]
-    name_room, number_room = (2 + max(map(len, column)) for column in (names, numbers))
+    names = [
+        f"{'    ' if row.is_part else '  '}{one_line(row.name)}"
+        for row in block.rows
+    ]
+    numbers = [
+        "" if row.number is None else written(row.number) for row in block.rows
+    ]
+    name_room, number_room = (
+        2 + max(map(len, column)) for column in (names, numbers)
+    )
     lines = []
     for row, name, number in zip(block.rows, names, numbers, strict=True):
-        begin = name.ljust(name_room) + (number.ljust(number_room) if number else "")
+        begin = name.ljust(name_room) + (
+            number.ljust(number_room) if number else ""
+        )
         meaning = _words(row.meaning, max(width - len(begin), LONGEST))
         lines.append(begin + indent(meaning, " " * len(begin)).lstrip())
     return "\n".join(lines)
@@ -186,12 +227,16 @@ def _drawn(block: Chart | HeatMap, width: int) -> str:
 
 @_block.register
 def _(block: Texts, width: int) -> str:
-    return "\n\n".join("\n".join(_blocks(in_words(text), width)) for text in block.texts)
+    return "\n\n".join(
+        "\n".join(_blocks(in_words(text), width)) for text in block.texts
+    )
 
 
 @_block.register
 def _(block: Folded, width: int) -> str:
-    return "\n".join([_words(block.summary, width), *_blocks(block.blocks, width)])
+    return "\n".join(
+        [_words(block.summary, width), *_blocks(block.blocks, width)]
+    )
 
 
 @_block.register

@@ -34,7 +34,9 @@ N_FIRST = 2
 SHOWN_WEIGHT = 0.05  # in words tokens with less attention have no number
 N_SHOWN = 5  # in words: tokens of the largest importances
 N_STEPS = 9  # of shading above none
-UNFOLDED = 400  # tokens of a text that are seen at once; the others are folded away
+UNFOLDED = (
+    400  # tokens of a text that are seen at once; the others are folded away
+)
 MOST_TOKENS = 600
 """Of all texts of a page together, but for its first text, so that it stays light."""
 
@@ -63,30 +65,56 @@ def in_words(text: ShownText) -> list[Block]:
     """A text with its attention, beside what else ranks its tokens."""
     said_of = "; ".join(of_attention(text))
     of = f" ({said_of})" if said_of else ""
-    lines: list[Words] = [(f"attention{of}: ", *_weights(text, text.scores["attention"]))]
+    lines: list[Words] = [
+        (f"attention{of}: ", *_weights(text, text.scores["attention"]))
+    ]
     for name in SIGNED:
         if name in text.scores:
             lines.append((f"{NAMES[name]}, largest: ", *_largest(text, name)))
-    truth: list[str] = [] if text.label is None else [", labelled ", Quoted(text.label)]
-    sure = "" if text.probability is None else f" with probability {text.probability:.3f}"
+    truth: list[str] = (
+        [] if text.label is None else [", labelled ", Quoted(text.label)]
+    )
+    sure = (
+        ""
+        if text.probability is None
+        else f" with probability {text.probability:.3f}"
+    )
     why = f" Shown: {text.why}." if text.why else ""
     named = f"Text {text.example_id}"
     how = "answered" if text.unit else "predicted"
     rests = f" {text.rests_on}" if text.rests_on else ""
-    return [(named, *truth, f": {how} ", Quoted(text.predicted), f"{sure}.{rests}{why}"), lines]
+    return [
+        (
+            named,
+            *truth,
+            f": {how} ",
+            Quoted(text.predicted),
+            f"{sure}.{rests}{why}",
+        ),
+        lines,
+    ]
 
 
 def of_attention(text: ShownText) -> list[str]:
     """Which attention it is, and of a prompt how much of it is on the sink and the passage."""
     where = {ON_SINK: "{:.2f} on the sink", ON_PASSAGE: "{:.2f} on the passage"}
-    shares = [said.format(text.numbers[n]) for n, said in where.items() if n in text.numbers]
-    return [*filter(None, [text.attention_of]), *([", ".join(shares)] if shares else [])]
+    shares = [
+        said.format(text.numbers[n])
+        for n, said in where.items()
+        if n in text.numbers
+    ]
+    return [
+        *filter(None, [text.attention_of]),
+        *([", ".join(shares)] if shares else []),
+    ]
 
 
 def _largest(text: ShownText, name: str) -> list[str]:
     scores = text.scores[name]
     order = sorted(range(len(scores)), key=lambda k: -abs(scores[k]))[:N_SHOWN]
-    return _joined([[Quoted(text.tokens[k]), f" ({scores[k]:+.2g})"] for k in order], ", ")
+    return _joined(
+        [[Quoted(text.tokens[k]), f" ({scores[k]:+.2g})"] for k in order], ", "
+    )
 
 
 def _weights(text: ShownText, weights: Sequence[float]) -> list[str]:
@@ -101,7 +129,9 @@ def _weights(text: ShownText, weights: Sequence[float]) -> list[str]:
             before = text.segments[k]
             words.append([names[before]])
         shown = weight >= SHOWN_WEIGHT
-        words.append([Strong(token), f" ({weight:.2f})"] if shown else [Quoted(token)])
+        words.append(
+            [Strong(token), f" ({weight:.2f})"] if shown else [Quoted(token)]
+        )
     return _joined(words, " ")
 
 
@@ -137,21 +167,28 @@ def fitting(texts: Sequence[ShownText]) -> list[ShownText]:
     """The texts that a page has room for: the first, and those that follow it within bounds."""
     sizes = accumulate(len(text.tokens) for text in texts)
     return [
-        t for k, (t, n) in enumerate(zip(texts, sizes, strict=True)) if not k or n <= MOST_TOKENS
+        t
+        for k, (t, n) in enumerate(zip(texts, sizes, strict=True))
+        if not k or n <= MOST_TOKENS
     ]
 
 
 def rankings_of(texts: Sequence[ShownText]) -> list[str]:
     """The rankings that some text has, in the order of the legend; then others."""
     found = dict.fromkeys(name for text in texts for name in text.scores)
-    return [*(name for name in NAMES if name in found), *(n for n in found if n not in NAMES)]
+    return [
+        *(name for name in NAMES if name in found),
+        *(n for n in found if n not in NAMES),
+    ]
 
 
 def rankings(text: ShownText) -> Iterator[Ranking]:
     """A text's tokens with their shading, ranking by ranking."""
     for name in rankings_of([text]):
         scores = text.scores[name]
-        largest = max((abs(score) for score in scores if score == score), default=0.0)
+        largest = max(
+            (abs(score) for score in scores if score == score), default=0.0
+        )
         is_signed = name in SIGNED
         aside = MEANINGS.get(name, "").format(unit=text.unit or "word")
         if scores and largest < NEGLIGIBLE:
@@ -161,13 +198,22 @@ def rankings(text: ShownText) -> Iterator[Ranking]:
         if is_signed and text.speaks_for:
             of = [f"+ for {text.speaks_for}"]
         said = "; ".join(filter(None, [aside, *of]))
-        yield Ranking(NAMES.get(name, name), said, is_signed, list(_tokens(text, name, largest)))
+        yield Ranking(
+            NAMES.get(name, name),
+            said,
+            is_signed,
+            list(_tokens(text, name, largest)),
+        )
 
 
-def _tokens(text: ShownText, name: str, largest: float) -> Iterator[tuple[str, str, str, str, str]]:
+def _tokens(
+    text: ShownText, name: str, largest: float
+) -> Iterator[tuple[str, str, str, str, str]]:
     """Few letters each, since there may be many: a token without shade has no class."""
     glued, unknown, segment = set(text.glued), set(text.unknown), None
-    for k, (token, score) in enumerate(zip(text.tokens, text.scores[name], strict=True)):
+    for k, (token, score) in enumerate(
+        zip(text.tokens, text.scores[name], strict=True)
+    ):
         begins = ""
         if text.segments and text.segments[k] != segment:
             segment = text.segments[k]

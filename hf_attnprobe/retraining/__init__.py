@@ -50,7 +50,9 @@ def register_retraining(**record: Any) -> Callable[[Yields], Yields]:
 
     def register(variants: Yields) -> Yields:
         name = variants.__name__
-        _registered[name] = RetrainingTest(name=name, variants=variants, **record)
+        _registered[name] = RetrainingTest(
+            name=name, variants=variants, **record
+        )
         return variants
 
     return register

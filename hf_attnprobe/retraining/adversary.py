@@ -32,16 +32,27 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.attention_classifier import AttentionClassifierForSequenceClassification
+from hf_attnprobe.attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.adversarial import EPSILONS, FRONTIER, adversarial
+from hf_attnprobe.faithfulness.adversarial import (
+    EPSILONS,
+    FRONTIER,
+    adversarial,
+)
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import largest_jsd, tvd
 from hf_attnprobe.inference.guides import guide_rows, special_ids
-from hf_attnprobe.inference.outputs import Outputs, observations, over_texts, to_guide
+from hf_attnprobe.inference.outputs import (
+    Outputs,
+    observations,
+    over_texts,
+    to_guide,
+)
 from hf_attnprobe.readings import share
 from hf_attnprobe.retraining import register_retraining
 from hf_attnprobe.retraining.base import (
@@ -62,7 +73,11 @@ from hf_attnprobe.retraining.options import Adversary
 from hf_attnprobe.retraining.verdict import CHOSEN
 from hf_attnprobe.statistics.scores import one_hot, weighted_metrics
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.training.classifier import new_model, papers_trainer, procedure_of
+from hf_attnprobe.training.classifier import (
+    new_model,
+    papers_trainer,
+    procedure_of,
+)
 from hf_attnprobe.training.procedures import with_penalties
 from hf_attnprobe.training.trainer import PlainTrainer, train_or_load
 
@@ -118,12 +133,18 @@ def choose(tested: Tested, options: Adversary) -> None:
             "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
             "0.69) away from the base"
         ),
-        "adversary_tvd": ("the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "),
-        "adversary_correct": share("the adversary of λ {key} is right in {mean:.0%} of texts"),
+        "adversary_tvd": (
+            "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "
+        ),
+        "adversary_correct": share(
+            "the adversary of λ {key} is right in {mean:.0%} of texts"
+        ),
         "adversary_jsd_over_bound": share(
             "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is"
         ),
-        "chosen_lambda": ("the λ that the other half of the texts chooses is {mean:g} on average"),
+        "chosen_lambda": (
+            "the λ that the other half of the texts chooses is {mean:g} on average"
+        ),
         "chosen_jsd": (
             "the adversary that the other half of the texts chooses attends a divergence "
             "of {mean:.2f} (at most 0.69) away from the base"
@@ -142,7 +163,9 @@ def choose(tested: Tested, options: Adversary) -> None:
         "search_jsd": (
             "the search finds weights within {key} of the output at a divergence of {mean:.2f}"
         ),
-        "search_tvd": ("what the search finds within {key} moves the output by {mean:.3f} of 1 "),
+        "search_tvd": (
+            "what the search finds within {key} moves the output by {mean:.3f} of 1 "
+        ),
         "largest_jsd": (
             "no weights at all can be farther from the base's than a divergence of {mean:.2f}"
         ),
@@ -190,11 +213,15 @@ def baselines(setup: Setup) -> dict[str, Tensor]:
     return over_texts(observed, partial(_baselines_of_batch, seed=setup.seed))
 
 
-def _baselines_of_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
+def _baselines_of_batch(
+    observation: Observation, seed: int
+) -> dict[str, Tensor]:
     """Each [batch], by ``statistic@ε``."""
     model, site, found = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(observation, site, Adversarial(method="exact", epsilons=FRONTIER))
+        exact = adversarial(
+            observation, site, Adversarial(method="exact", epsilons=FRONTIER)
+        )
         for epsilon, values in exact.epsilon_max_jsd.items():
             found[f"frontier_jsd@{epsilon}"] = values
     options = Adversarial(method="search", epsilons=EPSILONS)
@@ -230,7 +257,9 @@ class AdversaryTrainer(PlainTrainer):
 
     objective: Callable[..., Tensor]
 
-    def __init__(self, *args: Any, objective: Callable[..., Tensor], **options: Any) -> None:
+    def __init__(
+        self, *args: Any, objective: Callable[..., Tensor], **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self.objective = objective
         self.reached: list[Tensor] = []
@@ -250,7 +279,10 @@ class AdversaryTrainer(PlainTrainer):
         ids, real = inputs["input_ids"], inputs["attention_mask"]
         mask = model.attention_classifier.content_mask(real, ids)
         outputs = model(ids, real, output_attentions=True)
-        probs, attention = outputs.logits.softmax(-1), outputs.attentions[0][:, 0, 0]
+        probs, attention = (
+            outputs.logits.softmax(-1),
+            outputs.attentions[0][:, 0, 0],
+        )
         objective = self.objective(probs, attention, *targets, mask)
         self.reached.append(objective.detach())
         loss = with_penalties(objective, outputs, torch.sum)
@@ -301,8 +333,12 @@ def train_adversary(
 
     def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
         names = label_names(splits["train"])
-        model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
-        objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
+        model = new_model(
+            base.config(), base.tokenizer, names, used.word_vectors
+        )
+        objective = partial(
+            adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor
+        )
         trainer = papers_trainer(
             model,
             base.tokenizer,
@@ -321,7 +357,10 @@ def train_adversary(
 
 
 def _targets(
-    base: Base, split: str, examples: "datasets.Dataset", input_ids: list[list[int]]
+    base: Base,
+    split: str,
+    examples: "datasets.Dataset",
+    input_ids: list[list[int]],
 ) -> Mapping[str, list]:
     """The base's outputs and attention, as columns of the training texts.
 

@@ -123,7 +123,9 @@ def seeds(setup: Setup, options: Seeds) -> Iterator[Variant]:
     """
     for seed in other_seeds(setup.base.settings.seed, options.n_seeds):
         train = partial(train_again, seed=seed)
-        yield Variant(f"seed {seed}", "one_seed", train, key=seed, folder=str(seed))
+        yield Variant(
+            f"seed {seed}", "one_seed", train, key=seed, folder=str(seed)
+        )
 
 
 def other_seeds(own: int, n: int) -> list[int]:
@@ -164,10 +166,19 @@ CONTEXT_FREE = {"encoder": "mlp", "attention_size": None, **UNREGULARISED}
 def diagnostic_mlp(setup: Setup, options: Options) -> Iterator[Variant]:
     """A context-free model with each guide, with the base's settings and seed."""
     for name, attention in (("uniform", "uniform"), ("trained", "additive")):
-        train = partial(train_again, changes={**CONTEXT_FREE, "attention": attention})
-        yield Variant(f"{name} guide", f"{name}_guide", train, outputs_alone, folder=name)
+        train = partial(
+            train_again, changes={**CONTEXT_FREE, "attention": attention}
+        )
+        yield Variant(
+            f"{name} guide", f"{name}_guide", train, outputs_alone, folder=name
+        )
     yield guided(
-        "base guide", "base_guide", setup, lambda: setup.base.model, CONTEXT_FREE, folder="base"
+        "base guide",
+        "base_guide",
+        setup,
+        lambda: setup.base.model,
+        CONTEXT_FREE,
+        folder="base",
     )
     adversary = guiding_adversary(setup)
     if adversary is not None:
@@ -208,13 +219,19 @@ def guided(
     return Variant(
         name,
         statistic,
-        lambda *where, **how: train_again(*where, changes=imposed, guides=guides(), **how),
-        lambda base, model, texts: outputs_alone(base, model, texts, guides()["test"]),
+        lambda *where, **how: train_again(
+            *where, changes=imposed, guides=guides(), **how
+        ),
+        lambda base, model, texts: outputs_alone(
+            base, model, texts, guides()["test"]
+        ),
         folder=folder,
     )
 
 
-def guides_of(model: PreTrainedModel, base: Base, splits: Splits) -> dict[str, Guide]:
+def guides_of(
+    model: PreTrainedModel, base: Base, splits: Splits
+) -> dict[str, Guide]:
     """A model's attention on all splits, by split and example id."""
     guides = {}
     for name in SPLITS:

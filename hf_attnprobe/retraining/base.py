@@ -85,7 +85,9 @@ class Base:
         """Names of the classes, in the order of their labels."""
         return class_names(self.model.config)
 
-    def config(self, changes: Mapping[str, Any] | None = None) -> AttentionClassifierConfig:
+    def config(
+        self, changes: Mapping[str, Any] | None = None
+    ) -> AttentionClassifierConfig:
         """A copy of its configuration with some fields replaced."""
         fields = self.model.config.to_dict() | dict(changes or {})
         return AttentionClassifierConfig(**fields)
@@ -109,7 +111,9 @@ def identity_of(base: Base, splits: Splits, seed: int) -> dict[str, Any]:
     """Settings that must be equal for a folder to be continued."""
     return {
         "model_fingerprint": model_fingerprint(base.model),
-        "data_fingerprint": {name: dataset_fingerprint(splits[name]) for name in SPLITS},
+        "data_fingerprint": {
+            name: dataset_fingerprint(splits[name]) for name in SPLITS
+        },
         "seed": seed,
         "settings": shared_settings(base.settings),
     }
@@ -128,7 +132,9 @@ def load_base(model: str | Path, **settings: Any) -> Base:
     """
     loaded = load_base_model(model)
     tokenizer = load_tokenizer(model)
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {
+        name: value for name, value in settings.items() if value is not None
+    }
     known = read_record(Path(model)) | given
     chosen = {name: known[name] for name in SETTINGS if name in known}
     options = TrainingOptions(**({"procedure": DEFAULT} | chosen))
@@ -139,11 +145,15 @@ def load_base(model: str | Path, **settings: Any) -> Base:
     for name in SETTINGS:
         if name not in known:
             words, value = name.replace("_", " "), getattr(used, name)
-            notes.append(f"{words} {value}: assumed, {model} has no record of it")
+            notes.append(
+                f"{words} {value}: assumed, {model} has no record of it"
+            )
     return Base(str(model), loaded, tokenizer, used, tuple(notes))
 
 
-def load_base_model(model: str | Path) -> AttentionClassifierForSequenceClassification:
+def load_base_model(
+    model: str | Path,
+) -> AttentionClassifierForSequenceClassification:
     """Loads a model that can be a base.
 
     Raises:
@@ -252,7 +262,13 @@ def train_again(
 def as_trained(folder: Path, result: TrainedClassifier) -> Trained:
     """A trained model with the numbers in its folder's record."""
     record = read_record(folder)
-    return Trained(folder, result.model, result.metrics, record["seconds"], record["n_epochs"])
+    return Trained(
+        folder,
+        result.model,
+        result.metrics,
+        record["seconds"],
+        record["n_epochs"],
+    )
 
 
 # --- Variants ------------------------------------------------------------------------------------
@@ -267,7 +283,10 @@ def beside_base(
         ``probs`` [texts, classes], and [texts]: ``tvd``, the total variation of the two outputs,
         in [0, 1], and ``jsd``, the JSD of the two attentions, in [0, ln 2].
     """
-    own, other = base.outputs(examples), read_outputs(model, base.tokenizer, examples)
+    own, other = (
+        base.outputs(examples),
+        read_outputs(model, base.tokenizer, examples),
+    )
     return {
         "probs": other.probs,
         "tvd": tvd(own.probs, other.probs),
@@ -276,7 +295,10 @@ def beside_base(
 
 
 def outputs_alone(
-    base: Base, model: PreTrainedModel, examples: "datasets.Dataset", guide: Guide | None = None
+    base: Base,
+    model: PreTrainedModel,
+    examples: "datasets.Dataset",
+    guide: Guide | None = None,
 ) -> dict[str, Tensor]:
     """``probs`` [texts, classes] of a model whose attention is not compared.
 
@@ -359,14 +381,20 @@ class Tested:
         setup, model = self.setup, variant.train
         if not isinstance(model, PreTrainedModel):
             place = self.folder / variant.folder
-            trained = model(setup.base, setup.splits, place, progress=setup.progress)
+            trained = model(
+                setup.base, setup.splits, place, progress=setup.progress
+            )
             self.trained.append(trained)
             model = trained.model
         numbers = variant.read(setup.base, model, setup.splits["test"])
         self.add(variant.name, variant.statistic, numbers, variant.key)
 
     def add(
-        self, name: str, statistic: str, numbers: Mapping[str, Tensor], key: float | None = None
+        self,
+        name: str,
+        statistic: str,
+        numbers: Mapping[str, Tensor],
+        key: float | None = None,
     ) -> None:
         """Adds a model's numbers per text, and whether it is right in each.
 
@@ -384,14 +412,18 @@ class Tested:
 
     def of_each(self, statistic: str) -> Tensor:
         """A number of every variant, [variants, texts]."""
-        names = [name for name in self.statistics if name.startswith(f"{statistic}@")]
+        names = [
+            name for name in self.statistics if name.startswith(f"{statistic}@")
+        ]
         return torch.stack([self.statistics[name] for name in names])
 
     def compare(self, reference: str) -> None:
         """Scores all models, and compares each with the reference."""
         arrays = {name: values.numpy() for name, values in self.probs.items()}
         labels, seed = self.setup.own.labels.numpy(), self.setup.seed
-        self.scores = compare_scores(labels, arrays, reference=reference, seed=seed)
+        self.scores = compare_scores(
+            labels, arrays, reference=reference, seed=seed
+        )
 
 
 def run_test(name: str, setup: Setup) -> Tested:

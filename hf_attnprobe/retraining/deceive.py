@@ -58,13 +58,24 @@ from hf_attnprobe.inference.labels import labels_of_model
 from hf_attnprobe.inference.outputs import observations, over_texts, predict
 from hf_attnprobe.options import public_function
 from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
-from hf_attnprobe.retraining.deceived import Deception, Measured, deception_data, deception_of
+from hf_attnprobe.retraining.deceived import (
+    Deception,
+    Measured,
+    deception_data,
+    deception_of,
+)
 from hf_attnprobe.retraining.options import DeceptionOptions
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
 from hf_attnprobe.training.procedures import papers_loss
-from hf_attnprobe.training.trainer import PlainTrainer, begin, check_pads, finish, make_trainer
+from hf_attnprobe.training.trainer import (
+    PlainTrainer,
+    begin,
+    check_pads,
+    finish,
+    make_trainer,
+)
 
 
 if TYPE_CHECKING:
@@ -120,17 +131,30 @@ def deceive(
     _check_splits(loaded, tokenizer, splits, ids)
     splits = check_sets(**splits)
     measure = partial(
-        _measure, tokenizer=tokenizer, examples=splits["test"], ids=ids, options=options
+        _measure,
+        tokenizer=tokenizer,
+        examples=splits["test"],
+        ids=ids,
+        options=options,
     )
-    penalty = {name: getattr(options, name) for name in ("weight", "over_heads", "layers")}
+    penalty = {
+        name: getattr(options, name)
+        for name in ("weight", "over_heads", "layers")
+    }
     deceives_on = {"deceives_on": list(tokens), "start": str(model)}
     data_name = dataset_name(data.dataset, "").name
     with begin(output_dir, options.seed) as folder:
-        (folder / SUMMARY).unlink(missing_ok=True)  # of a model that is written over
+        (folder / SUMMARY).unlink(
+            missing_ok=True
+        )  # of a model that is written over
         before = measure(loaded)
-        trainer, used = _trainer(model, loaded, tokenizer, splits, folder, ids, options, progress)
+        trainer, used = _trainer(
+            model, loaded, tokenizer, splits, folder, ids, options, progress
+        )
         record = {**used, **penalty, **deceives_on}
-        trained = finish(trainer, tokenizer, folder, record, data_name=data_name)
+        trained = finish(
+            trainer, tokenizer, folder, record, data_name=data_name
+        )
         result = deception_of(
             before,
             measure(trained.model),
@@ -173,7 +197,9 @@ class DeceptionTrainer(PlainTrainer):
         assert self.compute_loss_func is not None  # _trainer gives one
         labels = inputs.pop("labels")
         outputs = model(**inputs, output_attentions=True)
-        impermissible = torch.isin(inputs["input_ids"], self.impermissible.to(labels.device))
+        impermissible = torch.isin(
+            inputs["input_ids"], self.impermissible.to(labels.device)
+        )
         layers = outputs.attentions
         if self.deception.layers == "last":
             layers = layers[-1:]
@@ -186,7 +212,9 @@ class DeceptionTrainer(PlainTrainer):
 
 
 def read_rows(
-    config: PreTrainedConfig, attentions: Sequence[Tensor], attention_mask: Tensor
+    config: PreTrainedConfig,
+    attentions: Sequence[Tensor],
+    attention_mask: Tensor,
 ) -> Tensor:
     """The attention that predictions are read from, of all heads, [batch, heads, keys].
 
@@ -197,29 +225,39 @@ def read_rows(
     if is_attention_classifier(config):
         return attentions[-1][:, :, 0]
     visible = attentions[0].detach().gt(0).any(1)
-    rows = query_rows(readout_of(config, None), "layer", visible, attention_mask.bool()).to(
-        attentions[0].dtype
-    )
+    rows = query_rows(
+        readout_of(config, None), "layer", visible, attention_mask.bool()
+    ).to(attentions[0].dtype)
     read = [torch.einsum("bq,bhqk->bhk", rows, layer) for layer in attentions]
     return torch.cat(read, dim=1)
 
 
-def impermissible_ids(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]) -> Tensor:
+def impermissible_ids(
+    tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]
+) -> Tensor:
     """Ids of the impermissible tokens, at the beginning of a text and inside of it.
 
     Raises:
         AttnProbeError: no tokens, or one that is not a single token of the vocabulary.
     """
     if isinstance(tokens, str) or not tokens:
-        raise AttnProbeError("expected a list of tokens to hide attention to; name at least one")
+        raise AttnProbeError(
+            "expected a list of tokens to hide attention to; name at least one"
+        )
     special, ids = set(tokenizer.all_special_ids), set()
     for token in tokens:
         at_start, inside = (
-            tokenizer(form, add_special_tokens=False)["input_ids"] for form in (token, f" {token}")
+            tokenizer(form, add_special_tokens=False)["input_ids"]
+            for form in (token, f" {token}")
         )
-        single = {cut[0] for cut in (at_start, inside) if len(cut) == 1} - special
+        single = {
+            cut[0] for cut in (at_start, inside) if len(cut) == 1
+        } - special
         if not single:
-            pieces = ", ".join(tokenizer.convert_ids_to_tokens(at_start)) or "nothing"
+            pieces = (
+                ", ".join(tokenizer.convert_ids_to_tokens(at_start))
+                or "nothing"
+            )
             raise AttnProbeError(
                 f"expected single tokens of the model's vocabulary, {token!r} is {pieces}; "
                 "name others"
@@ -240,7 +278,9 @@ def _load(
         allow_pickle=options.allow_pickle,
     )
     if not is_attention_classifier(loaded.config):
-        loaded.set_attn_implementation("eager")  # the others return no attention
+        loaded.set_attn_implementation(
+            "eager"
+        )  # the others return no attention
     elif not has_trained_attention(loaded.config):
         raise AttnProbeError(
             f"expected one level of trained attention to deceive with, {model} has none; "
@@ -304,7 +344,10 @@ def _trainer(
     """
     names = ("seed", "epochs", "batch_size", "learning_rate")
     used = {name: getattr(options, name) for name in names}
-    settings: dict[str, Any] = {"save_strategy": "no", "load_best_model_at_end": False}
+    settings: dict[str, Any] = {
+        "save_strategy": "no",
+        "load_best_model_at_end": False,
+    }
     weighted = False
     run = partial(make_trainer, loaded, tokenizer, splits, folder)
     if isinstance(loaded, AttentionClassifierForSequenceClassification):
@@ -331,7 +374,9 @@ def _trainer(
         settings=settings,
         progress=progress,
         kind=partial(DeceptionTrainer, impermissible=ids, options=options),
-        compute_loss_func=papers_loss(splits["train"], n_classes, weighted=weighted),
+        compute_loss_func=papers_loss(
+            splits["train"], n_classes, weighted=weighted
+        ),
     )
     return trainer, used
 
@@ -348,21 +393,34 @@ def _measure(
     """Measures the test texts through the adapters, which know of no penalty."""
     masses = partial(_masses, ids=ids.to(model.device), layers=options.layers)
     observed = observations(model, tokenizer, examples, level="token")
-    measured = {name: values.double() for name, values in over_texts(observed, masses).items()}
+    measured = {
+        name: values.double()
+        for name, values in over_texts(observed, masses).items()
+    }
     probs = measured["probs"]
     run = partial(predict, model, tokenizer, examples)
     named = frozenset(ids.tolist())
-    measured["moved"] = tvd(probs, run(edit=partial(without_named, named=named)))
+    measured["moved"] = tvd(
+        probs, run(edit=partial(without_named, named=named))
+    )
     controls = []
     for draw in range(N_DRAWS):
-        edit = partial(without_others, named=named, seed=options.seed, draw=draw)
+        edit = partial(
+            without_others, named=named, seed=options.seed, draw=draw
+        )
         controls.append(tvd(probs, run(edit=edit)))
     control = torch.stack(controls).mean(0)
-    measured["control"] = control.masked_fill(measured["named"] > 0.5, torch.nan)
-    return Measured(**{name: values.numpy() for name, values in measured.items()})
+    measured["control"] = control.masked_fill(
+        measured["named"] > 0.5, torch.nan
+    )
+    return Measured(
+        **{name: values.numpy() for name, values in measured.items()}
+    )
 
 
-def _masses(observation: Observation, ids: Tensor, layers: str) -> dict[str, Tensor]:
+def _masses(
+    observation: Observation, ids: Tensor, layers: str
+) -> dict[str, Tensor]:
     """Output, and attention to impermissible tokens, each [batch, …]."""
     batch, sites = observation.batch, observation.model.sites()
     content = batch.content_mask
@@ -370,7 +428,9 @@ def _masses(observation: Observation, ids: Tensor, layers: str) -> dict[str, Ten
     if layers == "last":
         last = max(site.layer for site in sites)
         sites = [site for site in sites if site.layer == last]
-    masses = [(observation.read(site) * impermissible).sum(-1) for site in sites]
+    masses = [
+        (observation.read(site) * impermissible).sum(-1) for site in sites
+    ]
     of_heads = torch.stack(masses).double()
     assert batch.labels is not None  # ``collate`` gives every batch its labels
     return {
@@ -387,12 +447,17 @@ def without_named(text: Text, named: Collection[int]) -> list[int]:
     return [token for token in text.inputs["input_ids"] if token not in named]
 
 
-def without_others(text: Text, named: Collection[int], *, seed: int, draw: int) -> list[int]:
+def without_others(
+    text: Text, named: Collection[int], *, seed: int, draw: int
+) -> list[int]:
     """The ids of a text without as many others as it has named ones, drawn at random.
 
     Special tokens stay. A text with more named tokens than others comes back whole.
     """
-    ids, is_special = text.inputs["input_ids"], text.inputs["special_tokens_mask"]
+    ids, is_special = (
+        text.inputs["input_ids"],
+        text.inputs["special_tokens_mask"],
+    )
     others, n_named = [], 0
     for place, token in enumerate(ids):
         if token in named:
@@ -402,7 +467,9 @@ def without_others(text: Text, named: Collection[int], *, seed: int, draw: int) 
     if n_named > len(others):
         return ids
     generator = random_generator(seed, text.example_id, draw)
-    deleted = set(generator.choice(others, n_named, replace=False)) if n_named else ()
+    deleted = (
+        set(generator.choice(others, n_named, replace=False)) if n_named else ()
+    )
     return [token for place, token in enumerate(ids) if place not in deleted]
 
 

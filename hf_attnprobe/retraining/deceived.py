@@ -8,7 +8,13 @@ import numpy as np
 
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.plain_data import plain
-from hf_attnprobe.reports.document import Answered, Cell, Document, Section, Table
+from hf_attnprobe.reports.document import (
+    Answered,
+    Cell,
+    Document,
+    Section,
+    Table,
+)
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.retraining.document import in_full
 from hf_attnprobe.retraining.verdict import all_of, graded
@@ -95,7 +101,9 @@ class Measured:
     control: np.ndarray
 
 
-def deception_of(before: Measured, after: Measured, *, seed: int, **settings: Any) -> Deception:
+def deception_of(
+    before: Measured, after: Measured, *, seed: int, **settings: Any
+) -> Deception:
     """The result from the measurements before and after the training.
 
     Args:
@@ -128,12 +136,19 @@ def deception_of(before: Measured, after: Measured, *, seed: int, **settings: An
         masses=_means(masses, named),
         hidden=mean_estimate((before.mean_mass / 2 - after.mean_mass)[named]),
         moved=_means({when: m.moved for when, m in models.items()}, controlled),
-        control=_means({when: m.control for when, m in models.items()}, controlled),
-        beyond=_means({when: m.moved - m.control for when, m in models.items()}, controlled),
+        control=_means(
+            {when: m.control for when, m in models.items()}, controlled
+        ),
+        beyond=_means(
+            {when: m.moved - m.control for when, m in models.items()},
+            controlled,
+        ),
     )
 
 
-def _means(values: Mapping[str, np.ndarray], texts: np.ndarray) -> dict[str, Estimate]:
+def _means(
+    values: Mapping[str, np.ndarray], texts: np.ndarray
+) -> dict[str, Estimate]:
     """The means over some of the texts, bool [texts], by name."""
     return {name: mean_estimate(of[texts]) for name, of in values.items()}
 
@@ -155,12 +170,16 @@ def findings(deception: Deception) -> dict[str, Finding]:
 
 def overall(deception: Deception) -> Answer:
     """Whether attention hides what the model uses."""
-    answers = {name: found.answer for name, found in findings(deception).items()}
+    answers = {
+        name: found.answer for name, found in findings(deception).items()
+    }
     if not deception.n_controlled:
         return Answer.CANNOT_SAY
     if answers["used_before"] == Answer.NO:
         return Answer.NO
-    return all_of(answers["used_after"], answers["hidden"], answers["lost"].opposite)
+    return all_of(
+        answers["used_after"], answers["hidden"], answers["lost"].opposite
+    )
 
 
 def conclusion(deception: Deception) -> str:
@@ -183,7 +202,10 @@ def what_became(deception: Deception) -> str:
     found = findings(deception)
     said = [found[name].sentence for name in ("used_after", "hidden", "lost")]
     if found["used_before"].answer == Answer.NO:
-        said = [f"There was nothing to hide. Before: {found['used_before'].sentence}", said[-1]]
+        said = [
+            f"There was nothing to hide. Before: {found['used_before'].sentence}",
+            said[-1],
+        ]
     if min(deception.n_controlled, deception.n_named) < MIN_TEXTS:
         said.append(f"Fewer than {MIN_TEXTS} texts tell nothing.")
     return " ".join(said)
@@ -191,7 +213,9 @@ def what_became(deception: Deception) -> str:
 
 def deception_data(deception: Deception) -> dict:
     """Plain data; NaN becomes None."""
-    answers = {name: str(found.answer) for name, found in findings(deception).items()}
+    answers = {
+        name: str(found.answer) for name, found in findings(deception).items()
+    }
     said = {"verdict": conclusion(deception), "answers": answers}
     return plain(deception) | {"dataset": str(deception.dataset)} | said
 
@@ -243,7 +267,9 @@ def deception_document(d: Deception) -> Document:
         [
             Section("The answers", answers, id="answers"),
             Section("What this cannot say", [LIMITS], id="limits"),
-            Section("Before and after", [table, of_texts], id="numbers", brief=True),
+            Section(
+                "Before and after", [table, of_texts], id="numbers", brief=True
+            ),
             Section("How it was made", [made], id="provenance", brief=True),
         ],
         data=deception_data(d),
@@ -254,13 +280,22 @@ def _before_and_after(d: Deception) -> list[list[Cell]]:
     """What was measured: its name, before, after."""
     metrics = dict.fromkeys(score.metric for score in d.scores)
     scores: list[list[Cell]] = [
-        [m.replace("_", " "), d.score("before", m), d.score("after", m)] for m in metrics
+        [m.replace("_", " "), d.score("before", m), d.score("after", m)]
+        for m in metrics
     ]
     masses = d.masses
     return [
         *scores,
-        ["mass on the impermissible tokens, mean over heads", masses["before"], masses["after"]],
-        ["of the head with the most", masses["largest before"], masses["largest after"]],
+        [
+            "mass on the impermissible tokens, mean over heads",
+            masses["before"],
+            masses["after"],
+        ],
+        [
+            "of the head with the most",
+            masses["largest before"],
+            masses["largest after"],
+        ],
         ["output moved by deleting them", d.moved["before"], d.moved["after"]],
         ["by deleting as many others", d.control["before"], d.control["after"]],
         ["difference per text", d.beyond["before"], d.beyond["after"]],

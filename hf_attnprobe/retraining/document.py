@@ -55,7 +55,9 @@ def document_of(report: RetrainingResult) -> Document:
         _made(report),
     ]
     sections = [
-        Section("The answers", [LEAD, *_answers(report), MEASURED], id="verdict"),
+        Section(
+            "The answers", [LEAD, *_answers(report), MEASURED], id="verdict"
+        ),
         Section(
             "May this attention be shown to users as the reason?",
             [AS_REASON, AUDIT, Listing(_audit_command(report))],
@@ -90,7 +92,11 @@ def _at_a_glance(report: RetrainingResult) -> Table:
         ]
         for f in report.verdict.findings()
     ]
-    return Table(["question", "answer", "number, 95% interval", "yes above"], rows, sortable=False)
+    return Table(
+        ["question", "answer", "number, 95% interval", "yes above"],
+        rows,
+        sortable=False,
+    )
 
 
 def _quality(report: RetrainingResult) -> str:
@@ -100,13 +106,17 @@ def _quality(report: RetrainingResult) -> str:
     if base is None:
         return ""
     of_class = report.provenance.get("f1")
-    said = f"The base has F1 {base.value:.3f}" + (f" ({of_class})" if of_class else "")
+    said = f"The base has F1 {base.value:.3f}" + (
+        f" ({of_class})" if of_class else ""
+    )
     paper = PUBLISHED.uniform.get(report.dataset.published_as, {}).get("base")
     if paper is not None:
         said += f"; the published model has {paper:.3f}"
     guess = constant_guess(report)
     if guess is None:
-        return f"{said}. The F1 of a constant guess is not known without labels."
+        return (
+            f"{said}. The F1 of a constant guess is not known without labels."
+        )
     f1, share = guess
     return (
         f"{said}; the best constant guess has {f1:.3f}. Always saying the most frequent "
@@ -139,7 +149,9 @@ def _answers(report: RetrainingResult) -> Iterator[Block]:
     for found in report.verdict.findings():
         yield in_full(RULES[found.rule].question, found)
     if report.verdict.chance:
-        yield Section("How far does attention move by chance?", [report.verdict.chance])
+        yield Section(
+            "How far does attention move by chance?", [report.verdict.chance]
+        )
 
 
 def in_full(question: str, found: Finding) -> Answered:
@@ -169,13 +181,19 @@ AUDIT = (
 
 def _audit_command(report: RetrainingResult) -> str:
     words = ["attnprobe", "audit", "--model", report.model]
-    return shlex.join([*words, "--dataset", report.dataset.name, "--output-dir", "DIR"])
+    return shlex.join(
+        [*words, "--dataset", report.dataset.name, "--output-dir", "DIR"]
+    )
 
 
 def _limits(report: RetrainingResult) -> list[Words]:
     """Lists what was not tested, how sure the rest is, and what would change an answer."""
     tests = report.provenance.get("tests", list(report.scores))
-    left = [f"{name} ({t.title})" for name, t in retrainings().items() if name not in tests]
+    left = [
+        f"{name} ({t.title})"
+        for name, t in retrainings().items()
+        if name not in tests
+    ]
     said: list[Words] = [ONE_TRAINING]
     n_seeds = len({s.model for s in report.scores.get("seeds", ())})
     if n_seeds > 1:
@@ -233,7 +251,9 @@ def _scores(report: RetrainingResult) -> Iterator[Block]:
     for test, scores in report.scores.items():
         first, *others = dict.fromkeys(s.metric for s in scores)
         paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
-        caption = f"{TABLES.get(test, test)} Scores with 95% intervals over texts."
+        caption = (
+            f"{TABLES.get(test, test)} Scores with 95% intervals over texts."
+        )
         yield _score_table(scores, [first], paper, caption)
         if others:
             yield Folded("By other metrics", [_score_table(scores, others)])
@@ -294,13 +314,19 @@ def penalty_curve(points: Sequence[Point]) -> Chart | None:
     Returns:
         None without a point of a model or a search that moves the output.
     """
-    drawn = [p for p in points if p.series not in (CEILING, PUBLISHED_ADVERSARY)]
-    if any(p.series == SEEDS and p.label for p in drawn):  # one by one, not their median too
+    drawn = [
+        p for p in points if p.series not in (CEILING, PUBLISHED_ADVERSARY)
+    ]
+    if any(
+        p.series == SEEDS and p.label for p in drawn
+    ):  # one by one, not their median too
         drawn = [p for p in drawn if p.series != SEEDS or p.label]
     if not drawn:
         return None
     shown = [*drawn, *(p for p in points if p.series == PUBLISHED_ADVERSARY)]
-    series = [_series(name, shown) for name in dict.fromkeys(p.series for p in shown)]
+    series = [
+        _series(name, shown) for name in dict.fromkeys(p.series for p in shown)
+    ]
     ceiling = [p.jsd.value for p in points if p.series == CEILING]
     return Chart(
         key="penalty_curve",
@@ -336,15 +362,23 @@ def _series(name: str, points: Sequence[Point]) -> Series:
     )
 
 
-def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str]:
+def _sentences(
+    drawn: Sequence[Point], ceiling: Sequence[float]
+) -> Iterator[str]:
     """States how far each way moves attention at most, and what that does to the output."""
     parts = []
     for name in dict.fromkeys(p.series for p in drawn):
-        p = max((p for p in drawn if p.series == name), key=lambda p: p.jsd.value)
+        p = max(
+            (p for p in drawn if p.series == name), key=lambda p: p.jsd.value
+        )
         which = f" ({p.label})" if p.label else ""
-        jsd, tvd = (markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
+        jsd, tvd = (
+            markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd)
+        )
         at_most = "at most " if name == FRONTIER else ""
-        parts.append(f"{name}{which} {jsd}, moving the output by {at_most}{tvd}")
+        parts.append(
+            f"{name}{which} {jsd}, moving the output by {at_most}{tvd}"
+        )
     n = max(p.jsd.n or 0 for p in drawn)
     limit = "".join(f"; {CEILING} than {jsd:.2f}" for jsd in ceiling)
     yield (
@@ -369,12 +403,24 @@ def _bins(bins: Sequence[Bin]) -> list[Block]:
 
 def _statistics(report: RetrainingResult) -> Iterator[Block]:
     """Yields every statistic of the texts, with its sentences."""
-    head = ["statistic", "predicted", "mean", "95% from", "to", "median", "std", "n", "undefined"]
+    head = [
+        "statistic",
+        "predicted",
+        "mean",
+        "95% from",
+        "to",
+        "median",
+        "std",
+        "n",
+        "undefined",
+    ]
     known = readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         own = [s for s in report.statistics if s.test == test]
         whole = [s for s in own if s.group == "all" and s.n]
-        said: list[Words] = [f"{s.statistic}: {sentence(s, known)}." for s in whole]
+        said: list[Words] = [
+            f"{s.statistic}: {sentence(s, known)}." for s in whole
+        ]
         rows = [_row(s) for s in own]
         table = Table(head, rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(own)} numbers and what they say"
@@ -382,7 +428,16 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
 
 
 def _row(s: Statistic) -> list[Cell]:
-    return [s.statistic, s.group, s.mean, *s.ci95, s.median, s.std, s.n, s.undefined]
+    return [
+        s.statistic,
+        s.group,
+        s.mean,
+        *s.ci95,
+        s.median,
+        s.std,
+        s.n,
+        s.undefined,
+    ]
 
 
 # --- How it was made ------------------------------------------------------------------------------
@@ -401,10 +456,16 @@ def _origin(report: RetrainingResult) -> list[Block]:
         [name, in_words(value)] for name, value in report.provenance.items()
     ]
     repeat: list[Block] = []
-    if "asked_for" in report.provenance:  # a transfer is a step of a study, no command
+    if (
+        "asked_for" in report.provenance
+    ):  # a transfer is a step of a study, no command
         repeat = ["To repeat it:", Listing(command(report))]
     return [
-        Table(["model", "epochs"], models, "Models trained, folders below the output folder"),
+        Table(
+            ["model", "epochs"],
+            models,
+            "Models trained, folders below the output folder",
+        ),
         *repeat,
         RAW,
         Listing("attnprobe report FOLDER --output numbers.csv"),

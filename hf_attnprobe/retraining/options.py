@@ -22,7 +22,9 @@ GUIDE_LAMBDA = 0.002
 class Seeds(Options):
     """Options of the test ``seeds``."""
 
-    n_seeds: int = option(8, "models trained with another seed", at_least=1, at_most=1_000)
+    n_seeds: int = option(
+        8, "models trained with another seed", at_least=1, at_most=1_000
+    )
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,15 @@ class Adversary(Options):
         "true", "TVD in the adversary's loss; the paper's code takes half of it"
     )
     epochs: int = option(
-        80, "largest number of epochs of an adversary", at_least=1, at_most=100_000
+        80,
+        "largest number of epochs of an adversary",
+        at_least=1,
+        at_most=100_000,
     )
     patience: int = option(
-        10, "epochs without a lower loss that end an adversary's training", at_least=1
+        10,
+        "epochs without a lower loss that end an adversary's training",
+        at_least=1,
     )
 
     def __post_init__(self) -> None:
@@ -51,7 +58,9 @@ class Adversary(Options):
         given = LAMBDAS if self.lambdas is None else self.lambdas
         if not given or not all(map(math.isfinite, given)):
             got = ", ".join(map(str, given)) or "none"
-            raise AttnProbeError(f"expected finite lambdas of 0 or more, got {got}")
+            raise AttnProbeError(
+                f"expected finite lambdas of 0 or more, got {got}"
+            )
 
     @property
     def tvd_factor(self) -> float:
@@ -72,7 +81,9 @@ class Adversary(Options):
     def guide(self) -> str:
         """Folder of the adversary whose λ is nearest to that of the paper's Table 3."""
         wanted = GUIDE_LAMBDA * self.tvd_factor
-        return self.folder_of(min(self.sorted_lambdas(), key=lambda value: abs(value - wanted)))
+        return self.folder_of(
+            min(self.sorted_lambdas(), key=lambda value: abs(value - wanted))
+        )
 
 
 KINDS: dict[str, type[Options]] = {
@@ -91,9 +102,12 @@ class RetrainOptions(Options):
     A setting of the training that is None is the base's own.
     """
 
-    seed: int = option(0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED)
+    seed: int = option(
+        0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED
+    )
     procedure: ProcedureName | None = option(
-        None, "the paper whose settings hold where none is given (default: the base's)"
+        None,
+        "the paper whose settings hold where none is given (default: the base's)",
     )
     epochs: int | None = option(
         None,
@@ -101,9 +115,15 @@ class RetrainOptions(Options):
         at_least=1,
         at_most=100_000,
     )
-    batch_size: int | None = option(None, "texts per step (default: the base's)", at_least=1)
-    learning_rate: float | None = option(None, "learning rate (default: the base's)", at_least=0)
-    weight_decay: float | None = option(None, "weight decay (default: the base's)", at_least=0)
+    batch_size: int | None = option(
+        None, "texts per step (default: the base's)", at_least=1
+    )
+    learning_rate: float | None = option(
+        None, "learning rate (default: the base's)", at_least=0
+    )
+    weight_decay: float | None = option(
+        None, "weight decay (default: the base's)", at_least=0
+    )
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors (default: the base's)", metavar="FILE"
     )
@@ -118,7 +138,9 @@ class TransferOptions(Options):
         "a model trained with uniform attention and the same vocabulary, scored too",
         metavar="MODEL",
     )
-    seed: int = option(0, "seed of the bootstrap", at_least=0, at_most=LARGEST_SEED)
+    seed: int = option(
+        0, "seed of the bootstrap", at_least=0, at_most=LARGEST_SEED
+    )
 
 
 @dataclass(frozen=True)
@@ -126,15 +148,20 @@ class DeceptionOptions(Options):
     """The penalty of :func:`hf_attnprobe.deceive`, and how long it trains."""
 
     weight: float = option(
-        1.0, "λ of the penalty on attention; the paper has 0.1 and 1", at_least=0
+        1.0,
+        "λ of the penalty on attention; the paper has 0.1 and 1",
+        at_least=0,
     )
     over_heads: Literal["mean", "max"] = option(
-        "mean", "penalise the mean over the heads, or the head that attends most"
+        "mean",
+        "penalise the mean over the heads, or the head that attends most",
     )
     layers: Literal["last", "all"] = option(
         "last", "layers of a Transformer whose heads are penalised and measured"
     )
-    epochs: int = option(5, "epochs of further training", at_least=1, at_most=100_000)
+    epochs: int = option(
+        5, "epochs of further training", at_least=1, at_most=100_000
+    )
     batch_size: int = option(32, "texts per step", at_least=1)
     learning_rate: float | None = option(
         None,
@@ -142,9 +169,14 @@ class DeceptionOptions(Options):
         at_least=0,
     )
     seed: int = option(
-        0, "seed of batches, dropout and bootstrap", at_least=0, at_most=LARGEST_SEED
+        0,
+        "seed of batches, dropout and bootstrap",
+        at_least=0,
+        at_most=LARGEST_SEED,
     )
-    trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
+    trust_remote_code: bool = option(
+        False, "run code that comes with a model from the Hub"
+    )
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",

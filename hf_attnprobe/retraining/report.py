@@ -42,8 +42,12 @@ class RetrainingReport(Documented, RetrainingResult):
 
     def __repr__(self) -> str:
         model, data = tail(self.model, 40), tail(str(self.dataset), 40)
-        answers = ", ".join(f"{f.rule}: {f.answer}" for f in self.verdict.findings())
-        return f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
+        answers = ", ".join(
+            f"{f.rule}: {f.answer}" for f in self.verdict.findings()
+        )
+        return (
+            f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
+        )
 
     def document(self) -> Document:
         """The report as a document."""
@@ -52,7 +56,9 @@ class RetrainingReport(Documented, RetrainingResult):
     def charts(self) -> tuple[Chart, ...]:
         """Charts as data: how far the models move attention, and at what cost."""
         points = points_of(self.statistics, self.scores)
-        curve = penalty_curve([*points, *published_point(self.dataset.published_as)])
+        curve = penalty_curve(
+            [*points, *published_point(self.dataset.published_as)]
+        )
         return () if curve is None else (curve,)
 
     def plot(self, kind: str | None = None, ax: "Axes | None" = None) -> "Axes":
@@ -65,7 +71,9 @@ class RetrainingReport(Documented, RetrainingResult):
         Raises:
             AttnProbeError: nothing to draw, or no such figure.
         """
-        from hf_attnprobe.figures import draw_one  # matplotlib is slow to import
+        from hf_attnprobe.figures import (
+            draw_one,
+        )  # matplotlib is slow to import
 
         return draw_one(self.charts(), kind, ax)
 
@@ -76,7 +84,9 @@ class RetrainingReport(Documented, RetrainingResult):
     def wide_frame(self) -> pd.DataFrame:
         """A text per row, a statistic per column; NaN where a text has no value."""
         rows = self.rows.drop_duplicates(["example_id", "statistic"])
-        return rows.pivot(index="example_id", columns="statistic", values="value")
+        return rows.pivot(
+            index="example_id", columns="statistic", values="value"
+        )
 
     def summary_frame(self) -> pd.DataFrame:
         """A statistic and group per row, with its interval."""
@@ -115,5 +125,7 @@ def write_report(report: RetrainingReport, folder: Path) -> None:
 @public_function
 def read_retraining(folder: str | Path) -> RetrainingReport:
     """Reads the report in a retraining's folder, with its rows."""
-    report = read_summary(folder, from_json, kind="a retraining", verb="attnprobe retrain")
+    report = read_summary(
+        folder, from_json, kind="a retraining", verb="attnprobe retrain"
+    )
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))

@@ -15,7 +15,10 @@ from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.pretrained import class_names
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.checkpoints.loading import load_attention_classifier, load_tokenizer
+from hf_attnprobe.checkpoints.loading import (
+    load_attention_classifier,
+    load_tokenizer,
+)
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.distributed import check_one_process, process_state
@@ -40,9 +43,18 @@ from hf_attnprobe.retraining.base import (
     outputs_alone,
     run_test,
 )
-from hf_attnprobe.retraining.options import KINDS, Adversary, RetrainOptions, TransferOptions
+from hf_attnprobe.retraining.options import (
+    KINDS,
+    Adversary,
+    RetrainOptions,
+    TransferOptions,
+)
 from hf_attnprobe.retraining.report import KIND, RetrainingReport, write_report
-from hf_attnprobe.retraining.verdict import TrainedModel, attention_bins, farther_than_a_seed
+from hf_attnprobe.retraining.verdict import (
+    TrainedModel,
+    attention_bins,
+    farther_than_a_seed,
+)
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.asked import asked_for
 from hf_attnprobe.storage.folders import claim
@@ -104,13 +116,17 @@ def retrain(
     """
     chosen = asked_retrainings(tests)
     check_one_process("retrain")
-    base = load_base(model, **{name: getattr(options, name) for name in OF_TRAINING})
+    base = load_base(
+        model, **{name: getattr(options, name) for name in OF_TRAINING}
+    )
     data = as_data(dataset)
     setup = _setup(base, data, output_dir, chosen, options.seed)
     identity = identity_of(base, setup.splits, options.seed)
     identity["adversary"] = _settings_of(chosen.get("adversary"))
     mark = setup.folder / f"{KIND}.json"
-    if "adversary" not in chosen and mark.exists():  # as a run before this one had it
+    if (
+        "adversary" not in chosen and mark.exists()
+    ):  # as a run before this one had it
         held = read_json(mark, dict[str, Any], "choose another --output-dir")
         identity["adversary"] = held.get("adversary", identity["adversary"])
     with (
@@ -118,9 +134,15 @@ def retrain(
         suited_threads(base.model),
     ):
         # Rows first: from here on the folder is this run's, whatever interrupts it.
-        append_rows(setup.folder / "rows", _prediction_rows(setup.own), name=PREDICTION)
+        append_rows(
+            setup.folder / "rows", _prediction_rows(setup.own), name=PREDICTION
+        )
         known = retrainings()
-        variants = [v for name, given in chosen.items() for v in known[name].variants(setup, given)]
+        variants = [
+            v
+            for name, given in chosen.items()
+            for v in known[name].variants(setup, given)
+        ]
         with Bar("retrain", progress, len(variants), of="model") as bar:
 
             def begin(model: Path) -> bool:
@@ -131,9 +153,13 @@ def retrain(
             tested = {name: run_test(name, setup) for name in chosen}
         for name, found in tested.items():
             _write_rows(setup, name, found)
-        asked = _asked_for(model, data, options, {} if tests is None else chosen)
+        asked = _asked_for(
+            model, data, options, {} if tests is None else chosen
+        )
         # of the mark: what an earlier run said too
-        held = json.loads((setup.folder / f"{KIND}.json").read_text(encoding="utf-8"))
+        held = json.loads(
+            (setup.folder / f"{KIND}.json").read_text(encoding="utf-8")
+        )
         report = _report(setup, data, tested, {**held, "asked_for": asked})
         report = _with_statistics(report, setup)
         write_report(report, setup.folder)
@@ -181,16 +207,24 @@ def transfer(
     if options.uniform is not None:
         others["uniform"] = _load_other(base, "uniform", options.uniform)
     identity = identity_of(base, setup.splits, options.seed)
-    identity["other_models"] = {name: model_fingerprint(other) for name, other in others.items()}
+    identity["other_models"] = {
+        name: model_fingerprint(other) for name, other in others.items()
+    }
     setup = replace(setup, progress=lambda made: progress and made.name)
     with claim(setup.folder, identity, process_state(), kind=KIND):
         tested = Tested(setup, setup.folder)
         tested.add("own", "own", {"probs": setup.own.probs})
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         _write_rows(setup, "transfer", tested)
-        tested.run(guided("guided", "guided", setup, lambda: others["guide"], {}, "guided"))
+        tested.run(
+            guided(
+                "guided", "guided", setup, lambda: others["guide"], {}, "guided"
+            )
+        )
         if "uniform" in others:
-            tested.run(Variant("uniform", "uniform", others["uniform"], outputs_alone))
+            tested.run(
+                Variant("uniform", "uniform", others["uniform"], outputs_alone)
+            )
         tested.compare("own")
         _write_rows(setup, "transfer", tested)
         provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
@@ -209,7 +243,9 @@ def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
     config = loaded.config
     is_uniform = config.attention == "uniform"
     if config.attention == "guided" or (role == "uniform" and not is_uniform):
-        wanted = "uniform attention" if role == "uniform" else "attention of its own"
+        wanted = (
+            "uniform attention" if role == "uniform" else "attention of its own"
+        )
         raise AttnProbeError(
             f"expected as {role} a model with {wanted}, that of {model} is "
             f"{config.attention}; choose another"
@@ -227,7 +263,11 @@ def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
 
 
 def _setup(
-    base: Base, data: Data, folder: str | Path, chosen: Mapping[str, Options], seed: int
+    base: Base,
+    data: Data,
+    folder: str | Path,
+    chosen: Mapping[str, Options],
+    seed: int,
 ) -> Setup:
     """The base with its data, which have all splits and its classes."""
     splits = data.splits(seed=base.settings.seed)
@@ -242,18 +282,25 @@ def _settings_of(adversary: Options | None) -> dict[str, Any]:
 
 
 def _asked_for(
-    model: str | Path, data: Data, options: RetrainOptions, tests: Mapping[str, Options]
+    model: str | Path,
+    data: Data,
+    options: RetrainOptions,
+    tests: Mapping[str, Options],
 ) -> dict[str, Any]:
     """The options that differ from the defaults; no tests are listed where the default ones run."""
     usual = {name: kind() for name, kind in KINDS.items()}
-    return asked_for(model, data, options, tests, usual, leave_out=("split", "test_limit"))
+    return asked_for(
+        model, data, options, tests, usual, leave_out=("split", "test_limit")
+    )
 
 
 def _prediction_rows(own: Outputs) -> pa.Table:
     """The base's predictions on the test texts."""
     one_class = classes([str(k) for k in range(own.probs.shape[-1])])
     n_tokens = own.mask.sum(-1)
-    statistics = prediction_statistics(one_class, own.probs, own.labels, n_tokens)
+    statistics = prediction_statistics(
+        one_class, own.probs, own.labels, n_tokens
+    )
     return to_rows(PREDICTION, own.example_ids, {NO_SITE: statistics})
 
 
@@ -263,14 +310,24 @@ def _write_rows(setup: Setup, test: str, tested: Tested) -> None:
     append_rows(setup.folder / "rows", rows, name=test)
 
 
-def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport:
+def _with_statistics(
+    report: RetrainingReport, setup: Setup
+) -> RetrainingReport:
     """Adds to the report the statistics in the rows of its tests on disk."""
     rows = read_rows(setup.folder / "rows")
-    rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(drop=True)
+    rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(
+        drop=True
+    )
     labels = setup.base.labels
     statistics = summarize(rows, labels, readings())
-    f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
-    notes = {"f1": f1, "tests": list(report.scores), "notes": list(setup.base.notes)}
+    f1 = (
+        f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
+    )
+    notes = {
+        "f1": f1,
+        "tests": list(report.scores),
+        "notes": list(setup.base.notes),
+    }
     return replace(
         report,
         statistics=statistics,
@@ -282,7 +339,10 @@ def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport
 
 
 def _report(
-    setup: Setup, data: Data, tested: Mapping[str, Tested], provenance: Mapping[str, Any]
+    setup: Setup,
+    data: Data,
+    tested: Mapping[str, Tested],
+    provenance: Mapping[str, Any],
 ) -> RetrainingReport:
     """The report of these tests, without the statistics of their rows."""
     models = [

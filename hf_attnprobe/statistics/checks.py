@@ -87,7 +87,11 @@ WITHIN_ONE = {
 CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
 INFINITY = float("inf")
 RANGES = (
-    *(Range(test, name, 0.0, 1.0, SHARE) for test, names in WITHIN_ONE.items() for name in names),
+    *(
+        Range(test, name, 0.0, 1.0, SHARE)
+        for test, names in WITHIN_ONE.items()
+        for name in names
+    ),
     Range(
         "erasure",
         "way_to_best",
@@ -110,7 +114,12 @@ RANGES = (
         "no ranking needs fewer tokens than the smallest set",
     ),
 )
-SAME_TEXTS = ("fraction_to_flip", "never_flips", "probability_mass_removed", "regret")
+SAME_TEXTS = (
+    "fraction_to_flip",
+    "never_flips",
+    "probability_mass_removed",
+    "regret",
+)
 """Statistics of erasure that all rankings have on the same texts."""
 
 
@@ -125,7 +134,9 @@ def contradictions(
             kind of its interval follows from it.
         of_number: whether the model predicts a number, whose changes have no limit.
     """
-    ranges = [rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)]
+    ranges = [
+        rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)
+    ]
     declared = [(test, name) for test in readings for name in readings[test]]
     ranges += [
         Range(*family, 0.0, 1.0, SHARE)
@@ -135,9 +146,15 @@ def contradictions(
     found: list[str] = []
     rows = Rows.of(rows)
     for test, layer, head in sorted({(c[0], *c[2:]) for c in rows.columns}):
-        own = rows.select(lambda *c, at=(test, layer, head): (c[0], *c[2:]) == at)
+        own = rows.select(
+            lambda *c, at=(test, layer, head): (c[0], *c[2:]) == at
+        )
         texts = Texts.at(own, (layer, head))
-        broken = (*_orders(test, texts), *_ranges(test, texts, ranges), *_lacking(test, texts))
+        broken = (
+            *_orders(test, texts),
+            *_ranges(test, texts, ranges),
+            *_lacking(test, texts),
+        )
         found += [
             f"{test}, layer {layer}, head {head}, text {text}: {sentence}"
             for text, sentence in broken
@@ -168,7 +185,9 @@ def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
             continue
         for larger in names:
             other, _, other_key = larger.partition("@")
-            if other == rule.larger and (not key or not other_key or key == other_key):
+            if other == rule.larger and (
+                not key or not other_key or key == other_key
+            ):
                 yield smaller, larger
 
 
@@ -181,7 +200,10 @@ def _ranges(test: str, texts: Texts, ranges: Iterable[Range]) -> Broken:
             is_below = values < rule.low - TOLERANCE
             is_above = values > rule.high + TOLERANCE
             for k in np.flatnonzero(is_below | is_above):
-                yield texts.index[k], f"{name} is {values[k]:.6g}, but {rule.why}"
+                yield (
+                    texts.index[k],
+                    f"{name} is {values[k]:.6g}, but {rule.why}",
+                )
 
 
 def _lacking(test: str, texts: Texts) -> Broken:
@@ -192,7 +214,9 @@ def _lacking(test: str, texts: Texts) -> Broken:
         for name in names:
             n_known += ~np.isnan(texts.values(name))
         for k in np.flatnonzero((n_known > 0) & (n_known < len(names))):
-            lacking = ", ".join(name for name in names if np.isnan(texts.values(name)[k]))
+            lacking = ", ".join(
+                name for name in names if np.isnan(texts.values(name)[k])
+            )
             yield (
                 texts.index[k],
                 f"{lacking} has no value and others have, but all rankings are compared "

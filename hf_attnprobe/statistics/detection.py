@@ -49,10 +49,16 @@ class Decision:
 def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
     """How often each text is in a draw of ``n``, [DRAWS, texts]."""
     even = np.full(n_texts, 1 / n_texts)
-    return np.random.default_rng([seed, n]).multinomial(n, even, size=DRAWS).astype(float)
+    return (
+        np.random.default_rng([seed, n])
+        .multinomial(n, even, size=DRAWS)
+        .astype(float)
+    )
 
 
-def says_yes(values: np.ndarray, draws: np.ndarray, rule: Decision) -> np.ndarray:
+def says_yes(
+    values: np.ndarray, draws: np.ndarray, rule: Decision
+) -> np.ndarray:
     """Returns the share of draws in which the rule says yes.
 
     Args:
@@ -101,7 +107,9 @@ def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
     return float((last + missing / gained) / BETWEEN)
 
 
-def limit_of(values: np.ndarray, n: int, seed: int, rule: Decision) -> tuple[float, float, float]:
+def limit_of(
+    values: np.ndarray, n: int, seed: int, rule: Decision
+) -> tuple[float, float, float]:
     """Returns the limit of detection with n texts, a place among the doses, and its interval.
 
     Args:
@@ -139,7 +147,9 @@ def effect_at(effects: np.ndarray, limit: Sequence[float]) -> Limit:
         effects: [doses], from dose 0 up.
         limit: of :func:`limit_of`.
     """
-    value, low, high = (float(x) for x in np.interp(limit, range(len(effects)), effects))
+    value, low, high = (
+        float(x) for x in np.interp(limit, range(len(effects)), effects)
+    )
     return Limit(value, None if limit[0] == float("inf") else (low, high))
 
 
@@ -149,12 +159,18 @@ def effect_at(effects: np.ndarray, limit: Sequence[float]) -> Limit:
 def by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
     """A statistic of a head, [doses, texts]; without texts that lack it at some dose."""
     own = rows[rows.statistic == statistic]
-    return own.pivot(index="dose", columns="example_id", values="value").dropna(axis=1).to_numpy()
+    return (
+        own.pivot(index="dose", columns="example_id", values="value")
+        .dropna(axis=1)
+        .to_numpy()
+    )
 
 
 def effects_of(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
     """How far each dose moves probability and log-odds, each [doses]."""
     log_probs = by_dose(rows, LOG_PROB)
-    odds = log_probs - np.log(np.maximum(-np.expm1(log_probs), np.finfo(float).eps))
+    odds = log_probs - np.log(
+        np.maximum(-np.expm1(log_probs), np.finfo(float).eps)
+    )
     moved = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
     return moved.mean(1), sign * (odds - odds[0]).mean(1)

@@ -80,10 +80,17 @@ def paired(
     intervals = {}
     for errors in {ONE_COLUMN, critical}:
         intervals[errors] = ends = interval_of(of, critical=errors)
-        ends[:, shares] = paired_share_interval(gaps[:, shares], critical=errors)
-    sides = [_means(np.where(np.isnan(gaps), np.nan, side)) for side in (first, other)]
+        ends[:, shares] = paired_share_interval(
+            gaps[:, shares], critical=errors
+        )
+    sides = [
+        _means(np.where(np.isnan(gaps), np.nan, side))
+        for side in (first, other)
+    ]
     own, together = intervals[ONE_COLUMN], intervals[critical]
-    return _by_column(_known_means(of), of.n, sides, [own, together], is_paired=True)
+    return _by_column(
+        _known_means(of), of.n, sides, [own, together], is_paired=True
+    )
 
 
 def unpaired(
@@ -94,14 +101,18 @@ def unpaired(
     before, after = moments(first), moments(other)
     intervals = {}
     for errors in {ONE_COLUMN, critical}:
-        intervals[errors] = ends = difference_interval(after, before, critical=errors)
+        intervals[errors] = ends = difference_interval(
+            after, before, critical=errors
+        )
         ends[:, shares] = share_difference_interval(
             other[:, shares], first[:, shares], critical=errors
         )
     sides = [_known_means(before), _known_means(after)]
     own, together = intervals[ONE_COLUMN], intervals[critical]
     n = np.minimum(before.n, after.n)
-    return _by_column(sides[1] - sides[0], n, sides, [own, together], is_paired=False)
+    return _by_column(
+        sides[1] - sides[0], n, sides, [own, together], is_paired=False
+    )
 
 
 def _means(values: np.ndarray) -> np.ndarray:
@@ -124,9 +135,19 @@ def _by_column(
     """The differences of columns; intervals of each alone and of all, each [2, columns]."""
     own, together = (map(tuple, ends.T.tolist()) for ends in intervals)
     first, other = (means.tolist() for means in sides)
-    columns = zip(values.tolist(), own, n.tolist(), first, other, together, strict=True)
+    columns = zip(
+        values.tolist(), own, n.tolist(), first, other, together, strict=True
+    )
     return [
-        Difference(value, ci95=ci95, n=size, first=a, other=b, paired=is_paired, simultaneous=wide)
+        Difference(
+            value,
+            ci95=ci95,
+            n=size,
+            first=a,
+            other=b,
+            paired=is_paired,
+            simultaneous=wide,
+        )
         for value, ci95, size, a, b, wide in columns
     ]
 
@@ -173,12 +194,16 @@ def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
     """
     if not sides:
         return []
-    errors = pd.concat([_errors(both, number) for number, both in enumerate(sides, 1)], axis=1)
+    errors = pd.concat(
+        [_errors(both, number) for number, both in enumerate(sides, 1)], axis=1
+    )
     critical = critical_value(errors.to_numpy(dtype=np.float64), seed=seed)
     found = []
     for both in sides:
         measure = paired if both.paired else unpaired
-        first, other = (side.to_numpy(dtype=np.float64) for side in both.aligned)
+        first, other = (
+            side.to_numpy(dtype=np.float64) for side in both.aligned
+        )
         found.append(measure(first, other, critical=critical))
     return found
 
@@ -226,7 +251,12 @@ MEANS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
     "shapley": ("shapley_agreement", "comprehensiveness", "sufficiency"),
-    "sources": ("source_found", "source_agreement", "drop_of_top_1", "drop_of_top_3"),
+    "sources": (
+        "source_found",
+        "source_agreement",
+        "drop_of_top_1",
+        "drop_of_top_3",
+    ),
 }
 """By test, the statistics whose means are compared between rankings."""
 
@@ -315,22 +345,39 @@ def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
 
     def by_removals(first: str, second: str) -> np.ndarray:
         """1 where the first flips a decision with fewer removals, −1 where the second."""
-        sides = np.sign(less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
+        sides = np.sign(
+            less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}")
+        )
         never = np.sign(less(f"never_flips@{second}", f"never_flips@{first}"))
         return np.where(sides == 0, never, sides)
 
-    if {"top_flips", "random_flips"} <= {*texts.names}:  # the largest weight, a random one
-        yield _Pair("flips", "mcnemar", "top", "random", less("top_flips", "random_flips"))
+    if {"top_flips", "random_flips"} <= {
+        *texts.names
+    }:  # the largest weight, a random one
+        yield _Pair(
+            "flips",
+            "mcnemar",
+            "top",
+            "random",
+            less("top_flips", "random_flips"),
+        )
     for family in MEANS[test]:
         known = _by_ranking(texts, family)
         names = _names(list(known), against)
         for pair in names if family == "fraction_to_flip" else ():
             yield _Pair("fewer_removals", "sign", *pair, by_removals(*pair))
         for pair in names:
-            yield _Pair(family, "permutation", *pair, less(*(known[side] for side in pair)))
+            yield _Pair(
+                family,
+                "permutation",
+                *pair,
+                less(*(known[side] for side in pair)),
+            )
 
 
-def _measured(test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int) -> list[Comparison]:
+def _measured(
+    test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int
+) -> list[Comparison]:
     """Returns the comparisons of one test, all on the same draws of signs."""
     found: list[Comparison] = []
     n_at_once = max(1, AT_ONCE // max(1, len(texts)))
@@ -340,20 +387,29 @@ def _measured(test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int) -> 
             found += _measured_together(test, some, seed)
         del some  # before the next are read
     adjusted = holm([c.p_value for c in found])
-    return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
+    return [
+        replace(c, adjusted_p_value=p)
+        for c, p in zip(found, adjusted, strict=True)
+    ]
 
 
-def _measured_together(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
+def _measured_together(
+    test: str, pairs: Sequence[_Pair], seed: int
+) -> list[Comparison]:
     gaps = np.stack([pair.gaps for pair in pairs], axis=1)
     found = mean_estimates(gaps)
-    of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
+    of_means = [
+        k for k, pair in enumerate(pairs) if pair.method == "permutation"
+    ]
     flipped = sign_flip_p_values(gaps[:, of_means], seed=seed).tolist()
     p_values = dict(zip(of_means, flipped, strict=True))
     comparisons = []
     for k, (pair, mean) in enumerate(zip(pairs, found, strict=True)):
         n_first = n_second = None
         if k not in p_values:
-            n_first, n_second = (int((pair.gaps == side).sum()) for side in (1, -1))
+            n_first, n_second = (
+                int((pair.gaps == side).sum()) for side in (1, -1)
+            )
             p_values[k] = _coin_p_value(n_first, n_second)
         comparison = Comparison(
             **vars(mean),
@@ -396,7 +452,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def sign_flip_p_values(
-    differences: np.ndarray, *, seed: int = 0, n_permutations: int = N_PERMUTATIONS
+    differences: np.ndarray,
+    *,
+    seed: int = 0,
+    n_permutations: int = N_PERMUTATIONS,
 ) -> np.ndarray:
     """Returns two-sided p-values that the mean of each column is 0, by flipping signs of rows.
 
@@ -423,7 +482,11 @@ def sign_flip_p_values(
     rounding = 1e-12 * np.abs(values).sum(0)
     threshold = np.abs(sums) - rounding  # at least as far as found
     exact = n_texts <= np.log2(n_permutations)
-    parts = _all_flips(n_texts) if exact else _drawn_flips(n_texts, n_permutations, seed)
+    parts = (
+        _all_flips(n_texts)
+        if exact
+        else _drawn_flips(n_texts, n_permutations, seed)
+    )
     extreme = np.zeros(values.shape[1])
     n_drawn = 0
     for flips in parts:
@@ -437,7 +500,9 @@ def _all_flips(n: int) -> Iterator[np.ndarray]:
     yield np.array(list(itertools.product((0.0, 1.0), repeat=n))).reshape(-1, n)
 
 
-def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
+def _drawn_flips(
+    n: int, n_permutations: int, seed: int
+) -> Iterator[np.ndarray]:
     """Draws whose signs are flipped, 1 or 0, in small parts: [permutations, texts]."""
     generator = np.random.default_rng(seed)
     at_once = max(1, 2**20 // n)
@@ -458,7 +523,10 @@ def _by_ranking(texts: Texts, family: str) -> dict[str, str]:
 
     Single random orders are left out, their mean ``random`` stands for them.
     """
-    split = [(name, *name.partition("@")) for name in sorted(texts.names, key=position)]
+    split = [
+        (name, *name.partition("@"))
+        for name in sorted(texts.names, key=position)
+    ]
     return {
         ranking: name
         for name, own, _, ranking in split
@@ -466,7 +534,9 @@ def _by_ranking(texts: Texts, family: str) -> dict[str, str]:
     }
 
 
-def _names(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
+def _names(
+    rankings: Sequence[str], against: str | None
+) -> list[tuple[str, str]]:
     """The pairs of rankings to compare."""
     if against is None:
         return list(itertools.combinations(rankings, 2))

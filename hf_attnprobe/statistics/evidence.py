@@ -7,7 +7,11 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import Estimate, function_estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import (
+    Estimate,
+    function_estimate,
+    mean_estimate,
+)
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scale import (
     PARTS,
@@ -16,7 +20,12 @@ from hf_attnprobe.statistics.scale import (
     said_by_default,
     with_commonest_place,
 )
-from hf_attnprobe.statistics.summary import at_site, groups_by_class, predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import (
+    at_site,
+    groups_by_class,
+    predictions_of,
+    site_of_model,
+)
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
@@ -49,10 +58,14 @@ class Evidence:
         """The paired difference of two statistics."""
         return mean_estimate(self.column(name) - self.column(other))
 
-    def of_means(self, names: Sequence[str], function: Callable[..., np.ndarray]) -> Estimate:
+    def of_means(
+        self, names: Sequence[str], function: Callable[..., np.ndarray]
+    ) -> Estimate:
         """A function of the means of some statistics, of the texts that have all of them."""
         columns = [*map(self.column, names)]
-        return function_estimate(columns, lambda means: function(*np.moveaxis(means, -1, 0)))
+        return function_estimate(
+            columns, lambda means: function(*np.moveaxis(means, -1, 0))
+        )
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -69,12 +82,16 @@ class Evidence:
         """This evidence without the texts whose class is said by default."""
         if not self.by_default:
             return self
-        left_out = np.any([self.classes[name] for name in self.by_default], axis=0)
+        left_out = np.any(
+            [self.classes[name] for name in self.by_default], axis=0
+        )
         return self.where(~left_out)
 
     def where(self, wanted: np.ndarray) -> "Evidence":
         """This evidence on the texts that are wanted, bool [texts]."""
-        classes = {name: members[wanted] for name, members in self.classes.items()}
+        classes = {
+            name: members[wanted] for name, members in self.classes.items()
+        }
         return replace(self, texts=self.texts.where(wanted), classes=classes)
 
     def of_class(self, name: str) -> "Evidence":
@@ -83,7 +100,10 @@ class Evidence:
 
 
 def evidence_of(
-    rows: Rows | pd.DataFrame, label_names: Sequence[str] = (), *, words: Words = CLASSES
+    rows: Rows | pd.DataFrame,
+    label_names: Sequence[str] = (),
+    *,
+    words: Words = CLASSES,
 ) -> Evidence | None:
     """The evidence in rows about the model's attention; None where no site stands for it.
 
@@ -110,4 +130,6 @@ def _of_own_answers(evidence: Evidence) -> Evidence:
     is_own = evidence.column(IS_OWN)
     own = evidence.where(is_own == 1)
     share = mean_estimate(is_own, share=True)
-    return replace(own, texts=with_commonest_place(own.texts), own_answers=share)
+    return replace(
+        own, texts=with_commonest_place(own.texts), own_answers=share
+    )

@@ -11,8 +11,18 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate, simultaneous_interval
-from hf_attnprobe.statistics.grades import GRADES, MIN_TEXTS, Answer, Rule, possible_answers
+from hf_attnprobe.statistics.estimates import (
+    Estimate,
+    mean_estimate,
+    simultaneous_interval,
+)
+from hf_attnprobe.statistics.grades import (
+    GRADES,
+    MIN_TEXTS,
+    Answer,
+    Rule,
+    possible_answers,
+)
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.scale import PARTS, Part, contributions, placed
 from hf_attnprobe.statistics.summary import at_site
@@ -91,7 +101,9 @@ def judged(
     """
     rows = Rows.of(rows)
     told = rows if explained is None else rows.of_texts(explained)
-    found = [_measured(rows, told, place, parts) for place in sorted(rows.sites)]
+    found = [
+        _measured(rows, told, place, parts) for place in sorted(rows.sites)
+    ]
     known = [each for each in found if each.effect.n or each.parts]
 
     effects = simultaneous(rows.of_heads(EFFECT))
@@ -105,15 +117,21 @@ def judged(
     return [_graded(each, effects, places, rules) for each in known]
 
 
-def _measured(rows: Rows, told: Rows, place: Place, parts: Sequence[Part]) -> Judged:
+def _measured(
+    rows: Rows, told: Rows, place: Place, parts: Sequence[Part]
+) -> Judged:
     """Returns the numbers of one place, each with an interval of its own."""
     texts = at_site(rows, place)
-    effect, worst = (mean_estimate(texts.values(name)) for name in (EFFECT, WORST))
+    effect, worst = (
+        mean_estimate(texts.values(name)) for name in (EFFECT, WORST)
+    )
     found = placed(at_site(told, place), parts=parts)
     return Judged(place, effect, worst, found.score, found.parts)
 
 
-def _contributions(rows: Rows, place: Place, parts: Sequence[Part]) -> pd.Series | None:
+def _contributions(
+    rows: Rows, place: Place, parts: Sequence[Part]
+) -> pd.Series | None:
     """Returns what each text adds to a head's faithfulness; None where that is not defined."""
     texts = at_site(rows, place)
     added = contributions(texts, parts=parts)

@@ -59,7 +59,9 @@ class KindsOfTruth:
     @property
     def sentence(self) -> str:
         """The count in words, as in "0 of 20 kinds with the truth yes were told no or partly"."""
-        of_all = f"{len(self.wrong)} of {self.kinds} kinds with {TRUTHS[self.truth]}"
+        of_all = (
+            f"{len(self.wrong)} of {self.kinds} kinds with {TRUTHS[self.truth]}"
+        )
         named = f" ({'; '.join(self.wrong)})" if self.wrong else ""
         return f"{of_all} were ever told {WRONGLY[self.truth]}{named}"
 
@@ -85,7 +87,9 @@ class KnownTruth:
         counts = "; ".join(errors.sentence for errors in self.errors)
         return f"Of models by formula ({self.draws} draws of a kind, {self.texts} texts): {counts}."
 
-    def nearest(self, place: Mapping[str, float], n: int = 2) -> Sequence[KnownKind]:
+    def nearest(
+        self, place: Mapping[str, float], n: int = 2
+    ) -> Sequence[KnownKind]:
         """The kinds whose numbers are nearest to those of a model, the nearest first.
 
         Args:
@@ -108,7 +112,9 @@ def known_truth() -> KnownTruth:
     file = files("hf_attnprobe") / "calibration" / MEASURED
     data = json.loads(file.read_text())
     fields = ("name", "says", "truth", "place", "answers")
-    kinds = [KnownKind(*(kind[field] for field in fields)) for kind in data["kinds"]]
+    kinds = [
+        KnownKind(*(kind[field] for field in fields)) for kind in data["kinds"]
+    ]
     errors = [KindsOfTruth(**own) for own in data["errors"]]
     return KnownTruth(data["draws"], data["texts"], kinds, errors)
 
@@ -116,7 +122,8 @@ def known_truth() -> KnownTruth:
 def nearest_sentence(place: Mapping[str, float]) -> str:
     """The nearest kinds in words; see :meth:`KnownTruth.nearest`."""
     named = [
-        f"{kind.name} ({kind.says}; truth {kind.truth})" for kind in known_truth().nearest(place)
+        f"{kind.name} ({kind.says}; truth {kind.truth})"
+        for kind in known_truth().nearest(place)
     ]
     return f"Its numbers are nearest to those of {', and of '.join(named)}."
 
@@ -130,6 +137,7 @@ def share(hits: int, n: int) -> str:
     if not n:
         return markdown.MISSING
     low, high = (
-        f"{end:.2f}".removeprefix("0") for end in share_interval(np.array(hits), np.array(n))
+        f"{end:.2f}".removeprefix("0")
+        for end in share_interval(np.array(hits), np.array(n))
     )
     return f"{hits} of {n} [{low}, {high}]"

@@ -19,7 +19,13 @@ import numpy as np
 from hf_attnprobe import markdown
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.evidence import Evidence
-from hf_attnprobe.statistics.grades import Answer, Measure, Rule, grade, of_statistic
+from hf_attnprobe.statistics.grades import (
+    Answer,
+    Measure,
+    Rule,
+    grade,
+    of_statistic,
+)
 from hf_attnprobe.statistics.scale import (
     DROP,
     ERASURE,
@@ -116,7 +122,9 @@ def question(
     def register(measured: Measures) -> Measures:
         record["measured"] = measured
         for questions in among:
-            questions[measured.__name__] = Question(name, asked, measure, **record)
+            questions[measured.__name__] = Question(
+                name, asked, measure, **record
+            )
         return measured
 
     return register
@@ -186,13 +194,20 @@ def faithfulness(evidence: Evidence, rule: Rule) -> Measured | None:
     found = placed(own.texts, parts=own.parts)
     if not found.score.n:
         return None
-    others = {name: placed(own.texts, name, own.parts).score.value for name in RANKED_BESIDE}
-    parts = ", ".join(f"{name} {part.value:.2f}" for name, part in found.parts.items())
+    others = {
+        name: placed(own.texts, name, own.parts).score.value
+        for name in RANKED_BESIDE
+    }
+    parts = ", ".join(
+        f"{name} {part.value:.2f}" for name, part in found.parts.items()
+    )
     said = (
         f"On the scale from a random order of the tokens, 0, to the best one, 1, attention "
         f"stands at {said_as(found.score)} ({rule.graded}): {parts}."
     )
-    return Measured(found.score, f"{said}{_defaults(evidence)}{_classes(own)}", others)
+    return Measured(
+        found.score, f"{said}{_defaults(evidence)}{_classes(own)}", others
+    )
 
 
 def _defaults(evidence: Evidence) -> str:
@@ -210,12 +225,21 @@ def _defaults(evidence: Evidence) -> str:
 def _classes(evidence: Evidence) -> str:
     """Says faithfulness by predicted class, where two intervals are apart; else nothing."""
     texts = {name: evidence.of_class(name).texts for name in evidence.classes}
-    found = {name: placed(of, parts=evidence.parts).score for name, of in texts.items()}
-    known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_CLASS}
+    found = {
+        name: placed(of, parts=evidence.parts).score
+        for name, of in texts.items()
+    }
+    known = {
+        name: score
+        for name, score in found.items()
+        if (score.n or 0) >= MIN_CLASS
+    }
     ends = [score.ci95 for score in known.values() if score.ci95]
     if not ends or max(low for low, _ in ends) <= min(high for _, high in ends):
         return ""
-    said = ", ".join(f"{said_as(score)} in texts predicted {n}" for n, score in known.items())
+    said = ", ".join(
+        f"{said_as(score)} in texts predicted {n}" for n, score in known.items()
+    )
     return f" Predicted classes differ: {said}."
 
 
@@ -264,7 +288,10 @@ def _of_part(part: Part, **words: Any) -> dict[str, Any]:
 def importance(evidence: Evidence, rule: Rule) -> Measured | None:
     """How well attention puts the tokens first that cost most when left out."""
     own = evidence.explained
-    score, tau = part_of(own.texts, IMPORTANCE), own.mean("attention_leave_one_out_tau")
+    score, tau = (
+        part_of(own.texts, IMPORTANCE),
+        own.mean("attention_leave_one_out_tau"),
+    )
     if not score.n:
         return None
     yardsticks = {
@@ -328,9 +355,7 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
             f"{attention.value:.2f} of the tokens, a random order {random.value:.2f}, the smallest "
             f"set known {best.value:.2f}. "
         )
-    said += (
-        f"On the scale from a random order to the smallest set attention scores {said_as(score)}."
-    )
+    said += f"On the scale from a random order to the smallest set attention scores {said_as(score)}."
     if reached.value < 1:
         said += (
             f" In {1 - reached.value:.0%} of texts no order of weights takes the lead; they count "
@@ -339,10 +364,16 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
     return Measured(score, said, yardsticks)
 
 
-FLIPS = ("fraction_to_flip@random", "fraction_to_flip@attention", "minimal_fraction")
+FLIPS = (
+    "fraction_to_flip@random",
+    "fraction_to_flip@attention",
+    "minimal_fraction",
+)
 
 
-def _saved(random: np.ndarray, attention: np.ndarray, best: np.ndarray) -> np.ndarray:
+def _saved(
+    random: np.ndarray, attention: np.ndarray, best: np.ndarray
+) -> np.ndarray:
     """Returns the share of the tokens beyond the smallest set that attention's order saves."""
     room = random - best
     return (random - attention) / np.where(room > 0, room, np.nan)
@@ -355,7 +386,8 @@ def _saved(random: np.ndarray, attention: np.ndarray, best: np.ndarray) -> np.nd
     "and 50% of an order, at the standard temperature",
     **_of_part(
         REMOVAL,
-        source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + BY_CALIBRATION,
+        source="DeYoung et al. 2020, normalised as in Edin et al. 2025; "
+        + BY_CALIBRATION,
         done="The tokens with most attention are taken out of the text itself. The loss is "
         "compared with that of as many random tokens, and with the largest that any order "
         "known reaches.",
@@ -384,7 +416,11 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
         f"the best known {best.value:.2f}. On the scale from random to best attention scores "
         f"{said_as(score)}."
     )
-    yardsticks = {"attention": attention.value, "random": random.value, "best": best.value}
+    yardsticks = {
+        "attention": attention.value,
+        "random": random.value,
+        "best": best.value,
+    }
     return Measured(score, said, yardsticks)
 
 
@@ -395,7 +431,8 @@ def removal(evidence: Evidence, rule: Rule) -> Measured | None:
     "each token out costs",
     **_of_part(
         MASS,
-        source="overlap is 1 − total variation; Shapley values in short texts; " + BY_CALIBRATION,
+        source="overlap is 1 − total variation; Shapley values in short texts; "
+        + BY_CALIBRATION,
         done="What each token costs when it is left out, as shares of the sum, is what a map of "
         "the text should show. The overlap of attention with it is compared with that of the "
         "same weights at other tokens.",
@@ -421,7 +458,9 @@ def mass(evidence: Evidence, rule: Rule) -> Measured | None:
         f"when left out; the same weights at random tokens would reach {chance.value:.0%}. On the "
         f"scale from there to 100% attention scores {said_as(score)}."
     )
-    return Measured(score, said, {"overlap": overlap.value, "chance": chance.value})
+    return Measured(
+        score, said, {"overlap": overlap.value, "chance": chance.value}
+    )
 
 
 # --- effect and uniqueness -----------------------------------------------------------------------
@@ -452,7 +491,11 @@ def mass(evidence: Evidence, rule: Rule) -> Measured | None:
     among=(QUESTIONS, OF_ANSWERS),
     test="permutation",
     charts=("permutation_by_max_attention",),
-    compared=(of_statistic("change of the output under shuffled attention", "standard_tvd"),),
+    compared=(
+        of_statistic(
+            "change of the output under shuffled attention", "standard_tvd"
+        ),
+    ),
 )
 def effect(evidence: Evidence, rule: Rule) -> Measured | None:
     """How far the median shuffle moves the output at the standard temperature."""
@@ -528,7 +571,10 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
     elif upper.n:
         pinned_at_least = one_minus(upper)
         bound = f"certainly at most {said_as(upper)} of it"
-    moved, largest = evidence.mean("epsilon_max_jsd@0.01"), evidence.mean("largest_jsd")
+    moved, largest = (
+        evidence.mean("epsilon_max_jsd@0.01"),
+        evidence.mean("largest_jsd"),
+    )
     least = "" if exact else "at least "
     said = (
         f"The farthest attention that keeps the output within {evidence.words.within} has "
@@ -536,7 +582,9 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
         f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
         f"{_room(rule)} The share also depends on {_room_depends(evidence.words)}."
     )
-    unbounded = not exact and not upper.n and pinned_at_most.value >= rule.partly
+    unbounded = (
+        not exact and not upper.n and pinned_at_most.value >= rule.partly
+    )
     return Measured(
         pinned_at_most,
         said,
@@ -546,7 +594,9 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
             "upper_bound": upper.value,
         },
         at_least=pinned_at_least,
-        open_because="how far other attention can go is only known from below" if unbounded else "",
+        open_because="how far other attention can go is only known from below"
+        if unbounded
+        else "",
         is_upper_bound=not exact,
     )
 
@@ -576,7 +626,9 @@ def _room_depends(words: Words) -> str:
 # --- of language models that answer from a passage -----------------------------------------------
 
 
-UNITS = "Units are those of the passage, such as its sentences; all else is held. "
+UNITS = (
+    "Units are those of the passage, such as its sentences; all else is held. "
+)
 
 
 NAMED_WITHOUT = {
@@ -606,7 +658,8 @@ def _mediated_share(means: np.ndarray) -> np.ndarray:
     **_of_part(
         ORDER,
         source="as importance of a classifier, in nats; " + BY_CALIBRATION,
-        done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
+        done=UNITS
+        + "Each unit is deleted in turn, and what the answer's log-probability then "
         "loses says how much rests on it. The score says how well attention puts the units that "
         "cost most first.",
         if_yes="{units} with more attention cost the answer more when they are deleted",
@@ -622,7 +675,10 @@ def _mediated_share(means: np.ndarray) -> np.ndarray:
 )
 def order(evidence: Evidence, rule: Rule) -> Measured | None:
     """Gini correlation of attention with deletion."""
-    score, tau = part_of(evidence.texts, ORDER), evidence.mean("source_tau@attention")
+    score, tau = (
+        part_of(evidence.texts, ORDER),
+        evidence.mean("source_tau@attention"),
+    )
     if not score.n:
         return None
     length = evidence.mean("source_agreement@length")
@@ -644,7 +700,8 @@ def order(evidence: Evidence, rule: Rule) -> Measured | None:
         DROP,
         source="ContextCite (Cohen-Wang et al. 2024), between random units and the best; "
         + BY_CALIBRATION,
-        done=UNITS + "The first units by attention are deleted together, as many random ones, and "
+        done=UNITS
+        + "The first units by attention are deleted together, as many random ones, and "
         "the first by what each costs by itself.",
         if_yes="deleting the most attended {units} undoes the answer",
         if_partly="deleting the most attended {units} costs more than random ones would",
@@ -669,7 +726,11 @@ def drop(evidence: Evidence, rule: Rule) -> Measured | None:
         f"as many random ones {said_as(random)}, at most {said_as(best)}: attention stands at "
         f"{said_as(score)} of the way."
     )
-    yardsticks = {"attention": own.value, "random": random.value, "best": best.value}
+    yardsticks = {
+        "attention": own.value,
+        "random": random.value,
+        "best": best.value,
+    }
     return Measured(score, said, yardsticks)
 
 
@@ -683,7 +744,8 @@ def drop(evidence: Evidence, rule: Rule) -> Measured | None:
         SOURCE,
         source="leave-one-out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
         "(Liu et al. 2024); " + BY_CALIBRATION,
-        done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
+        done=UNITS
+        + "Each unit is deleted in turn, and what the answer's log-probability then "
         "loses says how much rests on it. Attention finds the source where its largest weight is "
         "on the unit that costs most. Long units collect weight by their length, first ones by "
         "their place, so what needs no attention at all counts as 0.",
@@ -693,7 +755,10 @@ def drop(evidence: Evidence, rule: Rule) -> Measured | None:
         ends={"without attention": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",
-            **{name: f"the same of {said}" for name, said in NAMED_WITHOUT.items()},
+            **{
+                name: f"the same of {said}"
+                for name, said in NAMED_WITHOUT.items()
+            },
         },
         among=(OF_ANSWERS,),
         test="sources",
@@ -705,7 +770,9 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     if not score.n:
         return None
     found = mean_estimate(evidence.column("source_found@attention"), share=True)
-    without = {name: evidence.mean(of).value for name, of in WITHOUT_ATTENTION.items()}
+    without = {
+        name: evidence.mean(of).value for name, of in WITHOUT_ATTENTION.items()
+    }
     best = max(without, key=lambda name: without[name])
     said = (
         f"The unit with most attention is the one that the answer rests on in {said_as(found)} of "
@@ -740,7 +807,11 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     role="effect",
     among=(OF_ANSWERS,),
     test="knockout",
-    compared=(_contributions_to(Part("mediated share", LOST_ON_PATH, _mediated_share)),),
+    compared=(
+        _contributions_to(
+            Part("mediated share", LOST_ON_PATH, _mediated_share)
+        ),
+    ),
 )
 def path(evidence: Evidence, rule: Rule) -> Measured | None:
     """The mediated share of the units that matter, a ratio of sums."""
@@ -753,7 +824,9 @@ def path(evidence: Evidence, rule: Rule) -> Measured | None:
         f"{units.value:.1f} units a text cost the answer more than noise when they are deleted. "
         f"Taking their cells away costs {said_as(share)} of that ({rule.graded})."
     )
-    return Measured(share, said, {"knockout": knocked.value, "units": units.value})
+    return Measured(
+        share, said, {"knockout": knocked.value, "units": units.value}
+    )
 
 
 EVERY_QUESTION = {**QUESTIONS, **OF_ANSWERS}

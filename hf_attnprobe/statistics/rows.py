@@ -67,16 +67,24 @@ class Rows:
     @property
     def sites(self) -> set[tuple[int, int]]:
         """Layer and head wherever a test looked."""
-        return {(layer, head) for test, _, layer, head in self.columns if test != PREDICTION}
+        return {
+            (layer, head)
+            for test, _, layer, head in self.columns
+            if test != PREDICTION
+        }
 
     def select(self, wanted: Callable[[str, str, int, int], bool]) -> "Rows":
         """Some of the columns, of all texts; ``wanted`` takes test, statistic, layer and head."""
-        return replace(self, columns=tuple(c for c in self.columns if wanted(*c)))
+        return replace(
+            self, columns=tuple(c for c in self.columns if wanted(*c))
+        )
 
     def of_tests(self) -> "Rows":
         """What tests measured, of the texts that they measured; of single units nothing."""
         return self.select(
-            lambda test, name, *_: test != PREDICTION and name.partition("@")[0] not in OF_UNITS
+            lambda test, name, *_: (
+                test != PREDICTION and name.partition("@")[0] not in OF_UNITS
+            )
         ).measured()
 
     def named(self, statistics: Collection[str]) -> "Rows":
@@ -104,7 +112,11 @@ class Rows:
 
     def of_texts(self, ids: Collection[int] | np.ndarray) -> "Rows":
         """The texts with these ids."""
-        return self.take(np.flatnonzero(np.isin(self.ids, np.asarray([*ids], dtype=np.int64))))
+        return self.take(
+            np.flatnonzero(
+                np.isin(self.ids, np.asarray([*ids], dtype=np.int64))
+            )
+        )
 
     def matrix(self, columns: Sequence[Column]) -> np.ndarray:
         """Values [texts, columns]; a column lies in one piece, as it is read and summed."""
@@ -113,7 +125,9 @@ class Rows:
             values[k] = self.read(column)
         return values.T
 
-    def in_parts(self, columns: Sequence[Column]) -> Iterator[tuple[Sequence[Column], np.ndarray]]:
+    def in_parts(
+        self, columns: Sequence[Column]
+    ) -> Iterator[tuple[Sequence[Column], np.ndarray]]:
         """All columns with their values [texts, columns], as many at once as memory allows."""
         n_at_once = max(1, AT_ONCE // max(1, len(self)))
         for start in range(0, len(columns), n_at_once):
@@ -122,12 +136,22 @@ class Rows:
 
     def wide(self) -> pd.DataFrame:
         """A text per row, and a column per test, statistic, layer and head."""
-        names = pd.MultiIndex.from_tuples(self.columns, names=COLUMNS) if self.columns else None
-        return pd.DataFrame(self.matrix(self.columns), index=self.index, columns=names)
+        names = (
+            pd.MultiIndex.from_tuples(self.columns, names=COLUMNS)
+            if self.columns
+            else None
+        )
+        return pd.DataFrame(
+            self.matrix(self.columns), index=self.index, columns=names
+        )
 
     def of_heads(self, statistic: str) -> pd.DataFrame:
         """Returns a statistic of single heads, texts by (layer, head); without empty ones."""
-        own = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
+        own = self.select(
+            lambda _, name, layer, head: (
+                name == statistic and min(layer, head) >= 0
+            )
+        )
         if not own.columns:
             return pd.DataFrame()
         wide = own.wide().droplevel(["test", "statistic"], axis=1)
@@ -138,8 +162,15 @@ class Rows:
 
     def long(self) -> pd.DataFrame:
         """A value per row, in the order of ``KEY``."""
-        parts = [self._long(*family) for family in dict.fromkeys(c[:2] for c in self.columns)]
-        rows = pd.concat(parts, ignore_index=True) if parts else _long_frame(self.ids[:0])
+        parts = [
+            self._long(*family)
+            for family in dict.fromkeys(c[:2] for c in self.columns)
+        ]
+        rows = (
+            pd.concat(parts, ignore_index=True)
+            if parts
+            else _long_frame(self.ids[:0])
+        )
         rows.attrs = dict(self.attrs)
         return rows
 
@@ -151,12 +182,16 @@ class Rows:
         values = self.matrix(own)[text, site]
         places = np.array([c[2:] for c in own], dtype=np.int32)
         layers, heads = places.T
-        return _long_frame(ids, test, statistic, layers[site], heads[site], values)
+        return _long_frame(
+            ids, test, statistic, layers[site], heads[site], values
+        )
 
 
 def nothing() -> Rows:
     """Rows of no text."""
-    return Rows(np.empty(0, np.int64), (), read=lambda _: np.empty(0), is_there=_nowhere)
+    return Rows(
+        np.empty(0, np.int64), (), read=lambda _: np.empty(0), is_there=_nowhere
+    )
 
 
 def _nowhere(_: Column) -> np.ndarray:
@@ -172,7 +207,9 @@ def _long_frame(
     values: Sequence[float] | np.ndarray = (),
 ) -> pd.DataFrame:
     named = {"test": test, "statistic": statistic, "example_id": ids}
-    frame = pd.DataFrame({**named, "layer": layers, "head": heads, "value": values})
+    frame = pd.DataFrame(
+        {**named, "layer": layers, "head": heads, "value": values}
+    )
     return frame.astype({"layer": "int32", "head": "int32", "value": "float64"})
 
 
@@ -185,7 +222,12 @@ def _in_memory(rows: pd.DataFrame) -> Rows:
     for code, level in coded:
         place = place * len(level) + code
     _, first, column = np.unique(place, return_index=True, return_inverse=True)
-    columns = tuple(zip(*(np.asarray(level)[c[first]].tolist() for c, level in coded), strict=True))
+    columns = tuple(
+        zip(
+            *(np.asarray(level)[c[first]].tolist() for c, level in coded),
+            strict=True,
+        )
+    )
     values = np.full((len(columns), len(ids)), np.nan)
     there = np.zeros(values.shape, dtype=bool)
     cell, of_row = np.unique(column * len(ids) + text, return_index=True)
@@ -228,7 +270,12 @@ class Texts:
         own = rows.measured()
         columns = {c[1]: c for c in reversed(own.columns)}
         names = tuple(reversed(columns))
-        return cls(len(own), lambda: own.ids, names, lambda name: own.read(columns[name]))
+        return cls(
+            len(own),
+            lambda: own.ids,
+            names,
+            lambda name: own.read(columns[name]),
+        )
 
     @classmethod
     def of_frame(cls, frame: pd.DataFrame) -> "Texts":
@@ -259,7 +306,11 @@ class Texts:
 
     def values(self, name: str) -> np.ndarray:
         """A statistic by text; NaN where there is none."""
-        return self.read(name) if name in self.names else np.full(len(self), np.nan)
+        return (
+            self.read(name)
+            if name in self.names
+            else np.full(len(self), np.nan)
+        )
 
     def known_values(self, name: str) -> np.ndarray:
         """A statistic of the texts that have it."""
@@ -269,11 +320,15 @@ class Texts:
     def frame(self, names: Sequence[str] | None = None) -> pd.DataFrame:
         """Some statistics, or all, a text per row."""
         wanted = self.names if names is None else names
-        return pd.DataFrame({name: self.values(name) for name in wanted}, index=self.index)
+        return pd.DataFrame(
+            {name: self.values(name) for name in wanted}, index=self.index
+        )
 
     def known(self, least: int = 1) -> "Texts":
         """Returns the statistics that at least so many texts have a value of."""
-        names = tuple(n for n in self.names if (~np.isnan(self.read(n))).sum() >= least)
+        names = tuple(
+            n for n in self.names if (~np.isnan(self.read(n))).sum() >= least
+        )
         return replace(self, names=names)
 
     def where(self, wanted: np.ndarray) -> "Texts":

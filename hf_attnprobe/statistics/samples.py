@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # a command names its data without waiting for numpy
     import numpy as np
 
 
-def by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -> list[int]:
+def by_hash(
+    ids: "Sequence[int] | np.ndarray", limit: int | None = None
+) -> list[int]:
     """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order, or the first of it."""
 
     def digest(place: int) -> bytes:
@@ -24,7 +26,9 @@ def by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -> list
     return heapq.nsmallest(n, range(len(ids)), key=digest)
 
 
-def sample(rows: Sequence[int], ids: "Sequence[int] | np.ndarray", limit: int | None) -> list[int]:
+def sample(
+    rows: Sequence[int], ids: "Sequence[int] | np.ndarray", limit: int | None
+) -> list[int]:
     """A fixed pseudo-random sample of `rows`, in their order, chosen by their ids.
 
     A smaller sample is part of a larger one. The first rows would not do: many data
@@ -55,4 +59,8 @@ def places_in(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
     """Where the ids of a share are, by a hash of each."""
     number, of = share
     hashes = (hashlib.sha256(f"share of {k}".encode()).digest() for k in ids)
-    return [k for k, digest in enumerate(hashes) if int.from_bytes(digest[:8]) % of == number]
+    return [
+        k
+        for k, digest in enumerate(hashes)
+        if int.from_bytes(digest[:8]) % of == number
+    ]

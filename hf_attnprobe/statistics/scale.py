@@ -100,7 +100,9 @@ ERASURE = Part(
     _between,
     reached="lead_is_lost",
 )
-REMOVAL = Part("removal", ("removal@random", "removal@{}", "removal@best"), _between)
+REMOVAL = Part(
+    "removal", ("removal@random", "removal@{}", "removal@best"), _between
+)
 MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _mass)
 PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
 """Of classifiers, in the order in which they are reported."""
@@ -143,10 +145,14 @@ def with_commonest_place(texts: Texts) -> Texts:
     count = np.bincount(number, minlength=len(places))
     for text, own in zip(known, number, strict=True):
         others = count - (np.arange(len(places)) == own)
-        found[text] = (others[own] == others.max()) / (others == others.max()).sum()
+        found[text] = (others[own] == others.max()) / (
+            others == others.max()
+        ).sum()
     names = (*texts.names, COMMONEST)
     return replace(
-        texts, names=names, read=lambda name: found if name == COMMONEST else texts.read(name)
+        texts,
+        names=names,
+        read=lambda name: found if name == COMMONEST else texts.read(name),
     )
 
 
@@ -187,9 +193,13 @@ class _Columns:
     def place(self, means: np.ndarray) -> np.ndarray:
         """Returns the place on the scale from the means of :attr:`stacked`, [..., columns + 3]."""
         n_there, n_reached, n_asked = np.moveaxis(means[..., :3], -1, 0)
-        of_there = means[..., 3:] / np.where(n_there > 0, n_there, np.nan)[..., None]
+        of_there = (
+            means[..., 3:] / np.where(n_there > 0, n_there, np.nan)[..., None]
+        )
         share = n_reached / np.where(n_asked > 0, n_asked, np.nan)
-        return np.where(n_reached > 0, self.part.of_means(of_there) * share, 0.0)
+        return np.where(
+            n_reached > 0, self.part.of_means(of_there) * share, 0.0
+        )
 
     @property
     def exact(self) -> np.ndarray:
@@ -227,7 +237,9 @@ def _columns_of(part: Part, texts: Texts, ranking: str) -> _Columns | None:
     return _Columns(part, kept, is_there, shares, is_asked)
 
 
-def placed(texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS) -> Faithfulness:
+def placed(
+    texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS
+) -> Faithfulness:
     """Returns faithfulness of a ranking, with its parts.
 
     Args:
@@ -267,7 +279,9 @@ def contributions(
 def _asked(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_Columns]:
     """Returns the parts that the texts have, and that have a scale."""
     found = [_columns_of(part, texts, ranking) for part in parts]
-    return [c for c in found if c is not None and np.isfinite(_estimate([c]).value)]
+    return [
+        c for c in found if c is not None and np.isfinite(_estimate([c]).value)
+    ]
 
 
 def _estimate(asked: Sequence[_Columns]) -> Estimate:
@@ -289,7 +303,9 @@ def _estimate(asked: Sequence[_Columns]) -> Estimate:
     return replace(found, ci95=(low, min(high, 1.0)))
 
 
-def _mean_of_places(asked: Sequence[_Columns]) -> tuple[list[np.ndarray], OfMeans]:
+def _mean_of_places(
+    asked: Sequence[_Columns],
+) -> tuple[list[np.ndarray], OfMeans]:
     """Returns the columns of some parts, and the mean of their places as a function of means."""
     stacked = [columns.stacked for columns in asked]
     widths = [columns.shape[1] for columns in stacked]
@@ -313,7 +329,9 @@ LARGEST_LOSS = "largest_loss"
 
 
 def said_by_default(
-    texts: Texts, classes: Mapping[str, np.ndarray], parts: Sequence[Part] = PARTS
+    texts: Texts,
+    classes: Mapping[str, np.ndarray],
+    parts: Sequence[Part] = PARTS,
 ) -> list[str]:
     """Returns the classes that are said unless something speaks for another one.
 

@@ -55,7 +55,9 @@ class Score(Estimate):
     reference: str
 
 
-def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
+def find_score(
+    scores: Sequence[Score], model: str, metric: str = "f1"
+) -> Score | None:
     """The score of a model, or None where it was not taken."""
     for score in scores:
         if (score.model, score.metric) == (model, metric):
@@ -81,22 +83,34 @@ def compare_scores(
     """
     labels = np.asarray(labels)
     n = len(labels)
-    counts = with_all_texts(resample_counts(n, seed=seed, n_resamples=n_resamples))
+    counts = with_all_texts(
+        resample_counts(n, seed=seed, n_resamples=n_resamples)
+    )
     predicted = {model: one_hot(outputs) for model, outputs in probs.items()}
     values = {
-        model: weighted_metrics(labels, predicted[model], counts, ranked_by=outputs[:, 1])
+        model: weighted_metrics(
+            labels, predicted[model], counts, ranked_by=outputs[:, 1]
+        )
         for model, outputs in probs.items()
     }
     scores = []
     for model, named in values.items():
         paired: dict[str, tuple[float, float]] = {}
         if model != reference:
-            paired = difference_intervals(labels, predicted[reference], predicted[model])
+            paired = difference_intervals(
+                labels, predicted[reference], predicted[model]
+            )
         for metric, resampled in named.items():
             own = resampled_estimate(resampled, n)
             lost = resampled_estimate(values[reference][metric] - resampled, n)
             lost = replace(lost, ci95=paired.get(metric, lost.ci95))
-            score = Score(**vars(own), model=model, metric=metric, lost=lost, reference=reference)
+            score = Score(
+                **vars(own),
+                model=model,
+                metric=metric,
+                lost=lost,
+                reference=reference,
+            )
             scores.append(score)
     return tuple(scores)
 
@@ -192,7 +206,10 @@ def classification_metrics(prediction: Predictions) -> dict[str, float]:
 
 
 def metrics(
-    labels: np.ndarray, outputs: np.ndarray, *, ranked_by: np.ndarray | None = None
+    labels: np.ndarray,
+    outputs: np.ndarray,
+    *,
+    ranked_by: np.ndarray | None = None,
 ) -> dict[str, float]:
     """F1, accuracy and, for two classes, the area under the ROC curve of one model.
 
@@ -205,7 +222,9 @@ def metrics(
     if ranked_by is None:
         ranked_by = outputs[:, 1]
     once = np.ones((1, len(labels)))
-    values = weighted_metrics(labels, one_hot(outputs), once, ranked_by=ranked_by)
+    values = weighted_metrics(
+        labels, one_hot(outputs), once, ranked_by=ranked_by
+    )
     return {name: float(value[0]) for name, value in values.items()}
 
 
@@ -248,7 +267,9 @@ def weighted_metrics(
     return found
 
 
-def _roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _roc_auc(
+    labels: np.ndarray, scores: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
     """Returns the area under the ROC curve, [resamples]; NaN without texts of both classes.
 
     That is the share of the pairs of a positive and a negative text that the scores put
@@ -411,7 +432,9 @@ def met_by_majority(labelled: pd.DataFrame) -> np.ndarray | None:
     return shares[shares.mean().idxmax()].to_numpy(dtype=np.float64)
 
 
-def number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:
+def number_quality(
+    predictions: Texts, *, seed: int = 0
+) -> NumberQuality | None:
     """Error and R² of predicted numbers; None where texts have no labels.
 
     Args:
@@ -428,7 +451,9 @@ def number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None
         explained = _r_squared_of_many(said, wanted)
     else:
         counts = with_all_texts(resample_counts(len(said), seed=seed))
-        explained = resampled_estimate(_r_squared(said, wanted, counts), len(said))
+        explained = resampled_estimate(
+            _r_squared(said, wanted, counts), len(said)
+        )
     return NumberQuality(
         error=mean_estimate(np.abs(wanted - said)),
         error_of_mean=mean_estimate(np.abs(wanted - wanted.mean())),
@@ -453,7 +478,9 @@ def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
     return function_estimate(columns, of_means)
 
 
-def _r_squared(said: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _r_squared(
+    said: np.ndarray, wanted: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
     """Returns R² of resamples by counts [resamples, texts]; NaN where all labels are equal."""
     sizes = counts.sum(1)
     wanted_less = wanted - wanted.mean()  # or digits would cancel
@@ -467,11 +494,15 @@ def _r_squared(said: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> np.n
     return 1 - share
 
 
-def _calibration_error(probability: np.ndarray, is_right: np.ndarray) -> float | None:
+def _calibration_error(
+    probability: np.ndarray, is_right: np.ndarray
+) -> float | None:
     """Σ over bins of share of texts × |accuracy − mean probability|."""
     if np.isnan(probability).any():
         return None
-    bins = np.minimum((probability * PROBABILITY_BINS).astype(int), PROBABILITY_BINS - 1)
+    bins = np.minimum(
+        (probability * PROBABILITY_BINS).astype(int), PROBABILITY_BINS - 1
+    )
     gap = np.zeros(PROBABILITY_BINS)
     np.add.at(gap, bins, is_right - probability)
     return float(np.abs(gap).sum() / len(probability))

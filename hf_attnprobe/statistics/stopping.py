@@ -28,7 +28,9 @@ def without_gaps(rows: Rows, order: Sequence[int]) -> Rows:
         order: all ids, as :func:`random_order` gives them.
     """
     rows = rows.of_texts(order)
-    ranks = pd.Series(range(len(order)), index=order).reindex(rows.index).to_numpy()
+    ranks = (
+        pd.Series(range(len(order)), index=order).reindex(rows.index).to_numpy()
+    )
 
     @functools.cache
     def counts(test: str, layer: int, head: int) -> np.ndarray:
@@ -55,7 +57,9 @@ def without_gaps(rows: Rows, order: Sequence[int]) -> Rows:
     ).measured()
 
 
-def rows_that_count(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]) -> Rows:
+def rows_that_count(
+    rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]
+) -> Rows:
     """Of an audit that ended early the rows without gaps.
 
     Args:

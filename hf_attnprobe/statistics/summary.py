@@ -19,7 +19,13 @@ from hf_attnprobe.statistics.estimates import (
     moments,
     share_interval,
 )
-from hf_attnprobe.statistics.rows import COLUMNS, PREDICTION, Column, Rows, Texts
+from hf_attnprobe.statistics.rows import (
+    COLUMNS,
+    PREDICTION,
+    Column,
+    Rows,
+    Texts,
+)
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
@@ -97,7 +103,12 @@ def summarize(
     statistics: list[Statistic] = []
     for columns, values in tested.in_parts(in_order(tested.columns, readings)):
         by_group = [
-            _describe(values if name == ALL_TEXTS else values[members], columns, name, readings)
+            _describe(
+                values if name == ALL_TEXTS else values[members],
+                columns,
+                name,
+                readings,
+            )
             for name, members in groups.items()
         ]
         for of_column in zip(*by_group, strict=True):
@@ -122,14 +133,22 @@ def groups_of_texts(
     rows: Rows, texts: pd.Index, label_names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """All texts, and those of each class that is predicted, by name: bool [texts]."""
-    everyone = {ALL_TEXTS: np.ones(len(texts), dtype=bool)} if len(texts) else {}
-    return everyone | groups_by_class(predictions_of(rows).of(texts), label_names)
+    everyone = (
+        {ALL_TEXTS: np.ones(len(texts), dtype=bool)} if len(texts) else {}
+    )
+    return everyone | groups_by_class(
+        predictions_of(rows).of(texts), label_names
+    )
 
 
-def groups_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, np.ndarray]:
+def groups_by_class(
+    predictions: Texts, label_names: Sequence[str]
+) -> dict[str, np.ndarray]:
     """The texts of each class that is predicted, by its name: bool [texts]."""
     predicted = predictions.values("predicted_class")
-    groups = {name: predicted == k for k, name in enumerate(group_names(label_names))}
+    groups = {
+        name: predicted == k for k, name in enumerate(group_names(label_names))
+    }
     return {name: members for name, members in groups.items() if members.any()}
 
 
@@ -146,14 +165,21 @@ def group_names(label_names: Sequence[str]) -> list[str]:
 
 
 def _describe(
-    values: np.ndarray, columns: Sequence[Column], group: str, readings: Readings
+    values: np.ndarray,
+    columns: Sequence[Column],
+    group: str,
+    readings: Readings,
 ) -> list[Statistic]:
     """One statistic per column of values [texts, columns]."""
     of = moments(values)
     ends = interval_of(of)
-    declared = [is_declared_share(test, name, readings) for test, name, *_ in columns]
+    declared = [
+        is_declared_share(test, name, readings) for test, name, *_ in columns
+    ]
     shares = is_share(values) & declared
-    ends[:, shares] = share_interval((of.n * of.mean)[shares].round(), of.n[shares])
+    ends[:, shares] = share_interval(
+        (of.n * of.mean)[shares].round(), of.n[shares]
+    )
     described = []
     for k, (column, n) in enumerate(zip(columns, of.n.tolist(), strict=True)):
         described.append(
@@ -191,18 +217,27 @@ def position(statistic: str) -> tuple[int, float, str]:
     return 1, place, key
 
 
-def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -> str:
+def sentence(
+    statistic: Statistic, readings: Readings, words: Words = CLASSES
+) -> str:
     """The statistic as one sentence in plain words, those of the kind of prediction."""
     key = statistic.statistic.partition("@")[2]
     said = sentence_of(statistic.test, statistic.statistic, readings)
-    return words.fill(said, mean=statistic.mean, median=statistic.median, key=key)
+    return words.fill(
+        said, mean=statistic.mean, median=statistic.median, key=key
+    )
 
 
 Number = TypeVar("Number", bound=KeyedEstimate)
 
 
 def find_statistic(
-    numbers: Iterable[Number], name: str, *, group: str = ALL_TEXTS, layer: int = 0, head: int = 0
+    numbers: Iterable[Number],
+    name: str,
+    *,
+    group: str = ALL_TEXTS,
+    layer: int = 0,
+    head: int = 0,
 ) -> Number | None:
     """The number of a statistic, among statistics or contrasts, that has a value.
 
@@ -212,7 +247,11 @@ def find_statistic(
     """
     wanted = name, group, layer, head
     for number in numbers:
-        if number.n and (number.statistic, number.group, number.layer, number.head) == wanted:
+        if (
+            number.n
+            and (number.statistic, number.group, number.layer, number.head)
+            == wanted
+        ):
             return number
     return None
 
@@ -237,7 +276,9 @@ def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
 
 def predictions_of(rows: Rows | pd.DataFrame) -> Texts:
     """What is said of the texts' predictions."""
-    return Texts.among(Rows.of(rows).select(lambda test, *_: test == PREDICTION))
+    return Texts.among(
+        Rows.of(rows).select(lambda test, *_: test == PREDICTION)
+    )
 
 
 def at_site(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
@@ -275,7 +316,9 @@ def attention_bin(max_attention: np.ndarray | pd.Series) -> pd.Categorical:
 QUARTERS = (0.25, 0.5, 0.75)
 
 
-def quantiles(values: np.ndarray | pd.Series, shares: Sequence[float] = QUARTERS) -> list[float]:
+def quantiles(
+    values: np.ndarray | pd.Series, shares: Sequence[float] = QUARTERS
+) -> list[float]:
     """Quantiles of the values that there are; NaN without any."""
     own = np.asarray(values, dtype=np.float64)
     own = own[~np.isnan(own)]
@@ -304,7 +347,9 @@ class GapBin:
     negative: float
 
 
-def js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
+def js_by_gap(
+    delta_attention: np.ndarray, delta_js: np.ndarray
+) -> Iterator[GapBin]:
     """ΔJS in tenths of Δα that some text is in (Serrano & Smith 2019, Section 4.2).
 
     Args:

@@ -66,7 +66,9 @@ RULES: dict[str, Rule] = {
         },
         compared=(
             of_statistic("share of a text's labels that are right", "right"),
-            of_statistic("error of the predicted number (less is better)", "error"),
+            of_statistic(
+                "error of the predicted number (less is better)", "error"
+            ),
         ),
     ),
     "own": Rule(
@@ -82,7 +84,11 @@ RULES: dict[str, Rule] = {
         scale="share of texts in which the model says the answer itself",
         if_yes="the answers are the model's own",
         if_no="the model says other answers than those that are explained",
-        compared=(of_statistic("share of texts with the model's own answer", "answer_is_greedy"),),
+        compared=(
+            of_statistic(
+                "share of texts with the model's own answer", "answer_is_greedy"
+            ),
+        ),
     ),
     "passage": Rule(
         "Passage",
@@ -97,7 +103,11 @@ RULES: dict[str, Rule] = {
         scale="nats that the answer gains by the passage",
         if_yes="the answer depends on the passage",
         if_no="the answer is as likely without the passage",
-        compared=(of_statistic("nats that the answer gains by the passage", "contextual_gain"),),
+        compared=(
+            of_statistic(
+                "nats that the answer gains by the passage", "contextual_gain"
+            ),
+        ),
     ),
     **EVERY_QUESTION,
     "need": Rule(
@@ -261,7 +271,9 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
         AttnProbeError: an unknown question, or no such numbers.
     """
     rules = dict(RULES)
-    for text in sorted(given, key=lambda text: not text.startswith("faithfulness=")):
+    for text in sorted(
+        given, key=lambda text: not text.startswith("faithfulness=")
+    ):
         name, _, numbers = text.partition("=")
         try:
             values = [float(number) for number in numbers.split(",")]
@@ -269,14 +281,22 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
             values = []
         rule = EVERY_QUESTION.get(name)
         in_order = values == sorted(values) and all(map(math.isfinite, values))
-        if rule is None or len(values) not in _n_thresholds(rule) or not in_order:
+        if (
+            rule is None
+            or len(values) not in _n_thresholds(rule)
+            or not in_order
+        ):
             raise AttnProbeError(
                 "expected thresholds such as faithfulness=.4,.65 (partly and yes from) or "
                 f"effect=.1, of {', '.join(EVERY_QUESTION)}, got {text!r}; change --thresholds"
             )
         same = [name]
         if rule.role == "score":
-            same += [key for key, asked in EVERY_QUESTION.items() if asked.role == "part"]
+            same += [
+                key
+                for key, asked in EVERY_QUESTION.items()
+                if asked.role == "part"
+            ]
         for key in same:
             rules[key] = replace(rules[key], partly=values[0], yes=values[-1])
     return rules
@@ -287,7 +307,9 @@ def _n_thresholds(rule: Rule) -> tuple[int, ...]:
     return (1,) if rule.partly == rule.yes else (1, 2)
 
 
-def answered(key: str, rule: Rule, measured: Measured, least: int = MIN_TEXTS) -> Finding:
+def answered(
+    key: str, rule: Rule, measured: Measured, least: int = MIN_TEXTS
+) -> Finding:
     """Grades what a question measured and words the finding.
 
     Args:
@@ -300,12 +322,16 @@ def answered(key: str, rule: Rule, measured: Measured, least: int = MIN_TEXTS) -
     lowest = number if measured.at_least is None else measured.at_least
     answer = grade_between(lowest, number, rule, least)
     possible = possible_answers(lowest, number, rule, least)
-    found = finding(key, rule, answer, measured.said, number, measured.yardsticks, possible)
+    found = finding(
+        key, rule, answer, measured.said, number, measured.yardsticks, possible
+    )
     return replace(
         found,
         is_upper_bound=measured.is_upper_bound,
         is_nothing=measured.is_nothing,
-        open_because=measured.open_because if answer == Answer.CANNOT_SAY else "",
+        open_because=measured.open_because
+        if answer == Answer.CANNOT_SAY
+        else "",
     )
 
 
@@ -334,7 +360,9 @@ def finding(
         value=number.value,
         ci95=number.ci95,
         n=number.n or 0,
-        yardsticks={n: v for n, v in yardsticks.items() if v is not None and v == v},
+        yardsticks={
+            n: v for n, v in yardsticks.items() if v is not None and v == v
+        },
         partly=rule.partly if has_own_thresholds else None,
         yes=rule.yes if has_own_thresholds else None,
     )
@@ -361,7 +389,9 @@ class Asked:
 
     def of(self, role: str) -> list[str]:
         """The keys of the questions with a role."""
-        return [key for key, asked in self.questions.items() if asked.role == role]
+        return [
+            key for key, asked in self.questions.items() if asked.role == role
+        ]
 
 
 CLASSIFIERS = Asked(
@@ -411,13 +441,21 @@ def steps_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
             Answer.NO,
             "it may rank the tokens well, but it is not what decides",
         ),
-        (f"{score} says no", Answer.NO, "its order is hardly better than a random one"),
+        (
+            f"{score} says no",
+            Answer.NO,
+            "its order is hardly better than a random one",
+        ),
         (
             f"{score} or an effect was not asked, or an effect is open",
             Answer.CANNOT_SAY,
             "a verdict needs both",
         ),
-        ("else", f"as {score} says: yes, partly or cannot say", "its interval and thresholds"),
+        (
+            "else",
+            f"as {score} says: yes, partly or cannot say",
+            "its interval and thresholds",
+        ),
     )
 
 
@@ -454,13 +492,19 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
 
 
 def _decided(
-    asked: Asked, gate: Finding | None, effects: Sequence[Finding], score: Finding | None
+    asked: Asked,
+    gate: Finding | None,
+    effects: Sequence[Finding],
+    score: Finding | None,
 ) -> tuple[Answer, str]:
     """The answer, and the reason where it is not the score alone."""
     if gate is not None and gate.n and gate.answer != Answer.YES:
         return Answer.CANNOT_SAY, asked.closed[0]
     if any(f.is_nothing for f in effects):
-        return Answer.NO, "even the worst shuffle of attention surely does nothing to the output"
+        return (
+            Answer.NO,
+            "even the worst shuffle of attention surely does nothing to the output",
+        )
     without = [f.rule for f in effects if f.answer == Answer.NO]
     if without:
         return Answer.NO, RULES[without[0]].if_no

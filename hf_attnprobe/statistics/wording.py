@@ -74,14 +74,26 @@ class Words:
 
 CLASSES = Words()
 PARTS = {
-    "labels": ("labels", "the decision on a label", "the decision on some label"),
-    "tags": ("words that are read", "the predicted tag", "the tag of some word"),
+    "labels": (
+        "labels",
+        "the decision on a label",
+        "the decision on some label",
+    ),
+    "tags": (
+        "words that are read",
+        "the predicted tag",
+        "the tag of some word",
+    ),
     "span": (
         "start and end",
         "the predicted answer",
         "the start or the end of the answer",
     ),
-    "words": ("masked words", "the predicted word", "the likeliest masked word"),
+    "words": (
+        "masked words",
+        "the predicted word",
+        "the likeliest masked word",
+    ),
     "answer": (
         "the answer's tokens",
         "the answer",

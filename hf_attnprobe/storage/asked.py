@@ -56,13 +56,18 @@ def named(thing: Any) -> str:
 
 
 def _changed(
-    options: Options, usual: Options | None = None, *, leave_out: Collection[str] = ()
+    options: Options,
+    usual: Options | None = None,
+    *,
+    leave_out: Collection[str] = (),
 ) -> dict[str, Any]:
     """Fields that are not the usual ones, which are the defaults; no secret ones."""
     changed = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        expected = field.default if usual is None else getattr(usual, field.name)
+        expected = (
+            field.default if usual is None else getattr(usual, field.name)
+        )
         if field.repr and field.name not in leave_out and value != expected:
             changed[field.name] = _plain(value)
     return changed
@@ -82,7 +87,12 @@ def repeating(verb: str, provenance: Mapping[str, Any], **changed: Any) -> str:
     """
     asked = {**provenance["asked_for"], **changed}
     said = asked.pop("tests", {})
-    words = ["attnprobe", verb, *_flags(asked), *(["--tests", *said] if said else [])]
+    words = [
+        "attnprobe",
+        verb,
+        *_flags(asked),
+        *(["--tests", *said] if said else []),
+    ]
     values = [
         f"{test}.{name}={as_text(value)}"
         for test, options in said.items()

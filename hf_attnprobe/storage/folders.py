@@ -121,7 +121,9 @@ def lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            (folder / LOCK).unlink()  # while it is held: who waits for it looks again
+            (
+                folder / LOCK
+            ).unlink()  # while it is held: who waits for it looks again
         held.release()
         if not existed:
             with contextlib.suppress(OSError):  # something is in it
@@ -135,8 +137,13 @@ def _take(held: BaseFileLock, folder: Path) -> None:
         held.acquire(blocking=False)
         with contextlib.suppress(OSError):  # only for the message of others
             (folder / LOCK).write_text(str(os.getpid()))
-    except (FileNotFoundError, FileExistsError):  # who made the folder took it away again
-        if os.path.lexists(folder) and not folder.is_dir():  # a broken link is there, too
+    except (
+        FileNotFoundError,
+        FileExistsError,
+    ):  # who made the folder took it away again
+        if (
+            os.path.lexists(folder) and not folder.is_dir()
+        ):  # a broken link is there, too
             raise
         _take(held, folder)
     except Timeout as error:
@@ -209,7 +216,9 @@ def check_usable(folder: str | Path) -> None:
         while not os.path.lexists(there) and there != there.parent:
             there = there.parent
         if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+            raise NotADirectoryError(
+                errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there)
+            )
         if not os.access(there, os.W_OK | os.X_OK):
             only_read = os.statvfs(there).f_flag & os.ST_RDONLY
             cause = errno.EROFS if only_read else errno.EACCES
@@ -266,7 +275,9 @@ def check_free(folder: str | Path, *marks: str) -> Path:
 
 def _check_inside(folder: Path, path: Path) -> None:
     """Refuses links in the folder that would make files be written elsewhere."""
-    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+    if path.is_symlink() and not path.resolve().is_relative_to(
+        folder.resolve()
+    ):
         raise AttnProbeError(
             f"expected no links in the output folder, {path} leads out of it; delete the "
             "link, or choose another --output-dir"
@@ -282,7 +293,9 @@ def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:
     )
 
 
-def differing(held: object, wanted: Mapping) -> dict[str, tuple[object, object]]:
+def differing(
+    held: object, wanted: Mapping
+) -> dict[str, tuple[object, object]]:
     """Where the settings that a folder holds are not those wanted.
 
     Args:
@@ -330,7 +343,9 @@ def alone_in(folder: str | Path, *marks: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _taken_once(
-    folder: Path, state: "PartialState", take: Callable[[contextlib.ExitStack], Taken]
+    folder: Path,
+    state: "PartialState",
+    take: Callable[[contextlib.ExitStack], Taken],
 ) -> Iterator[Taken]:
     """What the main process takes, given up after the block; its error is everybody's."""
     with contextlib.ExitStack() as held:
@@ -344,7 +359,9 @@ def _taken_once(
                 outcome = [(None, str(cannot_use(folder, error)))]
         from accelerate.utils import broadcast_object_list
 
-        broadcast_object_list(outcome)  # no process may wait for one that has given up
+        broadcast_object_list(
+            outcome
+        )  # no process may wait for one that has given up
         taken, wrong = outcome[0]
         if wrong is not None:
             raise AttnProbeError(wrong)
@@ -353,7 +370,11 @@ def _taken_once(
 
 @contextlib.contextmanager
 def claim(
-    folder: Path, identity: Mapping, state: "PartialState", *, kind: str = "audit"
+    folder: Path,
+    identity: Mapping,
+    state: "PartialState",
+    *,
+    kind: str = "audit",
 ) -> Iterator[None]:
     """Marks a folder as this run's, on all processes together.
 
@@ -408,7 +429,9 @@ def _give_back(folder: Path, kind: str) -> None:
     shutil.rmtree(folder / "rows", ignore_errors=True)
 
 
-def _check_identity(folder: Path, held: object, identity: Mapping, kind: str) -> None:
+def _check_identity(
+    folder: Path, held: object, identity: Mapping, kind: str
+) -> None:
     wrong = differing(held, identity)
     if not wrong:
         return

@@ -20,7 +20,9 @@ def in_words(value: Any) -> str:
     'permutation (n_permutations 100), layers 0 1'
     """
     if isinstance(value, Mapping):
-        return ", ".join(_pair_in_words(name, inner) for name, inner in value.items())
+        return ", ".join(
+            _pair_in_words(name, inner) for name, inner in value.items()
+        )
     if isinstance(value, list | tuple):
         return " ".join(map(in_words, value)) or "none"
     return "none" if value is None else str(value)
@@ -28,7 +30,9 @@ def in_words(value: Any) -> str:
 
 def _pair_in_words(name: str, value: Any) -> str:
     words = in_words(value)
-    return f"{name} ({words})" if isinstance(value, Mapping) else f"{name} {words}"
+    return (
+        f"{name} ({words})" if isinstance(value, Mapping) else f"{name} {words}"
+    )
 
 
 # --- Where numbers come from: the versions of what computed them, and the stored summary ---------
@@ -104,4 +108,6 @@ def read_summary(
     try:
         return parse(data)
     except UNREADABLE as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); {again}") from error
+        raise AttnProbeError(
+            f"cannot read {file} ({error}); {again}"
+        ) from error

@@ -36,7 +36,9 @@ from hf_attnprobe.storage.folders import half_written
 
 TEST, TEXT = "test", "example_id"
 VALUES = pa.list_(pa.float64())
-NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
+NO_SITE = Site(
+    layer=-1, head=-1
+)  # rows about the whole model, such as its prediction
 AGAIN = "delete it and run the audit again"
 
 Place = tuple[str, int, int]
@@ -112,7 +114,9 @@ def prediction_statistics(
     }
 
 
-def _labels_by_name(prediction: Prediction, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+def _labels_by_name(
+    prediction: Prediction, labels: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Which labels a text has, so that what is most frequent can be counted.
 
     ``label@name`` is 1, 0 or −1 of every label that may hold, ``label_share@name`` the
@@ -134,7 +138,9 @@ def _of_number(
     prediction: Prediction, probs: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """The statistics of a predicted number, and of its side of a threshold."""
-    labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
+    labels = (
+        labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
+    )
     statistics = {
         "predicted_class": torch.full(labels.shape, -1, device=probs.device),
         "probability": torch.full_like(labels, torch.nan),
@@ -151,7 +157,9 @@ def _of_number(
 
 # --- A table: the rows of some texts ------------------------------------------------------------
 
-METADATA = b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file).attrs`
+METADATA = (
+    b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file).attrs`
+)
 VERSION = 2
 TEXTS_PER_GROUP = 4096  # of rows that a reader must hold at once
 
@@ -179,21 +187,30 @@ def to_rows(
     """
     ids = np.asarray(tuple(example_ids), dtype=np.int64)
     sites = sorted(found, key=lambda site: site[:2])
-    names = sorted({name for statistics in found.values() for name in statistics})
+    names = sorted(
+        {name for statistics in found.values() for name in statistics}
+    )
     if {TEST, TEXT} & set(names):
         raise AttnProbeError(
             f"expected no statistic named {TEST} or {TEXT}, got one; rename the field "
             "of the test's result"
         )
     order = np.argsort(ids, kind="stable")
-    columns = {TEST: pa.array([test] * len(ids), pa.string()), TEXT: pa.array(ids[order])}
+    columns = {
+        TEST: pa.array([test] * len(ids), pa.string()),
+        TEXT: pa.array(ids[order]),
+    }
     for name in names:
         values = np.full((len(ids), len(sites)), np.nan)
         has = [name in found[site] for site in sites]
         for k in np.flatnonzero(has):
-            measured = found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
+            measured = (
+                found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
+            )
             if measured.shape != ids.shape:
-                raise ValueError(f"expected a {name} of each text, got {measured.shape}")
+                raise ValueError(
+                    f"expected a {name} of each text, got {measured.shape}"
+                )
             values[:, k] = measured
         is_there = np.broadcast_to(has, values.shape)
         columns[name] = _as_lists(values[order], is_there)
@@ -221,16 +238,27 @@ def _described(
     owner: str | None = None,
 ) -> pa.Table:
     """The table with metadata that say of each test the sites and the statistics."""
-    said = {"attnprobe_rows": VERSION, "sites": sites, "statistics": statistics, "audit": owner}
-    return table.replace_schema_metadata({METADATA: json.dumps(said, sort_keys=True)})
+    said = {
+        "attnprobe_rows": VERSION,
+        "sites": sites,
+        "statistics": statistics,
+        "audit": owner,
+    }
+    return table.replace_schema_metadata(
+        {METADATA: json.dumps(said, sort_keys=True)}
+    )
 
 
 def _sealed(table: pa.Table) -> pa.Table:
     """The table with a hash of every column in its metadata."""
     said = _said(table.schema)
-    said["columns"] = {name: _digest(table[name]) for name in table.column_names}
+    said["columns"] = {
+        name: _digest(table[name]) for name in table.column_names
+    }
     said["check"] = _check_sum(said)
-    return table.replace_schema_metadata({METADATA: json.dumps(said, sort_keys=True)})
+    return table.replace_schema_metadata(
+        {METADATA: json.dumps(said, sort_keys=True)}
+    )
 
 
 def _digest(column: pa.ChunkedArray) -> str:
@@ -238,7 +266,9 @@ def _digest(column: pa.ChunkedArray) -> str:
     digest = hashlib.sha256()
     if pa.types.is_list(column.type):
         values = pc.list_flatten(column)
-        digest.update(pc.list_value_length(column).fill_null(-1).to_numpy().tobytes())
+        digest.update(
+            pc.list_value_length(column).fill_null(-1).to_numpy().tobytes()
+        )
         digest.update(values.is_valid().to_numpy().tobytes())
         digest.update(values.fill_null(0.0).to_numpy().tobytes())
     elif pa.types.is_integer(column.type):
@@ -251,7 +281,9 @@ def _digest(column: pa.ChunkedArray) -> str:
 def _check_sum(said: Mapping[str, Any]) -> str:
     """SHA-256 of the metadata, which no checksum of a page covers."""
     covered = {name: value for name, value in said.items() if name != "check"}
-    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(covered, sort_keys=True).encode()
+    ).hexdigest()
 
 
 def _said(schema: pa.Schema) -> dict[str, Any]:
@@ -262,7 +294,10 @@ def _said(schema: pa.Schema) -> dict[str, Any]:
 def sites_of(table: pa.Table) -> Sites:
     """Layer and head of every place in the lists, by test."""
     sites = _said(table.schema)["sites"]
-    return {test: [(layer, head) for layer, head in places] for test, places in sites.items()}
+    return {
+        test: [(layer, head) for layer, head in places]
+        for test, places in sites.items()
+    }
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
@@ -277,7 +312,9 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     for table in tables:
         for test, places in sites_of(table).items():
             if sites.setdefault(test, places) != places:
-                raise ValueError(f"the test {test} has other sites in another table")
+                raise ValueError(
+                    f"the test {test} has other sites in another table"
+                )
             own = _said(table.schema)["statistics"][test]
             statistics.setdefault(test, set()).update(own)
 
@@ -285,7 +322,9 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     columns = [(name, VALUES) for name in sorted(names)]
     schema = pa.schema([(TEST, pa.string()), (TEXT, pa.int64()), *columns])
     plain = [table.replace_schema_metadata() for table in tables]
-    whole = pa.concat_tables([schema.empty_table(), *plain], promote_options="default")
+    whole = pa.concat_tables(
+        [schema.empty_table(), *plain], promote_options="default"
+    )
     ordered = whole.sort_by([(TEST, "ascending"), (TEXT, "ascending")])
     by_test = {test: sorted(own) for test, own in statistics.items()}
     return _described(ordered.combine_chunks(), sites, by_test)
@@ -306,7 +345,8 @@ def write_parquet(table: pa.Table, sink: Path) -> None:
         table.schema,
         compression="zstd",
         use_dictionary=[TEST, *map(_leaf, repeats)],
-        column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in others} or None,
+        column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in others}
+        or None,
         write_statistics=[TEST, TEXT],
         write_page_checksum=True,
     ) as writer:
@@ -320,14 +360,18 @@ def _leaf(name: str) -> str:
 
 def _repeats(column: pa.ChunkedArray) -> bool:
     """Whether the values of a column are few, such as 0 and 1."""
-    flat = pa.chunked_array([chunk.flatten() for chunk in column.chunks], pa.float64())
+    flat = pa.chunked_array(
+        [chunk.flatten() for chunk in column.chunks], pa.float64()
+    )
     return len(flat.unique()) < len(flat) / 8
 
 
 # --- Parts: tables on disk -----------------------------------------------------------------------
 
 
-def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
+def append_rows(
+    folder: Path, rows: pa.Table, *, name: str | None = None
+) -> None:
     """Adds a part, or replaces the one of that name; readers never see half of it.
 
     Args:
@@ -351,10 +395,16 @@ def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> Non
 def owner(folder: Path) -> str | None:
     """SHA-256 of the mark of the audit that a folder of rows is in; None where there is no mark."""
     mark = folder.parent / "audit.json"
-    return hashlib.sha256(mark.read_bytes()).hexdigest() if mark.is_file() else None
+    return (
+        hashlib.sha256(mark.read_bytes()).hexdigest()
+        if mark.is_file()
+        else None
+    )
 
 
-def read_part(part: Path, test: str | None = None, *, only_places: bool = False) -> pa.Table:
+def read_part(
+    part: Path, test: str | None = None, *, only_places: bool = False
+) -> pa.Table:
     """The rows of one part.
 
     Args:
@@ -373,14 +423,24 @@ def read_part(part: Path, test: str | None = None, *, only_places: bool = False)
             said = _said(schema)
             if is_ours := said.get("attnprobe_rows") == VERSION:
                 wanted = said["statistics"] if test is None else [test]
-                names = {name for one in wanted for name in said["statistics"].get(one, ())}
+                names = {
+                    name
+                    for one in wanted
+                    for name in said["statistics"].get(one, ())
+                }
                 columns = [TEST, TEXT, *(() if only_places else names)]
-                table = file.read(columns).replace_schema_metadata(schema.metadata)
-                is_whole = all(_digest(table[k]) == said["columns"][k] for k in columns)
+                table = file.read(columns).replace_schema_metadata(
+                    schema.metadata
+                )
+                is_whole = all(
+                    _digest(table[k]) == said["columns"][k] for k in columns
+                )
                 if said["check"] != _check_sum(said) or not is_whole:
                     raise ValueError("it was changed since it was written")
     except wrong as error:  # what pyarrow raises
-        raise AttnProbeError(f"cannot read the rows in {part}; {AGAIN}") from error
+        raise AttnProbeError(
+            f"cannot read the rows in {part}; {AGAIN}"
+        ) from error
     if not is_ours:
         raise AttnProbeError(
             f"expected rows of this version (a row per text and test) in {part}, found another "
@@ -416,7 +476,9 @@ def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
     statistics = _said(table.schema)["statistics"]
     of_row = table[TEST].to_numpy(zero_copy_only=False)
     for test in sorted(sites) if only is None else sites.keys() & {only}:
-        names = [name for name in statistics[test] if name in table.column_names]
+        names = [
+            name for name in statistics[test] if name in table.column_names
+        ]
         own = table.select([TEXT, *names]).filter(pa.array(of_row == test))
         columns = {}
         for name in names:
@@ -425,7 +487,9 @@ def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
         yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
 
 
-def _matrix(column: pa.ListArray, n_sites: int) -> tuple[np.ndarray, np.ndarray]:
+def _matrix(
+    column: pa.ListArray, n_sites: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the values of lists, and which of them are there."""
     has = column.is_valid().to_numpy(zero_copy_only=False)
     flat = column.flatten()  # of the lists that are no null
@@ -503,7 +567,9 @@ class Parts:
         """
         self._file.seek(0, os.SEEK_END)
         for block in _blocks(table, test):
-            if not self._texts or not np.array_equal(self._texts[-1], block.ids):
+            if not self._texts or not np.array_equal(
+                self._texts[-1], block.ids
+            ):
                 self._texts.append(block.ids)
             texts = len(self._texts) - 1
             for name, (values, is_there) in block.columns.items():
@@ -521,7 +587,10 @@ class Parts:
         ids, places = self._places()
         pieces = {key: (*own,) for key, own in self._pieces.items()}
         columns = {
-            (*key, *site) for key, own in pieces.items() for piece in own for site in piece.sites
+            (*key, *site)
+            for key, own in pieces.items()
+            for piece in own
+            for site in piece.sites
         }
 
         def column(wanted: Column) -> tuple[np.ndarray, np.ndarray]:
@@ -531,7 +600,9 @@ class Parts:
             for piece in reversed(pieces[key]):
                 if site in piece.sites:
                     own = places[piece.texts]
-                    found, known = self._read(piece, piece.sites[site], len(own))
+                    found, known = self._read(
+                        piece, piece.sites[site], len(own)
+                    )
                     at = own[known]
                     values[at] = found[known]
                     is_there[at] = True
@@ -557,10 +628,14 @@ class Parts:
         is_again = ids[1:] == ids[:-1]
         if is_again.any():
             ids = np.delete(ids, np.flatnonzero(is_again))
-        places = [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
+        places = [
+            np.searchsorted(ids, own).astype(np.int32) for own in self._texts
+        ]
         return ids, places
 
-    def _read(self, piece: _Piece, site: int, n_texts: int) -> tuple[np.ndarray, np.ndarray]:
+    def _read(
+        self, piece: _Piece, site: int, n_texts: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The values of a site, and which of them are there."""
         self._file.seek(piece.offset + 9 * site * n_texts)
         data = self._file.read(9 * n_texts)
@@ -584,7 +659,9 @@ def rows_in(folder: str | Path, test: str | None = None) -> Rows:
     Raises:
         AttnProbeError: see :func:`read_part`.
     """
-    return rows_of_parts((read_part(part, test) for part in parts_in(folder)), test)
+    return rows_of_parts(
+        (read_part(part, test) for part in parts_in(folder)), test
+    )
 
 
 @public_function

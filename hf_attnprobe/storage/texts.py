@@ -17,7 +17,9 @@ from hf_attnprobe.storage.folders import as_json, write_json
 TEXTS = "texts.json"
 
 
-def write_texts(folder: Path, texts: Sequence[ShownText], made_with: Mapping[str, Any]) -> None:
+def write_texts(
+    folder: Path, texts: Sequence[ShownText], made_with: Mapping[str, Any]
+) -> None:
     """Writes the texts, the whole file or nothing.
 
     Args:
@@ -25,7 +27,9 @@ def write_texts(folder: Path, texts: Sequence[ShownText], made_with: Mapping[str
         texts: what is shown.
         made_with: what their numbers depend on beside model and data.
     """
-    write_json(folder / TEXTS, {"made_with": plain(made_with), "texts": plain(texts)})
+    write_json(
+        folder / TEXTS, {"made_with": plain(made_with), "texts": plain(texts)}
+    )
 
 
 def read_texts(
@@ -39,7 +43,9 @@ def read_texts(
     """
     try:
         held = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
-        if made_with is not None and held["made_with"] != as_json(plain(made_with)):
+        if made_with is not None and held["made_with"] != as_json(
+            plain(made_with)
+        ):
             return None
         return tuple(map(text_from_plain, held["texts"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -52,6 +58,10 @@ def text_from_plain(data: Mapping[str, Any]) -> ShownText:
     known = {name: n for name, n in text.numbers.items() if n == n}
     numbers = [*chain(*text.scores.values()), *text.segments, *known.values()]
     numbers.append(text.probability or 0.0)
-    if "attention" not in text.scores or not all(isinstance(n, int | float) for n in numbers):
-        raise ValueError(f"expected numbers in the shown text {text.example_id}")
+    if "attention" not in text.scores or not all(
+        isinstance(n, int | float) for n in numbers
+    ):
+        raise ValueError(
+            f"expected numbers in the shown text {text.example_id}"
+        )
     return dataclasses.replace(text, numbers=known)

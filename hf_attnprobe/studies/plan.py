@@ -58,9 +58,14 @@ class StudyOptions(Options):
         at_least=1,
         at_most=100_000,
     )
-    quick: bool = option(False, "a short run, with the study's own shorter settings")
+    quick: bool = option(
+        False, "a short run, with the study's own shorter settings"
+    )
     seed: int = option(
-        0, "random seed of the steps that set none", at_least=0, at_most=LARGEST_SEED
+        0,
+        "random seed of the steps that set none",
+        at_least=0,
+        at_most=LARGEST_SEED,
     )
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors for the trainings that name none"
@@ -71,7 +76,11 @@ class StudyOptions(Options):
         """The data sets that replace the study's; none where its own are used."""
         if self.dataset is None:
             return []
-        return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
+        return (
+            [self.dataset]
+            if isinstance(self.dataset, str)
+            else list(self.dataset)
+        )
 
     @property
     def replaced(self) -> dict[str, Any]:
@@ -85,7 +94,9 @@ class StudyOptions(Options):
             "test_limit",
             "epochs",
         )
-        return {k: getattr(self, k) for k in names if getattr(self, k) is not None}
+        return {
+            k: getattr(self, k) for k in names if getattr(self, k) is not None
+        }
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -171,7 +182,9 @@ class StudyState:
         return f"{'quick' if self.quick else 'full'} study {self.study}"
 
 
-def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
+def jobs_of_rows(
+    table: Table, jobs: Mapping[str, Sequence[Job]]
+) -> Sequence[Job]:
     """Jobs of the step that uses most lists of the grid; each gives a row of the table.
 
     Args:
@@ -181,7 +194,10 @@ def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Jo
     Raises:
         AttnProbeError: another step of the table uses a list that this one does not.
     """
-    rows = max((jobs[column.step] for column in table.columns), key=lambda of: len(of[0].cell))
+    rows = max(
+        (jobs[column.step] for column in table.columns),
+        key=lambda of: len(of[0].cell),
+    )
     for column in table.columns:
         if not jobs[column.step][0].cell.keys() <= rows[0].cell.keys():
             raise AttnProbeError(

@@ -13,7 +13,12 @@ from hf_attnprobe.studies.steps import Steps
 
 # --- tables of papers ----------------------------------------------------------------------------
 
-BABI = {"embedding_size": 50, "encoder_size": 32, "batch_size": 50, "epochs": 100}
+BABI = {
+    "embedding_size": 50,
+    "encoder_size": 32,
+    "batch_size": 50,
+    "epochs": 100,
+}
 OF_AUTHORS: dict[str, dict[str, Any]] = {
     "babi1": BABI,
     "babi2": BABI,
@@ -35,13 +40,21 @@ def jain_wallace(s: Steps) -> None:
     encoders = ["bilstm", "mlp"] if s.quick else ["bilstm", "mlp", "cnn"]
     attentions = ["additive"] if s.quick else ["additive", "dot_product"]
     short = {"test_limit": 500} if s.quick else {}
-    exact = {"correlation": {"tops": [1, 3, 5]}, "permutation": {}, "adversarial": {}}
-    searched = {"adversarial": {"method": "search"}}  # the paper's, beside the exact answer
+    exact = {
+        "correlation": {"tops": [1, 3, 5]},
+        "permutation": {},
+        "adversarial": {},
+    }
+    searched = {
+        "adversarial": {"method": "search"}
+    }  # the paper's, beside the exact answer
     for cell in s.grid(dataset=["sst"], encoder=encoders, attention=attentions):
         data = cell["dataset"]
         settings: dict[str, Any] = {}
         if s.is_pairs(data):
-            settings["query_encoder"] = True  # questions and hypotheses are attention's query
+            settings["query_encoder"] = (
+                True  # questions and hypotheses are attention's query
+            )
         settings |= OF_AUTHORS.get(data, {})
         if s.quick:
             settings["epochs"] = 3
@@ -53,8 +66,14 @@ def jain_wallace(s: Steps) -> None:
         "Agreement over all texts",
         audit={
             "accuracy": "accuracy",
-            "τ with gradients": {"statistic": "attention_gradient_tau", **AGREES},
-            "τ with leave-one-out": {"statistic": "attention_leave_one_out_tau", **AGREES},
+            "τ with gradients": {
+                "statistic": "attention_gradient_tau",
+                **AGREES,
+            },
+            "τ with leave-one-out": {
+                "statistic": "attention_leave_one_out_tau",
+                **AGREES,
+            },
             "τ of gradients with leave-one-out": "gradient_leave_one_out_tau",
         },
     )
@@ -79,12 +98,27 @@ def wiegreffe_pinter(s: Steps) -> None:
     s.paper = "wiegreffe-pinter"
     short = {"epochs": 3} if s.quick else {}
     seeds = {"n_seeds": 2 if s.quick else 8}
-    adversary: dict[str, Any] = {"lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]}
+    adversary: dict[str, Any] = {
+        "lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]
+    }
     if s.quick:
         adversary = {"lambdas": [0.001, 0.002], "epochs": 8}
-    tests = {"uniform": {}, "seeds": seeds, "adversary": adversary, "diagnostic_mlp": {}}
+    tests = {
+        "uniform": {},
+        "seeds": seeds,
+        "adversary": adversary,
+        "diagnostic_mlp": {},
+    }
     for cell in s.grid(dataset=["sst"]):
-        base = s.add("train", "base", cell, **cell, encoder="bilstm", attention="additive", **short)
+        base = s.add(
+            "train",
+            "base",
+            cell,
+            **cell,
+            encoder="bilstm",
+            attention="additive",
+            **short,
+        )
         s.add("retrain", "retrained", cell, model=base, **cell, tests=tests)
 
 
@@ -96,8 +130,12 @@ def serrano_smith(s: Steps) -> None:
     short = {"test_limit": 500} if s.quick else {}
     tests = {"erasure": {"each_random": True, "bottom_up": True}}
     # HAN, the paper's main models, and FLAN
-    for cell in s.grid(dataset=["imdb10"], hierarchical=[True, False], encoder=encoders):
-        base = s.add("train", "base", cell, **cell, procedure="serrano-smith", **trained)
+    for cell in s.grid(
+        dataset=["imdb10"], hierarchical=[True, False], encoder=encoders
+    ):
+        base = s.add(
+            "train", "base", cell, **cell, procedure="serrano-smith", **trained
+        )
         audited = {"model": base, "dataset": cell["dataset"], **short}
         s.add("audit", "audit", cell, **audited, tests=tests)
     s.table(
@@ -124,10 +162,14 @@ def mohankumar(s: Steps) -> None:
             # With weight 0 the plain model; a BiLSTM of 2 × 128, where the paper's LSTM has one
             # direction of 256.
             at = cell | weight
-            diverse = s.add("train", "diversity", at, **at, encoder="bilstm", **trained)
+            diverse = s.add(
+                "train", "diversity", at, **at, encoder="bilstm", **trained
+            )
             s.add("audit", "diversity_audit", at, model=diverse, **audited)
         lstm = {"encoder": "orthogonal_lstm", "encoder_size": 256}
-        orthogonal = s.add("train", "orthogonal", cell, **cell, **lstm, **trained)
+        orthogonal = s.add(
+            "train", "orthogonal", cell, **cell, **lstm, **trained
+        )
         s.add("audit", "orthogonal_audit", cell, model=orthogonal, **audited)
     columns = {
         "accuracy": "accuracy",
@@ -140,7 +182,9 @@ def mohankumar(s: Steps) -> None:
         "never flips, random": "never_flips@random",
         "τ with gradients": "attention_gradient_tau",
     }
-    s.table("Diversity LSTM, by the weight of the penalty", diversity_audit=columns)
+    s.table(
+        "Diversity LSTM, by the weight of the penalty", diversity_audit=columns
+    )
     s.table("Orthogonal LSTM", orthogonal_audit=columns)
 
 
@@ -159,7 +203,10 @@ def tutek_snajder(s: Steps) -> None:
         "tying": {"tying": 0.1},
         "mlm": {"mlm_weight": 0.5, "mlm_rate": 0.15},
     }
-    adversary: dict[str, Any] = {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}
+    adversary: dict[str, Any] = {
+        "lambdas": [0.0005, 0.001, 0.002],
+        "epochs": 20,
+    }
     if s.quick:
         adversary = {"lambdas": [0.001], "epochs": 4}
     tests = ["fragility", "single_token", "adversarial", "conicity"]
@@ -167,10 +214,18 @@ def tutek_snajder(s: Steps) -> None:
     for cell in s.grid(dataset=["sst"], attention=attentions):
         for name, own in regularised.items():
             at = cell | {"model": name}
-            model = s.add("train", "base", at, **cell, **sizes, **own, **trained)
+            model = s.add(
+                "train", "base", at, **cell, **sizes, **own, **trained
+            )
             data = {"model": model, "dataset": cell["dataset"]}
             s.add("audit", "audit", at, **data, tests=tests, **short)
-            s.add("retrain", "adversaries", at, **data, tests={"adversary": adversary})
+            s.add(
+                "retrain",
+                "adversaries",
+                at,
+                **data,
+                tests={"adversary": adversary},
+            )
     s.table(
         "What else does regularising change?",
         audit={
@@ -185,7 +240,10 @@ def tutek_snajder(s: Steps) -> None:
 
 # --- questions of our own ------------------------------------------------------------------------
 
-WORTH = {"threshold": 0.02, "means": "attention is worth .02 of F1 in these trainings"}
+WORTH = {
+    "threshold": 0.02,
+    "means": "attention is worth .02 of F1 in these trainings",
+}
 
 
 def trained_shortly(s: Steps) -> dict[str, Any]:
@@ -198,12 +256,20 @@ def trained_shortly(s: Steps) -> dict[str, Any]:
 def encoders(s: Steps) -> None:
     """What does the encoder do to attention?"""
     data = ["sst"] if s.quick else ["sst", "imdb"]
-    kinds = ["mlp", "bilstm"] if s.quick else ["none", "mlp", "cnn", "bilstm", "bigru"]
+    kinds = (
+        ["mlp", "bilstm"]
+        if s.quick
+        else ["none", "mlp", "cnn", "bilstm", "bigru"]
+    )
     n_tested = 200 if s.quick else 500
     tests = ["correlation", "permutation", "adversarial", "erasure"]
     for cell in s.grid(dataset=data, encoder=kinds):
         base = s.add("train", "base", cell, **cell, **trained_shortly(s))
-        audited = {"model": base, "dataset": cell["dataset"], "test_limit": n_tested}
+        audited = {
+            "model": base,
+            "dataset": cell["dataset"],
+            "test_limit": n_tested,
+        }
         s.add("audit", "audit", cell, **audited, tests=tests)
     loo, gradient = "attention_leave_one_out_tau", "attention_gradient_tau"
     s.table(
@@ -236,8 +302,19 @@ def room(s: Steps) -> None:
     n_tested = 500 if s.quick else 2000
     exact = {"adversarial": {"method": "exact"}}
     for cell in s.grid(dataset=data, encoder_size=sizes):
-        base = s.add("train", "base", cell, **cell, encoder="bilstm", **trained_shortly(s))
-        audited = {"model": base, "dataset": cell["dataset"], "test_limit": n_tested}
+        base = s.add(
+            "train",
+            "base",
+            cell,
+            **cell,
+            encoder="bilstm",
+            **trained_shortly(s),
+        )
+        audited = {
+            "model": base,
+            "dataset": cell["dataset"],
+            "test_limit": n_tested,
+        }
         s.add("audit", "audit", cell, **audited, tests=exact)
     columns = {
         "mean top probability": "probability",
@@ -255,15 +332,29 @@ def which_tasks(s: Steps) -> None:
     trained = trained_shortly(s)
     for cell in s.grid(dataset=data, encoder=kinds):
         base = s.add("train", "base", cell, **cell, **trained)
-        retrained = {"model": base, "dataset": cell["dataset"], "tests": ["uniform"]}
-        s.add("retrain", "retrained", cell, **retrained, train_limit=trained["train_limit"])
+        retrained = {
+            "model": base,
+            "dataset": cell["dataset"],
+            "tests": ["uniform"],
+        }
+        s.add(
+            "retrain",
+            "retrained",
+            cell,
+            **retrained,
+            train_limit=trained["train_limit"],
+        )
     without = "uniform/uniform/f1"
     s.table(
         "What attention is worth",
         retrained={
             "F1 with attention": {"score": "uniform/base/f1"},
             "F1 with uniform attention": {"score": without},
-            "F1 lost without attention": {"score": without, "difference": True, **WORTH},
+            "F1 lost without attention": {
+                "score": without,
+                "difference": True,
+                **WORTH,
+            },
         },
     )
 
@@ -277,12 +368,33 @@ def transfer(s: Steps) -> None:
     unguided = {**trained, "attention": "uniform"}
     for cell in s.grid(dataset=data, guide=guides, guided=guided):
         at = {"dataset": cell["dataset"]}
-        of_guide, of_guided = at | {"guide": cell["guide"]}, at | {"guided": cell["guided"]}
-        guide = s.add("train", "guide", of_guide, **at, encoder=cell["guide"], **trained)
-        own = s.add("train", "own", of_guided, **at, encoder=cell["guided"], **trained)
-        uniform = s.add("train", "uniform", of_guided, **at, encoder=cell["guided"], **unguided)
+        of_guide, of_guided = (
+            at | {"guide": cell["guide"]},
+            at | {"guided": cell["guided"]},
+        )
+        guide = s.add(
+            "train", "guide", of_guide, **at, encoder=cell["guide"], **trained
+        )
+        own = s.add(
+            "train", "own", of_guided, **at, encoder=cell["guided"], **trained
+        )
+        uniform = s.add(
+            "train",
+            "uniform",
+            of_guided,
+            **at,
+            encoder=cell["guided"],
+            **unguided,
+        )
         models = {"model": own, "guide": guide, "uniform": uniform}
-        s.add("transfer", "transfer", cell, **models, **at, train_limit=trained["train_limit"])
+        s.add(
+            "transfer",
+            "transfer",
+            cell,
+            **models,
+            **at,
+            train_limit=trained["train_limit"],
+        )
     weights = "its own weights are worth .02 of F1 more than the guide's in these trainings"
     lost = {"difference": True, **WORTH}
     s.table(
@@ -296,7 +408,10 @@ def transfer(s: Steps) -> None:
                 "score": "transfer/guided/f1",
                 "means": weights,
             },
-            "F1 lost with uniform attention": {**lost, "score": "transfer/uniform/f1"},
+            "F1 lost with uniform attention": {
+                **lost,
+                "score": "transfer/uniform/f1",
+            },
         },
     )
 

@@ -7,19 +7,31 @@ from pathlib import Path
 
 from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.reports.document import Block, Document, Folded, Number, Section, Table, Words
+from hf_attnprobe.reports.document import (
+    Block,
+    Document,
+    Folded,
+    Number,
+    Section,
+    Table,
+    Words,
+)
 from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.studies.plan import DataUsed, Job, name_of
-from hf_attnprobe.studies.results import Cell, Results, ResultTable, grid_tables, paper_tables
+from hf_attnprobe.studies.results import (
+    Cell,
+    Results,
+    ResultTable,
+    grid_tables,
+    paper_tables,
+)
 from hf_attnprobe.studies.steps import Steps
 
 
-OVER_TEXTS = (
-    "Intervals are over the texts, of one training each: another seed may move a number by more."
-)
+OVER_TEXTS = "Intervals are over the texts, of one training each: another seed may move a number by more."
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,11 @@ def report_of(
     """
     results = Results(plan, folder)
     used = _used(results)
-    made = [one for job in plan.jobs for one in _made(results, job, seconds[job.folder])]
+    made = [
+        one
+        for job in plan.jobs
+        for one in _made(results, job, seconds[job.folder])
+    ]
     return StudyReport(
         study=plan.name,
         title=plan.title,
@@ -78,7 +94,9 @@ def report_of(
     )
 
 
-def _notes(plan: Steps, results: Results, used: Sequence[DataUsed], quick: bool) -> Iterator[str]:
+def _notes(
+    plan: Steps, results: Results, used: Sequence[DataUsed], quick: bool
+) -> Iterator[str]:
     if quick:
         yield "Quick: not the study itself, but a short run of it."
     at_chance = results.at_chance()
@@ -109,7 +127,11 @@ def _differences(plan: Steps, used: Sequence[DataUsed]) -> Iterator[str]:
     """Lists how these numbers were made differently from the paper's."""
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_values_of(trainings, "word_vectors"))
-    yield f"word vectors of {vectors}" if vectors else "no pretrained word vectors (--word-vectors)"
+    yield (
+        f"word vectors of {vectors}"
+        if vectors
+        else "no pretrained word vectors (--word-vectors)"
+    )
     for limit, said in (
         ("train_limit", "only {} training texts"),
         ("test_limit", "tests on {} texts only"),
@@ -158,11 +180,16 @@ SPLITS = ("train", "validation", "test")
 def document_of(report: StudyReport) -> Document:
     """The study as a document: every table with its sentences."""
     notes: list[Words] = list(report.notes)
-    tables = [_section(table, number) for number, table in enumerate(report.tables, 1)]
-    sizes: list[list[ReportCell]] = [
-        [used.name, *(used.sizes.get(split, 0) for split in SPLITS)] for used in report.data
+    tables = [
+        _section(table, number) for number, table in enumerate(report.tables, 1)
     ]
-    steps: list[list[ReportCell]] = [[made.name, made.seed, made.epochs] for made in report.steps]
+    sizes: list[list[ReportCell]] = [
+        [used.name, *(used.sizes.get(split, 0) for split in SPLITS)]
+        for used in report.data
+    ]
+    steps: list[list[ReportCell]] = [
+        [made.name, made.seed, made.epochs] for made in report.steps
+    ]
     quick = " with --quick" if report.quick else ""
     made: list[Block] = [
         Table(["data set", *SPLITS], sizes, caption="Texts of each data set"),
@@ -177,7 +204,9 @@ def document_of(report: StudyReport) -> Document:
         [f"Study {report.study}.", notes if report.quick else None],
         [
             *tables,
-            None if report.quick else Section("How to read it", [notes], id="notes", brief=True),
+            None
+            if report.quick
+            else Section("How to read it", [notes], id="notes", brief=True),
             Section("How it was made", made, id="steps"),
         ],
         data=plain(report),
@@ -188,7 +217,12 @@ def _section(table: ResultTable, number: int) -> Section:
     """A table with its sentences."""
     rows = [[as_cell(cell) for cell in row] for row in table.rows]
     said: list[Words] = list(table.sentences)
-    return Section(table.title, [said, Table(table.head, rows)], id=f"table-{number}", brief=True)
+    return Section(
+        table.title,
+        [said, Table(table.head, rows)],
+        id=f"table-{number}",
+        brief=True,
+    )
 
 
 def as_cell(cell: Cell) -> ReportCell:

@@ -24,7 +24,11 @@ from hf_attnprobe.retraining.verdict import (
     points_of,
     published_point,
 )
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate, resample_counts
+from hf_attnprobe.statistics.estimates import (
+    Estimate,
+    mean_estimate,
+    resample_counts,
+)
 from hf_attnprobe.statistics.grades import Answer, Rule, grade
 from hf_attnprobe.statistics.scores import (
     Score,
@@ -34,10 +38,22 @@ from hf_attnprobe.statistics.scores import (
     weighted_metrics,
     with_all_texts,
 )
-from hf_attnprobe.statistics.summary import ATTENTION_BINS, PREDICTION, bin_names, js_by_gap
+from hf_attnprobe.statistics.summary import (
+    ATTENTION_BINS,
+    PREDICTION,
+    bin_names,
+    js_by_gap,
+)
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies.plan import Column, Job, Scalar, Table, jobs_of_rows, name_of
+from hf_attnprobe.studies.plan import (
+    Column,
+    Job,
+    Scalar,
+    Table,
+    jobs_of_rows,
+    name_of,
+)
 from hf_attnprobe.studies.steps import Steps
 
 
@@ -87,7 +103,9 @@ class Results:
         check_one_head(len(heads), folder)
         rows = rows[of_heads | (rows.test == PREDICTION)]  # no groups of heads
         rows = rows.drop_duplicates(["example_id", "statistic"])
-        wide = rows.pivot(index="example_id", columns="statistic", values="value")
+        wide = rows.pivot(
+            index="example_id", columns="statistic", values="value"
+        )
         if {"label", "predicted_class"} <= set(wide):
             is_known = wide.label >= 0
             right = wide.label == wide.predicted_class
@@ -111,7 +129,9 @@ class Results:
         """The record of a training; empty where nothing was trained."""
         return read_record(self.folder / folder)
 
-    def value(self, column: Column, job: Job, lengths: range | None) -> Estimate | None:
+    def value(
+        self, column: Column, job: Job, lengths: range | None
+    ) -> Estimate | None:
         """A column's value for a job.
 
         Args:
@@ -124,13 +144,17 @@ class Results:
         """
         if column.score is not None:
             return self._score(column.score, column.difference, job)
-        assert column.statistic is not None  # the reader checks that it has one of both
+        assert (
+            column.statistic is not None
+        )  # the reader checks that it has one of both
         rows = self.rows(job.folder)
         values = ratio(rows, column.statistic)
         if values is None:
             return None
         if lengths is not None:
-            values = values[rows.n_tokens.between(lengths.start, lengths.stop, "left")]
+            values = values[
+                rows.n_tokens.between(lengths.start, lengths.stop, "left")
+            ]
         return mean_of(values)
 
     def _score(self, name: str, difference: bool, job: Job) -> Estimate | None:
@@ -155,14 +179,22 @@ class Results:
     def classes(self, job: Job) -> list[str]:
         """Names of an audited model's classes; none for other models."""
         prediction = self._summary(job)["provenance"].get("prediction") or {}
-        return prediction["outcomes"] if prediction.get("kind") == "classes" else []
+        return (
+            prediction["outcomes"]
+            if prediction.get("kind") == "classes"
+            else []
+        )
 
     def at_chance(self) -> list[str]:
         """Audited models not shown to be better than always predicting the most frequent class."""
         audits = [job for job in self.plan.jobs if job.verb == "audit"]
         found = {job.folder: self._summary(job)["accuracy"] for job in audits}
         unsure = ("no", "cannot say")
-        return [name for name, found in found.items() if found and found["answer"] in unsure]
+        return [
+            name
+            for name, found in found.items()
+            if found and found["answer"] in unsure
+        ]
 
 
 def check_one_head(n_heads: int, folder: str) -> None:
@@ -223,7 +255,11 @@ def dataset_of(job: Job) -> str:
 
 # --- The tables of a grid: a row for each cell, a sentence for each column -----------------------
 
-SPEAKING = ("dataset", "encoder", "attention")  # lists whose values need no name beside
+SPEAKING = (
+    "dataset",
+    "encoder",
+    "attention",
+)  # lists whose values need no name beside
 
 
 def grid_tables(results: Results) -> list[ResultTable]:
@@ -236,15 +272,22 @@ def _grid_table(results: Results, table: Table) -> ResultTable:
     ranges = _ranges(table.lengths) if table.lengths else {"": None}
     rows, names, found = [], [], []
     for job, (tokens, lengths) in itertools.product(jobs, ranges.items()):
-        values = [results.value(c, results.at(c.step, job.cell), lengths) for c in table.columns]
+        values = [
+            results.value(c, results.at(c.step, job.cell), lengths)
+            for c in table.columns
+        ]
         if not tokens or any(value and value.n for value in values):
             labels = [*job.cell.values(), *filter(None, [tokens])]
             rows.append((*labels, *values))
-            names.append(_cell_name(job.cell) + (f" {tokens} tokens" if tokens else ""))
+            names.append(
+                _cell_name(job.cell) + (f" {tokens} tokens" if tokens else "")
+            )
             found.append(values)
     said = [
         _sentence(column, dict(zip(names, of_column, strict=True)))
-        for column, of_column in zip(table.columns, zip(*found, strict=True), strict=False)
+        for column, of_column in zip(
+            table.columns, zip(*found, strict=True), strict=False
+        )
     ]
     head = [*jobs[0].cell, *(["tokens"] if table.lengths else [])]
     return ResultTable(
@@ -262,7 +305,11 @@ def _ranges(bounds: Sequence[int]) -> dict[str, range]:
     {'1–9': range(1, 10), '10–19': range(10, 20), 'from 20': range(20, 9223372036854775807)}
     """
     between = itertools.pairwise([1, *bounds])
-    named = {f"{low}–{high - 1}": range(low, high) for low, high in between if high > low}
+    named = {
+        f"{low}–{high - 1}": range(low, high)
+        for low, high in between
+        if high > low
+    }
     return {**named, f"from {bounds[-1]}": range(bounds[-1], sys.maxsize)}
 
 
@@ -272,20 +319,31 @@ def _cell_name(cell: Mapping[str, Scalar]) -> str:
     >>> _cell_name({"dataset": "sst", "encoder_size": 8})
     'sst encoder_size 8'
     """
-    words = [str(v) if name in SPEAKING else f"{name} {v}" for name, v in cell.items()]
+    words = [
+        str(v) if name in SPEAKING else f"{name} {v}"
+        for name, v in cell.items()
+    ]
     return " ".join(words)
 
 
-def _sentence(column: Column, values: Mapping[str, Estimate | None]) -> str | None:
+def _sentence(
+    column: Column, values: Mapping[str, Estimate | None]
+) -> str | None:
     """What a column means by its threshold; None without one, or without a value."""
-    defined = {name: v for name, v in values.items() if v is not None and v.value == v.value}
+    defined = {
+        name: v
+        for name, v in values.items()
+        if v is not None and v.value == v.value
+    }
     if not defined or column.threshold is None or column.means is None:
         return None
     said = _against_threshold(column.threshold, column.means, defined)
     return f"{column.name}: {said}"
 
 
-def _against_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
+def _against_threshold(
+    threshold: float, means: str, values: Mapping[str, Estimate]
+) -> str:
     """Says where the whole interval is above the threshold, where below, where neither.
 
     Without an interval, or of too few texts, nothing can be said.
@@ -296,7 +354,11 @@ def _against_threshold(threshold: float, means: str, values: Mapping[str, Estima
         f"{means[:1].upper()}{means[1:]} (from {threshold:g}, the whole interval) "
         f"in {[*answers.values()].count(Answer.YES)} of {len(values)}"
     ]
-    groups = {Answer.YES: "there", Answer.NO: "not", Answer.CANNOT_SAY: "cannot say"}
+    groups = {
+        Answer.YES: "there",
+        Answer.NO: "not",
+        Answer.CANNOT_SAY: "cannot say",
+    }
     for answer, group in groups.items():
         names = [name for name in answers if answers[name] == answer]
         if names:
@@ -309,7 +371,9 @@ def _against_threshold(threshold: float, means: str, values: Mapping[str, Estima
 # words stand in ``papers.yaml``; a function here gives the rows of one table.
 
 Row = tuple[Cell, ...]
-WORDED = read_packaged(Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable])
+WORDED = read_packaged(
+    Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable]
+)
 """The tables without rows, by the name of the function that gives these."""
 
 
@@ -353,9 +417,13 @@ class _Group:
         attention = str(self.job.cell.get("attention", "additive"))
         return dataset_of(self.job), self.encoder, attention
 
-    def published(self, table: Mapping[str, Mapping[str, Any]], *keys: str) -> Any:
+    def published(
+        self, table: Mapping[str, Mapping[str, Any]], *keys: str
+    ) -> Any:
         """The published value for the class; None where the paper has none."""
-        return Published(*self.labels).of_class(table, *keys, number=self.predicted)
+        return Published(*self.labels).of_class(
+            table, *keys, number=self.predicted
+        )
 
     @property
     def shown(self) -> Cell:
@@ -376,7 +444,10 @@ class _Group:
 
 def jain_wallace_tables(results: Results) -> list[ResultTable]:
     """τ with gradients and leave-one-out, adversaries, and shuffling, by predicted class."""
-    whole = [_Group(job, None, results.rows(job.folder)) for job in results.jobs("audit")]
+    whole = [
+        _Group(job, None, results.rows(job.folder))
+        for job in results.jobs("audit")
+    ]
     groups = [part for group in whole for part in _by_class(results, group)]
     return [
         _correlation(groups),
@@ -391,8 +462,13 @@ def _by_class(results: Results, whole: _Group) -> list[_Group]:
     if dataset_of(whole.job) in PUBLISHED.pooled:
         return [whole]
     classes = results.classes(whole.job)
-    by_class = whole.rows.dropna(subset="predicted_class").groupby("predicted_class")
-    return [_Group(whole.job, int(number), rows, classes) for number, rows in by_class]
+    by_class = whole.rows.dropna(subset="predicted_class").groupby(
+        "predicted_class"
+    )
+    return [
+        _Group(whole.job, int(number), rows, classes)
+        for number, rows in by_class
+    ]
 
 
 def _correlation(groups: Sequence[_Group]) -> ResultTable:
@@ -400,15 +476,28 @@ def _correlation(groups: Sequence[_Group]) -> ResultTable:
 
 
 def _correlations(groups: Sequence[_Group]) -> Iterator[Row]:
-    for group, measure in itertools.product(groups, ("gradient", "leave_one_out")):
+    for group, measure in itertools.product(
+        groups, ("gradient", "leave_one_out")
+    ):
         pair = f"attention_{measure}"
         tau = group.tau(pair)
         if tau is not None:
             mean = mean_of(tau)
             spread = round(tau.std(ddof=0), 3)
             significant = group.significant(pair)
-            paper = group.published(PUBLISHED.tau, measure, group.encoder) or (None,) * 3
-            yield *group.labels, measure, group.shown, mean, spread, significant, *paper
+            paper = (
+                group.published(PUBLISHED.tau, measure, group.encoder)
+                or (None,) * 3
+            )
+            yield (
+                *group.labels,
+                measure,
+                group.shown,
+                mean,
+                spread,
+                significant,
+                *paper,
+            )
 
 
 def _overall(whole: Sequence[_Group]) -> Iterator[Row]:
@@ -451,20 +540,32 @@ def _differences(whole: Sequence[_Group]) -> Iterator[Row]:
             **average.job.cell,
             "encoder": "bilstm",
         }:
-            taus = [one.tau("attention_leave_one_out") for one in (average, bilstm)]
+            taus = [
+                one.tau("attention_leave_one_out") for one in (average, bilstm)
+            ]
             if taus[0] is not None and taus[1] is not None:
                 texts = taus[0] - taus[1]  # by example id
                 yield _difference(bilstm, BETWEEN, "encoder_difference", texts)
 
 
-def _difference(group: _Group, name: str, statistic: str, texts: pd.Series) -> Row:
+def _difference(
+    group: _Group, name: str, statistic: str, texts: pd.Series
+) -> Row:
     """Published averages stand beside BiLSTMs with additive attention."""
     dataset, encoder, attention = group.labels
     is_theirs = (attention, encoder) == ("additive", "bilstm")
     paper = PUBLISHED.tau_differences[statistic] if is_theirs else None
     texts = texts.dropna()
     above = mean_of((texts > 0).astype(float))
-    return dataset, attention, name, mean_of(texts), median_of(texts), above, paper
+    return (
+        dataset,
+        attention,
+        name,
+        mean_of(texts),
+        median_of(texts),
+        above,
+        paper,
+    )
 
 
 def _adversarial(results: Results, groups: Sequence[_Group]) -> Iterator[Row]:
@@ -473,7 +574,13 @@ def _adversarial(results: Results, groups: Sequence[_Group]) -> Iterator[Row]:
         search = results.rows(results.at("search", group.job.cell).folder)
         searched = median_of(search.reindex(group.rows.index)[column])
         paper = group.published(PUBLISHED.epsilon_max_jsd, group.encoder)
-        yield *group.labels, group.shown, searched, _exactly(group.rows, column), paper
+        yield (
+            *group.labels,
+            group.shown,
+            searched,
+            _exactly(group.rows, column),
+            paper,
+        )
 
 
 def _exactly(rows: pd.DataFrame, column: str) -> Cell:
@@ -485,7 +592,9 @@ def _exactly(rows: pd.DataFrame, column: str) -> Cell:
 
 
 def _permutation(groups: Sequence[_Group]) -> Iterator[Row]:
-    bins = list(zip(bin_names(), itertools.pairwise(ATTENTION_BINS), strict=True))
+    bins = list(
+        zip(bin_names(), itertools.pairwise(ATTENTION_BINS), strict=True)
+    )
     for group, (name, (low, high)) in itertools.product(groups, bins):
         largest = group.rows.max_attention
         is_last = high == 1.0
@@ -507,7 +616,10 @@ POOLED = ", pooled"
 
 def serrano_smith_tables(results: Results) -> list[ResultTable]:
     """Weights erased before the decision flips, by ranking, and single ones by size."""
-    audits = [(_labels(job), results.rows(job.folder)) for job in results.jobs("audit")]
+    audits = [
+        (_labels(job), results.rows(job.folder))
+        for job in results.jobs("audit")
+    ]
     return [
         _table("fractions", _fractions(audits)),
         _table("single_weights", _single_weights(audits)),
@@ -541,7 +653,13 @@ def _single_weights(audits: Audits) -> Iterator[Row]:
             for texts in js_by_gap(rows.delta_attention, rows.delta_js):
                 # Medians lie between 1e-5 and .4: two digits, not two places.
                 median = float(f"{texts.median:.2g}")
-                yield *labels, texts.name, texts.n, median, rounded(texts.negative)
+                yield (
+                    *labels,
+                    texts.name,
+                    texts.n,
+                    median,
+                    rounded(texts.negative),
+                )
 
 
 def _orders(rows: pd.DataFrame) -> Iterator[tuple[str, Cell, Cell, Cell]]:
@@ -551,7 +669,12 @@ def _orders(rows: pd.DataFrame) -> Iterator[tuple[str, Cell, Cell, Cell]]:
         if erased in rows:
             way = rows.get(f"way_to_best@{ranking}")
             mean_way = None if way is None else mean_of(way)
-            yield ranking, median_of(rows[erased]), mean_of(rows[never]), mean_way
+            yield (
+                ranking,
+                median_of(rows[erased]),
+                mean_of(rows[never]),
+                mean_way,
+            )
         draws = rows.filter(regex=f"^{erased}_")
         if len(draws.columns):  # over the random orders of all texts
             shares = pd.Series(draws.to_numpy().ravel())
@@ -568,7 +691,9 @@ def tutek_snajder_tables(results: Results) -> list[ResultTable]:
     """Change of F1 under other attention, and how far adversaries go."""
     harder = _table("harder", _harder(results))
     return [
-        _table("changes", map(partial(_change, results), results.jobs("audit"))),
+        _table(
+            "changes", map(partial(_change, results), results.jobs("audit"))
+        ),
         harder if harder.rows else replace(harder, sentences=()),
     ]
 
@@ -602,12 +727,17 @@ def f1_by_attention(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
     n_classes = len(labelled.filter(like="trained_share@").columns)
 
     def f1(attention: str) -> np.ndarray:
-        shares = labelled[[f"{attention}_share@{k}" for k in range(n_classes)]].to_numpy()
+        shares = labelled[
+            [f"{attention}_share@{k}" for k in range(n_classes)]
+        ].to_numpy()
         return 100 * weighted_metrics(labels, shares, counts)["f1"]
 
     trained = f1("trained")
     changes = [f1(attention) - trained for attention in ("uniform", "permuted")]
-    return [resampled_estimate(values, len(labels)) for values in (trained, *changes)]
+    return [
+        resampled_estimate(values, len(labels))
+        for values in (trained, *changes)
+    ]
 
 
 def _harder(results: Results) -> Iterator[Row]:
@@ -627,7 +757,9 @@ GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
 def wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
     """Uniform attention, seeds, guides, and adversaries."""
     jobs = results.jobs("retrained")
-    retrained = [(dataset_of(job), results.retraining(job.folder)) for job in jobs]
+    retrained = [
+        (dataset_of(job), results.retraining(job.folder)) for job in jobs
+    ]
     return [
         _answered("uniform", "need", retrained, _uniform),
         _answered("seeds", "chance", retrained, _seeds),
@@ -643,14 +775,22 @@ def _answered(
     rows_of: Callable[[str, RetrainingReport], Iterable[Row]],
 ) -> ResultTable:
     """The verdicts' answers to one question, for all data sets."""
-    answers = [(dataset, report.verdict.sentence(question)) for dataset, report in retrained]
+    answers = [
+        (dataset, report.verdict.sentence(question))
+        for dataset, report in retrained
+    ]
     said = [f"{dataset}: {answer}" for dataset, answer in answers if answer]
-    rows = [row for dataset, report in retrained for row in rows_of(dataset, report)]
+    rows = [
+        row for dataset, report in retrained for row in rows_of(dataset, report)
+    ]
     return _table(name, rows, *said)
 
 
 def _f1(
-    report: RetrainingReport, test: str, models: Sequence[str], theirs: Mapping[str, float]
+    report: RetrainingReport,
+    test: str,
+    models: Sequence[str],
+    theirs: Mapping[str, float],
 ) -> Iterator[tuple[str, Estimate, Estimate | None, float | None]]:
     """Name of a model, its F1, F1 lost against the reference, published F1."""
     for model in models:
@@ -684,7 +824,10 @@ def _adversaries(dataset: str, report: RetrainingReport) -> ResultTable:
     points = [p for p in points_of(report.statistics, report.scores) if p.name]
     table = _table(
         "adversaries",
-        [(p.name, *map(rounded, (p.jsd.value, p.moved, p.f1))) for p in [*points, *theirs]],
+        [
+            (p.name, *map(rounded, (p.jsd.value, p.moved, p.f1)))
+            for p in [*points, *theirs]
+        ],
         report.verdict.sentence("elsewhere"),
         ADVERSARY,
         FRONTIER_NOTE,

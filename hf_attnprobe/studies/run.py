@@ -15,15 +15,31 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_known, from_flat, names_of, public_function
+from hf_attnprobe.options import (
+    check_known,
+    from_flat,
+    names_of,
+    public_function,
+)
 from hf_attnprobe.plain_data import plain, read_json
 from hf_attnprobe.progress import Bar
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.retraining.deceive import deceive
 from hf_attnprobe.retraining.run import retrain, transfer
-from hf_attnprobe.storage.folders import alone_in, differing, write_atomically, write_json
+from hf_attnprobe.storage.folders import (
+    alone_in,
+    differing,
+    write_atomically,
+    write_json,
+)
 from hf_attnprobe.storage.provenance import SUMMARY
-from hf_attnprobe.studies.plan import STATE, Job, StudyOptions, StudyState, load_as
+from hf_attnprobe.studies.plan import (
+    STATE,
+    Job,
+    StudyOptions,
+    StudyState,
+    load_as,
+)
 from hf_attnprobe.studies.ready import READY, check_study
 from hf_attnprobe.studies.report import StudyReport, report_of
 from hf_attnprobe.studies.steps import MODELS, VERBS, Steps, said_of
@@ -85,14 +101,24 @@ def study(
     return report
 
 
-def planned(study: str | Path | Study, options: StudyOptions = StudyOptions()) -> Steps:
+def planned(
+    study: str | Path | Study, options: StudyOptions = StudyOptions()
+) -> Steps:
     """The steps of a study with their options checked; nothing is run.
 
     Raises:
         AttnProbeError: no such study, or a step that would not run.
     """
-    function = study if callable(study) else READY.get(str(study)) or _function_in(Path(study))
-    name = function.__name__.replace("_", "-") if callable(study) else Path(study).stem
+    function = (
+        study
+        if callable(study)
+        else READY.get(str(study)) or _function_in(Path(study))
+    )
+    name = (
+        function.__name__.replace("_", "-")
+        if callable(study)
+        else Path(study).stem
+    )
     title = (function.__doc__ or name).strip().splitlines()[0]
     steps = Steps(name, options, title)
     with said_of(f"study {name}: "):
@@ -106,7 +132,9 @@ def _function_in(file: Path) -> Study:
     check_study(file)
     found = runpy.run_path(str(file)).get("study")
     if not callable(found):
-        raise AttnProbeError(f"expected a function study(steps) in {file}, found none; add it")
+        raise AttnProbeError(
+            f"expected a function study(steps) in {file}, found none; add it"
+        )
     return found
 
 
@@ -116,7 +144,11 @@ def _check_planned(steps: Steps) -> None:
         raise AttnProbeError("expected at least one step, got none")
     if steps.paper is not None:
         check_known("paper", [steps.paper], PUBLISHED.papers)
-    replaced = [name for name, given in steps.sources.items() if given in steps.options.datasets]
+    replaced = [
+        name
+        for name, given in steps.sources.items()
+        if given in steps.options.datasets
+    ]
     if len(replaced) < len(steps.options.datasets):
         raise AttnProbeError(
             "expected no data sets, this study has no grid over dataset; write them into it"
@@ -125,7 +157,9 @@ def _check_planned(steps: Steps) -> None:
         if job.verb == "train":
             with said_of(f"step {job.step}: "):
                 given = _keywords(job, Path())
-                check_training(given.get("model"), given["architecture"], given["options"])
+                check_training(
+                    given.get("model"), given["architecture"], given["options"]
+                )
 
 
 # --- Running ---------------------------------------------------------------------------------------
@@ -139,7 +173,9 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
     """
     texts = _texts_of(steps)
     state = _read_state(steps, folder)
-    wanted = {job.folder: _as_done(job, texts[job.folder]) for job in steps.jobs}
+    wanted = {
+        job.folder: _as_done(job, texts[job.folder]) for job in steps.jobs
+    }
     todo = _to_do(steps, state, wanted, folder)
     for name in todo:  # also what was made of a step that is done again
         state.steps.pop(name, None)
@@ -148,14 +184,22 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
         for number, job in enumerate(steps.jobs, 1):
             note = "" if job.folder in todo else ", done before"
             logger.info(
-                "step %d of %d: %s (%s)%s", number, len(steps.jobs), job.folder, job.verb, note
+                "step %d of %d: %s (%s)%s",
+                number,
+                len(steps.jobs),
+                job.folder,
+                job.verb,
+                note,
             )
             if job.folder in todo:
                 bar.part(job.folder)
                 begun = time.monotonic()
                 _run(job, steps, folder, progress)
                 seconds = round(time.monotonic() - begun, 2)
-                state.steps[job.folder] = {**wanted[job.folder], "seconds": seconds}
+                state.steps[job.folder] = {
+                    **wanted[job.folder],
+                    "seconds": seconds,
+                }
                 write_json(folder / STATE, plain(state))
     return {name: done["seconds"] for name, done in state.steps.items()}
 
@@ -176,7 +220,10 @@ def _texts_of(steps: Steps) -> dict[str, dict[str, str]]:
             read[key] = {}
             if trains:
                 splits = data.splits(seed=seed)
-                read[key] = {split: dataset_fingerprint(part) for split, part in splits.items()}
+                read[key] = {
+                    split: dataset_fingerprint(part)
+                    for split, part in splits.items()
+                }
             else:
                 data.examples(limit=1, seed=seed)
         found[job.folder] = read[key]
@@ -184,7 +231,9 @@ def _texts_of(steps: Steps) -> dict[str, dict[str, str]]:
 
 
 def _data(job: Job) -> Data:
-    return from_flat(job.arguments | {"dataset": load_as(job.arguments["dataset"])}, Data)
+    return from_flat(
+        job.arguments | {"dataset": load_as(job.arguments["dataset"])}, Data
+    )
 
 
 def _as_done(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -194,7 +243,11 @@ def _as_done(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _plain_argument(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+    return (
+        asdict(value)
+        if is_dataclass(value) and not isinstance(value, type)
+        else str(value)
+    )
 
 
 def _read_state(steps: Steps, folder: Path) -> StudyState:
@@ -207,7 +260,9 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
     file = folder / STATE
     if not file.is_file():
         return fresh
-    state: StudyState = read_json(file, StudyState, "choose another --output-dir")
+    state: StudyState = read_json(
+        file, StudyState, "choose another --output-dir"
+    )
     if state.kind != fresh.kind:
         raise AttnProbeError(
             f"{folder} holds the {state.kind}, not the {fresh.kind}; choose another --output-dir"
@@ -229,7 +284,9 @@ def _to_do(
         if done is None or not (folder / job.folder).is_dir():
             todo.add(job.folder)
             continue
-        for name, (old, new) in _differing(done["arguments"], wanted[job.folder]).items():
+        for name, (old, new) in _differing(
+            done["arguments"], wanted[job.folder]
+        ).items():
             raise AttnProbeError(
                 f"step {job.folder} was done with {name} {old}, not {new}; choose another "
                 f"--output-dir, or delete {folder / job.folder} and what was made of it"
@@ -244,7 +301,9 @@ def _to_do(
     return todo
 
 
-def _differing(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple]:
+def _differing(
+    before: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> dict[str, tuple]:
     """Arguments that are not those of before; what is not given is None."""
     return differing(before, dict.fromkeys(before) | wanted["arguments"])
 
@@ -254,7 +313,9 @@ def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
     place = folder / job.folder
     try:
         with said_of(f"step {job.folder}: "):
-            FUNCTIONS[job.verb](**_keywords(job, folder), output_dir=place, progress=progress)
+            FUNCTIONS[job.verb](
+                **_keywords(job, folder), output_dir=place, progress=progress
+            )
     except AttnProbeError:
         if not any((folder / other.folder).is_dir() for other in steps.jobs):
             (folder / STATE).unlink()
@@ -266,7 +327,11 @@ def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
 def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     """Returns the keyword arguments of what does a step."""
     kind = VERBS[job.verb]
-    arguments = {name: job.arguments[name] for name in job.arguments if name in kind.names}
+    arguments = {
+        name: job.arguments[name]
+        for name in job.arguments
+        if name in kind.names
+    }
     for name in MODELS:
         if name in arguments:
             arguments[name] = _placed(arguments[name], job.made_of, folder)
@@ -274,7 +339,9 @@ def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     others = {*kind.needed, *kind.further} - {*of_architecture}
     keywords = {name: arguments[name] for name in others if name in arguments}
     if job.verb == "train":
-        keywords["architecture"] = {k: v for k, v in arguments.items() if k in of_architecture}
+        keywords["architecture"] = {
+            k: v for k, v in arguments.items() if k in of_architecture
+        }
     keywords["dataset"] = _data(job)
     keywords["options"] = from_flat(arguments, kind.options)
     return keywords

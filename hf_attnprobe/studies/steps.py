@@ -35,7 +35,11 @@ from hf_attnprobe.options import (
     options_with_default,
 )
 from hf_attnprobe.plain_data import in_short
-from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions, TransferOptions
+from hf_attnprobe.retraining.options import (
+    DeceptionOptions,
+    RetrainOptions,
+    TransferOptions,
+)
 from hf_attnprobe.studies.plan import (
     Column,
     Job,
@@ -80,7 +84,11 @@ class Verb:
     @property
     def names(self) -> list[str]:
         """The arguments that a step may have."""
-        fields = [name for name in names_of([Data, self.options]) if name not in self.unused]
+        fields = [
+            name
+            for name in names_of([Data, self.options])
+            if name not in self.unused
+        ]
         return [*fields, *self.needed, *self.further]
 
 
@@ -89,15 +97,24 @@ def _check_audited(tests: Any) -> None:
 
 
 VERBS = {
-    "train": Verb(TrainingOptions, needed=(), further=("model", *names_of([Architecture]))),
+    "train": Verb(
+        TrainingOptions, needed=(), further=("model", *names_of([Architecture]))
+    ),
     "audit": Verb(
         AuditOptions,
         further=("tests",),
-        unused=("train_limit", "token"),  # a study is written down, a token is not
+        unused=(
+            "train_limit",
+            "token",
+        ),  # a study is written down, a token is not
         trains=False,
         check_tests=_check_audited,
     ),
-    "retrain": Verb(RetrainOptions, further=("tests",), check_tests=retraining.asked_retrainings),
+    "retrain": Verb(
+        RetrainOptions,
+        further=("tests",),
+        check_tests=retraining.asked_retrainings,
+    ),
     "transfer": Verb(TransferOptions, needed=("model", "guide")),
     "deceive": Verb(DeceptionOptions, needed=("model", "tokens")),
 }
@@ -162,7 +179,14 @@ class Steps:
             return True
         return named(self.sources.get(dataset, dataset)).is_pairs
 
-    def add(self, verb: str, step: str, cell: Mapping[str, Scalar], /, **arguments: Any) -> str:
+    def add(
+        self,
+        verb: str,
+        step: str,
+        cell: Mapping[str, Scalar],
+        /,
+        **arguments: Any,
+    ) -> str:
         """Adds a step at a cell of a grid; one that is there already is not added again.
 
         Args:
@@ -188,7 +212,9 @@ class Steps:
             self.jobs.append(job)
         return job.folder
 
-    def _job(self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict) -> Job:
+    def _job(
+        self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict
+    ) -> Job:
         kind = VERBS[verb]
         check_known("option", arguments, kind.names)
         for name in ("dataset", *kind.needed):
@@ -198,28 +224,42 @@ class Steps:
             got = in_short(arguments["dataset"])
             raise AttnProbeError(f"expected the name of a data set, got {got}")
         given = self.options.defaults | arguments | self.options.replaced
-        given = {name: value for name, value in given.items() if name in kind.names}
-        given["dataset"] = self.sources.get(arguments["dataset"], arguments["dataset"])
+        given = {
+            name: value for name, value in given.items() if name in kind.names
+        }
+        given["dataset"] = self.sources.get(
+            arguments["dataset"], arguments["dataset"]
+        )
         from_flat(given, Data)
         from_flat(given, kind.options)
         if verb == "train":
             from_flat(given, Architecture)
         kind.check_tests(given.get("tests"))
         made_of = self._made_of(given)
-        return Job(step, verb, cell, given, self._folder(step, cell, given), made_of)
+        return Job(
+            step, verb, cell, given, self._folder(step, cell, given), made_of
+        )
 
     def _made_of(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """Folders of the earlier steps that arguments name; checks that the others exist."""
         earlier = [job.folder for job in self.jobs]
         found = []
-        for model in [str(given[name]) for name in MODELS if given.get(name) is not None]:
-            owner = [folder for folder in earlier if f"{model}/".startswith(f"{folder}/")]
+        for model in [
+            str(given[name]) for name in MODELS if given.get(name) is not None
+        ]:
+            owner = [
+                folder
+                for folder in earlier
+                if f"{model}/".startswith(f"{folder}/")
+            ]
             if not owner:
                 check_path("model", model)
             found += owner
         return tuple(dict.fromkeys(found))
 
-    def _folder(self, step: str, cell: Mapping[str, Scalar], given: Mapping[str, Any]) -> str:
+    def _folder(
+        self, step: str, cell: Mapping[str, Scalar], given: Mapping[str, Any]
+    ) -> str:
         """The folder of a step at a cell, which no other job has.
 
         Raises:
@@ -233,12 +273,18 @@ class Steps:
                         "name in the cell what differs"
                     )
                 return job.folder
-        folder = folder_of_cell(step, cell, {job.folder.casefold() for job in self.jobs})
+        folder = folder_of_cell(
+            step, cell, {job.folder.casefold() for job in self.jobs}
+        )
         check_name("a step", folder)
         return folder
 
     def table(
-        self, title: str, lengths: Sequence[int] = (), /, **columns: Mapping[str, Any]
+        self,
+        title: str,
+        lengths: Sequence[int] = (),
+        /,
+        **columns: Mapping[str, Any],
     ) -> None:
         """Adds a table with a row for each cell of the steps that it shows.
 
@@ -254,7 +300,9 @@ class Steps:
         made = []
         for step, of_step in columns.items():
             for name, shown in of_step.items():
-                given = {"statistic": shown} if isinstance(shown, str) else shown
+                given = (
+                    {"statistic": shown} if isinstance(shown, str) else shown
+                )
                 with said_of(f"table {title!r}, column {name!r}: "):
                     check_known("field", given, [*Column.__dataclass_fields__])
                     made.append(Column(name, step, **given))
@@ -271,7 +319,10 @@ class Steps:
         (verb, *_) = {job.verb for job in self.by_step[column.step]}
         if (column.statistic is None) == (column.score is None):
             raise AttnProbeError("expected either a statistic or a score")
-        what, verbs = "statistics", WITH_LENGTHS if by_length else WITH_STATISTICS
+        what, verbs = (
+            "statistics",
+            WITH_LENGTHS if by_length else WITH_STATISTICS,
+        )
         if column.score is not None:
             what, verbs = "scores", WITH_SCORES
             if by_length:
@@ -279,7 +330,9 @@ class Steps:
                     f"expected statistics where lengths divide the texts, got {column.score}"
                 )
             if column.score.count("/") != 2:
-                raise AttnProbeError(f"expected a score as test/model/metric, got {column.score!r}")
+                raise AttnProbeError(
+                    f"expected a score as test/model/metric, got {column.score!r}"
+                )
         if verb not in verbs:
             raise AttnProbeError(
                 f"expected a step with {what} ({', '.join(verbs)}), {column.step} is {verb}"
@@ -295,8 +348,14 @@ def check_statistic(statistic: str) -> None:
     from hf_attnprobe.faithfulness import registry
 
     known = {"accuracy", "probability"}  # of the predictions
-    known = known.union(*registry.readings().values(), *retraining.readings().values())
-    check_known("statistic", [name.split("@")[0] for name in statistic.split("/")], sorted(known))
+    known = known.union(
+        *registry.readings().values(), *retraining.readings().values()
+    )
+    check_known(
+        "statistic",
+        [name.split("@")[0] for name in statistic.split("/")],
+        sorted(known),
+    )
 
 
 @contextmanager
@@ -320,7 +379,9 @@ def _slug(value: Scalar) -> str:
     return name if name.strip(".") else "_" * len(name)
 
 
-def folder_of_cell(step: str, cell: Mapping[str, Scalar], taken: set[str]) -> str:
+def folder_of_cell(
+    step: str, cell: Mapping[str, Scalar], taken: set[str]
+) -> str:
     """The folder of a cell; with a digest if another cell has the same name.
 
     >>> folder_of_cell("base", {"size": "x_y"}, set())

@@ -54,7 +54,9 @@ class Recitals(Dataset):
         n_steps: number of batches.
     """
 
-    def __init__(self, vocabulary: Mapping[str, int], seed: int, n_steps: int = N_STEPS) -> None:
+    def __init__(
+        self, vocabulary: Mapping[str, int], seed: int, n_steps: int = N_STEPS
+    ) -> None:
         self.vocabulary, self.seed, self.n_steps = vocabulary, seed, n_steps
 
     def __len__(self) -> int:
@@ -69,8 +71,16 @@ class Recitals(Dataset):
         rows, learned = [], []
         for _ in range(N_PASSAGES):
             passage = records(rng, n_records)
-            said = rng.sample(passage, n_records) if rng.random() < in_any_order else passage
-            shown = [BOS, *itertools.chain(*passage), *rng.choices(RECORD_WORDS, k=n_between)]
+            said = (
+                rng.sample(passage, n_records)
+                if rng.random() < in_any_order
+                else passage
+            )
+            shown = [
+                BOS,
+                *itertools.chain(*passage),
+                *rng.choices(RECORD_WORDS, k=n_between),
+            ]
             recited = [*itertools.chain(*said)]
             words = [*shown, *recited]
             rows.append([self.vocabulary[word] for word in words])
@@ -79,9 +89,14 @@ class Recitals(Dataset):
             begin = len(shown)
             starts = set(range(begin, len(words), RECORD_LENGTH))
             places = range(len(words))
-            learned.append([place >= begin and place not in starts for place in places])
+            learned.append(
+                [place >= begin and place not in starts for place in places]
+            )
         ids = torch.tensor(rows)
-        return {"input_ids": ids, "labels": ids.where(torch.tensor(learned), -100)}
+        return {
+            "input_ids": ids,
+            "labels": ids.where(torch.tensor(learned), -100),
+        }
 
 
 @public_function

@@ -9,7 +9,11 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.records import check_not_itself
-from hf_attnprobe.data.examples import check_sets, dataset_fingerprint, label_names
+from hf_attnprobe.data.examples import (
+    check_sets,
+    dataset_fingerprint,
+    label_names,
+)
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
 from hf_attnprobe.training.classifier import named_labels, with_max_length
@@ -81,7 +85,9 @@ def fine_tune(
         "seed": options.seed,
         **used,
         "max_length": options.max_length,
-        "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
+        "data": {
+            name: dataset_fingerprint(part) for name, part in splits.items()
+        },
     }
     return train_or_load(
         output_dir,
@@ -117,7 +123,9 @@ def _trainer(
         # Decoders find the last token by it.
         loaded.config.pad_token_id = tokenizer.pad_token_id
     settings = trainer_settings(used) | {"seed": options.seed}
-    trainer = make_trainer(loaded, tokenizer, splits, folder, settings=settings, progress=progress)
+    trainer = make_trainer(
+        loaded, tokenizer, splits, folder, settings=settings, progress=progress
+    )
     return trainer, tokenizer
 
 
@@ -139,7 +147,9 @@ def check_pretrained_options(options: TrainingOptions) -> None:
         AttnProbeError: one of them is given.
     """
     values = {name: getattr(options, name) for name in ONLY_CLASSIFIER}
-    given = [name for name, value in values.items() if value not in (None, False)]
+    given = [
+        name for name, value in values.items() if value not in (None, False)
+    ]
     if given:
         raise AttnProbeError(
             f"{given[0]} is for attention classifiers, which are trained from scratch; "

@@ -16,7 +16,10 @@ class TrainingOptions(Options):
     """Settings of a training; None means the procedure's own, or the default of fine-tuning."""
 
     seed: int = option(
-        0, "seed of weights, batches and bootstrap", at_least=0, at_most=LARGEST_SEED
+        0,
+        "seed of weights, batches and bootstrap",
+        at_least=0,
+        at_most=LARGEST_SEED,
     )
     procedure: ProcedureName | None = option(
         None,
@@ -29,7 +32,9 @@ class TrainingOptions(Options):
         at_most=100_000,
     )
     batch_size: int | None = option(
-        None, "texts per step (default: 32, pairs 100, serrano-smith 64)", at_least=1
+        None,
+        "texts per step (default: 32, pairs 100, serrano-smith 64)",
+        at_least=1,
     )
     learning_rate: float | None = option(
         None,
@@ -82,7 +87,9 @@ class TrainingOptions(Options):
         "pairs: only labels whose word occurs in the first text may be predicted",
         daily=False,
     )
-    trust_remote_code: bool = option(False, "run code that comes with a model from the Hub")
+    trust_remote_code: bool = option(
+        False, "run code that comes with a model from the Hub"
+    )
     allow_pickle: bool = option(
         False,
         "read weights that are not safetensors; reading those can run code hidden in them",
@@ -93,7 +100,9 @@ class TrainingOptions(Options):
         super().__post_init__()
         factor = self.plateau_factor
         if factor is not None and not 0 < factor <= 1:
-            raise AttnProbeError(f"plateau_factor must be above 0 and at most 1, got {factor}")
+            raise AttnProbeError(
+                f"plateau_factor must be above 0 and at most 1, got {factor}"
+            )
 
 
 WIDEST = 100_000
@@ -125,9 +134,10 @@ class Architecture(Options):
         at_least=1,
         at_most=WIDEST,
     )
-    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] | None = option(
-        None, "encoder (default: bilstm, serrano-smith bigru)"
-    )
+    encoder: (
+        Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"]
+        | None
+    ) = option(None, "encoder (default: bilstm, serrano-smith bigru)")
     encoder_size: int | None = option(
         None,
         "width of the encoder in each direction (default: 128, serrano-smith 50)",
@@ -152,7 +162,8 @@ class Architecture(Options):
         daily=False,
     )
     hierarchical: bool | None = option(
-        None, "attend to words within sentences, then to the sentences of the text"
+        None,
+        "attend to words within sentences, then to the sentences of the text",
     )
     query_encoder: bool | None = option(
         None,
@@ -184,10 +195,14 @@ class Architecture(Options):
         None, "how the encoder's states keep their word vectors (default: none)"
     )
     tying: float | None = option(
-        None, "weight of the distance between states and word vectors (default: 0)", at_least=0
+        None,
+        "weight of the distance between states and word vectors (default: 0)",
+        at_least=0,
     )
     mlm_weight: float | None = option(
-        None, "weight of the loss of predicting masked words (default: 0)", at_least=0
+        None,
+        "weight of the loss of predicting masked words (default: 0)",
+        at_least=0,
     )
     mlm_rate: float | None = option(
         None,
@@ -197,5 +212,7 @@ class Architecture(Options):
         daily=False,
     )
     conicity_weight: float | None = option(
-        None, "weight of the penalty on the conicity of the states (default: 0)", at_least=0
+        None,
+        "weight of the penalty on the conicity of the states (default: 0)",
+        at_least=0,
     )

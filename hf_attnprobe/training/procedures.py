@@ -117,7 +117,11 @@ class Procedure:
     def settings(self) -> dict[str, Any]:
         """The fields that are also training options, by name."""
         fixed = ("amsgrad", "weighted", "metric")
-        return {name: value for name, value in vars(self).items() if name not in fixed}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in fixed
+        }
 
 
 PROCEDURES = {
@@ -181,7 +185,9 @@ def papers_procedure(
     return replace(procedure, **_given(changes))
 
 
-def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
+def papers_config(
+    name: str | None = None, **changes: Any
+) -> AttentionClassifierConfig:
     """The architecture that a procedure prescribes, with some fields replaced.
 
     ``serrano-smith`` is their FLAN with a BiGRU, or with ``hierarchical=True`` their HAN,
@@ -199,7 +205,9 @@ def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifie
         fields = _serrano_smith(**fields) | fields
     try:
         return AttentionClassifierConfig(**fields)
-    except ValueError as error:  # the checkpoint code knows no error but Python's
+    except (
+        ValueError
+    ) as error:  # the checkpoint code knows no error but Python's
         raise AttnProbeError(str(error)) from error
 
 
@@ -207,7 +215,9 @@ def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_: Any) -> dict[str, Any]:
+def _serrano_smith(
+    encoder: str = "bigru", hierarchical: bool = False, **_: Any
+) -> dict[str, Any]:
     two_directions = encoder in ("bigru", "bilstm")
     return {
         "encoder": encoder,
@@ -221,7 +231,9 @@ def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_: Any)
     }
 
 
-def papers_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
+def papers_optimizer(
+    model: torch.nn.Module, procedure: Procedure
+) -> torch.optim.Optimizer:
     """Adam with weight decay on everything but attention; for pairs on attention too.
 
     Source: Jain & Wallace 2019, released code.
@@ -237,7 +249,10 @@ def papers_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.opti
     if attention:
         groups.append({"params": attention, "weight_decay": 0.0})
     return torch.optim.Adam(
-        groups, lr=procedure.learning_rate, amsgrad=procedure.amsgrad, fused=True
+        groups,
+        lr=procedure.learning_rate,
+        amsgrad=procedure.amsgrad,
+        fused=True,
     )
 
 
@@ -248,5 +263,7 @@ def optimizer_and_schedule(
     optimizer = papers_optimizer(model, procedure)
     if procedure.plateau_factor == 1:
         return optimizer, get_constant_schedule(optimizer)
-    schedule = ReduceLROnPlateau(optimizer, mode="max", factor=procedure.plateau_factor, patience=0)
+    schedule = ReduceLROnPlateau(
+        optimizer, mode="max", factor=procedure.plateau_factor, patience=0
+    )
     return optimizer, schedule

@@ -12,7 +12,10 @@ from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
 from hf_attnprobe.training.classifier import train_classifier
-from hf_attnprobe.training.fine_tuning import check_pretrained_options, fine_tune
+from hf_attnprobe.training.fine_tuning import (
+    check_pretrained_options,
+    fine_tune,
+)
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import papers_config
 from hf_attnprobe.training.trainer import TrainedClassifier
@@ -98,5 +101,9 @@ def _given_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(architecture) - known)
     if unknown:
         names = ", ".join(sorted(known))
-        raise AttnProbeError(f"expected an architecture of {names}, got {unknown[0]!r}")
-    return {name: value for name, value in architecture.items() if value is not None}
+        raise AttnProbeError(
+            f"expected an architecture of {names}, got {unknown[0]!r}"
+        )
+    return {
+        name: value for name, value in architecture.items() if value is not None
+    }

@@ -22,7 +22,12 @@ from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
+from hf_attnprobe.attention_model import (
+    AttentionModelBase,
+    Batch,
+    Observation,
+    Site,
+)
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.explanations import gauss_legendre
 
@@ -56,7 +61,9 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     ) -> None:
         super().__init__(model)
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        nn.Module.to(self.model, dtype)  # as .to, whose annotation hides its arguments
+        nn.Module.to(
+            self.model, dtype
+        )  # as .to, whose annotation hides its arguments
         self.base = self.model.attention_classifier
         self.mask_id = mask_id
         for module in self.model.modules():
@@ -78,7 +85,9 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
             traces = trace(lstm, table.weight, input_ids, attention_mask)
             return factor, factor[:0], traces, States.apply(factor, *traces)
         embeddings = table(input_ids)
-        states = self.base.encode(embeddings * factor.unsqueeze(-1), attention_mask)
+        states = self.base.encode(
+            embeddings * factor.unsqueeze(-1), attention_mask
+        )
         return factor, embeddings, [], states
 
     @property
@@ -91,12 +100,18 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     def visible(self, observation: Observation, layer: int) -> Tensor:
         return observation.batch.mask[:, None]
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+    def read_map(
+        self, observation: Observation, values: Tensor, site: Site
+    ) -> Tensor:
         return values[:, site.query or 0]
 
     def native_probs(self, batch: Batch) -> Tensor | None:
         inputs = batch.own or batch.inputs
-        given = {n: v.to(batch.mask.device) for n, v in inputs.items() if n != "units"}
+        given = {
+            n: v.to(batch.mask.device)
+            for n, v in inputs.items()
+            if n != "units"
+        }
         return self.native_output(given).logits.softmax(-1)
 
     # Capabilities
@@ -116,21 +131,32 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
         states: Mapping[int, Tensor],
     ) -> Tensor:
         """See the protocol: a unit's weight goes to the new state, as if it was one more key."""
-        weights = observation.attention[self.layer].expand(len(units), -1, -1, -1, -1)
+        weights = observation.attention[self.layer].expand(
+            len(units), -1, -1, -1, -1
+        )
         place = units[:, :, None, None, None]
-        moved = torch.cat([weights.scatter(-1, place, 0), weights.gather(-1, place)], -1)
+        moved = torch.cat(
+            [weights.scatter(-1, place, 0), weights.gather(-1, place)], -1
+        )
         return self._probs_beside(observation, moved, states[self.layer])
 
     @abstractmethod
-    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
+    def _probs_beside(
+        self, observation: Observation, attention: Tensor, state: Tensor
+    ) -> Tensor:
         """Probabilities [copies, batch, classes] with one more state behind those of the text.
 
         Shape: attention [copies, batch, 1, 1, keys + 1], state [batch, 1, hidden].
         """
 
     def output_projections(self) -> tuple[Tensor, ...]:
-        weight, width = self.base.embeddings.weight, self.model.config.hidden_size
-        return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
+        weight, width = (
+            self.base.embeddings.weight,
+            self.model.config.hidden_size,
+        )
+        return (
+            torch.eye(width, dtype=weight.dtype, device=weight.device)[None],
+        )
 
     def integrated_gradient(
         self,
@@ -210,12 +236,18 @@ class ClassifierAdapter(SingleHeadAdapter):
             token_logits = self.model.decode(states)
         weights = self.base.attend(states.detach(), batch.mask)
         attention = weights[:, None, None, :]
-        state = ClassifierState(factor, embeddings, traces, states, token_logits)
+        state = ClassifierState(
+            factor, embeddings, traces, states, token_logits
+        )
         probs = self._probs(attention[None], token_logits.detach())[0]
         return Observation(self, batch, probs, (attention,), state)
 
-    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        return self._probs(attention[self.layer], self.token_logits(observation))
+    def replay(
+        self, observation: Observation, attention: Mapping[int, Tensor]
+    ) -> Tensor:
+        return self._probs(
+            attention[self.layer], self.token_logits(observation)
+        )
 
     def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
         """Returns the softmax of the read-out of Σ_t a_t h_t; attention need not sum to 1.
@@ -228,7 +260,9 @@ class ClassifierAdapter(SingleHeadAdapter):
         weights = weights.to(finest)
         bias = self.readout_bias().to(finest)
         values = token_logits.to(finest) - bias
-        if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
+        if (
+            len(bias) == 2
+        ):  # [0, z]: half the work, and a sigmoid does not cancel
             score = weights @ values[..., 1:] + bias[1:]
             prob = score.sigmoid()
             prob = prob.transpose(0, 1)
@@ -238,26 +272,38 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     # Capabilities
 
-    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
+    def _probs_beside(
+        self, observation: Observation, attention: Tensor, state: Tensor
+    ) -> Tensor:
         beside = self.model.decode(state)
-        return self._probs(attention, torch.cat([self.token_logits(observation), beside], 1))
+        return self._probs(
+            attention, torch.cat([self.token_logits(observation), beside], 1)
+        )
 
     def token_logits(self, observation: Observation) -> Tensor:
         return observation.state.token_logits.detach()
 
     def readout_bias(self) -> Tensor:
         weight = self.model.classifier.weight
-        return self.model.decode(weight.new_zeros(self.model.config.hidden_size))
+        return self.model.decode(
+            weight.new_zeros(self.model.config.hidden_size)
+        )
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         state = observation.state
         with torch.enable_grad():
-            probs = self._probs(observation.attention[0][None], state.token_logits)[0]
+            probs = self._probs(
+                observation.attention[0][None], state.token_logits
+            )[0]
             explained = small_side(probs, target).sum()
-            (slope,) = torch.autograd.grad(explained, state.factor, retain_graph=True)
+            (slope,) = torch.autograd.grad(
+                explained, state.factor, retain_graph=True
+            )
         return slope
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def attention_gradient(
+        self, observation: Observation, target: Tensor
+    ) -> list[Tensor]:
         """Returns the gradient in closed form: p (z_target − Σ_k p_k z_k) with z_t = W h_t."""
         probs = observation.probs
         prob = probs.gather(-1, target[:, None])

@@ -78,7 +78,9 @@ class HierarchicalAdapter(ClassifierAdapter):
         words = sentences.spread(words)[:, None]
         attention = attention[:, None, None, :]
         token_logits = self.model.decode(states)
-        state = HierarchicalState(sentences.stack(vectors), states, token_logits)
+        state = HierarchicalState(
+            sentences.stack(vectors), states, token_logits
+        )
         probs = self._probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (words, attention), state)
 
@@ -114,23 +116,36 @@ class HierarchicalAdapter(ClassifierAdapter):
         sentences = _sentences(batch)
         embeddings = self.base.embeddings(batch.inputs["input_ids"])
         vectors, _ = self.base.read_words(
-            embeddings * factor[..., None], sentences, hold_attention=hold_attention
+            embeddings * factor[..., None],
+            sentences,
+            hold_attention=hold_attention,
         )
         states, attention = self.base.read_sentences(vectors, sentences)
         if hold_attention:
             attention = attention.detach()
-        return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
+        return self._probs(
+            attention[None, :, None, None], self.model.decode(states)
+        )[0]
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def attention_gradient(
+        self, observation: Observation, target: Tensor
+    ) -> list[Tensor]:
         """See the protocol; NaN for words, which are no site."""
         slope = super().attention_gradient(observation, target)[-1]
-        words = slope.new_full((), torch.nan).expand_as(observation.attention[0])
+        words = slope.new_full((), torch.nan).expand_as(
+            observation.attention[0]
+        )
         return [words, slope]
 
     def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
         """See the protocol; NaN for words, which are no site."""
         (states,) = super().head_values(observation)
-        shape = (len(states), 1, observation.attention[0].shape[-1], states.shape[-1])
+        shape = (
+            len(states),
+            1,
+            observation.attention[0].shape[-1],
+            states.shape[-1],
+        )
         return states.new_full((), torch.nan).expand(shape), states
 
     def output_projections(self) -> tuple[Tensor, ...]:
@@ -145,9 +160,13 @@ class HierarchicalAdapter(ClassifierAdapter):
         content = observation.batch.content_mask
         n_sentences = content.shape[1]
         text, removed = content.nonzero().unbind(1)
-        others = torch.arange(n_sentences, device=content.device) != removed[:, None]
+        others = (
+            torch.arange(n_sentences, device=content.device) != removed[:, None]
+        )
         probs = observation.probs[:, None].repeat(1, n_sentences, 1)
-        probs[text, removed] = self._probs_of(observation, text, content[text] & others)
+        probs[text, removed] = self._probs_of(
+            observation, text, content[text] & others
+        )
         return probs
 
     @torch.no_grad()
@@ -166,22 +185,30 @@ class HierarchicalAdapter(ClassifierAdapter):
         is_word = units >= 0
         sentence = units.clamp_min(0).expand(len(erased), -1, -1)
         words = erased.gather(-1, sentence) & is_word
-        of_words = replace(observation, batch=replace(batch, content_mask=is_word))
+        of_words = replace(
+            observation, batch=replace(batch, content_mask=is_word)
+        )
         return super().erase_inputs(of_words, words, by=by)
 
-    def _probs_of(self, observation: Observation, text: Tensor, left: Tensor) -> Tensor:
+    def _probs_of(
+        self, observation: Observation, text: Tensor, left: Tensor
+    ) -> Tensor:
         """Probabilities of texts reduced to some of their sentences.
 
         Shape: text int [rows], left bool [rows, sentences] -> [rows, classes].
         """
         if len(text) == 0:
             return observation.probs[text]
-        order = left.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+        order = left.to(torch.int8).argsort(
+            dim=-1, descending=True, stable=True
+        )
         mask = left.gather(-1, order)
         reader = self.base.sentences
         n_at_once = max(1, SENTENCES_PER_PASS // left.shape[1])
         parts = []
-        for rows in torch.arange(len(text), device=text.device).split(n_at_once):
+        for rows in torch.arange(len(text), device=text.device).split(
+            n_at_once
+        ):
             vectors = observation.state.vectors[text[rows, None], order[rows]]
             states = reader.encode(vectors, mask[rows])
             weights = reader.attend(states, mask[rows])

@@ -16,7 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hf_attnprobe.adapters.classifier.recurrent import GRUTrace, Trace, align, trace_gru
+from hf_attnprobe.adapters.classifier.recurrent import (
+    GRUTrace,
+    Trace,
+    align,
+    trace_gru,
+)
 
 
 ROWS_AT_ONCE = 512
@@ -90,7 +95,9 @@ def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
         bias = 2 * attention.get_parameter("projection.bias")
         query = 2 * attention.get_parameter("query.weight")[0]
     elif kind == "dot_product":
-        weight = attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
+        weight = (
+            attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
+        )
     n_outputs = len(decode)
     weight = torch.cat([weight, decode])
     bias = F.pad(bias, (0, n_outputs))
@@ -117,7 +124,9 @@ def leave_one_out_outputs(
     Returns:
         [batch, deleted, outputs].
     """
-    scores, outputs = PARTS[kind](encoder, readout, state, attention_mask, content)
+    scores, outputs = PARTS[kind](
+        encoder, readout, state, attention_mask, content
+    )
     n_keys = content.shape[1]
     deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
     kept = content[:, None, :] & ~deleted
@@ -233,7 +242,9 @@ def _recurrent(
     kept = F.linear(half_back, weight_back, readout.bias)
     scores, outputs = _resume(forward, content, kept, weight, readout)
     kept = F.linear(half, weight, readout.bias)
-    more_scores, more_outputs = _resume(backward, content, kept, weight_back, readout)
+    more_scores, more_outputs = _resume(
+        backward, content, kept, weight_back, readout
+    )
     return scores.add_(more_scores), outputs.add_(more_outputs)
 
 
@@ -300,7 +311,9 @@ def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
     return placed
 
 
-Part = Callable[[nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]]
+Part = Callable[
+    [nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]
+]
 
 PARTS: dict[str, Part] = {
     "bilstm": _bilstm,

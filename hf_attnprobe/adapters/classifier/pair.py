@@ -71,12 +71,20 @@ class PairAdapter(SingleHeadAdapter):
     ) -> Batch:
         names = ("input_ids", "attention_mask", "token_type_ids")
         device = self.model.device
-        kept = {name: inputs[name].to(device) for name in names if name in inputs}
+        kept = {
+            name: inputs[name].to(device) for name in names if name in inputs
+        }
         try:
-            pair = split_pair(kept["attention_mask"], kept.get("token_type_ids"))
-        except ValueError as error:  # the checkpoint code knows no error but Python's
+            pair = split_pair(
+                kept["attention_mask"], kept.get("token_type_ids")
+            )
+        except (
+            ValueError
+        ) as error:  # the checkpoint code knows no error but Python's
             first = example_ids[0] if example_ids else "?"
-            raise AttnProbeError(f"{error} (batch from text {first} on)") from error
+            raise AttnProbeError(
+                f"{error} (batch from text {first} on)"
+            ) from error
         content = self.base.content_mask(pair.first, kept["input_ids"])
         candidates = self.base.candidates(kept["input_ids"], pair.first)
         if candidates is not None:
@@ -85,7 +93,9 @@ class PairAdapter(SingleHeadAdapter):
 
     def observe(self, batch: Batch) -> Observation:
         ids = batch.inputs["input_ids"]
-        pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
+        pair = split_pair(
+            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
+        )
         with torch.no_grad():
             query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
         with torch.enable_grad():
@@ -105,9 +115,13 @@ class PairAdapter(SingleHeadAdapter):
     def _decoder(self) -> PairDecoder:
         return self.model.classifier
 
-    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+    def replay(
+        self, observation: Observation, attention: Mapping[int, Tensor]
+    ) -> Tensor:
         inner = self._inner_of(observation)
-        return self._probs(attention[self.layer], inner, observation.state.candidates)
+        return self._probs(
+            attention[self.layer], inner, observation.state.candidates
+        )
 
     def _inner_of(self, observation: Observation) -> Inner:
         state = observation.state
@@ -123,7 +137,9 @@ class PairAdapter(SingleHeadAdapter):
         held = decoder.query(query) + decoder.context.bias
         return Inner(held, states @ decoder.context.weight.t())
 
-    def _probs(self, attention: Tensor, inner: Inner, candidates: Tensor) -> Tensor:
+    def _probs(
+        self, attention: Tensor, inner: Inner, candidates: Tensor
+    ) -> Tensor:
         """Returns the probabilities of the read-out; attention need not sum to 1.
 
         Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
@@ -138,10 +154,14 @@ class PairAdapter(SingleHeadAdapter):
 
     # Capabilities
 
-    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
+    def _probs_beside(
+        self, observation: Observation, attention: Tensor, state: Tensor
+    ) -> Tensor:
         inner, query = self._inner_of(observation), observation.state.query
         tokens = torch.cat([inner.tokens, self._inner(state, query).tokens], 1)
-        return self._probs(attention, Inner(inner.held, tokens), observation.state.candidates)
+        return self._probs(
+            attention, Inner(inner.held, tokens), observation.state.candidates
+        )
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         state = observation.state
@@ -150,7 +170,9 @@ class PairAdapter(SingleHeadAdapter):
             attention = observation.attention[self.layer][None]
             probs = self._probs(attention, inner, state.candidates)[0]
             explained = small_side(probs, target).sum()
-            (slope,) = torch.autograd.grad(explained, state.factor, retain_graph=True)
+            (slope,) = torch.autograd.grad(
+                explained, state.factor, retain_graph=True
+            )
         return slope
 
     def _scaled_probs(
@@ -169,7 +191,9 @@ class PairAdapter(SingleHeadAdapter):
         return self._probs(attention, inner, state.candidates)[0]
 
     @torch.no_grad()
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def attention_gradient(
+        self, observation: Observation, target: Tensor
+    ) -> list[Tensor]:
         """Returns p (∂z_target − Σ_k p_k ∂z_k), ∂z_k/∂a_t = W_k · tanh' · W_p h_t."""
         probs = observation.probs
         inner = self._inner_of(observation)
@@ -186,7 +210,9 @@ class PairAdapter(SingleHeadAdapter):
     @torch.no_grad()
     def leave_one_out(self, observation: Observation) -> Tensor:
         n_texts, n_keys = observation.batch.mask.shape
-        each = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
+        each = torch.eye(
+            n_keys, dtype=torch.bool, device=observation.probs.device
+        )
         erased = each[:, None].expand(-1, n_texts, -1)
         return self.erase_inputs(observation, erased).transpose(0, 1)
 
@@ -196,7 +222,9 @@ class PairAdapter(SingleHeadAdapter):
     ) -> Tensor:
         """See the protocol; without a first text, q alone is classified."""
         batch, state = observation.batch, observation.state
-        pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
+        pair = split_pair(
+            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
+        )
         # What is held has an axis of 1, so that it is not taken for values of tokens.
         inputs = {
             "input_ids": batch.inputs["input_ids"],

@@ -43,7 +43,9 @@ class Trace:
         """Hidden state and cell before steps of texts, each [copies, size]."""
         return self.hidden[step, text], self.cell[step, text]
 
-    def go_on(self, t: int, text: Tensor, gates: Tensor, state: list[Tensor]) -> None:
+    def go_on(
+        self, t: int, text: Tensor, gates: Tensor, state: list[Tensor]
+    ) -> None:
         """Step ``t`` of copies of texts, in place.
 
         Args:
@@ -87,7 +89,10 @@ def gate_weights(layer: nn.Module, suffix: str) -> list[Tensor]:
 
 
 def trace(
-    lstm: nn.Module, embedding: Tensor, input_ids: Tensor, attention_mask: Tensor
+    lstm: nn.Module,
+    embedding: Tensor,
+    input_ids: Tensor,
+    attention_mask: Tensor,
 ) -> list[Trace]:
     """Runs both directions over right-padded texts [batch, keys]."""
     words, index = input_ids.unique(return_inverse=True)
@@ -119,7 +124,9 @@ def trace(
     return traces
 
 
-def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _run(
+    inputs: Tensor, alive: Tensor, recurrent: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gates, cell and hidden states of a trace."""
     n_steps, n_batch, width = inputs.shape
     gates = inputs.clone()
@@ -141,7 +148,9 @@ def advance(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
 
     The cell and the hidden state become the next ones.
     """
-    into, forget, candidate, out = gates.sigmoid_().split(cell.shape[-1], dim=-1)
+    into, forget, candidate, out = gates.sigmoid_().split(
+        cell.shape[-1], dim=-1
+    )
     cell.mul_(forget).addcmul_(into, candidate.sub_(0.5), value=4)
     torch.mul(out, cell.sigmoid().sub_(0.5), out=hidden)
 
@@ -243,7 +252,9 @@ class GRUTrace:
         """Hidden state before the given steps of the given texts, [copies, size]."""
         return (self.hidden[step, text],)
 
-    def go_on(self, t: int, text: Tensor, gates: Tensor, state: list[Tensor]) -> None:
+    def go_on(
+        self, t: int, text: Tensor, gates: Tensor, state: list[Tensor]
+    ) -> None:
         """Step ``t`` of copies of texts, in place; as that of an LSTM's trace."""
         (hidden,) = state
         n_open = 2 * hidden.shape[1]  # reset and update
@@ -271,11 +282,17 @@ def trace_gru(
     halves = (states * attention_mask.unsqueeze(-1)).chunk(2, dim=-1)
     directions = positions(attention_mask)
     traces = []
-    for suffix, half, (position, step) in zip(SUFFIXES, halves, directions, strict=True):
+    for suffix, half, (position, step) in zip(
+        SUFFIXES, halves, directions, strict=True
+    ):
         weight, recurrent, bias, bias_hidden = gate_weights(gru, suffix)
-        inputs = align(F.linear(embeddings, weight, bias), position).transpose(0, 1)
+        inputs = align(F.linear(embeddings, weight, bias), position).transpose(
+            0, 1
+        )
         hidden = align(half, position).transpose(0, 1)
         hidden = F.pad(hidden, (0, 0, 0, 0, 1, 0))
         recurrent = recurrent.t()
-        traces.append(GRUTrace(position, step, inputs, hidden, recurrent, bias_hidden))
+        traces.append(
+            GRUTrace(position, step, inputs, hidden, recurrent, bias_hidden)
+        )
     return traces

@@ -13,7 +13,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.language_model.passes import PassageState, PromptPasses, held_cache
+from hf_attnprobe.adapters.language_model.passes import (
+    PassageState,
+    PromptPasses,
+    held_cache,
+)
 from hf_attnprobe.adapters.language_model.prompt import (
     N_HELD,
     ROWS,
@@ -25,12 +29,22 @@ from hf_attnprobe.adapters.language_model.prompt import (
 )
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.adapters.transformer.adapter import in_one_line
-from hf_attnprobe.adapters.transformer.embedding_gradient import gradient_times_input
+from hf_attnprobe.adapters.transformer.embedding_gradient import (
+    gradient_times_input,
+)
 from hf_attnprobe.adapters.transformer.head_outputs import Heads, examine_heads
 from hf_attnprobe.adapters.transformer.layout import example_inputs
 from hf_attnprobe.adapters.transformer.replay import in_parts, self_check
-from hf_attnprobe.adapters.transformer.resume import recorded, relative_tolerance
-from hf_attnprobe.adapters.transformer.taps import OutputTap, detached, unpacked, visible_keys
+from hf_attnprobe.adapters.transformer.resume import (
+    recorded,
+    relative_tolerance,
+)
+from hf_attnprobe.adapters.transformer.taps import (
+    OutputTap,
+    detached,
+    unpacked,
+    visible_keys,
+)
 from hf_attnprobe.adapters.transformer.task_heads import scores_of_kept
 from hf_attnprobe.attention_model import (
     KNOCKOUTS,
@@ -93,10 +107,14 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         **ignored: Any,
     ) -> None:
         if rows not in ROWS:
-            raise AttnProbeError(f"expected rows to be one of {', '.join(ROWS)}, got {rows!r}")
+            raise AttnProbeError(
+                f"expected rows to be one of {', '.join(ROWS)}, got {rows!r}"
+            )
         PretrainedFacts.__init__(self, model)
         head = Answer(model.config.get_text_config().vocab_size)
-        PromptPasses.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
+        PromptPasses.__init__(
+            self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass
+        )
         self.label_names: list[str] = []
         self.rows, self.unit = rows, unit
         self._unchecked = set(range(len(self.layers)))
@@ -181,7 +199,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 f"expected prompts with answers, got texts without {', '.join(sorted(missing))}; "
                 f"{type(self.model).__name__} is a language model: audit it on Answers"
             )
-        inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
+        inputs = {
+            name: value.to(self.model.device) for name, value in inputs.items()
+        }
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
@@ -191,13 +211,19 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)
         of_keys = prompt.columns(prompt.n_tokens).of_keys
-        content = (columns < prompt.n_columns - N_HELD) & torch.isin(columns, of_keys)
-        return Batch(kept, mask[None], content[None], tuple(example_ids), labels)
+        content = (columns < prompt.n_columns - N_HELD) & torch.isin(
+            columns, of_keys
+        )
+        return Batch(
+            kept, mask[None], content[None], tuple(example_ids), labels
+        )
 
     def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
         ids = inputs["input_ids"]
         if len(ids) != 1:
-            raise AttnProbeError(f"expected one prompt in a batch, got {len(ids)}")
+            raise AttnProbeError(
+                f"expected one prompt in a batch, got {len(ids)}"
+            )
         largest = int(ids.max())
         if self.n_embeddings is not None and largest >= self.n_embeddings:
             raise AttnProbeError(
@@ -208,13 +234,17 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         is_answer = inputs["labelled"][0]
         n_answer = int(is_answer.sum())
         if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
-            raise AttnProbeError("expected a prompt that ends in an answer, got none")
+            raise AttnProbeError(
+                "expected a prompt that ends in an answer, got none"
+            )
 
         in_unit = inputs["unit_ids"][0] >= 0
         in_passage = in_unit[: -n_answer - 1]
         in_answer = in_unit[-n_answer:]
         if not in_passage.any() or in_answer.any():
-            raise AttnProbeError("expected a passage with units in front of the answer, got none")
+            raise AttnProbeError(
+                "expected a passage with units in front of the answer, got none"
+            )
 
     def observe(self, batch: Batch) -> Observation:
         prefilled = self.prefilled(batch.inputs)
@@ -233,12 +263,16 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         )
 
     @torch.no_grad()
-    def _observed(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
+    def _observed(
+        self, batch: Batch, state: PassageState
+    ) -> tuple[Observation, Tensor]:
         """An observation with its scores [1, scores]."""
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+        def note(
+            layer: int, rows: Tensor, scores: Tensor, columns: Columns
+        ) -> Tensor:
             attention.append(columns.total(rows))
             seen = columns.total(visible_keys(scores[:, 0]).float()) > 0
             visible.append(seen & batch.content_mask[:, None])
@@ -253,7 +287,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def visible(self, observation: Observation, layer: int) -> Tensor:
         return observation.state.visible[layer]
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+    def read_map(
+        self, observation: Observation, values: Tensor, site: Site
+    ) -> Tensor:
         """The mean over the rows that predict the answer."""
         if site.query is not None:
             return values[:, site.query]
@@ -267,7 +303,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return self._by_own_model(batch, batch.inputs["input_ids"], 1)
 
     def _by_own_model(
-        self, batch: Batch, ids: Tensor, n_behind: int = 0, visible: Tensor | None = None
+        self,
+        batch: Batch,
+        ids: Tensor,
+        n_behind: int = 0,
+        visible: Tensor | None = None,
     ) -> Tensor:
         """Probabilities [1, entries] of the answer by the user's own model.
 
@@ -286,12 +326,18 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             shown = torch.zeros(visible.shape, dtype=kind, device=ids.device)
             hidden = shown.masked_fill(~visible, torch.finfo(kind).min)
             given["attention_mask"] = hidden[None, None]
-        logits = self.native_output(given).logits[:, -n_read:][:, : kept.shape[1]]
-        scores = scores_of_kept(logits.to(torch.promote_types(logits.dtype, torch.float32)), kept)
+        logits = self.native_output(given).logits[:, -n_read:][
+            :, : kept.shape[1]
+        ]
+        scores = scores_of_kept(
+            logits.to(torch.promote_types(logits.dtype, torch.float32)), kept
+        )
         return self.head.probabilities(scores.flatten(1), batch.inputs)
 
     @torch.no_grad()
-    def away_from_own_model(self, observation: Observation, unit: int) -> dict[str, float]:
+    def away_from_own_model(
+        self, observation: Observation, unit: int
+    ) -> dict[str, float]:
         """How far a deletion and a knockout are from passes of the user's own model.
 
         Those know neither twin nor cache: one reads a shorter prompt, one has a mask over the
@@ -308,7 +354,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         pairs = {}
         if len(left) >= prompt.n_answer:
             ours = self.erase_inputs(observation, gone)[0]
-            shorter = torch.cat([prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1)
+            shorter = torch.cat(
+                [prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1
+            )
             pairs["deletion"] = ours, own(shorter, n_behind=1)
         every = prompt.ids.new_ones(prompt.n_tokens, prompt.n_tokens)
         causal = every.tril().bool()
@@ -318,26 +366,38 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             return _largest(pairs)
         cells = torch.zeros_like(causal)
         cells[prompt.start :] = prompt.columns(prompt.n_tokens).of_keys == unit
-        is_same = (as_it_is - observation.probs).abs().max() <= relative_tolerance(self.model.dtype)
+        is_same = (
+            as_it_is - observation.probs
+        ).abs().max() <= relative_tolerance(self.model.dtype)
         if is_same and (causal & ~cells).any(-1).all():
-            stays = (~gone)[..., None, None, :].to(observation.attention[0].dtype)
+            stays = (~gone)[..., None, None, :].to(
+                observation.attention[0].dtype
+            )
             kept = dict.fromkeys(range(len(self.layers)), stays)
-            ours = self.replay_masked(observation, kept, operator="renormalised")[0]
+            ours = self.replay_masked(
+                observation, kept, operator="renormalised"
+            )[0]
             pairs["knockout"] = ours, own(prompt.ids, visible=causal & ~cells)
         return _largest(pairs)
 
     # Edits
 
-    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+    def replay(
+        self, observation: Observation, attention: Mapping[int, Tensor]
+    ) -> Tensor:
         lowest = min(attention)
         if lowest in self._unchecked:
             self._check(observation, [lowest])
-        return self._probs(observation, self._replay_scores(observation, attention))
+        return self._probs(
+            observation, self._replay_scores(observation, attention)
+        )
 
     def _probs(self, observation: Observation, scores: Tensor) -> Tensor:
         return self.head.probabilities(scores, observation.batch.inputs)
 
-    def _replay_scores(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+    def _replay_scores(
+        self, observation: Observation, attention: Mapping[int, Tensor]
+    ) -> Tensor:
         """Scores [copies, 1, scores] with other totals of the units."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
@@ -349,7 +409,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return self._replayed(observation, attention, with_totals)
 
     def replay_masked(
-        self, observation: Observation, kept: Mapping[int, Tensor], *, operator: str = "none"
+        self,
+        observation: Observation,
+        kept: Mapping[int, Tensor],
+        *,
+        operator: str = "none",
     ) -> Tensor:
         if operator not in KNOCKOUTS:
             raise AttnProbeError(
@@ -358,7 +422,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         n_copies = max(map(len, kept.values()))
         shapes = {layer: observation.attention[layer].shape for layer in kept}
         every = {n: one.expand(n_copies, *shapes[n]) for n, one in kept.items()}
-        scores = self._replayed(observation, every, partial(knocked_out, operator=operator))
+        scores = self._replayed(
+            observation, every, partial(knocked_out, operator=operator)
+        )
         return self._probs(observation, scores)
 
     def _replayed(
@@ -373,7 +439,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         def run(copies: slice) -> Tensor:
             part = {layer: every[copies, 0] for layer, every in edits.items()}
 
-            def edit(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+            def edit(
+                layer: int, rows: Tensor, scores: Tensor, columns: Columns
+            ) -> Tensor:
                 if layer not in part:
                     return rows
                 return change(rows, scores, columns, part[layer])
@@ -384,7 +452,10 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return self._in_parts(observation, run, len(edits[lowest]))
 
     def _in_parts(
-        self, observation: Observation, run: Callable[[slice], Tensor], n_copies: int
+        self,
+        observation: Observation,
+        run: Callable[[slice], Tensor],
+        n_copies: int,
     ) -> Tensor:
         """Scores [copies, 1, scores], as many copies at once as a pass may hold."""
         n_at_once = self.tokens_per_pass // observation.state.prompt.n_tokens
@@ -393,10 +464,15 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     # Heads
 
     @torch.no_grad()
-    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+    def replay_outputs(
+        self, observation: Observation, site: Site, outputs: Tensor
+    ) -> Tensor:
         self.check_site(site)
         self.require(HeadOutputs, site)
-        n_rows, n_heads = observation.state.prompt.n_rows, self.n_heads[site.layer]
+        n_rows, n_heads = (
+            observation.state.prompt.n_rows,
+            self.n_heads[site.layer],
+        )
 
         def run(copies: slice) -> Tensor:
             new = outputs[copies, 0]
@@ -411,15 +487,21 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 return heads.reshape(output.shape)
 
             tap = OutputTap(replace)
-            return self.rows_from(site.layer, observation.state, len(new), tap=tap)
+            return self.rows_from(
+                site.layer, observation.state, len(new), tap=tap
+            )
 
-        return self._probs(observation, self._in_parts(observation, run, len(outputs)))
+        return self._probs(
+            observation, self._in_parts(observation, run, len(outputs))
+        )
 
     @torch.no_grad()
     def set_reference(self, *batches: Batch) -> None:
         """Keeps the head outputs of the rows behind the passages."""
         self.require(HeadOutputs)
-        self.reference = Reference.joined([self._reference_of(batch) for batch in batches])
+        self.reference = Reference.joined(
+            [self._reference_of(batch) for batch in batches]
+        )
 
     def _reference_of(self, batch: Batch) -> Reference:
         observation = self.observe(batch)
@@ -427,11 +509,15 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         outputs: list[Tensor] = []
 
         def note(layer: int, output: Tensor, values: Tensor) -> Tensor:
-            outputs.append(unpacked(output, self.n_heads[layer])[:, :, -n_rows:])
+            outputs.append(
+                unpacked(output, self.n_heads[layer])[:, :, -n_rows:]
+            )
             return output
 
         self.rows_from(0, observation.state, tap=OutputTap(note))
-        return Reference(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
+        return Reference(
+            batch.example_ids, torch.tensor([n_rows]), tuple(outputs)
+        )
 
     def output_projections(self) -> tuple[Tensor, ...]:
         self.require(OutputProjections)
@@ -439,20 +525,28 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return self._heads.projections
 
     @torch.no_grad()
-    def token_attention(self, observation: Observation, read: ReadTokens[S]) -> list[S]:
+    def token_attention(
+        self, observation: Observation, read: ReadTokens[S]
+    ) -> list[S]:
         n_tokens, found = observation.state.prompt.n_tokens, []
         last: list[Tensor] = []
 
-        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+        def note(
+            layer: int, rows: Tensor, scores: Tensor, columns: Columns
+        ) -> Tensor:
             last[:] = [rows[0, ..., :n_tokens]]
             return rows
 
         def with_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
-            of_heads = values[0].repeat_interleave(self.n_heads[layer] // values.shape[1], dim=0)
+            of_heads = values[0].repeat_interleave(
+                self.n_heads[layer] // values.shape[1], dim=0
+            )
             found.append(read(layer, last[0], of_heads))
             return output
 
-        self.rows_from(0, observation.state, change=note, tap=OutputTap(with_values))
+        self.rows_from(
+            0, observation.state, change=note, tap=OutputTap(with_values)
+        )
         return found
 
     # Units left out
@@ -460,7 +554,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def leave_one_out(self, observation: Observation) -> Tensor:
         """See the protocol; the whole prompt's where nothing is left out."""
         columns = observation.batch.mask.shape[1]
-        each = torch.eye(columns, dtype=torch.bool, device=observation.probs.device)
+        each = torch.eye(
+            columns, dtype=torch.bool, device=observation.probs.device
+        )
         return self.erase_inputs(observation, each[:, None]).transpose(0, 1)
 
     @torch.no_grad()
@@ -476,20 +572,28 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             )
         if by == "gap":
             self.require(KeptPositions)
-        known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", by), dict)
+        known: dict[tuple[int, ...], Tensor] = observation.remember(
+            ("erased", by), dict
+        )
         gone = (erased & observation.batch.content_mask)[:, 0]
         names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
         prompt: Prompt = observation.state.prompt
         shorter: list[Shorter] = []
         for name in dict.fromkeys(names):
             left = prompt.left_without(name)
-            if not name or len(left) < prompt.n_answer:  # nothing is gone, or nobody answers
+            if (
+                not name or len(left) < prompt.n_answer
+            ):  # nothing is gone, or nobody answers
                 known[name] = observation.probs[0]
             elif name not in known:
                 shorter.append((name, left))
         for together in self._in_passes(observation, shorter):
-            probs = self._without(observation, [left for _, left in together], by)
-            known.update(zip([name for name, _ in together], probs, strict=True))
+            probs = self._without(
+                observation, [left for _, left in together], by
+            )
+            known.update(
+                zip([name for name, _ in together], probs, strict=True)
+            )
         return torch.stack([known[name] for name in names])[:, None]
 
     def _in_passes(
@@ -517,7 +621,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 passes.append([one])
         return passes
 
-    def _without(self, observation: Observation, left: Sequence[Tensor], by: str) -> Tensor:
+    def _without(
+        self, observation: Observation, left: Sequence[Tensor], by: str
+    ) -> Tensor:
         """Returns probabilities [n, entries] of shorter prompts, run from their first change on.
 
         They are padded behind the answer, which no row of theirs sees.
@@ -530,7 +636,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         changed = [some[first:] for some in left]
         places = pad_sequence(changed, batch_first=True)
         longest = places.shape[1]
-        lengths = torch.tensor([len(some) for some in changed], device=places.device)
+        lengths = torch.tensor(
+            [len(some) for some in changed], device=places.device
+        )
         others: dict[str, Any] = {"n_padded": longest - lengths}
         if by == "gap":
             # without a mask such positions are taken for several packed texts
@@ -539,8 +647,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             others |= {"position_ids": places, "attention_mask": mask}
 
         ids = prompt.ids[0, places]
-        if self.by_length and by == "deletion":  # of as many tokens as the model itself reads
-            ids = torch.cat([ids, observation.batch.inputs["input_ids"][:, -1:]], 1)
+        if (
+            self.by_length and by == "deletion"
+        ):  # of as many tokens as the model itself reads
+            ids = torch.cat(
+                [ids, observation.batch.inputs["input_ids"][:, -1:]], 1
+            )
             others["n_padded"] = others["n_padded"] + 1
         cache = held_cache(state.keys_values or (), first)
         with in_one_line({"input_ids": ids}):
@@ -549,13 +661,21 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     # Gradients
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def attention_gradient(
+        self, observation: Observation, target: Tensor
+    ) -> list[Tensor]:
         """Returns the gradient by total of a unit, whose tokens move in proportion."""
         seen: list[Tensor] = []
 
-        def mark(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
+        def mark(
+            layer: int, rows: Tensor, scores: Tensor, columns: Columns
+        ) -> Tensor:
             totals = columns.total(rows)
-            totals = totals.clone() if totals.requires_grad else totals.requires_grad_()
+            totals = (
+                totals.clone()
+                if totals.requires_grad
+                else totals.requires_grad_()
+            )
             seen.append(totals)
             return with_totals(rows, scores, columns, totals)
 
@@ -563,18 +683,27 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             scores = self.rows_from(0, observation.state, change=mark)
             probs = self._probs(observation, scores)
             explained = small_side(probs, target).sum()
-            slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
-        return [s.to(a.dtype) for s, a in zip(slopes, observation.attention, strict=True)]
+            slopes = torch.autograd.grad(
+                explained, seen, materialize_grads=True
+            )
+        return [
+            s.to(a.dtype)
+            for s, a in zip(slopes, observation.attention, strict=True)
+        ]
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         """See the protocol: summed over a unit's tokens."""
         prompt, kept = observation.state.prompt, observation.state.kept
 
         def explained() -> Tensor:
-            probs = self._probs(observation, self.scores_of(prompt.ids, kept, detached))
+            probs = self._probs(
+                observation, self.scores_of(prompt.ids, kept, detached)
+            )
             return small_side(probs, target).sum()
 
-        slopes = gradient_times_input(self.layout.embeddings, explained, prompt.n_tokens)
+        slopes = gradient_times_input(
+            self.layout.embeddings, explained, prompt.n_tokens
+        )
         return prompt.columns(prompt.n_tokens).total(slopes)
 
     # The answer
@@ -608,7 +737,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return (each[..., 0] >= each.amax(-1) - rounding).all(-1)
 
     def without_passage(self, observation: Observation) -> Tensor:
-        return self.erase_inputs(observation, observation.batch.content_mask[None])[0]
+        return self.erase_inputs(
+            observation, observation.batch.content_mask[None]
+        )[0]
 
     def unit_lengths(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
@@ -617,11 +748,15 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     def row_positions(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
-        return torch.arange(prompt.start, prompt.n_tokens, device=prompt.ids.device)
+        return torch.arange(
+            prompt.start, prompt.n_tokens, device=prompt.ids.device
+        )
 
     def answer_rows(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
-        return self.row_positions(observation) >= prompt.n_tokens - prompt.n_answer
+        return (
+            self.row_positions(observation) >= prompt.n_tokens - prompt.n_answer
+        )
 
     # Whether edits arrive
 
@@ -637,7 +772,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     def _check_last_token(self, observation: Observation) -> None:
         batch = observation.batch
-        error = float((self.native_probs(batch) - observation.probs).abs().max())
+        error = float(
+            (self.native_probs(batch) - observation.probs).abs().max()
+        )
         if not error <= relative_tolerance(self.model.dtype):
             raise AttnProbeError(
                 f"self-check: probabilities of text {batch.example_ids[0]} differ by {error:.1e} "
@@ -649,9 +786,14 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def _check(self, observation: Observation, layers: Sequence[int]) -> None:
         native = self.prefilled(observation.batch.inputs).scores
         names, dtype = self.layer_names, self.model.dtype
-        self_check(observation, native, self._replay_scores, names, dtype, layers)
+        self_check(
+            observation, native, self._replay_scores, names, dtype, layers
+        )
         self._unchecked.difference_update(layers)
 
 
 def _largest(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
-    return {name: float((ours - own).abs().max()) for name, (ours, own) in pairs.items()}
+    return {
+        name: float((ours - own).abs().max())
+        for name, (ours, own) in pairs.items()
+    }

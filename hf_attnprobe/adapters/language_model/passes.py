@@ -17,7 +17,11 @@ from torch.utils._pytree import tree_map_only
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from hf_attnprobe.adapters.language_model.prompt import Change, Prompt, kept_words
+from hf_attnprobe.adapters.language_model.prompt import (
+    Change,
+    Prompt,
+    kept_words,
+)
 from hf_attnprobe.adapters.pretrained import forget_lengths, positions_by_length
 from hf_attnprobe.adapters.transformer.adapter import in_one_line
 from hf_attnprobe.adapters.transformer.layout import example_inputs
@@ -38,10 +42,17 @@ class HeldLayer(DynamicLayer):
     def __init__(self, keys: Tensor, values: Tensor, n_tokens: int) -> None:
         super().__init__()
         self.lazy_initialization(keys, values)
-        self.keys, self.values = keys[..., :n_tokens, :], values[..., :n_tokens, :]
+        self.keys, self.values = (
+            keys[..., :n_tokens, :],
+            values[..., :n_tokens, :],
+        )
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
         """Those of the first tokens beside those of the rows that run."""
         shape = (len(key_states), -1, -1, -1)
@@ -58,7 +69,10 @@ def held_cache(kept: KeysValues, n_tokens: int) -> DynamicCache | None:
     if not n_tokens:
         return None
     cache = DynamicCache()
-    cache.layers = [DynamicLayer() if pair is None else HeldLayer(*pair, n_tokens) for pair in kept]
+    cache.layers = [
+        DynamicLayer() if pair is None else HeldLayer(*pair, n_tokens)
+        for pair in kept
+    ]
     return cache
 
 
@@ -172,7 +186,9 @@ class PromptPasses(TappedTransformer):
         try:
             with torch.no_grad():
                 own = self.logits(inputs)
-                return self.agree(self.logits({**inputs, "position_ids": positions}), own)
+                return self.agree(
+                    self.logits({**inputs, "position_ids": positions}), own
+                )
         except (RuntimeError, IndexError, TypeError):
             return False
 
@@ -181,13 +197,21 @@ class PromptPasses(TappedTransformer):
         tolerance = relative_tolerance(self.model.dtype) * expected.abs().max()
         return bool((found - expected).abs().max() <= tolerance)
 
-    def _logits_of(self, ids: Tensor, n_read: int, cache: DynamicCache | None) -> Tensor:
+    def _logits_of(
+        self, ids: Tensor, n_read: int, cache: DynamicCache | None
+    ) -> Tensor:
         """Logits [n_read, words] of the last rows, as the model computes them."""
         forget_lengths(self.model)
-        logits = self.logits({"input_ids": ids, **self._arguments(cache, n_read)})[0]
-        return logits.unflatten(0, (-1, self.model.config.get_text_config().vocab_size))[-n_read:]
+        logits = self.logits(
+            {"input_ids": ids, **self._arguments(cache, n_read)}
+        )[0]
+        return logits.unflatten(
+            0, (-1, self.model.config.get_text_config().vocab_size)
+        )[-n_read:]
 
-    def _arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
+    def _arguments(
+        self, cache: DynamicCache | None, n_read: int
+    ) -> dict[str, Any]:
         # a slice of a batch would make its head copy the words' weights for every text
         given: dict[str, Any] = {"logits_to_keep": torch.arange(-n_read, 0)}
         if cache is not None:
@@ -202,9 +226,16 @@ class PromptPasses(TappedTransformer):
             inputs: of a prompt; ``kept`` where it is known already.
         """
         kept = inputs.get("kept")
-        if kept is not None and self._last is not None and self._last.kept is kept:
+        if (
+            kept is not None
+            and self._last is not None
+            and self._last.kept is kept
+        ):
             return self._last
-        ids, n_answer = inputs["input_ids"][:, :-1], int(inputs["labelled"].sum())
+        ids, n_answer = (
+            inputs["input_ids"][:, :-1],
+            int(inputs["labelled"].sum()),
+        )
         cache = DynamicCache() if self.continues else None
         with in_one_line(inputs):
             logits = self._logits_of(ids, n_answer, cache)
@@ -214,10 +245,14 @@ class PromptPasses(TappedTransformer):
                 "load the model in float32 or bfloat16"
             )
         if kept is None:
-            said, other = (inputs[n][0, -n_answer:] for n in ("input_ids", "other_ids"))
+            said, other = (
+                inputs[n][0, -n_answer:] for n in ("input_ids", "other_ids")
+            )
             kept = kept_words(logits, said, other)[None]
         scores = scores_of_kept(logits[None], kept).flatten(1)
-        self._last = Prefilled(kept, scores, None if cache is None else keys_values_of(cache))
+        self._last = Prefilled(
+            kept, scores, None if cache is None else keys_values_of(cache)
+        )
         return self._last
 
     def scores_of(
@@ -271,8 +306,12 @@ class PromptPasses(TappedTransformer):
         """
         n_skipped = self.layers[layer].n_skipped if state.outputs else 0
         below: list[Any] = []
-        if n_skipped:  # blocks that do not run hand on what the last of them returned
-            below = [_shared(state.outputs[n_skipped - 1], n_copies)] * n_skipped
+        if (
+            n_skipped
+        ):  # blocks that do not run hand on what the last of them returned
+            below = [
+                _shared(state.outputs[n_skipped - 1], n_copies)
+            ] * n_skipped
         return self.scores_of(
             state.prompt.ids[:, state.cut :].expand(n_copies, -1),
             state.kept,
@@ -307,6 +346,10 @@ def _shared(output: Any, n_copies: int) -> Any:
 
     def share(tensor: Tensor) -> Tensor:
         is_of_text = tensor.dim() > 0 and len(tensor) == 1
-        return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1)) if is_of_text else tensor
+        return (
+            tensor.repeat(n_copies, *[1] * (tensor.dim() - 1))
+            if is_of_text
+            else tensor
+        )
 
     return tree_map_only(Tensor, share, output)

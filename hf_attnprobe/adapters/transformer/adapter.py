@@ -15,7 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.deletion import erased_probs, shortened, sum_pieces, units_of_words
+from hf_attnprobe.adapters.deletion import (
+    erased_probs,
+    shortened,
+    sum_pieces,
+    units_of_words,
+)
 from hf_attnprobe.adapters.pretrained import PretrainedFacts, taken
 from hf_attnprobe.adapters.transformer.embedding_gradient import (
     gradient_times_input,
@@ -116,7 +121,9 @@ def masks(
     return mask, inputs["special_tokens_mask"].bool()
 
 
-def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
+def units(
+    level: str | None, inputs: Mapping[str, Tensor], mask: Tensor
+) -> Tensor:
     """For each position, the position that represents its unit, int64 [batch, keys].
 
     That is the first piece of its word, or itself.
@@ -129,7 +136,9 @@ def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tens
             "expected word_ids in a batch, got none; use a fast tokenizer or level='token'"
         )
     if level == "token" or "word_ids" not in inputs:
-        return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
+        return torch.arange(mask.shape[1], device=mask.device).expand(
+            mask.shape
+        )
     return units_of_words(inputs["word_ids"])
 
 
@@ -162,7 +171,9 @@ class TransformerState(NamedTuple):
         return tuple(call.output for call in self.calls)
 
 
-class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase):
+class TransformerAdapter(
+    PretrainedFacts, TappedTransformer, AttentionModelBase
+):
     """Reads and edits the attention of every layer and head of a Transformer.
 
     It works on a twin of the model that shares its weights (in eval mode, as loaded:
@@ -210,11 +221,21 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         threshold: float | None = None,
     ) -> None:
         if level not in (None, *LEVELS):
-            raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
+            raise AttnProbeError(
+                f"expected level to be one of {', '.join(LEVELS)}, got {level!r}"
+            )
         self.readout = readout_of(model.config, readout)
-        head = head_of(model, predicts=predicts, scale=scale, threshold=threshold, mask_id=mask_id)
+        head = head_of(
+            model,
+            predicts=predicts,
+            scale=scale,
+            threshold=threshold,
+            mask_id=mask_id,
+        )
         PretrainedFacts.__init__(self, model)
-        TappedTransformer.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
+        TappedTransformer.__init__(
+            self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass
+        )
         self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
@@ -232,19 +253,28 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         if capability is EditableInputs and self.layout.n_keys is not None:
-            return "expected texts, got images, from which no token can be removed"
+            return (
+                "expected texts, got images, from which no token can be removed"
+            )
         if capability is HeadValues:
             return self._heads.no_values
         if capability is OutputProjections:
             return self._heads.no_projections
         if capability is HeadOutputs:
             return self._heads.no_outputs
-        if capability is ExchangeableStates and self._heads.no_outputs is not None:
+        if (
+            capability is ExchangeableStates
+            and self._heads.no_outputs is not None
+        ):
             return self._heads.no_outputs
         if capability is BlockOutputs and not self.layout.blocks:
             name = type(self.model).__name__
             return f"expected layers in a list, found none in {name}; leave the test out"
-        if capability is Stack and site is not None and self._joins_stacks(site.layer):
+        if (
+            capability is Stack
+            and site is not None
+            and self._joins_stacks(site.layer)
+        ):
             name = self.layer_names[site.layer]
             return f"expected a single stack up to {name}, which joins two"
         return super().lacks(capability, site)
@@ -295,7 +325,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
     def _taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         besides = OURS | NO_INPUTS
-        return taken(self.model, {n: v for n, v in inputs.items() if n not in besides})
+        return taken(
+            self.model, {n: v for n, v in inputs.items() if n not in besides}
+        )
 
     # Forward passes
 
@@ -311,7 +343,11 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             return weights
 
         refusals = in_one_line(batch.inputs)
-        with torch.no_grad(), refusals, recorded_calls(self.layout.blocks) as calls:
+        with (
+            torch.no_grad(),
+            refusals,
+            recorded_calls(self.layout.blocks) as calls,
+        ):
             scores = self.logits(batch.inputs, capture)
         probs = self.head.probabilities(scores, batch.inputs)
         if not probs.isfinite().all():
@@ -333,11 +369,15 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         precise = torch.promote_types(scores.dtype, torch.float32)
         return self.head.probabilities(scores.to(precise), inputs)
 
-    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+    def replay(
+        self, observation: Observation, attention: Mapping[int, Tensor]
+    ) -> Tensor:
         scores = self.replay_logits(observation, attention)
         return self.head.probabilities(scores, observation.batch.inputs)
 
-    def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+    def replay_logits(
+        self, observation: Observation, attention: Mapping[int, Tensor]
+    ) -> Tensor:
         """Like :meth:`replay`, for the head's scores: [copies, batch, scores]."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
@@ -348,7 +388,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
                 )
         return replay_logits(self, observation, attention, replacing)
 
-    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
+    def replay_masked(
+        self, observation: Observation, kept: Mapping[int, Tensor]
+    ) -> Tensor:
         masked = partial(masking, n_heads=self.n_heads)
         scores = replay_logits(self, observation, kept, masked)
         return self.head.probabilities(scores, observation.batch.inputs)
@@ -356,9 +398,13 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
     def set_reference(self, *batches: Batch) -> None:
         self.require(HeadOutputs)
         with in_one_line(batches[0].inputs):
-            self.reference = Reference.joined([reference_of(self, batch) for batch in batches])
+            self.reference = Reference.joined(
+                [reference_of(self, batch) for batch in batches]
+            )
 
-    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
+    def replay_outputs(
+        self, observation: Observation, site: Site, outputs: Tensor
+    ) -> Tensor:
         self.check_site(site)
         self.require(HeadOutputs, site)
         return replay_outputs(self, observation, site, outputs)
@@ -390,13 +436,17 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         assert self._heads.projections is not None
         return self._heads.projections
 
-    def block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
+    def block_output(
+        self, observation: Observation, layer: int, kept: Tensor
+    ) -> Tensor:
         self.require(BlockOutputs)
         return block_output(self, observation, layer, kept)
 
     # Importances
 
-    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
+    def read_map(
+        self, observation: Observation, values: Tensor, site: Site
+    ) -> Tensor:
         kind = self.layers[site.layer].kind
         if site.query is not None:
             row = values[:, site.query]
@@ -404,22 +454,30 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             visible = observation.state.visible[site.layer]
             rows = self._rows_read(observation, kind, visible)
             row = (rows.to(values.dtype)[:, None] @ values)[:, 0]
-        if kind == "decoder":  # its input is shifted by one, behind a start token
+        if (
+            kind == "decoder"
+        ):  # its input is shifted by one, behind a start token
             row = F.pad(row[:, 1:], (0, 1))
         return sum_pieces(row, observation.batch.inputs["units"])
 
     def read_from(self, observation: Observation) -> str:
         """Of the first text; empty where stacks differ, or where parts are read apart."""
         batch = observation.batch
-        if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:
+        if {layer.kind for layer in self.layers} != {
+            "layer"
+        } or "reads" in batch.inputs:
             return ""
-        rows = self._rows_read(observation, "layer", observation.state.visible[0])[0]
+        rows = self._rows_read(
+            observation, "layer", observation.state.visible[0]
+        )[0]
         if rows.count_nonzero() > 1:
             return "all tokens"
         is_first = rows.argmax() == batch.mask[0].long().argmax()
         return "the first token" if is_first else "the last token"
 
-    def _rows_read(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
+    def _rows_read(
+        self, observation: Observation, kind: str, visible: Tensor
+    ) -> Tensor:
         """Weight of each query row in the read-out, [batch, queries].
 
         The tokens that the prediction is read from count alike; where it is read from
@@ -434,7 +492,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
             read = F.pad(read[:, :-1], (1, 0))
         return read / read.sum(1, keepdim=True).clamp_min(1)
 
-    def positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
+    def positions(
+        self, observation: Observation, layer: int, units: Tensor
+    ) -> Tensor:
         stands_for = observation.batch.inputs["units"]
         places = units.gather(-1, stands_for.expand(units.shape))
         if self.layers[layer].kind == "decoder":  # see `read_map`
@@ -447,9 +507,13 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         What is drawn for queries, or averaged over them, then does not depend on padding.
         """
         mask = observation.batch.mask
-        return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
+        return (
+            observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
+        )
 
-    def _explained(self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor) -> Tensor:
+    def _explained(
+        self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor
+    ) -> Tensor:
         """Probability of the class ``target`` [batch], summed over texts."""
         probs = self.head.probabilities(self.logits(inputs, edit), inputs)
         return small_side(probs, target).sum()
@@ -474,16 +538,22 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         edit = None if through_attention else detached
         explained = partial(self._explained, inputs, edit, target)
         n_keys = observation.batch.mask.shape[1]
-        slopes = integrated_gradient(self.layout.embeddings, explained, n_keys, n_steps)
+        slopes = integrated_gradient(
+            self.layout.embeddings, explained, n_keys, n_steps
+        )
         return sum_pieces(slopes, inputs["units"])
 
     @torch.no_grad()
     def probs_without_embeddings(self, observation: Observation) -> Tensor:
         inputs = observation.batch.inputs
-        scores = without_embeddings(self.layout.embeddings, partial(self.logits, inputs))
+        scores = without_embeddings(
+            self.layout.embeddings, partial(self.logits, inputs)
+        )
         return self.head.probabilities(scores, inputs)
 
-    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
+    def attention_gradient(
+        self, observation: Observation, target: Tensor
+    ) -> list[Tensor]:
         """See the protocol; one backward pass."""
         seen: list[Tensor] = []
 
@@ -493,7 +563,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
 
         with torch.enable_grad():
             explained = self._explained(observation.batch.inputs, mark, target)
-            slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
+            slopes = torch.autograd.grad(
+                explained, seen, materialize_grads=True
+            )
         gradients = []
         for slope, attention in zip(slopes, observation.attention, strict=True):
             gradients.append(slope.reshape(attention.shape).to(attention.dtype))
@@ -575,7 +647,9 @@ class TransformerAdapter(PretrainedFacts, TappedTransformer, AttentionModelBase)
         native = _comparable(self.logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype
 
-        def replayed(observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        def replayed(
+            observation: Observation, attention: Mapping[int, Tensor]
+        ) -> Tensor:
             return _comparable(self.replay_logits(observation, attention))
 
         self_check(observation, native, replayed, names, dtype)
@@ -606,7 +680,9 @@ def in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
         raise
     except (ValueError, IndexError, RuntimeError) as error:
         shape = list(next(iter(inputs.values())).shape)
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(
+            "."
+        )
         mends = [f"; {mend}" for said, mend in MENDS.items() if said in reason]
         raise AttnProbeError(
             f"the model refused a batch of shape {shape}: {reason}{''.join(mends)}"

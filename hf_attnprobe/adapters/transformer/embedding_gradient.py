@@ -53,7 +53,9 @@ def gradient_times_input(
         return leaves[-1].clone()  # a model may go on in place
 
     with torch.enable_grad(), _scaled(embeddings, scale, cut):
-        slopes = torch.autograd.grad(explained(), leaves, materialize_grads=True)
+        slopes = torch.autograd.grad(
+            explained(), leaves, materialize_grads=True
+        )
     products = []
     for given, slope in zip(inputs, slopes, strict=True):
         product = (slope * given).sum(-1)
@@ -66,7 +68,9 @@ def gradient_times_input(
 
 
 def _scaled(
-    embeddings: Embeddings, scale: float, change: Callable[[Tensor, Tensor], Tensor]
+    embeddings: Embeddings,
+    scale: float,
+    change: Callable[[Tensor, Tensor], Tensor],
 ) -> AbstractContextManager[None]:
     """Replaces embeddings by ``change(embeddings, scaled embeddings)`` while the model runs.
 
@@ -75,7 +79,9 @@ def _scaled(
     n_calls = itertools.count()
 
     def replace(module: nn.Module, args: Any, output: Any) -> Any:
-        given = first_tensor(output)  # what makes patches may also return their number
+        given = first_tensor(
+            output
+        )  # what makes patches may also return their number
         scaled = given * scale
         if next(n_calls):  # of a decoder
             scaled[:, 0] = given[:, 0]
@@ -84,14 +90,19 @@ def _scaled(
     return hooked(embeddings.modules, replace)
 
 
-def without_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
+def without_embeddings(
+    embeddings: Embeddings, run: Callable[[], Tensor]
+) -> Tensor:
     """Calls ``run()`` with all embeddings 0, the baseline of the integral."""
     with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
         return run()
 
 
 def integrated_gradient(
-    embeddings: Embeddings, explained: Callable[[], Tensor], n_keys: int, n_steps: int
+    embeddings: Embeddings,
+    explained: Callable[[], Tensor],
+    n_keys: int,
+    n_steps: int,
 ) -> Tensor:
     """Mean of :func:`gradient_times_input` on the path from embeddings of 0.
 

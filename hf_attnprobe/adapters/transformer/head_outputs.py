@@ -12,7 +12,12 @@ from torch import Tensor
 
 from hf_attnprobe.adapters.transformer.layout import example_inputs
 from hf_attnprobe.adapters.transformer.replay import TappedTransformer
-from hf_attnprobe.adapters.transformer.taps import OutputTap, replacing, replacing_output, unpacked
+from hf_attnprobe.adapters.transformer.taps import (
+    OutputTap,
+    replacing,
+    replacing_output,
+    unpacked,
+)
 from hf_attnprobe.attention_model import Batch, Reference
 
 
@@ -34,7 +39,10 @@ class Heads(NamedTuple):
 @torch.no_grad()
 def examine_heads(transformer: TappedTransformer) -> Heads:
     """Compares zero-ablated outputs with zero-ablated attention on an example."""
-    inputs, layers = example_inputs(transformer.model), range(len(transformer.layers))
+    inputs, layers = (
+        example_inputs(transformer.model),
+        range(len(transformer.layers)),
+    )
     attention: dict[int, Tensor] = {}
     outputs: dict[int, Tensor] = {}
 
@@ -48,9 +56,13 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
 
     tap = OutputTap(note_output)
     logits = transformer.logits(inputs, note_attention, tap=tap)
-    no_values = _missing(transformer, outputs, "the product of attention and values")
+    no_values = _missing(
+        transformer, outputs, "the product of attention and values"
+    )
     no_projections = _missing(
-        transformer, tap.projections, "a linear output projection of head outputs"
+        transformer,
+        tap.projections,
+        "a linear output projection of head outputs",
     )
     projections = None
     if no_projections is None:
@@ -72,7 +84,9 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
     return Heads(projections, no_values, no_projections, no_outputs)
 
 
-def _missing(transformer: TappedTransformer, seen: Collection[int], what: str) -> str | None:
+def _missing(
+    transformer: TappedTransformer, seen: Collection[int], what: str
+) -> str | None:
     """Names the layers that were not seen to compute ``what``; None if there are none."""
     for layer, name in enumerate(transformer.layer_names):
         if layer not in seen:

@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_attnprobe.adapters.transformer.resume import attention_blocks, hooked, recorded
+from hf_attnprobe.adapters.transformer.resume import (
+    attention_blocks,
+    hooked,
+    recorded,
+)
 from hf_attnprobe.adapters.transformer.taps import attention_modules, tapped
 from hf_attnprobe.adapters.transformer.task_heads import TaskHead
 from hf_attnprobe.errors import AttnProbeError
@@ -25,7 +29,12 @@ POOLINGS = {"mean": "mean", "cls": "first"}
 LAST_POSITION = {"xlnet"}
 """Model types that classify at the last position: their texts are padded on the left."""
 
-CROSS_ATTENTION = ("encoder_attn", "encdecattention", "crossattention", "cross_attn")
+CROSS_ATTENTION = (
+    "encoder_attn",
+    "encdecattention",
+    "crossattention",
+    "cross_attn",
+)
 
 
 class Layer(NamedTuple):
@@ -86,7 +95,9 @@ def pads_left(config: PreTrainedConfig) -> bool:
     return config.model_type in LAST_POSITION
 
 
-def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
+def query_rows(
+    readout: str | None, kind: str, visible: Tensor, mask: Tensor
+) -> Tensor:
     """Weight of each query row in the read-out of a layer; weights sum to 1.
 
     Without an asked read-out: the last real token where no query sees a later key (GPT-2,
@@ -185,7 +196,9 @@ COVERED = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-N_PROBED = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
+N_PROBED = (
+    8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
+)
 
 
 class Embeddings(NamedTuple):
@@ -218,7 +231,9 @@ class Layout(NamedTuple):
     n_keys: int | None
 
 
-def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
+def frozen_twin(
+    model: PreTrainedModel, dtype: torch.dtype | None
+) -> PreTrainedModel:
     """Returns a second module tree over the same weights, in eval mode, without gradients.
 
     Hooks and patched methods go to the twin: the user's model keeps its mode, its hooks
@@ -229,7 +244,9 @@ def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrained
     for weight in model.parameters():
         memo[id(weight)] = weight
         if type(weight) is nn.Parameter:
-            memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
+            memo[id(weight)] = nn.Parameter(
+                weight.detach(), requires_grad=False
+            )
     twin = copy.deepcopy(model, memo).eval()
     if dtype is None:
         return twin
@@ -257,7 +274,9 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 
     with recorded(blocks) as outputs, tapped(modules, note) as tap:
         result = run()
-    if not outputs:  # SqueezeBERT calls the forward methods of its blocks, past hooks
+    if (
+        not outputs
+    ):  # SqueezeBERT calls the forward methods of its blocks, past hooks
         blocks = []
     _check_head(model, head, result)
     is_image = "pixel_values" in inputs
@@ -269,17 +288,23 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
         layers.append(Layer(name, kind, shape[1], skipped))
     used = {name: modules[name] for name in tap.names}
     embeddings = find_embeddings(model, blocks, run)
-    return Layout(used, blocks, layers, embeddings, n_keys if is_image else None)
+    return Layout(
+        used, blocks, layers, embeddings, n_keys if is_image else None
+    )
 
 
-def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str, nn.Module]:
+def _attention_of(
+    model: PreTrainedModel, run: Callable[[], object]
+) -> dict[str, nn.Module]:
     """Modules with attention, if the model runs on a text alone."""
     try:
         return attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
         raise
     except Exception as error:  # a model raises whatever it likes
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(
+            "."
+        )
         raise AttnProbeError(
             f"expected a model that runs on a text or an image alone, "
             f"{type(model).__name__} does not: {reason}; {COVERED} can be audited"
@@ -287,7 +312,9 @@ def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str
 
 
 def find_embeddings(
-    model: PreTrainedModel, blocks: Sequence[nn.Module], run: Callable[[], object]
+    model: PreTrainedModel,
+    blocks: Sequence[nn.Module],
+    run: Callable[[], object],
 ) -> Embeddings:
     """Finds where gradient × input is taken.
 
@@ -312,14 +339,18 @@ def find_embeddings(
     tables = tables or [base]
     readers: list[nn.Module] = []
 
-    def note_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def note_norm(
+        module: nn.Module, args: tuple[Any, ...], output: Any
+    ) -> None:
         # "RobertaPreLayerNormModel" is named like one, and called by keywords
         if args and any(args[0] is embeddings for embeddings in looked_up):
             readers.append(module)
 
     with recorded(tables) as looked_up, hooked(norms, note_norm):
         run()
-    tensors = [leaf for leaf in tree_leaves(looked_up[:1]) if isinstance(leaf, Tensor)]
+    tensors = [
+        leaf for leaf in tree_leaves(looked_up[:1]) if isinstance(leaf, Tensor)
+    ]
     if len(tensors) != 1:
         raise AttnProbeError(
             f"expected embeddings that are one tensor, got {len(tensors)} from "
@@ -333,7 +364,9 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     config, device = model.config, model.device
     if model.main_input_name == "pixel_values":
         shape = (1, *image_shape(config))
-        return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
+        return {
+            "pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)
+        }
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
             "expected a classifier of texts or images, got "
@@ -365,12 +398,17 @@ def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
 def _shapes(result: Any) -> list[str]:
     """Shapes of the tensors in a model's output, such as ``logits [1, 8, 30522]``."""
     items = result.items() if hasattr(result, "items") else ()
-    tensors = [(name, value) for name, value in items if isinstance(value, Tensor)]
+    tensors = [
+        (name, value) for name, value in items if isinstance(value, Tensor)
+    ]
     return [f"{name} {list(value.shape)}" for name, value in tensors]
 
 
 def _check_attention(
-    model: PreTrainedModel, names: list[str], shapes: list[torch.Size], n_keys: int
+    model: PreTrainedModel,
+    names: list[str],
+    shapes: list[torch.Size],
+    n_keys: int,
 ) -> None:
     if not names:
         raise AttnProbeError(
@@ -395,7 +433,9 @@ PLACE = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
 MOST = 8  # numbers that are named
 
 
-def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
+def stack_notes(
+    model: nn.Module, layers: Sequence[Layer], names: Sequence[str]
+) -> list[str]:
     """Notes on layers whose numbers differ from the model's own numbering.
 
     Args:
@@ -434,7 +474,9 @@ def _doubled(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
     calls: dict[tuple[str, int], list[str]] = {}
     for layer, name in zip(layers, names, strict=True):
         calls.setdefault((layer.module, layer.n_skipped), []).append(name)
-    several = [(module, named) for (module, _), named in calls.items() if named[1:]]
+    several = [
+        (module, named) for (module, _), named in calls.items() if named[1:]
+    ]
     return [
         f"Layers: {module} has {len(named)} attentions, counted as layers of their own: "
         f"{', '.join(named)}, in the order of their calls; so do all layers like it."

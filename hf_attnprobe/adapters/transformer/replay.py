@@ -33,7 +33,11 @@ from hf_attnprobe.adapters.transformer.resume import (
     resumed,
     with_first_tensor,
 )
-from hf_attnprobe.adapters.transformer.short_replay import ShortReplay, Sublayer, find_sublayers
+from hf_attnprobe.adapters.transformer.short_replay import (
+    ShortReplay,
+    Sublayer,
+    find_sublayers,
+)
 from hf_attnprobe.adapters.transformer.taps import (
     Edit,
     ExchangeTap,
@@ -84,7 +88,9 @@ class TappedTransformer:
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]
         self.layer_names = layer_names(self.layers)
-        self.caches = "use_cache" in inspect.signature(self.model.forward).parameters
+        self.caches = (
+            "use_cache" in inspect.signature(self.model.forward).parameters
+        )
         at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or at_once
 
@@ -113,7 +119,9 @@ class TappedTransformer:
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
         modules = {} if edit is None and tap is None else self.layout.modules
         change = edit or untouched
-        editing = tapped(modules, change, first=first, outputs=tap, n_keys=n_keys)
+        editing = tapped(
+            modules, change, first=first, outputs=tap, n_keys=n_keys
+        )
         with (
             editing if modules else nullcontext(),
             resumed(self.layout.blocks if outputs else (), outputs),
@@ -156,7 +164,11 @@ class TappedTransformer:
         """
         kinds = {layer.kind for layer in self.layers}
         is_spread = getattr(self.model, "hf_device_map", None) is not None
-        if kinds != {"layer"} or self.layout.embeddings.sequence_first or is_spread:
+        if (
+            kinds != {"layer"}
+            or self.layout.embeddings.sequence_first
+            or is_spread
+        ):
             return None
         try:
             with torch.no_grad():
@@ -193,7 +205,9 @@ class TappedTransformer:
 
     def arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """The model's arguments: the inputs that are not this package's own."""
-        own = {name: value for name, value in inputs.items() if name not in OURS}
+        own = {
+            name: value for name, value in inputs.items() if name not in OURS
+        }
         arguments = self.head.arguments(own)
         if self.caches:
             arguments.setdefault("use_cache", False)
@@ -211,7 +225,9 @@ class TappedTransformer:
         n_keys = self.layout.n_keys or N_PROBED
         shape = (2, 1, self.n_heads[0], n_keys, n_keys)
         edits = torch.full(shape, 1 / n_keys, device=self.model.device)
-        run = torch.func.vmap(lambda edit: self.logits(inputs, replacing({0: edit})))
+        run = torch.func.vmap(
+            lambda edit: self.logits(inputs, replacing({0: edit}))
+        )
         try:
             with torch.no_grad():
                 run(edits)
@@ -232,7 +248,10 @@ Run = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
 
 
 def resume(
-    transformer: TappedTransformer, observation: Observation, edits: Edits, run: Run
+    transformer: TappedTransformer,
+    observation: Observation,
+    edits: Edits,
+    run: Run,
 ) -> Tensor:
     """Runs every copy of the edits from the lowest edited layer up.
 
@@ -242,7 +261,9 @@ def resume(
     Returns:
         [copies, batch, ...].
     """
-    n_at_once = max(1, transformer.tokens_per_pass // observation.batch.mask.numel())
+    n_at_once = max(
+        1, transformer.tokens_per_pass // observation.batch.mask.numel()
+    )
     parts = []
     for start in range(0, len(edits[min(edits)]), n_at_once):
         copies = slice(start, start + n_at_once)
@@ -269,7 +290,9 @@ def _resume(
     return run(inputs, outputs, flat).unflatten(0, (n_copies, n_batch))
 
 
-def short_replay(transformer: TappedTransformer, observation: Observation) -> ShortReplay | None:
+def short_replay(
+    transformer: TappedTransformer, observation: Observation
+) -> ShortReplay | None:
     """Prepares an observation for short replays; None if they are not exact for it."""
     sublayers = transformer.sublayers
     if sublayers is None:
@@ -287,12 +310,17 @@ def short_replay(transformer: TappedTransformer, observation: Observation) -> Sh
 
 
 @torch.no_grad()
-def check_short_replays(transformer: TappedTransformer, observation: Observation) -> None:
+def check_short_replays(
+    transformer: TappedTransformer, observation: Observation
+) -> None:
     """Checks in every layer that short replays equal whole passes.
 
     Where they do not, the transformer makes no short ones any more.
     """
-    short, inputs = short_replay(transformer, observation), observation.batch.inputs
+    short, inputs = (
+        short_replay(transformer, observation),
+        observation.batch.inputs,
+    )
     if short is None:
         return
     tolerance = relative_tolerance(transformer.model.dtype)
@@ -303,13 +331,19 @@ def check_short_replays(transformer: TappedTransformer, observation: Observation
         found = short.replay(layer, edited[None])[0]
         largest = expected.nan_to_num(neginf=0).abs().max()
         if not torch.allclose(
-            found, expected, rtol=0, atol=tolerance * float(largest), equal_nan=True
+            found,
+            expected,
+            rtol=0,
+            atol=tolerance * float(largest),
+            equal_nan=True,
         ):
             transformer.sublayers = None
             return
 
 
-def in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
+def in_parts(
+    run: Callable[[slice], Tensor], n_copies: int, n_at_once: int
+) -> Tensor:
     """Calls ``run`` on a few copies at a time, [copies, …]."""
     n_at_once = max(1, n_at_once)
     starts = range(0, n_copies, n_at_once)
@@ -366,8 +400,13 @@ def replay_outputs(
     n_heads = transformer.n_heads[site.layer]
     short = short_replay(transformer, observation)
     if short is not None:
-        n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
-        replayed = [short.replay_output(*site, part) for part in outputs.split(max(1, n_at_once))]
+        n_at_once = (
+            transformer.tokens_per_pass // observation.batch.mask.numel()
+        )
+        replayed = [
+            short.replay_output(*site, part)
+            for part in outputs.split(max(1, n_at_once))
+        ]
         logits = torch.cat(replayed)
         return transformer.head.probabilities(logits, observation.batch.inputs)
 
@@ -394,7 +433,9 @@ def replay_exchanged(
     for layer, heads in model.members(site).items():
         own[layer] = observation.attention[layer]
         places[layer] = model.positions(observation, layer, at_unit)
-        instead[layer] = ReadInstead.by(heads, site.query, states[layer], own[layer])
+        instead[layer] = ReadInstead.by(
+            heads, site.query, states[layer], own[layer]
+        )
 
     def run(inputs: Inputs, lower: tuple[Any, ...], places: Edits) -> Tensor:
         lowest = places[min(places)]
@@ -419,7 +460,10 @@ class _Reached(Exception):
 
 
 def block_output(
-    transformer: TappedTransformer, observation: Observation, layer: int, kept: Tensor
+    transformer: TappedTransformer,
+    observation: Observation,
+    layer: int,
+    kept: Tensor,
 ) -> Tensor:
     """See :class:`~hf_attnprobe.attention_model.BlockOutputs`.
 
@@ -437,7 +481,9 @@ def block_output(
 
         try:
             with hooked(transformer.layout.blocks, stop):
-                transformer.logits(inputs, masking(edits, transformer.n_heads), lower)
+                transformer.logits(
+                    inputs, masking(edits, transformer.n_heads), lower
+                )
         except _Reached:
             pass
         return hidden_of(transformer, outputs[n_before])

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 
-def attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[nn.Module]:
+def attention_blocks(
+    model: nn.Module, modules: Mapping[str, nn.Module]
+) -> list[nn.Module]:
     """For each attention module, the outermost ModuleList element that contains it.
 
     Each block is listed once.
@@ -30,14 +32,19 @@ def attention_blocks(model: nn.Module, modules: Mapping[str, nn.Module]) -> list
 def _outermost_element(model: nn.Module, name: str) -> nn.Module | None:
     module = model
     for part in filter(None, name.split(".")):  # the model itself has no name
-        inside_list, module = isinstance(module, nn.ModuleList), getattr(module, part)
+        inside_list, module = (
+            isinstance(module, nn.ModuleList),
+            getattr(module, part),
+        )
         if inside_list and not isinstance(module, nn.ModuleList):
             return module
     return None
 
 
 @contextmanager
-def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+def hooked(
+    modules: Iterable[nn.Module], hook: Callable[..., Any]
+) -> Iterator[None]:
     """Calls ``hook(module, args, output)`` after every call of the modules."""
     handles = [module.register_forward_hook(hook) for module in modules]
     try:
@@ -77,13 +84,17 @@ class BlockCall(NamedTuple):
 
 def first_tensor(output: Any) -> Tensor:
     """The first tensor of a module's output: its hidden states."""
-    return next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    return next(
+        leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)
+    )
 
 
 def with_first_tensor(output: Any, new: Tensor) -> Any:
     """A module's output with other hidden states."""
     old = first_tensor(output)
-    return tree_map_only(Tensor, lambda leaf: new if leaf is old else leaf, output)
+    return tree_map_only(
+        Tensor, lambda leaf: new if leaf is old else leaf, output
+    )
 
 
 @contextmanager
@@ -94,7 +105,9 @@ def recorded_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
     def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         calls.append(BlockCall(module, args, kwargs, output))
 
-    handles = [b.register_forward_hook(record, with_kwargs=True) for b in blocks]
+    handles = [
+        b.register_forward_hook(record, with_kwargs=True) for b in blocks
+    ]
     try:
         yield calls
     finally:
@@ -115,10 +128,14 @@ def recorded(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def resumed(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
+def resumed(
+    blocks: Sequence[nn.Module], outputs: Sequence[Any]
+) -> Iterator[None]:
     """Makes the first ``len(outputs)`` block calls return ``outputs`` without running."""
     waiting = iter(outputs)
-    with patched({block: _Skipping(waiting, block.forward) for block in blocks}):
+    with patched(
+        {block: _Skipping(waiting, block.forward) for block in blocks}
+    ):
         yield
 
 
@@ -141,7 +158,9 @@ def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
 class _Skipping:
     """Returns the waiting outputs in turn, then calls ``forward``."""
 
-    def __init__(self, waiting: Iterator[Any], forward: Callable[..., Any]) -> None:
+    def __init__(
+        self, waiting: Iterator[Any], forward: Callable[..., Any]
+    ) -> None:
         self.waiting, self.forward = waiting, forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

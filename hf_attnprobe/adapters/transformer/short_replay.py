@@ -26,7 +26,12 @@ from hf_attnprobe.adapters.transformer.resume import (
     patched,
     with_first_tensor,
 )
-from hf_attnprobe.adapters.transformer.taps import Edit, OutputTap, tapped, untouched
+from hf_attnprobe.adapters.transformer.taps import (
+    Edit,
+    OutputTap,
+    tapped,
+    untouched,
+)
 
 
 class Sublayer(NamedTuple):
@@ -87,14 +92,19 @@ def find_sublayer(
     returned = _returned(call, {attention, projection, joint})
     if not _joins_rows(call, *returned[projection], returned[joint][1]):
         return None
-    return Sublayer(name, attention, projection, joint, slices, returned[attention][1])
+    return Sublayer(
+        name, attention, projection, joint, slices, returned[attention][1]
+    )
 
 
 def _owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
     """The module that owns the weight of which these are slices."""
     for module in block.modules():
         weight = getattr(module, "weight", None)
-        if isinstance(weight, Tensor) and weight.data_ptr() == slices.data_ptr():
+        if (
+            isinstance(weight, Tensor)
+            and weight.data_ptr() == slices.data_ptr()
+        ):
             return module
     return None
 
@@ -113,7 +123,9 @@ def _returned(
     return seen
 
 
-def _joins_rows(call: BlockCall, args: tuple[Any, ...], projected: Tensor, joined: Any) -> bool:
+def _joins_rows(
+    call: BlockCall, args: tuple[Any, ...], projected: Tensor, joined: Any
+) -> bool:
     """Whether the projection is [batch, queries, …] and is all that the sublayer returns."""
     rows, given = call.before.shape[:2], args[0]
     if given.dim() != 3 or not given.shape[:2] == projected.shape[:2] == rows:
@@ -133,12 +145,16 @@ def capture(call: BlockCall, sublayer: Sublayer) -> Captured:
     with tapped(modules, untouched, outputs=OutputTap(note)):
         returned = _returned(call, {sublayer.joint})
     (values,) = seen
-    n_shared = len(sublayer.slices) // values.shape[1]  # by heads sharing their values
+    n_shared = (
+        len(sublayer.slices) // values.shape[1]
+    )  # by heads sharing their values
     projected = first_tensor(returned[sublayer.joint][1])
     return Captured(values.repeat_interleave(n_shared, dim=1), projected)
 
 
-def finish(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
+def finish(
+    call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor
+) -> Tensor:
     """A block's output [rows, hidden] from its attention's contribution to these rows.
 
     Args:
@@ -162,7 +178,9 @@ class _Reached(Exception):
     """Ends a run once the heads' outputs are known; no error."""
 
 
-def head_outputs_of(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tensor:
+def head_outputs_of(
+    call: BlockCall, sublayer: Sublayer, hidden: Tensor
+) -> Tensor:
     """The heads' outputs side by side [any, queries, heads · width]; the rest is not run.
 
     Args:
@@ -208,7 +226,9 @@ def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
         return values
     if values.dim() == 5:  # heads stand between texts and rows
         rows = rows[:, None]
-    index = rows[..., None].expand(*values.shape[:-2], rows.shape[-1], values.shape[-1])
+    index = rows[..., None].expand(
+        *values.shape[:-2], rows.shape[-1], values.shape[-1]
+    )
     return values.gather(-2, index)
 
 
@@ -254,7 +274,9 @@ def is_stack(calls: Sequence[BlockCall]) -> bool:
 
 
 def find_sublayers(
-    calls: Sequence[BlockCall], modules: Mapping[str, nn.Module], n_heads: Sequence[int]
+    calls: Sequence[BlockCall],
+    modules: Mapping[str, nn.Module],
+    n_heads: Sequence[int],
 ) -> list[Sublayer] | None:
     """The attention sublayer of every block; None if the model has another form.
 
@@ -351,7 +373,9 @@ class ShortReplay:
             return False
         kinds = {_given(call): layer for layer, call in enumerate(self.calls)}
         try:
-            return all(self._holds(layer, tolerance) for layer in kinds.values())
+            return all(
+                self._holds(layer, tolerance) for layer in kinds.values()
+            )
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError):
@@ -389,7 +413,9 @@ class ShortReplay:
 
     # Edits
 
-    def replay(self, layer: int, edited: Tensor, above: Edit | None = None) -> Tensor:
+    def replay(
+        self, layer: int, edited: Tensor, above: Edit | None = None
+    ) -> Tensor:
         """Returns scores [copies, batch, …] with other attention in a layer.
 
         Args:
@@ -401,7 +427,9 @@ class ShortReplay:
         edited = take_rows(edited, rows)
         attention = take_rows(self.attention[layer][None], rows)
         differs = (edited != attention).any(-1)
-        if edited.requires_grad:  # weights put back unchanged have gradients too
+        if (
+            edited.requires_grad
+        ):  # weights put back unchanged have gradients too
             differs = torch.ones_like(differs)
         head_differs = differs.flatten(0, 1).any(-1).any(0)
         heads = head_differs.nonzero()[:, 0].tolist() or [0]
@@ -413,7 +441,9 @@ class ShortReplay:
         change = change.to(values.dtype) @ values
         return self.run(layer, heads, rows, change, above)
 
-    def replay_output(self, layer: int, head: int, query: int | None, output: Tensor) -> Tensor:
+    def replay_output(
+        self, layer: int, head: int, query: int | None, output: Tensor
+    ) -> Tensor:
         """Returns scores [copies, batch, …] with another output of a head.
 
         Args:
@@ -465,7 +495,11 @@ class ShortReplay:
         return self.head(put_rows(self.calls[-1].after, rows, new))
 
     def _edited(
-        self, layer: int, heads: Sequence[int], rows: Tensor | None, change: Tensor
+        self,
+        layer: int,
+        heads: Sequence[int],
+        rows: Tensor | None,
+        change: Tensor,
     ) -> Tensor:
         """Returns the rows that the edited block returns, [copies, batch, rows, hidden]."""
         call, sublayer = self.calls[layer], self.sublayers[layer]
@@ -487,7 +521,11 @@ class ShortReplay:
         n_batch = len(self.mask)
         n_copies, sublayer = len(hidden) // n_batch, self.sublayers[-1]
         modules = {one.name: one.attention for one in self.sublayers}
-        editing = nullcontext() if above is None else tapped(modules, above, first=first)
+        editing = (
+            nullcontext()
+            if above is None
+            else tapped(modules, above, first=first)
+        )
         with editing:
             for call in self.calls[first:-1]:
                 hidden = call.repeated(n_copies, n_batch).run(hidden)

@@ -49,7 +49,9 @@ def heads_of(modules: Mapping[str, nn.Module]) -> dict[str, int]:
     return found
 
 
-def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -> bool:
+def is_packed(
+    weights: Tensor, n_heads: int | None, n_keys: int | None = None
+) -> bool:
     """Whether weights are [batch · heads, queries, keys].
 
     Args:
@@ -61,7 +63,10 @@ def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -
 
 
 def form_of(
-    weights: Tensor, scores: Tensor, n_heads: int | None, n_keys: int | None = None
+    weights: Tensor,
+    scores: Tensor,
+    n_heads: int | None,
+    n_keys: int | None = None,
 ) -> Form:
     """Returns the form of attention weights after a softmax, given the shape of its scores.
 
@@ -73,9 +78,13 @@ def form_of(
         assert n_heads is not None  # `is_packed` has said so
         weights = weights.unflatten(0, (-1, n_heads))
         scores = scores.unflatten(0, (-1, n_heads))
-        return Form(weights, scores, lambda edited: (edited, edited.flatten(0, 1)))
+        return Form(
+            weights, scores, lambda edited: (edited, edited.flatten(0, 1))
+        )
     if n_keys is not None:
-        return Form(weights, scores, lambda edited: (edited[..., :n_keys], edited))
+        return Form(
+            weights, scores, lambda edited: (edited[..., :n_keys], edited)
+        )
     if weights.shape[-1] != weights.shape[-2] + 1:
         return Form(weights, scores, lambda edited: (edited, edited))
     kept = weights[..., :-1]
@@ -125,7 +134,9 @@ class FollowsWeights(Protocol):
         """Called with ``weights @ values``; returns the result to go on with."""
 
 
-def attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
+def attention_modules(
+    model: nn.Module, run: Callable[[], object]
+) -> dict[str, nn.Module]:
     """Modules that compute attention, by qualified name.
 
     They are found by what they do in ``run()``, one forward pass of a single text: the
@@ -138,7 +149,9 @@ def attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, 
     modules: dict[str, nn.Module] = {}
 
     def note(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
-        running = [n for n in tap.stack if not isinstance(everything[n], nn.Softmax)]
+        running = [
+            n for n in tap.stack if not isinstance(everything[n], nn.Softmax)
+        ]
         named = [n for n in running if _is_named_attention(everything[n])]
         name = (named or running)[-1]
         n_texts, _, n_queries, n_keys = weights.shape
@@ -188,7 +201,9 @@ def tapped(
             enter = partial(_enter, stack, name)
             handles.append(module.register_forward_pre_hook(enter))
             handles.append(module.register_forward_hook(leave))
-        with AttentionTap(stack, edit, first, outputs, heads_of(modules), n_keys) as tap:
+        with AttentionTap(
+            stack, edit, first, outputs, heads_of(modules), n_keys
+        ) as tap:
             yield tap
     finally:
         for handle in handles:
@@ -216,7 +231,12 @@ class AttentionTap(TorchFunctionMode):
         n_keys: int | None = None,
     ) -> None:
         super().__init__()
-        self.stack, self.edit, self.first, self.outputs = stack, edit, first, outputs
+        self.stack, self.edit, self.first, self.outputs = (
+            stack,
+            edit,
+            first,
+            outputs,
+        )
         self.heads, self.n_keys = heads, n_keys
         self.names: list[str] = []
 
@@ -234,13 +254,17 @@ class AttentionTap(TorchFunctionMode):
             return attend(*args, **kwargs, edit=self._pass, product=product)
         result = func(*args, **kwargs)
         if self.stack and name in ("softmax", "special_softmax"):
-            if not _is_attention(result, args, kwargs, self._n_heads, self.n_keys):
+            if not _is_attention(
+                result, args, kwargs, self._n_heads, self.n_keys
+            ):
                 return result
             scores = args[0] if args else kwargs["input"]
             return self._pass(result, scores)
         if self.outputs is None:
             return result
-        named = [value for value in kwargs.values() if isinstance(value, Tensor)]
+        named = [
+            value for value in kwargs.values() if isinstance(value, Tensor)
+        ]
         return self.outputs.see(name, (*args, *named), result)
 
     def _pass(self, weights: Tensor, scores: Tensor) -> Tensor:
@@ -311,7 +335,9 @@ def attend(
         scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    precise = torch.promote_types(scores.dtype, torch.float32)  # as in fused kernels
+    precise = torch.promote_types(
+        scores.dtype, torch.float32
+    )  # as in fused kernels
     weights = scores.softmax(-1, dtype=precise)
     weights = edit(weights, scores).to(value.dtype)
     weights = F.dropout(weights, dropout_p)
@@ -506,7 +532,11 @@ class OutputTap:
     def _note_projection(self, weight: Tensor | None) -> None:
         """Keeps the heads' slices of a matrix [heads · width, hidden]."""
         n_heads = self._shape[1]
-        if weight is not None and weight.dim() == 2 and len(weight) % n_heads == 0:
+        if (
+            weight is not None
+            and weight.dim() == 2
+            and len(weight) % n_heads == 0
+        ):
             self.projections[self._layer] = weight.unflatten(0, (n_heads, -1))
         self._output = []
 
@@ -523,7 +553,13 @@ class ReadInstead(NamedTuple):
     reads: Tensor
 
     @classmethod
-    def by(cls, heads: Sequence[int], query: int | None, states: Tensor, like: Tensor) -> Self:
+    def by(
+        cls,
+        heads: Sequence[int],
+        query: int | None,
+        states: Tensor,
+        like: Tensor,
+    ) -> Self:
         """Returns the reading of other states by some heads, at all queries or one.
 
         Args:
@@ -571,8 +607,14 @@ class ExchangeTap(OutputTap):
             self._instead[layer],
         )
         own = values.repeat_interleave(n_heads // values.shape[1], dim=1)
-        weights = unpacked(self._given, n_heads).to(own.dtype) * places[:, None, None] * reads
-        of_copies = new.repeat(len(places) // len(new), 1, 1)[:, :, None].to(own.dtype)
+        weights = (
+            unpacked(self._given, n_heads).to(own.dtype)
+            * places[:, None, None]
+            * reads
+        )
+        of_copies = new.repeat(len(places) // len(new), 1, 1)[:, :, None].to(
+            own.dtype
+        )
         change = weights.sum(-1, keepdim=True) * of_copies - weights @ own
         return output + change.reshape(output.shape)
 
@@ -585,7 +627,9 @@ def _position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
     return None
 
 
-def _projection(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
+def _projection(
+    name: str, position: int, args: tuple[Any, ...]
+) -> Tensor | None:
     """Returns the matrix that the argument at ``position`` is multiplied by; None for others."""
     if name == "linear" and position == 0:
         return args[1].t()

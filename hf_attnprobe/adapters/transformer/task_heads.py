@@ -53,7 +53,9 @@ class TaskHead:
         """Inputs of the explained texts, [batch, keys] each."""
         return dict(inputs)
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
         """Adds to the inputs what the whole text determines for its shortened copies.
 
         Args:
@@ -101,7 +103,9 @@ class Number(TaskHead):
 
     def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
         above = (scores - self.prediction.origin) / self.prediction.scale
-        return torch.stack([above, -above], dim=-1).flatten(-2) / scores.shape[-1]
+        return (
+            torch.stack([above, -above], dim=-1).flatten(-2) / scores.shape[-1]
+        )
 
 
 class OfTokens(TaskHead):
@@ -113,7 +117,9 @@ class OfTokens(TaskHead):
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 3
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
         """Reads the labelled words' first tokens, or every word's."""
         read = content
         if "labelled" in inputs:
@@ -153,7 +159,9 @@ class MaskedWords(OfTokens):
         super().__init__(prediction)
         self.mask_id = mask_id
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
         """Reads the masks; ``kept`` [batch, slots, words] are the likeliest words."""
         read = (inputs["input_ids"] == self.mask_id) & mask
         if not read.any(1).all():
@@ -196,7 +204,9 @@ class Span(TaskHead):
             getattr(result, "end_logits", None) is not None
         )
 
-    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
+    def place(
+        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
+    ) -> dict[str, Tensor]:
         """Reads every token of the second segment, as Transformers' pipeline does."""
         read = mask & ~inputs["special_tokens_mask"].bool()
         segments = inputs.get("segment_ids")
@@ -253,7 +263,10 @@ class Choice(TaskHead):
         chosen = logits.argmax(-1)
         rows = torch.arange(len(chosen), device=chosen.device)
         kept = {name: value[rows, chosen] for name, value in inputs.items()}
-        return kept | {"known": logits[:, None], "chosen": chosen[:, None, None]}
+        return kept | {
+            "known": logits[:, None],
+            "chosen": chosen[:, None, None],
+        }
 
     def scores(self, result: Any, inputs: Inputs) -> Tensor:
         if "known" not in inputs:
@@ -276,7 +289,9 @@ def _numbered(read: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _find(inputs: Inputs, n_keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _find(
+    inputs: Inputs, n_keys: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Returns the position of each slot's token, and whether it has one; both [batch, slots].
 
     Without ``reads`` every token is a slot: while the model's layout is found.
@@ -340,8 +355,12 @@ def head_of(
         raise AttnProbeError(
             f"expected predicts to be one of {', '.join(PREDICTS)}, got {predicts!r}"
         )
-    name = type(model).__name__.removesuffix("Simple")  # XLNet's without a beam search
-    suffix = next((suffix for suffix in OF_PARTS if name.endswith(suffix)), None)
+    name = type(model).__name__.removesuffix(
+        "Simple"
+    )  # XLNet's without a beam search
+    suffix = next(
+        (suffix for suffix in OF_PARTS if name.endswith(suffix)), None
+    )
     if suffix is None:
         return _of_texts(model, predicts, scale, threshold)
     if predicts == "number" or threshold is not None:
@@ -367,7 +386,11 @@ def _tags(model: PreTrainedModel, mask_id: int | None) -> OfTokens:
 
 def _span(model: PreTrainedModel, mask_id: int | None) -> Span:
     where = ("start", "end")
-    return Span(Prediction("span", "where the answer starts and ends", parts=where, n_parts=2))
+    return Span(
+        Prediction(
+            "span", "where the answer starts and ends", parts=where, n_parts=2
+        )
+    )
 
 
 def _choice(model: PreTrainedModel, mask_id: int | None) -> Choice:
@@ -432,7 +455,9 @@ def _of_texts(
                 f"classes: {', '.join(names[:5])}; leave it out"
             )
         unit = 1.0 if scale is None else scale
-        about = predictions.number(scale=unit, threshold=threshold, n_parts=max(len(names), 1))
+        about = predictions.number(
+            scale=unit, threshold=threshold, n_parts=max(len(names), 1)
+        )
         return Number(about)
     if threshold is not None:
         number = ", or say --predicts number" if len(names) == 1 else ""
@@ -440,7 +465,10 @@ def _of_texts(
             f"expected a threshold for a model that predicts a number, this one "
             f"predicts classes ({len(names)}); leave it out{number}"
         )
-    if getattr(model.config, "problem_type", None) == "multi_label_classification":
+    if (
+        getattr(model.config, "problem_type", None)
+        == "multi_label_classification"
+    ):
         return SeveralLabels(predictions.labels(names))
     if len(names) == 1:
         return OneLogit(predictions.classes([f"not {names[0]}", names[0]]))

@@ -14,7 +14,9 @@ from hf_attnprobe.options import Asked, from_names
 from hf_attnprobe.plain_data import plain
 
 
-NUMBER = datasets.Value("float64")  # of integers too: they are classes where all are
+NUMBER = datasets.Value(
+    "float64"
+)  # of integers too: they are classes where all are
 SEVERAL = datasets.List(datasets.Value("int64"))
 SINGLE = datasets.Value("string")
 PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
@@ -64,7 +66,9 @@ Returns:
 """
 
 
-@evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
+@evaluate.utils.file_utils.add_start_docstrings(
+    _DESCRIPTION, _KWARGS_DESCRIPTION
+)
 class AttentionFaithfulness(evaluate.Metric):
     """Faithfulness tests over texts, with the model as a keyword argument."""
 
@@ -73,11 +77,17 @@ class AttentionFaithfulness(evaluate.Metric):
             description=_DESCRIPTION,
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
-            features=[_features(text, label) for label in (NUMBER, SEVERAL) for text in TEXTS],
+            features=[
+                _features(text, label)
+                for label in (NUMBER, SEVERAL)
+                for text in TEXTS
+            ],
             reference_urls=["https://arxiv.org/abs/1902.10186"],
         )
 
-    def _infer_feature_from_batch(self, batch: Mapping[str, Any]) -> datasets.Features:
+    def _infer_feature_from_batch(
+        self, batch: Mapping[str, Any]
+    ) -> datasets.Features:
         """By the first text and label; evaluate itself fails where there is none."""
         if len(batch["predictions"]) == 0:
             return self.features[0]
@@ -93,7 +103,9 @@ class AttentionFaithfulness(evaluate.Metric):
         **kwargs: Any,
     ) -> dict[str, Any] | None:
         """Runs the tests; the module's description has the arguments."""
-        return super().compute(**_with_references(predictions, references), **kwargs)
+        return super().compute(
+            **_with_references(predictions, references), **kwargs
+        )
 
     def add(
         self,
@@ -134,16 +146,22 @@ class AttentionFaithfulness(evaluate.Metric):
     ) -> dict[str, Any]:
         subject = model_id or model
         if subject is None or None not in (model_id, model):
-            raise hf_attnprobe.AttnProbeError("expected exactly one of model_id and model")
+            raise hf_attnprobe.AttnProbeError(
+                "expected exactly one of model_id and model"
+            )
         texts = [
             {"example_id": k, **_texts(text), "label": label}
-            for k, (text, label) in enumerate(zip(predictions, references, strict=True))
+            for k, (text, label) in enumerate(
+                zip(predictions, references, strict=True)
+            )
         ]
         report = hf_attnprobe.audit(
             subject,
             texts,
             tests,
-            options=from_names(options, hf_attnprobe.AuditOptions, of=" of an audit"),
+            options=from_names(
+                options, hf_attnprobe.AuditOptions, of=" of an audit"
+            ),
             output_dir=output_dir,
             tokenizer=tokenizer,
             progress=progress,
@@ -157,7 +175,9 @@ class AttentionFaithfulness(evaluate.Metric):
         }
         numbers = _as_floats(report, len(texts))
         if summary:
-            numbers = {k: v for k, v in numbers.items() if k.startswith("mean_")}
+            numbers = {
+                k: v for k, v in numbers.items() if k.startswith("mean_")
+            }
         return answers | numbers
 
 
@@ -177,7 +197,11 @@ def _check_texts(predictions: Any) -> None:
     for row, text in enumerate(predictions):
         parts = [text]
         if is_pair:
-            parts = [text.get(k) for k in PAIR] if isinstance(text, Mapping) else [None]
+            parts = (
+                [text.get(k) for k in PAIR]
+                if isinstance(text, Mapping)
+                else [None]
+            )
         if not all(isinstance(part, str) for part in parts):
             raise hf_attnprobe.AttnProbeError(
                 "expected as predictions texts, or dicts with a text and a text_pair, "
@@ -207,7 +231,9 @@ def _as_floats(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
     several = len(rows[["layer", "head"]].drop_duplicates()) > 1
     columns = ["test", "statistic", "layer", "head"]
     numbers: dict[str, Any] = {}
-    for (test, statistic, layer, head), group in rows.groupby(columns, sort=False):
+    for (test, statistic, layer, head), group in rows.groupby(
+        columns, sort=False
+    ):
         name = f"{test}_{statistic}"
         if several:
             name += f"_layer{layer}_head{head}"

@@ -14,7 +14,9 @@ def made() -> dict[str, Any]:
     config = hf_attnprobe.AttentionClassifierConfig(
         vocab_size=len(tokenizer), embedding_size=8, encoder_size=4
     )
-    model = hf_attnprobe.AttentionClassifierForSequenceClassification(config).eval()
+    model = hf_attnprobe.AttentionClassifierForSequenceClassification(
+        config
+    ).eval()
     return {"model": model, "tokenizer": tokenizer}
 
 
@@ -38,10 +40,18 @@ test_cases: list[dict[str, Any]] = [
 def check(metric: Any) -> None:
     """Raises AssertionError where the loaded metric does not give what a case expects."""
     for case in test_cases:
-        given = {name: value for name, value in case.items() if name != "result"}
+        given = {
+            name: value for name, value in case.items() if name != "result"
+        }
         found = metric.compute(**given, **made())
-        lists = [v for k, v in found.items() if isinstance(v, list) and k != "findings"]
-        assert lists and all(len(v) == case["result"]["n_values"] for v in lists)
+        lists = [
+            v
+            for k, v in found.items()
+            if isinstance(v, list) and k != "findings"
+        ]
+        assert lists and all(
+            len(v) == case["result"]["n_values"] for v in lists
+        )
         assert found["answer"] == case["result"]["answer"]
 
 
