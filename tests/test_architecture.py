@@ -160,7 +160,7 @@ def test_no_file_is_a_heap_and_no_folder_holds_one_file():
     The metric's folder is one that evaluate asks for.
     """
     for file in MODULES:
-        assert len(file.read_text().splitlines()) <= 900, file
+        assert len(file.read_text().splitlines()) <= 1000, file
     folders = {file.parent for file in MODULES} - {PACKAGE}
     for folder in folders:
         held = [file for file in folder.rglob("*.py") if file.name != "__init__.py"]
