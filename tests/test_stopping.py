@@ -16,9 +16,8 @@ from hf_attnprobe.auditing.rounds import RowsSoFar, run_in_time
 from hf_attnprobe.auditing.sweep import plan
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.statistics.rows import Rows
+from hf_attnprobe.statistics.rows import Rows, without_gaps
 from hf_attnprobe.statistics.samples import random_order
-from hf_attnprobe.statistics.stopping import without_gaps
 from made_up_rows import rows_of_texts
 
 

@@ -33,8 +33,12 @@ from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import Comparison, compare_rankings
 from hf_attnprobe.statistics.estimates import MANY_TEXTS
-from hf_attnprobe.statistics.rows import PREDICTION, Rows
-from hf_attnprobe.statistics.stopping import MARK, rows_that_count
+from hf_attnprobe.statistics.rows import (
+    PREDICTION,
+    STOPPING,
+    Rows,
+    rows_that_count,
+)
 from hf_attnprobe.statistics.summary import site_of_model, summarize
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import write_atomically
@@ -202,7 +206,7 @@ def report_from(
     words = words_of(
         provenance["prediction"], unit=provenance.get("unit_of_number", "")
     )
-    stopped = provenance.get(MARK)
+    stopped = provenance.get(STOPPING)
     statistics = summarize(rows, classes, readings())
     if stopped is not None:
         statistics = without_those_not_run(statistics, rows)
@@ -225,7 +229,7 @@ def rows_told(
     held: Rows, provenance: Mapping[str, Any], ids: Sequence[int]
 ) -> Rows:
     """Returns the rows of a report's texts and tests that count; its folder may hold more."""
-    counted = rows_that_count(held, provenance.get(MARK), ids)
+    counted = rows_that_count(held, provenance.get(STOPPING), ids)
     told = {*provenance["tests"], PREDICTION}
     return counted.select(lambda test, *_: test in told).of_texts(ids)
 

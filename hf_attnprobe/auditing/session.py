@@ -51,7 +51,7 @@ from hf_attnprobe.faithfulness.units import MANY
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked
-from hf_attnprobe.statistics.stopping import MARK
+from hf_attnprobe.statistics.rows import STOPPING
 from hf_attnprobe.storage.folders import (
     claim,
     write_atomically,
@@ -118,7 +118,7 @@ def run_prepared(
         facts = run_tests(sweep, choice, options, limit)
         check_kept(sweep, N_AFTER, NOT_ALONE)
         if facts:
-            besides = {**besides, MARK: facts}
+            besides = {**besides, STOPPING: facts}
         first_token = getattr(subject.tokenizer, "cls_token", None)
         which = _attention_meant(sweep, choice.groups, first_token)
         besides = {**besides, **({"attention": which} if which else {})}

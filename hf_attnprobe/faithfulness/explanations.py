@@ -32,13 +32,13 @@ from hf_attnprobe.attention_model import (
     Stack,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.attention_maps import (
+from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
+from hf_attnprobe.faithfulness.options import Explanations
+from hf_attnprobe.faithfulness.rankings import (
     OF_HEADS,
     OF_LAYERS,
     flow_to_tokens,
 )
-from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
-from hf_attnprobe.faithfulness.options import Explanations
 from hf_attnprobe.faithfulness.registry import (
     AuditPreview,
     check_target,

@@ -45,9 +45,9 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.faithfulness.attention_maps import group_readings
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.rankings import (
+    group_readings,
     is_possible,
     ranking,
     rankings_of_text,

@@ -45,12 +45,12 @@ from hf_attnprobe.faithfulness.rankings import (
 from hf_attnprobe.faithfulness.registry import check_target, register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.attribution import shapley_values
-from hf_attnprobe.functional.erasure import removal_rank
-from hf_attnprobe.functional.overlap import (
+from hf_attnprobe.functional.divergence import (
     distribution,
     overlap,
     overlap_by_chance,
 )
+from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.rank import gini_correlation
 from hf_attnprobe.readings import TestReadings
 

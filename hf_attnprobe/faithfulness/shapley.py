@@ -32,7 +32,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
-from hf_attnprobe.faithfulness.erasure import COPIES_AT_ONCE
+from hf_attnprobe.faithfulness.erasure import COPIES_AT_ONCE, erased
 from hf_attnprobe.faithfulness.input_erasure import (
     erased_inputs,
     losses,
@@ -50,7 +50,6 @@ from hf_attnprobe.faithfulness.registry import (
     check_target,
     register_test,
 )
-from hf_attnprobe.faithfulness.single_weight import erased
 from hf_attnprobe.functional import aopc, attribution
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
 from hf_attnprobe.functional.intervention import random_permutations

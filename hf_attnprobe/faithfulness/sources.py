@@ -61,13 +61,13 @@ from hf_attnprobe.faithfulness.units import (
     without,
 )
 from hf_attnprobe.functional import aopc, attribution
-from hf_attnprobe.functional.erasure import removal_rank
-from hf_attnprobe.functional.intervention import drawn_order, random_generator
-from hf_attnprobe.functional.overlap import (
+from hf_attnprobe.functional.divergence import (
     distribution,
     overlap,
     overlap_by_chance,
 )
+from hf_attnprobe.functional.erasure import removal_rank
+from hf_attnprobe.functional.intervention import drawn_order, random_generator
 from hf_attnprobe.functional.rank import (
     gini_correlation,
     kendall_tau_b,

@@ -15,7 +15,6 @@ from hf_attnprobe.functional.aopc import (
     subsets,
     units_first,
 )
-from hf_attnprobe.functional.bounds import JsdBounds, epsilon_max_jsd_bounds
 from hf_attnprobe.functional.divergence import (
     jsd,
     kl_divergence,
@@ -50,7 +49,9 @@ from hf_attnprobe.functional.intervention import (
 )
 from hf_attnprobe.functional.linear import (
     FarthestAttention,
+    JsdBounds,
     epsilon_max_jsd,
+    epsilon_max_jsd_bounds,
     permutation_extremes,
     permutation_moments,
 )
@@ -77,13 +78,13 @@ from hf_attnprobe.functional.search import (
     Distance,
     linear_distance,
     search_adversarial_attention,
+    steered_candidates,
 )
 from hf_attnprobe.functional.similarity import (
     alignment_to_mean,
     conicity,
     pearson,
 )
-from hf_attnprobe.functional.steering import steered_candidates
 
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""Exact answers where the read-out is linear: logit = Σ_t a_t u_t, u_t = w·h_t + b.
+"""Exact answers and bounds where the read-out is linear: logit = Σ_t a_t u_t, u_t = w·h_t + b.
 
-Three questions that the papers sample or call infeasible.
+Questions that the papers sample or call infeasible.
 
 Common arguments:
     attention: [batch, keys].
@@ -12,12 +12,15 @@ the rounding, :data:`ROUNDING`: equal scores, saturated outputs and ε = 0 are d
 the last digit otherwise.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd, vertex_jsd
 
 
 CANDIDATES_AT_ONCE = 1 << 16  # what stays in a core's cache
@@ -252,3 +255,317 @@ def _mean_and_squares(
     mean = values.sum(-1) / n
     deviations = (values - mean[:, None]) * mask
     return mean, deviations.square().sum(-1)
+
+
+# --- Bounds for any number of classes: logits = Σ_t a_t u_t ------------------
+# With two classes the outputs within ε are a slab between two parallel planes, and its
+# vertices give the exact answer, as above. With more they are a set of
+# another shape, so the answer is held between two numbers.
+#
+# Upper bound: where the output moves by at most ε in total variation, every probability
+# does. So for a pair of classes i, j
+#
+#     ln (p_i − ε)₊ − ln (p_j + ε)  ≤  Σ_t a'_t (u_ti − u_tj)  ≤  ln (p_i + ε) − ln (p_j − ε)₊
+#
+# which is a slab that holds all of the set: its exact answer is no smaller. The smallest
+# over the pairs counts.
+#
+# A slab is rounded outward: the upper bound also holds for what is within ε in float64.
+#
+# Lower bound: the farthest of attentions that are checked, in float64. First those to two tokens: on
+# such an edge of the simplex the slabs of all pairs leave an interval, and JSD is convex
+# in it, so the outermost feasible weights are the best ones. Then those with exactly the
+# same output, see :func:`same_output`.
+
+
+NUMBERS_AT_ONCE = 1 << 19
+# Of classes, the most probable first: all pairs of 8 classes. Any of them give bounds.
+MAX_PAIRS = 28
+GRID = 9  # weights that are tried on each edge
+REFINED = 32  # ends of edges whose feasible weights are found by bisection
+N_BISECTIONS = 40
+INNER = (
+    1 - 1e-9
+)  # of ε: what is found up to there is within ε however it is rounded
+TEMPERATURES = tuple(2.0**-k for k in range(1, 11))
+N_NEWTON_STEPS, N_HALVINGS = 8, 4
+DAMPING, ENOUGH, CLOSE = 1e-12, 1e-4, 1e-13
+
+
+class JsdBounds(NamedTuple):
+    """A lower and an upper bound of the ε-max JSD.
+
+    Attributes:
+        lower: float64 [epsilons, batch], in nats, what ``attention`` has.
+        upper: float64 [epsilons, batch], no attention within ε is farther, but for the
+            rounding of a JSD (1e-15).
+        attention: float64 [epsilons, batch, keys], its output is within ε.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    attention: Tensor
+
+
+def epsilon_max_jsd_bounds(
+    attention: Tensor, logits: Tensor, mask: Tensor, epsilons: Sequence[float]
+) -> JsdBounds:
+    """A lower and an upper bound of :func:`epsilon_max_jsd` for several classes.
+
+    With two classes and ε above 0 both are the exact answer, to 1e-7. At ε = 0 the last
+    digit decides which candidates are within: the lower bound may be far too low.
+
+    Args:
+        attention: [batch, keys].
+        logits: the u_t, what each token alone would give, [batch, keys, classes].
+        mask: bool [batch, keys].
+        epsilons: bounds on the total variation distance of the output, in [0, 1].
+    """
+    n_keys, n_classes = logits.shape[1:]
+    chunk = max(1, NUMBERS_AT_ONCE // max(1, n_keys**2 // 2 * n_classes))
+    chunks = zip(
+        attention.double().split(chunk),
+        logits.double().split(chunk),
+        mask.split(chunk),
+        strict=True,
+    )
+    parts = [_bounds(*tensors, epsilons) for tensors in chunks]
+    return JsdBounds(
+        *(torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    )
+
+
+def _bounds(
+    attention: Tensor, logits: Tensor, mask: Tensor, epsilons: Sequence[float]
+) -> JsdBounds:
+    """:func:`epsilon_max_jsd_bounds` for one chunk of the batch."""
+    if mask.shape[-1] < 2:
+        zero = attention.new_zeros(len(epsilons), len(attention))
+        return JsdBounds(zero, zero, attention.repeat(len(epsilons), 1, 1))
+    probs = _output(attention, logits)
+    # The most probable class first; the order of classes means nothing here.
+    probs, order = probs.sort(-1, descending=True)
+    logits = logits.gather(-1, order[:, None].expand_as(logits))
+    others = torch.cat([attention[None], same_output(attention, logits, mask)])
+
+    found = []
+    for epsilon in epsilons:
+        upper, pairs = _of_slabs(attention, logits, mask, probs, epsilon)
+        edges = _on_edges(attention, logits, pairs, probs, epsilon)
+        candidates = torch.cat([others, edges])
+        farthest, lower = _farthest_candidate(
+            candidates, attention, logits, probs, epsilon
+        )
+        found.append((lower, upper, farthest))
+    return JsdBounds(*map(torch.stack, zip(*found, strict=True)))
+
+
+def _output(attention: Tensor, logits: Tensor) -> Tensor:
+    """Probabilities, [..., batch, keys] -> [..., batch, classes]."""
+    return torch.einsum("...bk,bkn->...bn", attention, logits).softmax(-1)
+
+
+def _farthest_candidate(
+    candidates: Tensor,
+    attention: Tensor,
+    logits: Tensor,
+    probs: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """The farthest candidate within ε and its JSD; the first is the attention itself."""
+    change = tvd(_output(candidates, logits), probs).clamp(max=1)
+    change[0] = 0
+    change = change.clamp_max(1)  # rounding
+    divergence = jsd(candidates, attention).masked_fill(change > epsilon, -1)
+    best, index = divergence.max(0)
+    rows = torch.arange(len(attention), device=attention.device)
+    return candidates[index, rows], best.clamp_min(0)
+
+
+def slabs(
+    probs: Tensor, size: Tensor, epsilon: float
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Yields classes i, j and the range of their log odds within ε, each [batch, 1]."""
+    n_classes = probs.shape[-1]
+    pairs = itertools.combinations(range(n_classes), 2)
+    most_probable = sorted(pairs, key=sum)[:MAX_PAIRS]
+    for i, j in most_probable:
+        low, high = log_odds_within(probs[:, [i]], probs[:, [j]], size, epsilon)
+        yield i, j, low, high
+
+
+class _Pairs(NamedTuple):
+    """Pairs of tokens, and between what the weight on the second must lie.
+
+    ``low`` and ``high`` are [batch, pairs], in [0, 1], and only where ``is_open``.
+    """
+
+    edges: Edges
+    low: Tensor
+    high: Tensor
+    is_open: Tensor
+
+
+def _of_slabs(
+    attention: Tensor,
+    logits: Tensor,
+    mask: Tensor,
+    probs: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, _Pairs]:
+    """Returns the least upper bound over all slabs [batch], and the part of edges inside them."""
+    upper = largest_jsd(attention, mask)
+    n_keys = mask.shape[-1]
+    n_pairs = n_keys * (n_keys - 1) // 2
+    lowest = attention.new_zeros(len(attention), n_pairs)
+    highest = torch.ones_like(lowest)
+    # No difference of two logits is larger.
+    size = logits.masked_fill(~mask[..., None], 0).abs()
+    size = 2 * size.amax(2).amax(1)[:, None]
+
+    for i, j, low, high in slabs(probs, size, epsilon):
+        difference = logits[..., i] - logits[..., j]
+        edges = edges_of(attention, difference, mask)
+        farthest, _ = farthest_between(attention, edges, low, high)
+        upper = torch.minimum(upper, farthest)
+        ends = interval_ends(edges, low, high)
+        lowest = torch.maximum(lowest, ends.amin(0))
+        highest = torch.minimum(highest, ends.amax(0))
+
+    is_open = edges.is_real & (lowest <= highest)
+    lowest = lowest.clamp(0, 1)
+    highest = highest.clamp(0, 1)
+    return upper, _Pairs(edges, lowest, highest, is_open)
+
+
+def _on_edges(
+    attention: Tensor,
+    logits: Tensor,
+    pairs: _Pairs,
+    probs: Tensor,
+    epsilon: float,
+) -> Tensor:
+    """Returns the best attentions to two tokens, [refined, batch, keys].
+
+    Between the outermost weights of a grid that are feasible and their neighbours, which
+    are not, bisection finds the boundary.
+    """
+    edges = pairs.edges
+    logits_i = logits[:, edges.i]
+    logits_j = logits[:, edges.j]
+
+    # Outputs that share no class are at 1, a little less or more; all of them are within.
+    limit = INNER * epsilon if epsilon < 1 else math.inf
+
+    def is_within(weight: Tensor, from_i: Tensor, to_j: Tensor) -> Tensor:
+        output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
+        return tvd(output, probs[:, None]) <= limit
+
+    # Feasible weights and those next to them that are not, of the lower and the upper end
+    # [2, batch, pairs]; the same weight twice where nothing more can be had.
+    inside = torch.stack([pairs.low, pairs.low])
+    outside = inside.clone()
+    is_met = was_within = torch.zeros_like(pairs.is_open)
+    previous = pairs.low
+    for step in range(GRID):
+        weight = torch.lerp(pairs.low, pairs.high, step / (GRID - 1))
+        within = is_within(weight, logits_i, logits_j) & pairs.is_open
+        is_first = within & ~is_met
+        inside[0] = torch.where(is_first, weight, inside[0])
+        outside[0] = torch.where(is_first, previous, outside[0])
+        inside[1] = torch.where(within, weight, inside[1])
+        outside[1] = torch.where(within | was_within, weight, outside[1])
+        is_met = is_met | within
+        was_within = within
+        previous = weight
+
+    # The ends that may be farthest are refined; −1 stands for an edge without an end.
+    hope = two_point_jsd(edges, outside.clone()).masked_fill(~is_met, -1)
+    hope = _by_text(hope)
+    hope, chosen = hope.topk(min(REFINED, hope.shape[-1]))
+    inside = _by_text(inside).gather(1, chosen)
+    outside = _by_text(outside).gather(1, chosen)
+    pair = chosen % len(edges.i)
+    place = pair[..., None].expand(-1, -1, logits.shape[-1])
+    from_i = logits_i.gather(1, place)
+    to_j = logits_j.gather(1, place)
+    for _ in range(N_BISECTIONS):
+        middle = (inside + outside) / 2
+        within = is_within(middle, from_i, to_j)
+        inside = torch.where(within, middle, inside)
+        outside = torch.where(within, outside, middle)
+
+    two = attention.new_zeros(*pair.shape, attention.shape[-1])
+    pair, weight_on_j = pair[..., None], inside[..., None]
+    two.scatter_(-1, edges.j[pair], weight_on_j)
+    two.scatter_(-1, edges.i[pair], 1 - weight_on_j)
+    two = torch.where(hope[..., None] >= 0, two, attention[:, None])
+    return two.transpose(0, 1)
+
+
+def _by_text(values: Tensor) -> Tensor:
+    """[ends, batch, pairs] -> [batch, ends · pairs]."""
+    return values.transpose(0, 1).flatten(1)
+
+
+def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
+    """Returns far attentions with exactly the same output.
+
+    a'_t ∝ exp(v_t / τ + λ·u_t), where v_t is the JSD of all attention on token t, and λ
+    makes Σ a'_t u_t = Σ a_t u_t: the minimum of a convex function of as many numbers as
+    there are classes, less one, found by Newton's method. At low temperatures τ few
+    tokens have weight.
+
+    Args:
+        attention, logits, mask: as in :func:`epsilon_max_jsd_bounds`, float64.
+
+    Returns:
+        [temperatures, batch, keys]; where Newton's method fails, with another output.
+    """
+    value = vertex_jsd(attention) - math.log(2)
+    scores = logits[..., 1:] - logits[..., :1]
+    size = (
+        scores.masked_fill(~mask[..., None], 0).abs().amax((1, 2), keepdim=True)
+    )
+    scores = scores / size.clamp_min(torch.finfo(scores.dtype).tiny)
+    target = torch.einsum("bk,bkn->bn", attention, scores)
+    ridge = DAMPING * torch.eye(scores.shape[-1]).to(scores)
+
+    def tilted(tilt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        exponent = value / temperature + torch.einsum(
+            "bkn,bn->bk", scores, tilt
+        )
+        exponent = exponent.masked_fill(~mask, -torch.inf)
+        height = exponent.logsumexp(-1) - (tilt * target).sum(-1)
+        return exponent, height
+
+    found = []
+    tilt = torch.zeros_like(target)
+    previous = TEMPERATURES[0]
+    for temperature in TEMPERATURES:
+        tilt = tilt * (previous / temperature)
+        previous = temperature
+        for _ in range(N_NEWTON_STEPS):
+            exponent, height = tilted(tilt, temperature)
+            weights = exponent.softmax(-1)
+            mean = torch.einsum("bk,bkn->bn", weights, scores)
+            aside = scores - mean[:, None]
+            curvature = torch.einsum("bk,bkn,bkm->bnm", weights, aside, aside)
+            slope = mean - target
+            if slope.abs().max() < CLOSE:
+                break
+            step = torch.linalg.solve(curvature + ridge, slope)
+            gain = ENOUGH * (step * slope).sum(-1)
+            size = torch.ones_like(height)
+            for _ in range(N_HALVINGS):
+                _, new = tilted(tilt - size[:, None] * step, temperature)
+                is_lower = new <= height - size * gain
+                if is_lower.all():
+                    break
+                size = torch.where(is_lower, size, size / 2)
+            tilt = torch.where(
+                is_lower[:, None], tilt - size[:, None] * step, tilt
+            )
+        exponent, _ = tilted(tilt, temperature)
+        found.append(exponent.softmax(-1))
+    return torch.stack(found)

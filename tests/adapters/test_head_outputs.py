@@ -7,8 +7,7 @@ from test_transformer import random_attention, rerun, state_of
 
 from hf_attnprobe import Site
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.head_outputs import head_outputs
-from hf_attnprobe.adapters.transformer.replay import hidden_of
+from hf_attnprobe.adapters.transformer.replay import head_outputs, hidden_of
 from hf_attnprobe.adapters.transformer.resume import recorded
 from hf_attnprobe.attention_model import ALL, HeadOutputs
 from hf_attnprobe.errors import AttnProbeError

@@ -19,11 +19,16 @@ from by_name import audit_by_name
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, _removals_by_replay, erasure, rankings
+from hf_attnprobe.faithfulness.erasure import (
+    ORDER_STREAM,
+    _removals_by_replay,
+    erasure,
+    other_positions,
+    rankings,
+)
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import attention_of, ranking
 from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.faithfulness.single_weight import other_positions
 from hf_attnprobe.functional.erasure import removal_order
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.statistics.checks import contradictions

@@ -13,9 +13,9 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, HeadOutputs, Site
 from hf_attnprobe.audit_reports.head_tables import head_table, prune_table
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.attention_maps import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import ablated, least_first, prune_curve
+from hf_attnprobe.faithfulness.rankings import OF_HEADS, OF_LAYERS
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 

@@ -6,9 +6,8 @@ import torch
 import oracle as reference
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.faithfulness.adversarial import adversarial
+from hf_attnprobe.faithfulness.adversarial import Candidates, adversarial, best_within
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.farthest import Candidates, best_within
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.intervention import permute

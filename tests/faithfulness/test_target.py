@@ -16,13 +16,12 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.correlation import correlation
-from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erased, erasure, other_positions
 from hf_attnprobe.faithfulness.explanations import explanations
 from hf_attnprobe.faithfulness.input_erasure import input_erasure
 from hf_attnprobe.faithfulness.rankings import attention_of
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.single_token import single_token
-from hf_attnprobe.faithfulness.single_weight import erased, other_positions
 from hf_attnprobe.functional.intervention import random_permutations, uniform
 from hf_attnprobe.storage.rows import statistics_of
 

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import rel_entr
 
-from hf_attnprobe.functional.bounds import epsilon_max_jsd_bounds, same_output
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
+    epsilon_max_jsd_bounds,
     permutation_extremes,
     permutation_moments,
+    same_output,
 )
 
 
@@ -332,7 +333,7 @@ def test_chunks_and_batches_change_nothing(monkeypatch):
     attention = attention.masked_fill(~mask, -1e30).softmax(-1) * mask
     logits = 2 * torch.randn(7, 9, 4, dtype=torch.double)
     together = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
-    monkeypatch.setattr("hf_attnprobe.functional.bounds.NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("hf_attnprobe.functional.linear.NUMBERS_AT_ONCE", 1)
     alone = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
     assert torch.allclose(together.lower, alone.lower, atol=1e-9)
     assert torch.allclose(together.upper, alone.upper, atol=1e-12)

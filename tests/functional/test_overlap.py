@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_attnprobe.functional.overlap import distribution, overlap, overlap_by_chance
+from hf_attnprobe.functional.divergence import distribution, overlap, overlap_by_chance
 
 
 def weights(size):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from hf_attnprobe.functional import steering
+from hf_attnprobe.functional import search
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.linear import epsilon_max_jsd
 from hf_attnprobe.functional.search import LOG_OFFSET, linear_distance, search_adversarial_attention
@@ -67,7 +67,7 @@ def test_layout_of_the_start_in_memory_does_not_matter():
 
 
 def steered_candidates(attention, slope, movable):
-    return torch.stack(list(steering.steered_candidates(attention, slope, movable)))
+    return torch.stack(list(search.steered_candidates(attention, slope, movable)))
 
 
 def problem(n_queries=4, n_keys=6):
@@ -84,7 +84,7 @@ def problem(n_queries=4, n_keys=6):
 def test_candidates_are_attentions():
     attention, slope, visible = problem()
     found = steered_candidates(attention, slope, visible)
-    assert found.shape == (steering.N_CANDIDATES, *attention.shape)
+    assert found.shape == (search.N_CANDIDATES, *attention.shape)
     assert (found[:, ~visible] == 0).all() and (found >= 0).all()
     assert torch.allclose(found.sum(-1), attention.sum(-1).expand(found.shape[:-1]))
 
@@ -141,7 +141,7 @@ def test_rows_of_most_effect_are_kept_first():
     attention, slope, visible = problem(n_queries=8)
     found = steered_candidates(attention, slope, visible)
     effects = (slope * (found[0] - attention)).sum(-1).abs()
-    for place, share in enumerate(steering.KEPT):
+    for place, share in enumerate(search.KEPT):
         candidate = found[3 + place]
         for text in range(len(attention)):
             n_rows = int(visible[text].any(-1).sum())

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from hf_attnprobe.adapters.classifier.leave_one_out import (
     PARTS,
     ClassifierState,
+    States,
+    Trace,
     leave_one_out_outputs,
     readout_of,
+    trace,
 )
-from hf_attnprobe.adapters.classifier.recurrent import States, Trace, trace
 from hf_attnprobe.adapters.deletion import erased_probs
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (

@@ -29,12 +29,16 @@ from hf_attnprobe.adapters.language_model.prompt import (
 )
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.adapters.transformer.adapter import in_one_line
-from hf_attnprobe.adapters.transformer.embedding_gradient import (
+from hf_attnprobe.adapters.transformer.layout import (
+    example_inputs,
     gradient_times_input,
 )
-from hf_attnprobe.adapters.transformer.head_outputs import Heads, examine_heads
-from hf_attnprobe.adapters.transformer.layout import example_inputs
-from hf_attnprobe.adapters.transformer.replay import in_parts, self_check
+from hf_attnprobe.adapters.transformer.replay import (
+    Heads,
+    examine_heads,
+    in_parts,
+    self_check,
+)
 from hf_attnprobe.adapters.transformer.resume import (
     recorded,
     relative_tolerance,

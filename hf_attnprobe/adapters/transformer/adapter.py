@@ -22,28 +22,24 @@ from hf_attnprobe.adapters.deletion import (
     units_of_words,
 )
 from hf_attnprobe.adapters.pretrained import PretrainedFacts, taken
-from hf_attnprobe.adapters.transformer.embedding_gradient import (
-    gradient_times_input,
-    integrated_gradient,
-    without_embeddings,
-)
-from hf_attnprobe.adapters.transformer.head_outputs import (
-    Heads,
-    examine_heads,
-    head_outputs,
-    reference_of,
-)
 from hf_attnprobe.adapters.transformer.layout import (
     Layout,
+    gradient_times_input,
+    integrated_gradient,
     n_patches,
     pads_left,
     query_rows,
     readout_of,
+    without_embeddings,
 )
 from hf_attnprobe.adapters.transformer.replay import (
+    Heads,
     TappedTransformer,
     block_output,
     check_short_replays,
+    examine_heads,
+    head_outputs,
+    reference_of,
     replay_exchanged,
     replay_logits,
     replay_outputs,
