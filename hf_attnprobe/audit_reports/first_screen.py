@@ -164,7 +164,7 @@ def _beside(report: AuditResult) -> Iterator[Score]:
     }
     for name, words in said.items():
         if words:
-            yield Score(name, None, words)
+            yield Score(name, None, words, is_beside=True)
 
 
 def _clause(finding: Finding | None, report: AuditResult) -> str:

@@ -218,6 +218,7 @@ class Score:
         meaning: of the number, or the sentence.
         line: the number on its scale, for a page.
         is_part: whether it is a part of the row above it.
+        is_beside: whether it stands beside the scale; a page shows it below the texts.
     """
 
     name: str
@@ -225,6 +226,7 @@ class Score:
     meaning: Words
     line: NumberLine | None = None
     is_part: bool = False
+    is_beside: bool = False
 
 
 @dataclass(frozen=True)
