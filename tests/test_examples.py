@@ -1,13 +1,18 @@
 """Notebooks and scripts in ``examples/`` run from clean, without data and network."""
 
+import json
 import re
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+import speakers
+import zoo
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -97,6 +102,35 @@ def test_the_gate_passes_and_stops(in_examples, capsys, monkeypatch):
     gate["REFUSED"]["effect"] = (answers["effect"],)
     assert gate["main"]() == 1
     assert "stop Effect" in capsys.readouterr().out
+
+
+def passages():
+    lines = (EXAMPLES / "passages.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_answer_to_every_passage_stands_in_one_of_its_sentences():
+    counted = Counter(row["domain"] for row in passages())
+    assert len(counted) == 5 and min(counted.values()) >= 5
+    for row in passages():
+        sentences = re.split(r"(?<=[.?!]) ", row["context"].replace("Mr. ", "Mr "))
+        assert sum(row["expected"] in sentence for sentence in sentences) == 1, row
+
+
+def test_a_language_models_answers_by_domain(in_examples, capsys, monkeypatch, tmp_path):
+    chat = speakers.tokenizer()
+    folder = zoo.saved(tmp_path / "speaker", speakers.llama(chat), chat)
+    run = runpy.run_path(str(EXAMPLES / "language_model.py"))
+    short = [row for row in passages() if len(row["context"]) < 300]
+    lines = "\n".join(map(json.dumps, short))
+    (tmp_path / "short.jsonl").write_text(lines, "utf-8")
+    run["main"].__globals__["PASSAGES"] = tmp_path / "short.jsonl"
+    monkeypatch.setattr(sys, "argv", ["language_model.py", str(folder)])
+    run["main"]()
+    printed = capsys.readouterr().out
+    assert "The answer rests on" in printed and (tmp_path / "language_model.html").exists()
+    for domain, n in Counter(row["domain"] for row in short).items():
+        assert re.search(rf"^{domain} +{n} ", printed, re.M)
 
 
 @pytest.mark.slow
