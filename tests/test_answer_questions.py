@@ -1,10 +1,13 @@
 """The questions about answers from a passage, by made-up rows against loops and known truths."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import beta
 
+from hf_attnprobe.audit_reports.first_screen import found_by_attention
 from hf_attnprobe.audit_reports.verdict import findings, meaning
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
@@ -72,7 +75,7 @@ def test_attention_that_always_finds_the_source_is_told_so_from_ten_prompts_on()
         assert conclude([*found.values()]).answer == answer, n
         assert found["faithfulness"].value > 0.9
     said = meaning(found_in(rows_of(9))["faithfulness"], ANSWERS)
-    assert said == "9 texts are too few, 10 are needed"
+    assert said == "9 prompts are too few, 10 are needed"
 
 
 def test_attention_that_finds_the_source_by_chance_alone_is_not_told_yes():
@@ -99,6 +102,25 @@ def test_what_follows_is_of_the_prompts_that_the_model_answers_so_itself():
     assert found["source"].n == 20
     assert found["source"].yardsticks["found"] == hits[own == 1].mean()
     assert found["passage"].n == 20
+
+
+def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
+    """Counted in the rows, of the prompts whose answer is the model's own."""
+    places = [7] * 17 + [2] * 7
+    rows = rows_of(24, finds=0.5, own=0.75, places=places)
+    own = rows[rows.statistic == "answer_is_greedy"].value.to_numpy() == 1
+
+    def hits(name):
+        return round(rows[rows.statistic == f"source_found@{name}"].value.to_numpy()[own].sum())
+
+    found = SimpleNamespace(findings=findings(rows, (), words=ANSWERS), words=ANSWERS)
+    assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
+    assert found_by_attention(found) == (
+        f"In {hits('attention')} of {own.sum()} prompts the word with most attention is the one "
+        f"that the answer rests on. By chance it would be {hits('chance')}, by length "
+        f"{hits('length')}, by taking the last {hits('last')}."
+    )
+    assert found_by_attention(SimpleNamespace(findings=[], words=ANSWERS)) is None
 
 
 @pytest.mark.parametrize("n_own", [0, 4])

@@ -33,6 +33,7 @@ from hf_attnprobe.audit_reports.numbers import JUDGED, numbers_section
 from hf_attnprobe.audit_reports.result import AuditResult, to_json
 from hf_attnprobe.audit_reports.verdict import (
     QUESTION,
+    least_texts,
     may_be_shown,
     zero_ablation_only,
 )
@@ -61,7 +62,7 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.document import (
     Words as Said,
 )
-from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
@@ -88,7 +89,9 @@ def document_of(report: AuditResult) -> Document:
     """
     words, shown = report.words, _on_page(report.examples)
     sections = [
-        Section(_texts_title(shown), [Texts(shown[:N_FIRST])], id="texts"),
+        Section(
+            _texts_title(shown, words), [Texts(shown[:N_FIRST])], id="texts"
+        ),
         Section(
             "May I show this to users?",
             [" ".join(may_be_shown(report.findings, words))],
@@ -102,7 +105,9 @@ def document_of(report: AuditResult) -> Document:
     ]
     folded = [
         questions(report),
-        Section("More texts", [Texts(shown[N_FIRST:])], id="more-texts"),
+        Section(
+            f"More {words.texts}", [Texts(shown[N_FIRST:])], id="more-texts"
+        ),
         audited(report),
         not_tested(report),
         origin(report),
@@ -125,11 +130,12 @@ N_FIRST = 3
 """Texts that are seen at once: one where attention is right, one where not, a wrong prediction."""
 
 
-def _texts_title(shown: Sequence[ShownText]) -> str:
+def _texts_title(shown: Sequence[ShownText], words: Words) -> str:
     """Returns how many texts are seen at once, as a heading."""
-    return ("Texts", "One text", "Two texts", "Three texts")[
-        len(shown[:N_FIRST])
-    ]
+    texts, n_seen = words.texts, len(shown[:N_FIRST])
+    one = texts.removesuffix("s")
+    counted = (texts, f"one {one}", f"two {texts}", f"three {texts}")
+    return counted[n_seen].capitalize()
 
 
 def page_data(report: AuditResult) -> dict[str, Any]:
@@ -331,7 +337,7 @@ def card(finding: Finding, words: Words, *said: str | None) -> Answered:
             line_of(finding),
             Folded(
                 "yardsticks and how it is graded",
-                [_beside(finding), *_rule(finding)],
+                [_beside(finding), *_rule(finding, words)],
             ),
         ],
     )
@@ -345,12 +351,12 @@ def _beside(finding: Finding) -> list[Said]:
     ]
 
 
-def _rule(finding: Finding) -> list[str]:
-    rule = finding.graded_by
+def _rule(finding: Finding, words: Words) -> list[str]:
+    rule, least = finding.graded_by, least_texts(words)
     return [
         f"Measured: {rule.measure}.",
         f"Graded: {rule.graded}; a 95% interval that crosses a threshold, or fewer than "
-        f"{MIN_TEXTS} texts, cannot say.",
+        f"{least} {words.texts}, cannot say.",
         f"Source: {rule.source}.",
     ]
 
@@ -403,8 +409,9 @@ MOST = 6
 
 
 def heads_section(report: AuditResult) -> Section | None:
-    """Single heads and groups; None for a model with one head."""
-    if not has_several(report.statistics):
+    """Single heads and groups; None of one head, or where all attention alone was tested."""
+    places = {(s.layer, s.head) for s in report.statistics}
+    if places == {EVERYWHERE} or not has_several(report.statistics):
         return None
     statistics, words = report.statistics, report.words
     answer, curve = which_heads(report), report.prune

@@ -47,6 +47,7 @@ def first_screen(report: AuditResult) -> list[Block]:
     """Returns the answer with what to do about it, and a row for every question."""
     return [
         Answered("", str(report.answer), why(report)),
+        found_by_attention(report),
         what_to_do(report),
         [f"CONTRADICTION, report it: {said}" for said in report.contradictions],
         Scores([*_on_the_scale(report), *_beside(report)]),
@@ -58,6 +59,40 @@ def why(report: AuditResult) -> str:
     if not any(f.is_about_attention for f in report.findings):
         return NOT_ASKED
     return answer_sentence(report.findings, report.words)
+
+
+WITHOUT = {
+    "chance": "By chance it would be",
+    "longest": "by length",
+    "first": "by taking the first",
+    "last": "by taking the last",
+    "commonest place": "by taking the commonest place",
+}
+"""In words, what finds a unit without attention, in the order in which it is said."""
+
+
+def found_by_attention(report: AuditResult) -> str | None:
+    """Returns in how many prompts attention finds what the answer rests on; None of other models.
+
+    Beside it chance, length, and the place that finds it oftenest where that is more.
+    """
+    source = {f.rule: f for f in report.findings}.get("source")
+    if source is None or not source.n:
+        return None
+    counts = {
+        name: round(share * source.n)
+        for name, share in source.yardsticks.items()
+    }
+    oftenest = max(WITHOUT, key=lambda name: counts[name])
+    beside = ", ".join(
+        f"{WITHOUT[name]} {counts[name]}"
+        for name in dict.fromkeys(["chance", "longest", oftenest])
+    )
+    unit = report.words.units.removesuffix("s")
+    return (
+        f"In {counts['found']} of {source.n:,} prompts the {unit} with most attention is the one "
+        f"that the answer rests on. {beside}."
+    )
 
 
 # --- what to do about it -------------------------------------------------------------------------
@@ -97,7 +132,8 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
     if not needed:
         return None
     if "test_limit" not in report.provenance.get("asked_for", {}):
-        return "These are all texts of the split; others of their kind would have to be added."
+        texts = report.words.texts
+        return f"These are all {texts} of the split; others of their kind would have to be added."
     return _command(report, test_limit=max(needed))
 
 
@@ -248,10 +284,11 @@ def _model(report: AuditResult) -> str:
         for f in report.findings
         if not f.is_about_attention and f.n >= MIN_SHOWN
     }
-    texts = f"{report.n:,} texts of {report.dataset}{_shares(report.provenance.get('share'))}"
+    shares = _shares(report.provenance.get("share"))
+    texts = f"{report.n:,} {report.words.texts} of {report.dataset}{shares}"
     accuracy, own = known.get("accuracy"), known.get("own")
     if own is not None:
-        texts = f"{texts}; {own.value:.0%} of the answers are its own"
+        texts = f"{texts}; {_own(own)}"
     elif accuracy is not None and report.words.is_number:
         texts = f"R² {accuracy.value:.2f} on {texts}"
     elif accuracy is not None and "accuracy" in accuracy.yardsticks:
@@ -260,6 +297,13 @@ def _model(report: AuditResult) -> str:
         )
         texts = f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
     return f"{tail(report.model, MOST_LETTERS)}, {texts}"
+
+
+def _own(own: Finding) -> str:
+    """Returns how many answers the model says itself, and that the numbers are of these."""
+    if own.value == 1:
+        return "all answers are its own"
+    return f"{own.value:.0%} of the answers are its own, and the numbers are of these"
 
 
 def _shares(said: Sequence[Any] | None) -> str:

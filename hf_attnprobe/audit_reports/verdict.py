@@ -224,8 +224,8 @@ def own_answers(evidence: Evidence | None) -> Finding:
         said = "Whether the model says the answers itself was not measured (test sources)."
         return finding("own", rule, Answer.CANNOT_SAY, said, NOT_MEASURED, {})
     said = (
-        f"Greedy decoding says the answer in {said_as(share)} of {share.n} texts. What follows is "
-        "of these."
+        f"The model itself says the answer in {said_as(share)} of {share.n} prompts (greedy "
+        "decoding). What follows is of these."
     )
     return finding(
         "own", rule, grade(share, rule, MIN_PROMPTS), said, share, {}
@@ -358,9 +358,10 @@ def meaning(finding: Finding, words: Words = CLASSES) -> str:
 
     Words have the thresholds of ``RULES``, whatever thresholds graded the finding.
     """
-    finding, ends = _graded_as_usual(finding), finding.ci95
+    ends = finding.ci95
+    finding = _graded_as_usual(finding, least_texts(words))
     if finding.answer == Answer.CANNOT_SAY:
-        return what_is_missing(finding, least_texts(words))
+        return what_is_missing(finding, words)
     if finding.role in ("score", "part") and ends is not None and ends[1] < 0:
         return words.fill(WORSE)
     return words.fill(RULES[finding.rule].in_short(finding.answer))
@@ -371,11 +372,11 @@ def least_texts(words: Words) -> int:
     return (ANSWERS if words.kind == "answer" else CLASSIFIERS).least_texts
 
 
-def _graded_as_usual(finding: Finding) -> Finding:
+def _graded_as_usual(finding: Finding, least: int) -> Finding:
     """Returns a finding by the thresholds of ``RULES``."""
     if finding.partly is None:
         return finding
-    answer = grade(finding.estimate, RULES[finding.rule])
+    answer = grade(finding.estimate, RULES[finding.rule], least)
     is_known = answer == Answer.NO or not finding.is_upper_bound
     usual = answer if is_known else Answer.CANNOT_SAY
     return replace(finding, answer=usual, partly=None, yes=None)
@@ -515,15 +516,14 @@ def texts_in_all(finding: Finding, least: int = MIN_TEXTS) -> int | None:
     )
 
 
-def what_is_missing(finding: Finding, least: int = MIN_TEXTS) -> str:
-    """Returns what an open question needs for an answer, as a clause; for ``least`` see above."""
+def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
+    """Returns what an open question needs for an answer, as a clause."""
+    least, texts = least_texts(words), words.texts
     if finding.open_because:
-        return (
-            f"more texts will not settle it: {finding.open_because.rstrip('.')}"
-        )
+        return f"more {texts} will not settle it: {finding.open_because.rstrip('.')}"
     enough = texts_in_all(finding, least)
     if 0 < finding.n < least:
-        return f"{finding.n} texts are too few, {least} are needed"
+        return f"{finding.n} {texts} are too few, {least} are needed"
     if finding.ci95 is None:
         return "labels, or something to compare with, are missing"
     possible = possible_answers(
@@ -533,8 +533,8 @@ def what_is_missing(finding: Finding, least: int = MIN_TEXTS) -> str:
         return "the bounds that are known leave it open"
     between = f"{possible[0]} or {possible[-1]}"
     if enough is None:
-        return f"{between}: too near to a threshold for any number of texts to tell"
-    return f"{between}: about {enough - finding.n:,} more texts would decide"
+        return f"{between}: too near to a threshold for any number of {texts} to tell"
+    return f"{between}: about {enough - finding.n:,} more {texts} would decide"
 
 
 def more_texts(finding: Finding) -> float | None:

@@ -24,7 +24,7 @@ NAMES = {
 }
 MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
-    "leave_one_out": "what the prediction loses without the {unit}",
+    "leave_one_out": "what the {said} loses without the {unit}",
     "knockout": "what the answer loses where no later token may look at the {unit}",
     "contrast": "what the answer's lead over the other one loses without the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
@@ -190,7 +190,10 @@ def rankings(text: ShownText) -> Iterator[Ranking]:
             (abs(score) for score in scores if score == score), default=0.0
         )
         is_signed = name in SIGNED
-        aside = MEANINGS.get(name, "").format(unit=text.unit or "word")
+        said = "answer" if text.unit else "prediction"
+        aside = MEANINGS.get(name, "").format(
+            unit=text.unit or "word", said=said
+        )
         if scores and largest < NEGLIGIBLE:
             # Shaded by the largest, what is next to nothing would look like all others.
             aside, largest = "all below 1e-6", 0.0

@@ -172,7 +172,7 @@ RANKED_BESIDE = {
     partly=PARTLY,
     yes=YES,
     source=BY_CALIBRATION,
-    done="Four questions ask the same of the same texts in four ways. Each is on a scale from a "
+    done="Several questions ask the same of the same texts, each in its own way, on a scale from a "
     "random order of the tokens, 0, to the best possible order, 1. Faithfulness is their mean.",
     scale="place between a random order and the best one",
     if_yes="the {units} with most attention are the {units} that the model decides by",

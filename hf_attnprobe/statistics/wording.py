@@ -33,6 +33,7 @@ class Words:
         lost: a title for how much of it is lost.
         likely: what the top probability is of.
         units: what attention weighs.
+        texts: what is audited.
     """
 
     kind: str = "classes"
@@ -50,6 +51,7 @@ class Words:
     lost: str = "probability lost"
     likely: str = "top probability"
     units: str = "words"
+    texts: str = "texts"
 
     def fill(self, text: str, **more: Any) -> str:
         """A text with its places filled."""
@@ -145,6 +147,7 @@ def words_of(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Words:
         moves=Words.moves if is_answer else "the output, 0 to 1",
         aside=aside,
         likely=f"top probability{aside}",
+        texts="prompts" if is_answer else Words.texts,
     )
 
 
