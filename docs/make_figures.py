@@ -66,7 +66,7 @@ def main() -> None:
         if page_only and (there / PAGE).exists():
             shutil.copytree(there, made)
         else:
-            report, _, _ = demo(made)
+            report, _ = demo(made)
         screenshot(made / PAGE)
         example_page(made / "model")
         if not page_only:

@@ -6,16 +6,13 @@ EXAMPLE_SIZE=3000 python examples/calibrate.py        # about a minute and a hal
 import os
 import tempfile
 
-from hf_attnprobe import AttentionClassifierConfig, rationale_dataset, train_classifier
-from hf_attnprobe.demonstration import rationale_scores
+from hf_attnprobe import AttentionClassifierConfig, audit, rationale_dataset, train_classifier
+from hf_attnprobe.demonstration import rationale_line
 from hf_attnprobe.training.options import TrainingOptions
 
 
 def main(n_examples: int) -> None:
     data = rationale_dataset(n_examples, seed=0)
-    print(
-        f"{'encoder':<8} {'accuracy':>8} {'attention':>10} {'gradient':>9} {'leave-one-out':>14}  (deciding word first)"
-    )
     for encoder in ("bilstm", "cnn", "mlp", "none"):
         config = AttentionClassifierConfig(encoder=encoder, embedding_size=64, encoder_size=64)
         with tempfile.TemporaryDirectory() as folder:
@@ -28,11 +25,9 @@ def main(n_examples: int) -> None:
                 progress=False,
                 options=TrainingOptions(epochs=4, learning_rate=2e-3),
             )
-        found = rationale_scores(model, tokenizer, data["test"]).top_in_rationale
-        shares = (
-            f"{found['attention']:>10.0%} {found['gradient']:>9.0%} {found['leave-one-out']:>14.0%}"
-        )
-        print(f"{encoder:<8} {metrics['test_accuracy']:>8.3f} {shares}")
+        report = audit(model, data["test"], ["plausibility"], tokenizer=tokenizer, progress=False)
+        accuracy = f"accuracy {metrics['test_accuracy']:.3f}"
+        print(f"{encoder:<8} {accuracy}; {rationale_line(report)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The verb ``demo``: the main job on data whose answer is known.
 
-What computes is imported when it is needed. It trains, audits, and checks whether attention finds the words that decide a text's label.
+What computes is imported when it is needed. It trains, audits, and says whether attention finds
+the words that decide a text's label.
 """
 
 import shutil
@@ -8,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hf_attnprobe.audit_reports.first_screen import whole
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.distributed import check_one_process
@@ -18,17 +20,13 @@ from hf_attnprobe.training.options import TrainingOptions
 
 if TYPE_CHECKING:
     import datasets
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from hf_attnprobe.audit_reports.report import Report
-    from hf_attnprobe.training.trainer import TrainedClassifier
 
 MARK = "demo.json"  # says that everything in a folder is a demo's
 N_QUESTIONS = 60
 TEMPLATE = "{context}\n\n{question}"
 WIDTH = 64  # of word vectors and encoder
-BATCH_SIZE = 128
 
 
 @dataclass(frozen=True)
@@ -57,21 +55,13 @@ class DemoOptions(Options):
     )
 
 
-@dataclass(frozen=True)
-class RationaleScores:
-    """How well importances find the deciding words; all shares are in [0, 1].
-
-    Attributes:
-        top_in_rationale: share of texts whose most important token decides, by importance.
-        weight_on_rationale: share of an importance's weight on deciding words.
-        chance: what a random token, or uniform weights, would reach.
-        n: number of texts.
-    """
-
-    top_in_rationale: dict[str, float]
-    weight_on_rationale: dict[str, float]
-    chance: float
-    n: int
+FOUND = {
+    "attention": "token_f1@attention",
+    "gradient × input": "token_f1@input_gradient",
+    "leave-one-out": "token_f1@leave_one_out",
+    "chance": "rationale_size",
+}
+"""Statistics of the test plausibility, by what is ranked."""
 
 
 @public_function
@@ -80,7 +70,7 @@ def demo(
     *,
     options: DemoOptions = DemoOptions(),
     progress: bool = True,
-) -> "tuple[Report, RationaleScores, dict[str, float]]":
+) -> "tuple[Report, dict[str, float]]":
     """Trains an attention classifier on generated reviews and audits it.
 
     Args:
@@ -91,7 +81,6 @@ def demo(
 
     Returns:
         report: of the audit.
-        found: how well attention, gradient and leave-one-out find the deciding words.
         metrics: scores of the model in [0, 1], by name.
 
     Raises:
@@ -105,7 +94,7 @@ def demo(
         write_json(folder / MARK, asdict(options))
         # The audit of an earlier demo's model.
         shutil.rmtree(folder / "audit", ignore_errors=True)
-        model, tokenizer, metrics = _trained(data, folder, options, progress)
+        metrics = _trained(data, folder, options, progress)
         report = audit(
             folder / "model",
             data["test"],
@@ -113,7 +102,7 @@ def demo(
             output_dir=folder / "audit",
             progress=progress,
         )
-    return report, rationale_scores(model, tokenizer, data["test"]), metrics
+    return report, metrics
 
 
 def demo_language_model(
@@ -163,15 +152,15 @@ def _trained(
     folder: Path,
     options: DemoOptions,
     progress: bool,
-) -> "TrainedClassifier":
-    """The classifier of the demo, in ``model`` of its folder."""
+) -> dict[str, float]:
+    """Trains the demo's classifier into ``model`` of its folder; its scores."""
     from hf_attnprobe.attention_classifier import AttentionClassifierConfig
     from hf_attnprobe.training.classifier import train_classifier
 
     config = AttentionClassifierConfig(
         encoder=options.encoder, embedding_size=WIDTH, encoder_size=WIDTH
     )
-    return train_classifier(
+    _, _, metrics = train_classifier(
         config,
         data["train"],
         data["validation"],
@@ -182,96 +171,19 @@ def _trained(
         ),
         progress=progress,
     )
+    return metrics
 
 
-def rationale_scores(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    examples: "datasets.Dataset",
-) -> RationaleScores:
-    """Scores attention, gradient and leave-one-out against the known deciding words.
-
-    Args:
-        examples: rows with ``rationale``, positions of the deciding words among the text's
-            words.
-    """
-    import torch
-
-    from hf_attnprobe.adapters import wrap
-    from hf_attnprobe.data.columns import column_of
-    from hf_attnprobe.inference.batching import collate
-    from hf_attnprobe.inference.encoding import tokenize
-
-    adapter = wrap(model)
-    texts = tokenize(tokenizer, examples, adapter).texts
-    ids = column_of(examples, "example_id")
-    rationales = dict(zip(ids, column_of(examples, "rationale"), strict=True))
-    top: dict[str, list[Tensor]] = {}
-    weight: dict[str, list[Tensor]] = {}
-    shares = []
-    for start in range(0, len(texts), BATCH_SIZE):
-        chunk = texts[start : start + BATCH_SIZE]
-        batch = collate(adapter, chunk, tokenizer.pad_token_id)
-        observation = adapter.observe(batch)
-        content = batch.content_mask
-        decisive = _rationale_mask(
-            content, [rationales[k] for k in batch.example_ids]
-        )
-        shares.append(decisive.sum(-1) / content.sum(-1))
-        importances = {
-            "attention": observation.read(adapter.sites()[0]),
-            "gradient": observation.gradient_importance(),
-            "leave-one-out": observation.leave_one_out_importance(),
-        }
-        for name, values in importances.items():
-            values = values * content
-            most = values.argmax(-1, keepdim=True)
-            hits = decisive.gather(1, most)[:, 0].double()
-            top.setdefault(name, []).append(hits)
-            share = (values * decisive).sum(-1) / values.sum(-1)
-            weight.setdefault(name, []).append(share)
-    return RationaleScores(
-        {name: float(torch.cat(parts).mean()) for name, parts in top.items()},
-        {
-            name: float(torch.cat(parts).nanmean())
-            for name, parts in weight.items()
-        },
-        float(torch.cat(shares).mean()),
-        len(texts),
+def rationale_line(report: "Report") -> str:
+    """Says how well rankings find the words that are known to decide, on one line."""
+    found = {
+        name: whole(report, statistic) for name, statistic in FOUND.items()
+    }
+    shares = " · ".join(
+        f"{name} {share.mean:.0%}"
+        for name, share in found.items()
+        if share is not None
     )
-
-
-def _rationale_mask(content: "Tensor", rationales: list[list[int]]) -> "Tensor":
-    """Bool [batch, keys], True at the n-th content position for every word number n."""
-    import torch
-
-    order = content.cumsum(-1) - 1
-    rows = [
-        torch.isin(order[row], torch.tensor(words))
-        for row, words in enumerate(rationales)
-    ]
-    return torch.stack(rows) & content
-
-
-def rationale_line(found: RationaleScores) -> str:
-    """What was found on one line of a terminal."""
-    first = " · ".join(
-        f"{name} {share:.0%}" for name, share in found.top_in_rationale.items()
+    return (
+        f"deciding words, of as many ranked first: {shares} ({report.n} texts)"
     )
-    return f"deciding word first: {first} · chance {found.chance:.0%} ({found.n} texts)"
-
-
-def rationale_sentences(found: RationaleScores) -> list[str]:
-    """What was found, in plain words."""
-    share = found.top_in_rationale["attention"]
-    word = "mostly found" if share >= 0.5 else "mostly missed"
-    lines = [
-        f"attention {word} the deciding words (a random token is one of them in "
-        f"{found.chance:.0%} of texts):"
-    ]
-    for name, first in found.top_in_rationale.items():
-        lines.append(
-            f"{name} puts a deciding word first in {first:.0%} of {found.n} texts and "
-            f"{found.weight_on_rationale[name]:.0%} of its weight on deciding words"
-        )
-    return lines

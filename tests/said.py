@@ -232,10 +232,10 @@ def of_retraining() -> Iterator[Told]:
 
 
 def of_study() -> Iterator[Told]:
-    """The study of the record of numbers: its file names its report."""
+    """The study of the record of numbers."""
     record.record_study(Path())
     told = attnprobe.study(
-        "tiny.yaml",
+        record.tiny,
         output_dir="study",
         options=attnprobe.StudyOptions(dataset="reviews=reviews"),
         progress=False,

@@ -11,15 +11,12 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import zoo
-from hf_attnprobe import build_tokenizer
+from hf_attnprobe import audit, build_tokenizer
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
 from hf_attnprobe.demonstration import (
     DemoOptions,
-    _rationale_mask,
     demo,
     rationale_line,
-    rationale_scores,
-    rationale_sentences,
 )
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
@@ -36,13 +33,14 @@ def small(tmp_path_factory):
 
 
 def test_demo_ends_in_a_verdict(small):
-    report, found, metrics, folder = small
+    report, metrics, folder = small
     assert report.n == 50 and "of 50 texts of data" in " ".join(report.to_text().split())
-    line = rationale_line(found)
-    assert "\n" not in line and f"chance {found.chance:.0%} (50 texts)" in line
+    line = rationale_line(report)
+    wide = report.wide_frame()
+    chance, own = wide["rationale_size"].mean(), wide["token_f1@attention"].mean()
+    assert "\n" not in line and line.endswith(f"chance {chance:.0%} (50 texts)")
+    assert f": attention {own:.0%} · gradient × input " in line and 0 < chance < 0.5
     assert (folder / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
-    assert found.n == 50 and 0 < found.chance < 0.5
-    assert any("deciding word first" in line for line in rationale_sentences(found))
 
 
 def forms_of(verdict):
@@ -89,7 +87,7 @@ def test_the_way_from_chance_to_best_is_of_one_population(small):
 @pytest.mark.slow
 def test_the_demos_way_from_chance_to_best(tmp_path):
     """REVIEW A1, its table: three medians over three sets of texts gave 102%; per text it is .74 ± .03."""
-    report, _, _ = demo(tmp_path, progress=False)
+    report, _ = demo(tmp_path, progress=False)
     wide, way = way_to_best(report)
     n_texts = wide[["minimal_fraction", "way_to_best@attention"]].notna().sum()
     assert n_texts.tolist() == [n_texts.iloc[0]] * 2 and n_texts.iloc[0] > 470
@@ -112,14 +110,6 @@ def test_the_demos_way_from_chance_to_best(tmp_path):
     assert compared.n == n_texts.iloc[0] and compared.adjusted_p_value > 0.05
 
 
-def test_rationale_positions_are_word_numbers():
-    content = torch.tensor([[False, True, True, True, False], [False, True, False, True, False]])
-    assert _rationale_mask(content, [[0, 2], [1]]).tolist() == [
-        [False, True, False, True, False],
-        [False, False, False, True, False],
-    ]
-
-
 @pytest.mark.parametrize("attended", ["cue", "other"])
 def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tmp_path, attended):
     """The attention of a context-free model is set by hand: all on the word "wonderful", or all on "film"."""
@@ -130,11 +120,10 @@ def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tm
     with torch.no_grad():
         model.get_input_embeddings().weight.zero_()[word] = 100.0
         model.attention_classifier.attention.query.weight.fill_(1.0)
-    examples = Dataset.from_dict(
-        {"example_id": [0], "text": [text], "label": [1], "rationale": [[3]]}
-    )
-    found = rationale_scores(model, tokenizer, examples)
-    assert found.top_in_rationale["attention"] == (attended == "cue") and found.chance == 0.25
+    data = Dataset.from_dict({"text": [text], "label": [1], "rationale": [[3]]})
+    report = audit(model, data, ["plausibility"], tokenizer=tokenizer, progress=False)
+    said = f": attention {100 * (attended == 'cue')}% · "
+    assert said in rationale_line(report) and "chance 25% (1 texts)" in rationale_line(report)
 
 
 # --- a language model ---------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from hf_attnprobe.demonstration import (
     demo,
     demo_language_model,
     rationale_line,
-    rationale_sentences,
 )
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
 from hf_attnprobe.options import check_path, from_flat
@@ -419,16 +418,12 @@ def run_demo(arguments: dict[str, Any]) -> None:
             f"\ngreedy decoding answers {metrics['exact_answers']:.0%} of the questions"
         )
         return
-    report, found, metrics = demo(folder, options=options)
+    report, metrics = demo(folder, options=options)
     show(report.to_text(verbose=verbose))
     show(place_line(folder / "audit"), end="\n\n")
     if verbose:
-        show(
-            f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n\nRationale"
-        )
-        show("\n".join(f"  {line}" for line in rationale_sentences(found)))
-    else:
-        show(rationale_line(found))
+        show(f"Model\n  {', '.join(_scores(metrics, '{} {:.3f}'))}\n")
+    show(rationale_line(report))
 
 
 def run_train(arguments: dict[str, Any]) -> None:
