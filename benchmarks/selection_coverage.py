@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtr
 
-from hf_attnprobe.audit_reports.heads import values_by_head
 from hf_attnprobe.statistics.estimates import LEVEL, ONE_COLUMN, critical_value, interval_at
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.storage.rows import read_rows
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--n-draws", type=int, default=1000)
     args = parser.parse_args()
 
-    population = values_by_head(read_rows(args.audit / "rows"), args.statistic)
+    population = Rows.of(read_rows(args.audit / "rows")).of_heads(args.statistic)
     values = population.to_numpy()
     truth = np.nanmean(values, axis=0)
     top = truth.argmax()

@@ -10,8 +10,7 @@ import zoo
 from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer, rationale_dataset
 from hf_attnprobe.attention_model import ALL, SET, Site
-from hf_attnprobe.audit_reports.head_tables import head_table, part_section
-from hf_attnprobe.audit_reports.heads import at_places, by_head
+from hf_attnprobe.audit_reports.heads import at_places, by_head, head_table, part_section
 from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.audit_reports.verdict import zero_ablation_only
 from hf_attnprobe.errors import AttnProbeError

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from hf_attnprobe import figures
 from hf_attnprobe.audit_reports.charts import audit_charts
-from hf_attnprobe.audit_reports.head_maps import head_maps
+from hf_attnprobe.audit_reports.heads import head_maps
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.grades import MIN_SHOWN

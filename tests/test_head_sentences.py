@@ -20,7 +20,7 @@ from transformers import (
 import recompute
 import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
-from hf_attnprobe.audit_reports.head_tables import part_section
+from hf_attnprobe.audit_reports.heads import part_section
 from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.reports.text import WIDTH

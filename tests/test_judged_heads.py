@@ -11,8 +11,7 @@ import zoo
 from hf_attnprobe import AuditOptions, Report, audit, build_tokenizer
 from hf_attnprobe.audit_reports.document import heads_section
 from hf_attnprobe.audit_reports.first_screen import first_screen
-from hf_attnprobe.audit_reports.head_tables import head_table
-from hf_attnprobe.audit_reports.heads import which_heads
+from hf_attnprobe.audit_reports.heads import head_table, which_heads
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks

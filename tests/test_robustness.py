@@ -13,7 +13,7 @@ import torch
 
 import zoo
 from hf_attnprobe import AttnProbeError, audit, explain_text, markdown, read_audit
-from hf_attnprobe.audit_reports.head_maps import head_maps
+from hf_attnprobe.audit_reports.heads import head_maps
 from hf_attnprobe.hub.pipeline import TextExplainer
 from hf_attnprobe.statistics.heads import judged
 from hf_attnprobe.statistics.rows import Rows

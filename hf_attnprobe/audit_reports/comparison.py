@@ -2,18 +2,13 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe.audit_reports.charts import (
-    NOTHING,
-    audit_charts,
-    series_of_means,
-)
 from hf_attnprobe.audit_reports.differences import (
     CANNOT_BE_TOLD,
     ComparedQuestion,
@@ -28,11 +23,15 @@ from hf_attnprobe.audit_reports.differences import (
     statistics_of,
 )
 from hf_attnprobe.audit_reports.document import GLOSSARY
-from hf_attnprobe.audit_reports.head_maps import head_maps
-from hf_attnprobe.audit_reports.heads import head_name
+from hf_attnprobe.audit_reports.heads import (
+    EFFECT_MAP,
+    EFFECT_TITLE,
+    head_map,
+    head_name,
+)
 from hf_attnprobe.audit_reports.report import Report, read_audit
 from hf_attnprobe.audit_reports.verdict import may_be_shown
-from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
+from hf_attnprobe.charts.chart import HeatMap
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import plain
@@ -46,7 +45,6 @@ from hf_attnprobe.reports.document import (
     Listing,
     Note,
     Number,
-    NumberLine,
     Quoted,
     Section,
     Table,
@@ -56,7 +54,7 @@ from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS, Answer
-from hf_attnprobe.statistics.summary import site_of_model
+from hf_attnprobe.statistics.heads import EFFECT, Place
 from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.asked import repeating
 
@@ -64,8 +62,6 @@ from hf_attnprobe.storage.asked import repeating
 SCHEMA_VERSION = 1
 MOST_ROWS = 150
 """Of the table of statistics; a CSV file has all."""
-MOST_OVERLAID = 4
-"""Audits in one chart; more lines cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -295,8 +291,7 @@ def _document_of(comparison: AuditComparison) -> Document:
             brief=True,
         ),
         _moved_attention(comparison),
-        Section("Heads", list(maps_of_all(comparison)), id="heads"),
-        Section("Charts of all", list(charts_of_all(comparison)), id="charts"),
+        Section("Heads", list(maps_of_differences(comparison)), id="heads"),
     ]
     lead: list[Block] = [LEAD, _audits(comparison), _overview(comparison)]
     numbers = _statistics(comparison)
@@ -478,14 +473,11 @@ def _for_users(comparison: AuditComparison) -> Section:
 # --- the questions ----------------------------------------------------------------------
 
 
-OWN_SCALES = "Every line of a difference has a scale of its own: compare the numbers, not lengths."
-
-
 def _question_by_question(comparison: AuditComparison) -> Section:
-    articles = [_question(comparison, q) for q in comparison.questions]
+    """Each question with every audit's own number and words."""
     return Section(
         "Question by question",
-        [Note(OWN_SCALES), *articles, number_chart(comparison)],
+        [_question(comparison, q) for q in comparison.questions],
         id="questions",
     )
 
@@ -493,214 +485,70 @@ def _question_by_question(comparison: AuditComparison) -> Section:
 def _question(
     comparison: AuditComparison, question: ComparedQuestion
 ) -> Section:
-    """One question: the answers side by side, the differences on a line of numbers."""
-    names = comparison.names
+    """The answers to one question side by side."""
     rows: list[list[Cell]] = []
-    for k, name in enumerate(names):
-        mean = question.means[k]
-        rows.append(
-            [
-                name,
-                question.answer(k) or None,
-                mean,
-                None if mean is None else mean.n,
-            ]
-        )
-    measure = question.measure
-    lines: list[Block] = []
-    for name, difference in zip(names[1:], question.differences, strict=True):
-        if difference is not None and difference.n:
-            shown = Number(difference.value, difference.simultaneous)
-            lines += [
-                Note(f"{name} minus {names[0]}:"),
-                NumberLine(shown, thresholds={"no difference": 0.0}),
-            ]
-    own = [
-        f"{name}: {found.sentence}"
-        for name, found in zip(names, question.findings, strict=True)
-        if found is not None
-    ]
+    for k, name in enumerate(comparison.names):
+        mean, found = question.means[k], question.findings[k]
+        n = None if mean is None else mean.n
+        said = None if found is None else found.sentence
+        rows.append([name, question.answer(k) or None, mean, n, said])
+    head = ["audit", "answer", "number [95%]", "texts", "in its own words"]
+    measure = f"The number: {question.measure}"
     return Section(
         question.question,
         [
-            Note(
-                f"The number: {measure}"
-                if measure
-                else "Its numbers are not compared"
-            ),
-            Table(
-                ["audit", "answer", "number [95%]", "texts"],
-                rows,
-                sortable=False,
-            ),
-            *lines,
-            Folded("Each audit's own words", [own]),
+            Note(measure if question.measure else NOT_COMPARED),
+            Table(head, rows, sortable=False),
         ],
         id=f"question-{question.rule}",
     )
 
 
+NOT_COMPARED = "Its numbers are not compared"
+
+
 # --- what is drawn ----------------------------------------------------------------------
 
 
-def number_chart(comparison: AuditComparison) -> Chart | None:
-    """The numbers of all questions, of every audit."""
-    asked = [q for q in comparison.questions if any(m and m.n for m in q.means)]
-    if not asked:
-        return None
-    series = []
-    for k, name in enumerate(comparison.names):
-        means = {RULES[q.rule].name: q.means[k] or NOTHING for q in asked}
-        series.append(series_of_means(name, means))
-    told = [
-        f"{RULES[q.rule].name.lower()} ({q.measure})"
-        for q in asked
-        if any(d is not None and d.can_be_told for d in q.differences)
-    ]
-    sentences = (
-        f"Told apart from {comparison.names[0]} (simultaneous intervals of the "
-        f"differences, above): {'; '.join(told) or 'nothing'}.",
-        "The intervals here are each audit's own; of the same texts a difference may be sure "
-        "where they overlap.",
-    )
-    return Chart(
-        key="questions_of_all",
-        title="The numbers behind the answers",
-        sentences=sentences,
-        source="",
-        kind="dots",
-        x_label="question",
-        y_label="the question's number, mean over texts",
-        series=tuple(series),
-    )
+def maps_of_differences(comparison: AuditComparison) -> Iterator[HeatMap]:
+    """How much farther a shuffle of each head moves the output of each later audit's model."""
+    first = comparison.names[0]
+    for number, other in enumerate(comparison.names[1:], 1):
+        found = {
+            s.place: s.differences[number - 1]
+            for s in comparison.statistics
+            if s.statistic == EFFECT and s.is_of_head
+        }
+        known = {place: d for place, d in found.items() if d is not None}
+        if known:
+            yield head_map(
+                f"{EFFECT_MAP}_difference_{number + 1}",
+                f"{EFFECT_TITLE}: {other} minus {first}",
+                {
+                    p: Estimate(d.value, d.simultaneous)
+                    for p, d in known.items()
+                },
+                finding=f"{other} minus {first}: {_heads_told(known)}",
+                value_label=f"difference of {RULES['effect'].scale_of}",
+                centre=0.0,
+            )
 
 
-def maps_of_all(comparison: AuditComparison) -> Iterator[HeatMap]:
-    """Each audit's map of every measure that all have, and their difference."""
-    maps = [
-        {m.key: m for m in head_maps(r.judged, r.rules)}
-        for r in comparison.reports
-    ]
-    for key in maps[0] if maps else ():
-        if all(key in of_audit for of_audit in maps):
-            for number, name in enumerate(comparison.names):
-                own = maps[number][key]
-                renamed = f"{own.title}: {name}"
-                own = replace(own, key=f"{key}_{number + 1}", title=renamed)
-                yield own
-                if number:
-                    yield from _difference_map(comparison, maps[0][key], number)
-
-
-def _difference_map(
-    comparison: AuditComparison, first: HeatMap, number: int
-) -> Iterator[HeatMap]:
-    """Difference between an audit's heads and the first's."""
-    statistic = first.key.removeprefix("heads_")
-    by_head = {}
-    for s in comparison.statistics:
-        if s.statistic == statistic and (s.layer, s.head) >= (0, 0):
-            by_head[s.layer, s.head] = s.differences[number - 1]
-    found = {place: d for place, d in by_head.items() if d is not None}
-    if not found:
-        return
-    told = [place for place, d in found.items() if d.can_be_told]
-    other, name = comparison.names[number], comparison.names[0]
-    largest = max(found, key=lambda place: abs(found[place].value))
-    which = ", ".join(f"{layer}.{head}" for layer, head in told[:12])
-    more = f" and {len(told) - 12} more" if len(told) > 12 else ""
-    finding = (
-        f"{other} minus {name}: {len(told)} of {len(found)} heads can be told apart"
-        f"{f' ({which}{more})' if told else ''}; the largest difference is "
-        f"{found[largest].value:+.3f} at head {largest[0]}.{largest[1]} (layer.head, "
-        "from 0). Intervals hold for all compared statistics at once."
-    )
-
-    def grid(part: int) -> tuple[tuple[float, ...], ...]:
-        return tuple(
-            tuple(_part(found.get((layer, head)), part) for head in first.heads)
-            for layer in first.layers
-        )
-
-    yield replace(
-        first,
-        key=f"{first.key}_difference_{number + 1}",
-        title=f"{first.title}: {other} minus {name}",
-        finding=finding,
-        source="",
-        values=grid(0),
-        low=grid(1),
-        high=grid(2),
-        value_label=f"difference of {first.value_label}",
-        centre=0.0,
-        threshold=None,
+def _heads_told(found: Mapping[Place, Difference]) -> str:
+    """Says which heads can be told apart, and which differs most."""
+    told = [head_name(place) for place, d in found.items() if d.can_be_told]
+    most = max(found, key=lambda place: abs(found[place].value))
+    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    which = f" ({', '.join(told[:MOST_TOLD])}{more})" if told else ""
+    return (
+        f"{len(told)} of {len(found)} heads can be told apart{which}; the largest difference is "
+        f"{found[most].value:+.3f} at head {head_name(most)} (layer.head, from 0). Intervals hold "
+        "for all compared statistics at once."
     )
 
 
-def _part(difference: Difference | None, part: int) -> float:
-    if difference is None:
-        return float("nan")
-    return (difference.value, *difference.simultaneous)[part]
-
-
-def charts_of_all(comparison: AuditComparison) -> Iterator[Chart]:
-    """Charts that all audits have, overlaid; clouds of points are left out.
-
-    Of many audits the first ones are drawn, which the findings say.
-    """
-    reports = comparison.reports[:MOST_OVERLAID]
-    sites = [site_of_model(r.rows) for r in reports]
-    if None in sites:
-        return
-    by_audit = [
-        {c.key: c for c in audit_charts(r.rows, (), site=s, words=r.words)}
-        for r, s in zip(reports, sites, strict=True)
-        if s is not None
-    ]
-    for key, first in by_audit[0].items():
-        charts = [charts[key] for charts in by_audit if key in charts]
-        if len(charts) == len(reports) and first.kind != "points":
-            yield _overlaid(charts, comparison.names)
-
-
-def _overlaid(charts: Sequence[Chart], names: Sequence[str]) -> Chart:
-    """One chart of all: where each has several series, of the first of each."""
-    several = len(charts[0].series) > 1
-    series: list[Series] = []
-    references: dict[tuple[str, str], Reference] = {}
-    for chart, name in zip(charts, names, strict=False):
-        first = chart.series[0]
-        shown = f"{name}: {first.name}" if several else name
-        series.append(replace(first, name=shown))
-        for r in chart.references:
-            known = references.setdefault((r.name, r.axis), r)
-            if known.value != r.value:
-                own = replace(r, name=f"{r.name}, {name}")
-                references[own.name, own.axis] = own
-    return replace(
-        charts[0],
-        series=tuple(series),
-        sentences=tuple(_sentences_of(charts, names)),
-        references=tuple(references.values()),
-    )
-
-
-def _sentences_of(
-    charts: Sequence[Chart], names: Sequence[str]
-) -> Iterator[str]:
-    """Each chart's sentences; those that all share come once, at the end."""
-    common = [
-        s
-        for s in charts[0].sentences
-        if all(s in chart.sentences for chart in charts)
-    ]
-    for chart, name in zip(charts, names, strict=False):
-        own = [s for s in chart.sentences if s not in common]
-        if own:
-            yield f"{name}: {' '.join(own)}"
-    if len(names) > len(charts):
-        yield f"Drawn are the first {len(charts)} of {len(names)} audits."
-    yield from common
+MOST_TOLD = 12
+"""Heads that a sentence names."""
 
 
 # --- tables -----------------------------------------------------------------------------
@@ -783,7 +631,7 @@ def _rank(
     s: ComparedStatistic, number: int, difference: Difference
 ) -> tuple[bool, bool]:
     """Whether it is of a single head, and whether it cannot be told apart."""
-    return min(s.layer, s.head) >= 0, not difference.can_be_told
+    return s.is_of_head, not difference.can_be_told
 
 
 def _row(

@@ -18,12 +18,16 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.statistics.differences import Difference, Sides, changes
-from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.estimates import Estimate, Key, mean_estimate
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
-from hf_attnprobe.statistics.summary import predictions_of, site_of_model
+from hf_attnprobe.statistics.summary import (
+    ALL_TEXTS,
+    predictions_of,
+    site_of_model,
+)
 from hf_attnprobe.statistics.verdicts import RULES, Finding, asked_by
 from hf_attnprobe.storage.provenance import in_words
 
@@ -79,23 +83,16 @@ class ComparedQuestion:
 
 
 @dataclass(frozen=True)
-class ComparedStatistic:
-    """One statistic at one place.
+class ComparedStatistic(Key):
+    """One statistic at one place, over all texts.
 
     Attributes:
-        test: the faithfulness test it is of.
-        statistic: its name, or ``name@key``.
-        layer: where it was measured; negative for groups of heads and the whole model.
-        head: as ``layer``.
+        test, statistic, layer, head, group: see :class:`~hf_attnprobe.statistics.estimates.Key`.
         means: of every audit over its own texts.
         differences: of every audit behind the first to the first; None where that has
             no such statistic that may be compared.
     """
 
-    test: str
-    statistic: str
-    layer: int
-    head: int
     means: tuple[Estimate | None, ...]
     differences: tuple[Difference | None, ...]
 
@@ -534,7 +531,7 @@ def statistics_of(
         changed = tuple(of_audit.get(place) for of_audit in by_place)
         if any(changed):
             mean = tuple(of_audit.get(place) for of_audit in means)
-            found.append(ComparedStatistic(*place, mean, changed))
+            found.append(ComparedStatistic(*place, ALL_TEXTS, mean, changed))
     return tuple(found)
 
 
@@ -570,7 +567,7 @@ def _means(report: AuditResult, *, to: AuditResult) -> dict[Place, Estimate]:
     ours, theirs = site_of_model(to.rows), site_of_model(report.rows)
     means = {}
     for s in report.statistics:
-        site = s.layer, s.head
+        site = s.place
         if ours is not None and theirs is not None and ours != theirs:
             if site != theirs:
                 continue

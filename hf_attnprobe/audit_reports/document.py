@@ -14,17 +14,15 @@ from hf_attnprobe.audit_reports.first_screen import (
     rankings,
     whole,
 )
-from hf_attnprobe.audit_reports.head_maps import head_maps
-from hf_attnprobe.audit_reports.head_tables import (
+from hf_attnprobe.audit_reports.heads import (
     HOW_TO_READ,
+    has_several,
+    head_maps,
     head_table,
+    heads_of,
     part_section,
     prune_table,
     prune_title,
-)
-from hf_attnprobe.audit_reports.heads import (
-    has_several,
-    heads_of_model,
     screen_sentences,
     tested_heads,
     which_heads,
@@ -285,9 +283,9 @@ def _calibrated(report: AuditResult) -> str | None:
 
 def _tested(report: AuditResult) -> str:
     """The attention that the answer is about."""
-    places = {(s.layer, s.head) for s in report.statistics}
-    n_all = len(heads_of_model(report))
-    n_heads = len(tested_heads(report))
+    places = {s.place for s in report.statistics}
+    n_all = len(heads_of(report.statistics))
+    n_heads = len(tested_heads(report.statistics))
     one_by_one = f"{n_heads} heads one by one" if n_heads != 1 else "one head"
     if n_heads < n_all:
         one_by_one = f"{n_heads} of {n_all} heads one by one; all {n_all} were screened by a quick estimate"
@@ -420,7 +418,7 @@ def heads_section(report: AuditResult) -> Section | None:
         "Which heads count",
         [
             Strong(answer) if answer else None,
-            list(screen_sentences(statistics, report.rows)),
+            list(screen_sentences(report.rows)),
             *head_maps(report.judged, report.rules),
             INPUTS_CAUTION if erased_inputs else None,
             part_section(statistics),
@@ -477,7 +475,10 @@ def not_tested(report: AuditResult) -> Section:
     not_run = [
         f"{_test(name)} was left out: {why}" for name, why in left_out.items()
     ]
-    n_all, n_tested = len(heads_of_model(report)), len(tested_heads(report))
+    n_all, n_tested = (
+        len(heads_of(report.statistics)),
+        len(tested_heads(report.statistics)),
+    )
     if n_tested < n_all:
         untested = (
             f"{n_all - n_tested} of {n_all} heads were not tested one by one"

@@ -1,17 +1,40 @@
-"""Which heads count, in sentences, and what else is said of many heads. Pure: rows in."""
+"""Single heads and groups of heads: which count, in sentences, on maps and in one table. Pure.
 
-from collections.abc import Iterator, Mapping, Sequence
+Whoever reads a map looks for its largest number, so its intervals hold for all heads at
+once; see :mod:`hf_attnprobe.statistics.heads`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
-from hf_attnprobe.statistics.estimates import ONE_COLUMN, Estimate
+from hf_attnprobe.attention_model import SET
+from hf_attnprobe.charts.chart import Grid, HeatMap
+from hf_attnprobe.faithfulness.head_roles import ROLES
+from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.faithfulness.registry import tests
+from hf_attnprobe.reports.document import Cell, Number, Section, Table
+from hf_attnprobe.statistics.estimates import (
+    ONE_COLUMN,
+    Estimate,
+    share_interval,
+)
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Rule
-from hf_attnprobe.statistics.heads import Judged, Place, simultaneous
+from hf_attnprobe.statistics.heads import (
+    ALL,
+    EFFECT,
+    EVERYWHERE,
+    Judged,
+    Place,
+    simultaneous,
+)
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import ALL_TEXTS, BY_ROUNDING, Statistic
+from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
 if TYPE_CHECKING:
@@ -41,7 +64,7 @@ def at_places(
 ) -> dict[Place, Statistic]:
     """A statistic over all texts by (layer, head), including groups of heads."""
     return {
-        (s.layer, s.head): s
+        s.place: s
         for s in statistics
         if s.statistic == name and s.group == ALL_TEXTS and s.n
     }
@@ -49,36 +72,24 @@ def at_places(
 
 def by_head(statistics: Sequence[Statistic], name: str) -> dict[Place, float]:
     """Mean of a statistic over all texts by (layer, head), without groups."""
-    return {
-        p: s.mean for p, s in at_places(statistics, name).items() if min(p) >= 0
-    }
+    found = at_places(statistics, name)
+    return {place: s.mean for place, s in found.items() if s.is_of_head}
 
 
-def has_heads(statistics: Sequence[Statistic]) -> bool:
-    """Whether the model has more than one head."""
-    return (
-        len(
-            {(s.layer, s.head) for s in statistics if min(s.layer, s.head) >= 0}
-        )
-        > 1
-    )
+def heads_of(statistics: Iterable[Statistic]) -> set[Place]:
+    """Single heads that have a statistic, including those only screened."""
+    return {s.place for s in statistics if s.is_of_head}
+
+
+def tested_heads(statistics: Iterable[Statistic]) -> set[Place]:
+    """Heads tested one by one, not only screened."""
+    return heads_of(s for s in statistics if s.test != "screen")
 
 
 def has_several(statistics: Sequence[Statistic]) -> bool:
     """Whether the model has several heads, tested one by one or as groups."""
-    return any(s.head < 0 and s.n for s in statistics) or has_heads(statistics)
-
-
-def values_by_head(rows: Rows | pd.DataFrame, statistic: str) -> pd.DataFrame:
-    """The values of a statistic [texts × heads]; NaN where a text has none.
-
-    Args:
-        rows: of an audit; may be empty.
-
-    Returns:
-        The index has example ids, the columns (layer, head) without groups of heads.
-    """
-    return Rows.of(rows).of_heads(statistic)
+    has_group = any(s.head < 0 and s.n for s in statistics)
+    return has_group or len(heads_of(statistics)) > 1
 
 
 # --- how good the screen was -----------------------------------------------------------------------
@@ -86,9 +97,7 @@ def values_by_head(rows: Rows | pd.DataFrame, statistic: str) -> pd.DataFrame:
 MIN_HEADS = 10  # heads from which on a correlation over heads is read
 
 
-def screen_sentences(
-    statistics: Sequence[Statistic], rows: Rows | pd.DataFrame
-) -> Iterator[str]:
+def screen_sentences(rows: Rows | pd.DataFrame) -> Iterator[str]:
     """How well the first-order screen ranked the heads that were then tested.
 
     By Spearman's ρ over heads. Both means of a head are over the texts on which it was
@@ -96,26 +105,23 @@ def screen_sentences(
     and ``MIN_HEADS`` to say something.
 
     Args:
-        statistics: used where there are no rows.
-        rows: of the audit.
+        rows: of the audit; may be empty.
     """
-    from hf_attnprobe.faithfulness.registry import (
-        tests,
-    )  # figures are drawn without torch
-
+    rows = Rows.of(rows)
     pairs = {
         k: v for test in tests().values() for k, v in test.estimates.items()
     }
     for estimate, exact in pairs.items():
-        estimated, measured = _means_on_same_texts(
-            statistics, rows, estimate, exact
-        )
-        both = sorted(estimated.keys() & measured.keys())
-        if len(both) >= 3:
-            values = np.array(
-                [(estimated[site], measured[site]) for site in both]
-            )
-            yield f"Screen: {_rank_agreement(values, estimate, exact)}."
+        both = [rows.of_heads(name) for name in (estimate, exact)]
+        if any(values.empty for values in both):
+            continue
+        estimated, measured = both[0].align(both[1], join="inner")
+        is_known = estimated.notna() & measured.notna()
+        means = [v.where(is_known).mean() for v in (estimated, measured)]
+        by_head = pd.concat(means, axis=1).dropna()
+        if len(by_head) >= 3:
+            found = _rank_agreement(by_head.to_numpy(), estimate, exact)
+            yield f"Screen: {found}."
 
 
 def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
@@ -138,41 +144,6 @@ def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
         f"{estimate} ranked {n_heads} tested heads as {exact} did, on the same texts, "
         f"with Spearman ρ {found}"
     )
-
-
-def _means_on_same_texts(
-    statistics: Sequence[Statistic],
-    rows: Rows | pd.DataFrame,
-    one: str,
-    other: str,
-) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
-    """Two statistics by head, both over the texts that have both."""
-    first, second = values_by_head(rows, one), values_by_head(rows, other)
-    if first.empty or second.empty:
-        return by_head(statistics, one), by_head(statistics, other)
-    first, second = first.align(second, join="inner")
-    have_both = first.notna() & second.notna()
-    means = [
-        values.where(have_both).mean().dropna() for values in (first, second)
-    ]
-    return means[0].to_dict(), means[1].to_dict()
-
-
-def heads_of_model(report: "AuditResult") -> set[Place]:
-    """All heads with any statistic, including those only screened."""
-    return {
-        (s.layer, s.head)
-        for s in report.statistics
-        if min(s.layer, s.head) >= 0
-    }
-
-
-def tested_heads(report: "AuditResult") -> set[Place]:
-    """Heads tested one by one, not only screened."""
-    tested = {
-        (s.layer, s.head) for s in report.statistics if s.test != "screen"
-    }
-    return tested & heads_of_model(report)
 
 
 # --- which heads count ------------------------------------------------------------------------------
@@ -239,7 +210,7 @@ def _foremost_edit(report: "AuditResult") -> str:
         means = by_head(report.statistics, name)
         if len(means) > 1:
             most = max(means, key=means.__getitem__)
-            ends = simultaneous(values_by_head(report.rows, name)).get(most)
+            ends = simultaneous(report.rows.of_heads(name)).get(most)
             number = markdown.interval(means[most], ends, digits=2)
             said = f"of {len(means)} heads {done} one by one, {head_name(most)} moves the output most"
             return f"{said}, by {number}.{_untested(report, len(means))}"
@@ -253,9 +224,342 @@ def is_surely(estimate: Estimate, rule: Rule) -> bool:
 
 def _untested(report: "AuditResult", n_tested: int) -> str:
     """Returns that only some heads were tested, and how they were chosen."""
-    n = len(heads_of_model(report))
+    n = len(heads_of(report.statistics))
     if n <= n_tested:
         return ""
     is_screened = report.provenance.get("sites", {}).get("screen")
     how = ", chosen by a quick estimate of their effect" if is_screened else ""
     return f" Only {n_tested} of {n} heads were tested one by one{how}."
+
+
+# --- maps: faithfulness and effect, layers down and heads across ---------------------------
+
+
+FAITHFULNESS_MAP, EFFECT_MAP = "heads_faithfulness", f"heads_{EFFECT}"
+EFFECT_TITLE = "Effect of shuffling one head's attention"
+
+
+def head_maps(
+    judged: Sequence[Judged], rules: Mapping[str, Rule]
+) -> tuple[HeatMap, ...]:
+    """Returns a map of faithfulness and one of the effect, each where two heads have it.
+
+    Args:
+        judged: heads and groups of an audit.
+        rules: of effect and faithfulness.
+    """
+    heads = [each for each in judged if each.is_head]
+    effect = {each.place: each.effect for each in heads if each.effect.n}
+    faithful = {
+        each.place: each.faithfulness for each in heads if each.faithfulness.n
+    }
+    maps = []
+    if len(faithful) > 1:
+        rule = rules["faithfulness"]
+        aside = "A head that moves nothing explains nothing, however faithful."
+        maps.append(
+            head_map(
+                FAITHFULNESS_MAP,
+                "Faithfulness of single heads",
+                faithful,
+                f"{_finding(faithful, rule)} {aside}",
+                rule.scale_of,
+                centre=0.0,
+                threshold=rule.partly,
+            )
+        )
+    if len(effect) > 1:
+        rule = rules["effect"]
+        aside = "Single heads may move little because others make up for them."
+        maps.append(
+            head_map(
+                EFFECT_MAP,
+                EFFECT_TITLE,
+                effect,
+                f"{_finding(effect, rule)} {aside}",
+                rule.scale_of,
+                threshold=rule.partly,
+            )
+        )
+    return tuple(maps)
+
+
+def head_map(
+    key: str,
+    title: str,
+    found: Mapping[Place, Estimate],
+    finding: str,
+    value_label: str,
+    centre: float | None = None,
+    threshold: float | None = None,
+) -> HeatMap:
+    """Returns the map of one number; heads without it are empty cells."""
+    layers, heads = (range(1 + max(side)) for side in zip(*found, strict=True))
+    nothing = math.nan, math.nan
+    unknown = Estimate(math.nan, nothing)
+    cells = [[found.get((k, h), unknown) for h in heads] for k in layers]
+
+    def grid(part_of: Callable[[Estimate], float]) -> Grid:
+        return tuple(tuple(map(part_of, row)) for row in cells)
+
+    has_ends = any(estimate.ci95 for estimate in found.values())
+    low = grid(lambda estimate: (estimate.ci95 or nothing)[0])
+    high = grid(lambda estimate: (estimate.ci95 or nothing)[1])
+    return HeatMap(
+        key=key,
+        title=title,
+        finding=finding,
+        source="",
+        values=grid(lambda estimate: estimate.value),
+        low=low if has_ends else (),
+        high=high if has_ends else (),
+        value_label=value_label,
+        layers=tuple(layers),
+        heads=tuple(heads),
+        centre=centre,
+        threshold=threshold,
+    )
+
+
+def _finding(found: Mapping[Place, Estimate], rule: Rule) -> str:
+    """Returns how many heads surely reach the lowest threshold, and which is foremost."""
+    most = max(found, key=lambda place: found[place].value)
+    number = markdown.interval(found[most].value, found[most].ci95, digits=2)
+    foremost = (
+        f"the foremost is {head_name(most)} (layer.head, from 0) with {number}"
+    )
+    if all(estimate.ci95 is None for estimate in found.values()):
+        return f"Too few texts for intervals, so nothing is sure; {foremost}."
+    n_sure = sum(is_surely(estimate, rule) for estimate in found.values())
+    return (
+        f"Surely at {rule.partly:.2f} or more: {n_sure} of {len(found)} heads (95% intervals that "
+        f"hold for all heads at once); {foremost}."
+    )
+
+
+# --- parts of a prediction, and names of places -------------------------------------------
+
+
+BY_PART = {
+    "median_tvd_of": "shuffled: moves by",
+    "uniform_tvd_of": "uniform: moves by",
+}
+MOST_PARTS = 20
+
+
+def part_section(statistics: Sequence[Statistic]) -> Section:
+    """How each part of a prediction moves with all attention; of 20 parts at most."""
+    columns: dict[str, dict[str, Statistic]] = {}
+    for s in statistics:
+        family, _, part = s.statistic.partition("@")
+        if (
+            family in BY_PART
+            and s.n
+            and s.group == ALL_TEXTS
+            and s.place == EVERYWHERE
+        ):
+            columns.setdefault(family, {})[part] = s
+    parts = list(
+        dict.fromkeys(part for values in columns.values() for part in values)
+    )
+    parts.sort(key=lambda part: -max(v[part].mean for v in columns.values()))
+    rows = [
+        [part, *(v.get(part) for v in columns.values())]
+        for part in parts[:MOST_PARTS]
+    ]
+    n_left = len(parts) - len(rows)
+    left = f" {n_left} more are in summary.json." if n_left else ""
+    note = (
+        f"Total variation distance of each alone, 0 to 1; the most first.{left}"
+    )
+    title = "All attention edited: what is said of each part"
+    table = Table(["of", *(BY_PART[family] for family in columns)], rows)
+    return Section(title, [table, note] if rows else [])
+
+
+def place_name(place: Place, head_sets: Sequence[str]) -> str:
+    """``layer.head``, or the name of a group of heads.
+
+    >>> place_name((3, 9), []), place_name((3, -1), []), place_name((-1, -1), [])
+    ('3.9', 'layer 3', 'all attention')
+    >>> place_name((-2, 0), ["5.0+5.3"])
+    'heads 5.0+5.3'
+    """
+    layer, head = place
+    if min(place) >= 0:
+        return head_name(place)
+    if place == EVERYWHERE:
+        return "all attention"
+    if layer == SET:
+        return (
+            f"heads {head_sets[head]}"
+            if head < len(head_sets)
+            else f"set {head}"
+        )
+    return f"layer {layer}"
+
+
+def order_of(place: Place) -> tuple[int, Place]:
+    """All attention first, then layers, sets, single heads."""
+    layer, _ = place
+    if min(place) >= 0:
+        return 3, place
+    return (0 if layer == ALL else 1 if layer >= 0 else 2), place
+
+
+# --- heads and groups by effect and faithfulness --------------------------------------------
+
+
+HOW_TO_READ = (
+    "A head is named layer.head, both from 0. Effect: how far shuffling its weights moves the "
+    "output, the median shuffle and the worst; faithfulness: its order's place between a random "
+    "one (0) and the best (1), the mean of its parts. The answer is that of the verdict, by both "
+    "numbers. Intervals of single heads hold for all heads at once (simultaneous, 95%), so the "
+    "foremost may be looked for; those of groups hold for each group by itself. The heads of a "
+    "group are shuffled together. The more heads are edited, the less is the model inside what "
+    "it was trained on. Roles (previous token, induction, …) are attention, 0 to 1: where a head "
+    "looks says nothing of what it causes."
+)
+MOST_HEADS = 40
+"""Rows of single heads in a table; the maps have all."""
+
+
+def head_table(report: "AuditResult") -> Table:
+    """Returns heads and groups in rows: effect, faithfulness, its parts, other edits, roles.
+
+    Groups come first, then the named heads, then those that move the output most.
+    """
+    judged = {each.place: each for each in report.judged}
+    looks = {
+        role.replace("_", " "): at_places(report.statistics, role)
+        for role in ROLES
+    }
+    zeroed = at_places(report.statistics, "zero_tvd")
+    every: dict[str, Mapping[Place, Cell]] = {
+        **_judged_columns(judged),
+        **_edited_columns(report),
+        **looks,
+    }
+    columns = {name: cells for name, cells in every.items() if cells}
+    places = {place for cells in columns.values() for place in cells}
+    groups = sorted((place for place in places if min(place) < 0), key=order_of)
+    heads = sorted(place for place in places if min(place) >= 0)
+    heads.sort(key=lambda place: _rank(judged.get(place), zeroed.get(place)))
+    sets = report.provenance.get("head_sets") or []
+    rows = [
+        [
+            place_name(place, sets),
+            *(cells.get(place) for cells in columns.values()),
+        ]
+        for place in [*groups, *heads[:MOST_HEADS]]
+    ]
+    left_out = (
+        f"{MOST_HEADS} of {len(heads)} heads; "
+        if len(heads) > MOST_HEADS
+        else ""
+    )
+    caption = f"{left_out}means over texts [95% interval]; all numbers: attnprobe report FOLDER --output numbers.csv"
+    return Table(["head", *columns], rows, caption)
+
+
+def _judged_columns(
+    judged: Mapping[Place, Judged],
+) -> dict[str, dict[Place, Cell]]:
+    """Returns the cells of what is judged, by column and place."""
+    measured = {place: each for place, each in judged.items() if each.effect.n}
+    placed = {
+        place: each for place, each in judged.items() if each.faithfulness.n
+    }
+    columns: dict[str, dict[Place, Cell]] = {
+        "answer": {
+            place: each.answer for place, each in judged.items() if placed
+        },
+        "effect": {
+            place: _two_digits(each.effect) for place, each in measured.items()
+        },
+        "worst shuffle": {
+            place: _two_digits(each.worst) for place, each in measured.items()
+        },
+        "faithfulness": {
+            place: _two_digits(each.faithfulness)
+            for place, each in placed.items()
+        },
+    }
+    for place, each in judged.items():
+        for key, part in each.parts.items():
+            columns.setdefault(key, {})[place] = Number(part.value, digits=2)
+    columns["texts"] = {place: each.n for place, each in judged.items()}
+    return columns
+
+
+def _edited_columns(report: "AuditResult") -> dict[str, dict[Place, Cell]]:
+    """Returns how far other edits move the output as it is, by what is done and place.
+
+    Heads that are zeroed have intervals that hold for all of them at once.
+    """
+    ends = simultaneous(report.rows.of_heads("zero_tvd"))
+    columns: dict[str, dict[Place, Cell]] = {}
+    for name, done in EDITS.items():
+        if name != "median_tvd":
+            found = at_places(report.statistics, name)
+            known = ends if name == "zero_tvd" else {}
+            columns[done] = {
+                p: Number(s.mean, known.get(p), digits=2)
+                for p, s in found.items()
+            }
+    return columns
+
+
+def _two_digits(estimate: Estimate) -> Number:
+    return Number(estimate.value, estimate.ci95, digits=2)
+
+
+def _rank(head: Judged | None, zeroed: Statistic | None) -> tuple[bool, float]:
+    """Returns a sort key: named heads first, then those that move the output most."""
+    if head is not None and head.effect.n:
+        return not head.is_named, -head.effect.value
+    return True, 0.0 if zeroed is None else -zeroed.mean
+
+
+# --- heads removed one after the other --------------------------------------------------
+
+
+def prune_table(curve: PruneCurve, words: Words = CLASSES) -> Table:
+    """Accuracy by the number of heads removed.
+
+    Where a text has several labels, accuracy is a mean of shares and has no interval of
+    a share of texts.
+    """
+    rows: list[list[Cell]] = [
+        [
+            n,
+            _share(kept, curve.n_texts),
+            Number(right)
+            if words.has_parts
+            else _share(right, curve.n_labelled),
+        ]
+        for n, kept, right in zip(
+            curve.n_removed, curve.agreement, curve.accuracy, strict=True
+        )
+    ]
+    accuracy = f"accuracy{words.aside if words.has_parts else ''}"
+    return Table(
+        ["heads removed", "predictions kept", accuracy], rows, sortable=False
+    )
+
+
+def prune_title(curve: PruneCurve) -> str:
+    """What the table of the prune curve is of."""
+    title = "heads zero-ablated together, the least important (zero_tvd) first"
+    if curve.crossed:
+        title += f"; {curve.n_texts} texts, crossed: each half's order comes from the other half"
+    return title
+
+
+def _share(share: float, n_texts: int) -> Number:
+    """A share of texts with its interval; without, if no text counts."""
+    if not n_texts:
+        return Number(share)
+    hits = np.array(round(share * n_texts))
+    low, high = share_interval(hits, np.array(n_texts)).tolist()
+    return Number(share, (low, high))

@@ -1,15 +1,16 @@
 """Tables of an audit's numbers: rankings, comparisons, all statistics, published values."""
 
+from collections import Counter
 from collections.abc import Sequence
 
-from hf_attnprobe.audit_reports.head_tables import (
-    few_parts,
-    has_line,
-    is_of_ranking,
+from hf_attnprobe.audit_reports.heads import (
+    BY_PART,
+    MOST_PARTS,
+    has_several,
     place_name,
 )
-from hf_attnprobe.audit_reports.heads import has_several
 from hf_attnprobe.audit_reports.result import AuditResult
+from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.document import (
@@ -27,6 +28,7 @@ from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Statistic,
+    key_of,
     sentence,
 )
 
@@ -291,7 +293,7 @@ def _statistics(report: AuditResult, shown: Sequence[Statistic]) -> Table:
     )
     rows = []
     for s in shown:
-        where = f" ({place_name((s.layer, s.head), sets)})" if several else ""
+        where = f" ({place_name(s.place, sets)})" if several else ""
         numbers: list[Cell] = [Number(s.mean, s.ci95), s.median, s.std]
         known = numbers if s.n >= MIN_SHOWN else [None] * len(numbers)
         row: list[Cell] = [f"{s.statistic}{where}", s.group, *known, s.n]
@@ -338,7 +340,33 @@ def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
         and s.n >= MIN_SHOWN
         and has_line(s.statistic)
         and s.statistic.partition("@")[0] in known.get(s.test, {})
-        and (
-            not has_several(report.statistics) or (s.layer, s.head) == (-1, -1)
-        )
+        and (not has_several(report.statistics) or s.place == (-1, -1))
     ]
+
+
+# --- which statistics are told ---------------------------------------------------------------------
+
+
+def few_parts(statistics: Sequence[Statistic]) -> list[Statistic]:
+    """Keeps statistics of the first parts only, for predictions with many parts."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for s in statistics:
+        family = s.statistic.partition("@")[0]
+        if family in BY_PART and s.group == ALL_TEXTS:
+            seen[family] += 1
+        if seen[family] <= MOST_PARTS:
+            kept.append(s)
+    return kept
+
+
+def is_of_ranking(s: Statistic) -> bool:
+    """Whether it is of one ranking, ``name@ranking``."""
+    return isinstance(key_of(s.statistic), str)
+
+
+def has_line(statistic: str) -> bool:
+    """Not p-values; of the frontier the papers' two ε; of the rankings attention."""
+    name = statistic.partition("@")[0]
+    shown = (None, "attention", *EPSILONS)
+    return not name.endswith("_p_value") and key_of(statistic) in shown

@@ -10,7 +10,7 @@ import pandas as pd
 from hf_attnprobe.audit_reports.charts import audit_charts
 from hf_attnprobe.audit_reports.document import document_of, published_as
 from hf_attnprobe.audit_reports.frames import csv_of, summary_frame, wide_frame
-from hf_attnprobe.audit_reports.head_maps import head_maps
+from hf_attnprobe.audit_reports.heads import head_maps
 from hf_attnprobe.audit_reports.numbers import JUDGED
 from hf_attnprobe.audit_reports.result import (
     AuditResult,

@@ -141,7 +141,7 @@ def conclusion_sentence(
 
 def zero_ablation_only(statistics: Sequence[Statistic]) -> str | None:
     """A note for models whose heads support zero ablation only."""
-    names = {s.statistic for s in statistics if min(s.layer, s.head) >= 0}
+    names = {s.statistic for s in statistics if s.is_of_head}
     if "zero_tvd" not in names or "mean_tvd" in names:
         return None
     return (

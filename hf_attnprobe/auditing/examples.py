@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.attention_model import ALL, SET, AttentionModelBase, Site
-from hf_attnprobe.audit_reports.heads import values_by_head
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.subject import Subject
 from hf_attnprobe.auditing.sweep import Sweep
@@ -349,7 +348,7 @@ def shown_site(rows: Rows) -> Site | None:
     if whole is not None:
         return Site(*whole)
     for statistic in ("zero_tvd", "median_tvd"):
-        effects = values_by_head(rows, statistic)
+        effects = rows.of_heads(statistic)
         if len(effects):
             layer, head = effects.mean().round(DIGITS).idxmax()
             return Site(int(layer), int(head))
@@ -372,8 +371,6 @@ def attention_in_words(
     if site.head == ALL:
         return f"the mean of the heads of layer {site.layer}"
     moves = (
-        " that moves the output most"
-        if len(values_by_head(rows, "zero_tvd"))
-        else ""
+        " that moves the output most" if len(rows.of_heads("zero_tvd")) else ""
     )
     return f"the head{moves}: layer {site.layer}, head {site.head}"

@@ -18,7 +18,6 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.audit_reports.heads import values_by_head
 from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.recomputed import (
     N_AFTER,
@@ -382,7 +381,7 @@ def prune_heads(sweep: Sweep, rows: Rows) -> PruneCurve | None:
         None where the effects were not measured on both halves, or heads cannot be
         ablated together.
     """
-    effects = values_by_head(rows, "zero_tvd")
+    effects = rows.of_heads("zero_tvd")
     lacks = sweep.adapter.lacks
     if effects.empty or lacks(MaskedReplay) or lacks(Decisions):
         return None

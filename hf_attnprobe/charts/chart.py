@@ -15,6 +15,9 @@ LARGEST = 1e100
 LEAST_FULL = 0.1
 """Colours of a map are never full below it, so that one of hardly anything looks like that."""
 
+Grid = tuple[tuple[float, ...], ...]
+"""Numbers by layer and head, [layers][heads]."""
+
 Kind = Literal["histogram", "dots", "curve", "points"]
 
 
@@ -123,9 +126,9 @@ class HeatMap:
     title: str
     finding: str
     source: str
-    values: tuple[tuple[float, ...], ...]
-    low: tuple[tuple[float, ...], ...]
-    high: tuple[tuple[float, ...], ...]
+    values: Grid
+    low: Grid
+    high: Grid
     value_label: str
     layers: tuple[int, ...]
     heads: tuple[int, ...]

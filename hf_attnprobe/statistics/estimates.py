@@ -42,6 +42,16 @@ class Key:
         """The key without its group: the column of a table with one row per text."""
         return self.test, self.statistic, self.layer, self.head
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Layer and head."""
+        return self.layer, self.head
+
+    @property
+    def is_of_head(self) -> bool:
+        """Whether it is of a single head, and not of a group of them."""
+        return min(self.place) >= 0
+
 
 @dataclass(frozen=True)
 class Estimate:

@@ -11,7 +11,7 @@ from by_name import audit_by_name
 from hf_attnprobe import build_tokenizer
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, HeadOutputs, Site
-from hf_attnprobe.audit_reports.head_tables import head_table, prune_table
+from hf_attnprobe.audit_reports.heads import head_table, prune_table
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.head_ablation import DONOR_STREAM, head_ablation
 from hf_attnprobe.faithfulness.prune_curve import ablated, least_first, prune_curve
