@@ -645,28 +645,6 @@ def test_of_many_units_only_the_foremost_are_deleted(chat, model):
     assert "1 of 1 prompts with more than 16 units all were knocked out" in " ".join(report.notes)
 
 
-@torch.no_grad()
-def test_what_is_deleted_of_many_units_is_what_the_model_says_without_them(chat, model):
-    rows = [{"context": MANY_SENTENCES, "question": "Which room is red?", "answer": "Room 1"}]
-    row = made(rows, chat, model)[0]
-    report = audit((model, chat), Answers(rows), ["sources"], progress=False)
-    numbered, n_answer = (
-        [*zip(row["unit_ids"], row["input_ids"], strict=True)],
-        sum(row["labelled"]),
-    )
-
-    def log_prob(ids):
-        logits = model(torch.tensor([ids])).logits[0, -n_answer - 1 : -1].double()
-        return float(logits.log_softmax(-1)[range(n_answer), ids[-n_answer:]].sum())
-
-    for number, loss in enumerate(report.examples[0].scores["leave_one_out"]):
-        if loss != 0:
-            lost = log_prob(row["input_ids"]) - log_prob(
-                [token for unit, token in numbered if unit != number]
-            )
-            assert loss == pytest.approx(lost, abs=1e-5)
-
-
 def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_said(
     folder, chat, model, capsys, monkeypatch
 ):

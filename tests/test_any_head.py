@@ -27,10 +27,7 @@ from hf_attnprobe import (
     Data,
     Permutation,
     audit,
-    load_examples,
 )
-from hf_attnprobe.auditing import sweep as sweeping
-from hf_attnprobe.data.examples import dataset_fingerprint
 from refusals import refuses
 from test_head_sentences import pair_tokenizer, question, sentences
 from test_invariance import assert_same
@@ -104,40 +101,6 @@ def test_batches_padding_and_order_change_nothing(rows_of, head):
     expected = rows_of(head, rows)
     shuffled = random.Random(1).sample(rows, len(rows))
     assert_same(rows_of(head, shuffled, batch_size=1), expected, tolerance=1e-4)
-
-
-@pytest.mark.parametrize("head", zoo.daily(["classes", "tags"], ["tags"]))
-def test_an_audit_that_was_stopped_goes_on_to_the_same_rows(rows_of, head, tmp_path, monkeypatch):
-    expected = rows_of(head, DATA[head], batch_size=2)
-    store, calls = sweeping.append_rows, []
-
-    def stop(*arguments, **keywords):
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        return store(*arguments, **keywords)
-
-    monkeypatch.setattr(sweeping, "append_rows", stop)
-    with pytest.raises(KeyboardInterrupt):
-        rows_of(head, DATA[head], batch_size=2, output_dir=tmp_path)
-    monkeypatch.undo()
-    kept = {file.name for file in (tmp_path / "rows").glob("part-*")}
-    assert len(kept) == 2 and not (tmp_path / "summary.json").exists()
-    found = rows_of(head, DATA[head], batch_size=2, output_dir=tmp_path)
-    assert kept < {file.name for file in (tmp_path / "rows").glob("part-*")}
-    assert_same(found, expected)
-
-
-def test_swapped_segments_are_other_data(rows_of, tmp_path):
-    rows_of("classes", DATA["classes"], output_dir=tmp_path)
-    swapped = [
-        {**row, "premise": row["hypothesis"], "hypothesis": row["premise"]}
-        for row in DATA["classes"]
-    ]
-    prints = [dataset_fingerprint(load_examples(d, "test")) for d in (DATA["classes"], swapped)]
-    assert prints[0] != prints[1]
-    with pytest.raises(AttnProbeError, match="data"):
-        rows_of("classes", swapped, output_dir=tmp_path)
 
 
 def changed(head, **columns):

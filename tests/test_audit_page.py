@@ -371,6 +371,9 @@ def test_every_form_of_an_audit(cli, classifier, tmp_path):
         assert (done.code, done.out) == (0, f"report in {file}\n"), done.err
         assert file.stat().st_size > 500
     report = read_audit(classifier)
+    done = cli("report", classifier)
+    assert (done.code, done.out, done.err) == (0, f"{report}\n", "")
+    assert (tmp_path / "report.md").read_text() == (classifier / "report.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text()) == to_json(report)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
     assert len(lines) == len(report.statistics)

@@ -430,21 +430,6 @@ def test_spoilt_files_of_an_audit(audited, refused_audit, refused):
             assert str(part) in line and "delete it and run the audit again" in line
 
 
-def test_leftovers_of_an_interrupted_write_do_no_harm(
-    audited, cli, checkpoint, reviews_folder, tmp_path
-):
-    """A process that is killed leaves hidden files; nobody reads them, and they may be another process's."""
-    (audited / "rows" / ".0123456789abcdef").write_bytes(b"half a part")
-    (audited / ".summary.json.123").write_text("{")
-    (tmp_path / "claimed").mkdir()
-    (tmp_path / "claimed" / ".audit.json.123").write_text("{")
-    command = ["audit", "--model", checkpoint, "--dataset", reviews_folder, "--test-limit", "9"]
-    for folder in (audited, tmp_path / "claimed"):
-        assert cli(*command, "--tests", "permutation", "--output-dir", folder).code == 0
-        rows = read_rows(folder / "rows")
-        assert rows[rows.test == "permutation"].example_id.nunique() == 9
-
-
 def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
     two = SimpleNamespace(
         num_processes=2, process_index=0, is_main_process=True, device=torch.device("cpu")
@@ -546,25 +531,3 @@ def test_sizes_and_vectors_that_make_no_model(refused_training, refused, tmp_pat
         assert message in refused_training(*arguments)
     small = refused("demo", "--n-examples", "5", "--output-dir", tmp_path / "out")
     assert "expected at least 6 examples" in small
-
-
-@pytest.mark.slow
-def test_training_again_after_an_interruption(monkeypatch, cli, tmp_path):
-    """Interrupted or killed, the steps are left, and the same command works again."""
-    data = write_splits(tmp_path / "data", train=ROWS * 8, validation=ROWS)
-    command = ["train", "--dataset", data, "--output-dir", tmp_path / "out", "--encoder", "mlp"]
-    command += ["--epochs", "2"]
-    steps = tmp_path / "out" / ".steps"
-
-    def stop(*args, **kwargs):
-        (steps / "checkpoint-1").mkdir(parents=True)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("transformers.Trainer.train", stop)
-        done = cli(*command)
-    assert done.code == 130 and steps.exists()
-    assert "run the same command again to continue" in done.err
-    assert cli(*command).code == 0
-    assert not steps.exists()
-    assert cli(*command).code == 0  # over its own result

@@ -10,7 +10,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import zoo
 from by_name import BY_DEFAULT, audit_by_name
-from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.cli import main
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.faithfulness.registry import readings
@@ -189,19 +188,6 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
     assert found["dataset"].endswith("(train)") and found["provenance"]["tests"] == ["permutation"]
 
 
-def test_columns_of_other_names_in_other_forms(cli, checkpoint, reviews, tmp_path):
-    data = reviews["test"].rename_columns({"text": "review", "label": "stars"})
-    data = data.remove_columns("rationale")
-    data.save_to_disk(tmp_path / "saved")
-    for form in ("csv", "parquet"):
-        (tmp_path / form).mkdir()
-        getattr(data.to_pandas(), f"to_{form}")(tmp_path / form / f"test.{form}", index=False)
-    columns = ("--text-column", "review", "--label-column", "stars", "--tests", "permutation")
-    for form, split in (("csv", "test"), ("parquet", "test"), ("saved", "train")):
-        command = ("audit", "--model", checkpoint, "--dataset", tmp_path / form, *columns)
-        assert strict(cli(*command, "--split", split, "--json").out)["n"] == 40
-
-
 @pytest.mark.slow
 def test_all_tests_by_default_whatever_the_labels(cli, checkpoint, make_checkpoint, tmp_path):
     """Texts without any, and a model of four."""
@@ -218,18 +204,6 @@ def test_all_tests_by_default_whatever_the_labels(cli, checkpoint, make_checkpoi
 
 
 # --- report -------------------------------------------------------------------------------------------------------
-
-
-def test_report_renders_an_audit_again(printed, cli, tmp_path):
-    _, folder = printed
-    written = (folder / "report.md").read_text()
-    done = cli("report", folder)
-    assert (done.code, done.out, done.err) == (0, f"{read_audit(folder)}\n", "")
-    again = cli("report", folder, "--output", tmp_path / "again.md")
-    assert again.out == f"report in {tmp_path / 'again.md'}\n"
-    assert (tmp_path / "again.md").read_text() == written
-    for heading in ("The questions, one by one", "Three texts", "All numbers"):
-        assert f"## {heading}\n" in written
 
 
 # --- train, then audit --------------------------------------------------------------------------------------------
@@ -288,17 +262,6 @@ def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
     assert (found["model"], found["n"]) == ("acme/bilstm", 5)
     said = {line.split(":")[0] for line in re.split("[\r\n]", run.err) if line.strip()}
     assert said <= {"audit"} | {x for x in run.err.splitlines() if "about" in x}
-
-
-def test_interrupted_by_hand(cli, monkeypatch, command, tmp_path):
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("hf_attnprobe.auditing.sweep.run_batch", stop)
-    done = cli(*command, "--output-dir", tmp_path / "out")
-    assert (done.code, done.out) == (130, "")
-    assert done.err.endswith("attnprobe: interrupted; run the same command again to continue\n")
-    assert not (tmp_path / "out").exists()  # there was nothing to keep yet
 
 
 def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):

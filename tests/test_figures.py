@@ -62,11 +62,6 @@ def a_chart(**changes):
     return replace(chart, **changes)
 
 
-def legend_of(ax):
-    (legend,) = ax.get_figure(root=True).legends
-    return [text.get_text() for text in legend.get_texts()]
-
-
 def texts_of(svg):
     return [t.text for t in ElementTree.fromstring(svg).iter() if t.tag.endswith("text")]
 
@@ -85,66 +80,6 @@ def test_each_figure_of_an_audit(report):
         own = Figure().subplots()
         assert report.plot(key, own) is own
         assert own.has_data()
-
-
-def test_dots_lie_where_the_chart_says(report):
-    chart = named(report, "comprehensiveness")
-    ax = figures.draw(chart)
-    (line,) = [c.lines[0] for c in ax.containers]
-    names = tuple(label.get_text() for label in ax.get_xticklabels())
-    assert names == chart.series[0].x
-    assert line.get_ydata() == pytest.approx(chart.series[0].y)
-
-
-def test_bars_end_where_the_chart_says():
-    ax = figures.draw(a_chart())
-    (segments,) = [bar.get_segments() for bar in ax.containers[0].lines[2]]
-    ends = sorted((s[0][1], s[1][1]) for s in segments)
-    assert np.array(ends) == pytest.approx(np.array([(0.4, 0.6), (1.2, 1.7)]))
-
-
-def test_a_histogram_has_the_height_of_every_bin():
-    series = (Series("a", (0.0, 0.5), (0.25, 0.75)), Series("b", (0.0, 0.5), (1, 0)))
-    ax = figures.draw(a_chart(kind="histogram", series=series, bin_width=0.5))
-    assert [p.get_data().values.tolist() for p in ax.patches] == [[0.25, 0.75], [1, 0]]
-    assert ax.patches[0].get_data().edges.tolist() == [0, 0.5, 1.0]
-    hatches = {p.get_hatch() for p in ax.patches}
-    assert len(hatches) == 2  # told apart without colour
-
-
-def test_series_differ_by_more_than_colour():
-    for kind in ("dots", "curve", "points"):
-        series = tuple(Series(f"s{k}", (0.0, 1.0), (k, k + 1)) for k in range(4))
-        ax = figures.draw(a_chart(kind=kind, series=series))
-        lines = [c.lines[0] for c in ax.containers] or ax.lines
-        assert len({line.get_marker() for line in lines}) == 4
-
-
-def test_a_yardstick_is_a_line_with_its_name():
-    references = (Reference("chance", 0.3), Reference("limit", 0.7, "x"))
-    ax = figures.draw(a_chart(references=references))
-    by_name = {line.get_label(): line for line in ax.lines}
-    assert list(by_name["chance"].get_ydata()) == [0.3, 0.3]
-    assert list(by_name["limit"].get_xdata()) == [0.7, 0.7]
-    assert legend_of(ax) == ["group", "chance", "limit"]
-
-
-def test_long_names_are_written_below_each_other():
-    names = tuple(f"a ranking with a long name {k}" for k in range(5))
-    series = (Series("mean", names, (1.0, 2.0, 3.0, 4.0, float("nan"))),)
-    ax = figures.draw(a_chart(kind="dots", series=series, references=(Reference("r", 2),)))
-    assert [t.get_text().replace("\n", " ") for t in ax.get_yticklabels()] == list(names)
-    assert ax.get_xlabel() == "y"
-    (line,) = [line for line in ax.lines if line.get_label() == "r"]
-    assert list(line.get_xdata()) == [2, 2]  # on the axis of the values
-
-
-def test_the_head_map_writes_every_number(report_of_heads):
-    chart = named(report_of_heads, "heads_faithfulness")
-    ax = report_of_heads.plot("heads_faithfulness")
-    written = [float(t.get_text().replace("−", "-")) for t in ax.texts]
-    assert written == pytest.approx(np.array(chart.values).ravel(), abs=0.0051)
-    assert ax.images[0].get_array().tolist() == [list(row) for row in chart.values]
 
 
 def test_a_map_with_holes_and_one_of_many_heads():

@@ -104,16 +104,6 @@ def test_no_sentence_has_no_probability(han):
         assert values[0].isnan() and 0 <= values[1] <= 1
 
 
-def test_batches_and_order_change_nothing(han, report):
-    again = run(han, list(enumerate(REAL + NOTHING))[::-1], tests=TESTS, batch_size=1)
-    key = ["test", "statistic", "example_id"]
-    ours, theirs = (
-        r.to_pandas().sort_values(key).reset_index(drop=True) for r in (report[0], again)
-    )
-    assert ours[key].equals(theirs[key])
-    np.testing.assert_allclose(ours.value, theirs.value, atol=1e-9)
-
-
 def test_rationales_of_words_are_nothing_to_sentences(han):
     rows = [{"text": text, "label": 0, "rationale": [0]} for text in REAL]
     with pytest.raises(AttnProbeError, match="sentences in a hierarchical one"):

@@ -209,17 +209,6 @@ def test_ids_past_int64_are_row_numbers(tmp_path):
         assert load_examples(source, "test")["example_id"][:] == [0, 1]
 
 
-def test_ids_of_a_table_are_kept(tmp_path):
-    (tmp_path / "t.csv").write_text("text,example_id,label\na,7,0\nb,3,1\n")
-    assert load_examples(tmp_path / "t.csv", "test")["example_id"][:] == [7, 3]
-
-
-def test_a_folder_of_empty_files_is_said_to_be_empty(tmp_path):
-    (tmp_path / "d").mkdir()
-    pd.DataFrame({"text": ["a"], "label": [0]}).iloc[:0].to_parquet(tmp_path / "d" / "test.parquet")
-    assert "empty" in message(tmp_path / "d", "test")
-
-
 def test_rationales_are_positions_masks_or_cells_of_a_table(tmp_path):
     for cells, expected in (
         ([[0, 2], [1]], [[0, 2], [1]]),

@@ -8,20 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import zoo
 from bad_days.children import Writes, in_child
 from by_name import audit_by_name
-from hf_attnprobe import audit, load_examples
-from hf_attnprobe.adapters import wrap
-from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe import audit
 from hf_attnprobe.cli import main
 from hf_attnprobe.faithfulness.options import Adversarial
-from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.statistics.summary import PREDICTION
-from hf_attnprobe.storage.rows import read_rows, rows_of_parts
+from hf_attnprobe.storage.rows import read_rows
 
 
 TESTS = ("correlation", "permutation", "adversarial")
@@ -74,35 +69,6 @@ def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
     """One at a time is unpadded, together is padded to the longest."""
     data = examples if kind[2] == 2 else examples[-4:]  # more classes mean the slow search
     assert_same(rows_of(data, kind, batch_size=1), rows_of(data, kind, batch_size=64))
-
-
-def test_the_papers_search_too(rows_of, examples):
-    alone, together = (
-        rows_of(examples[-4:], tests=[Adversarial(method="search")], batch_size=size)
-        for size in (1, 64)
-    )
-    assert_same(alone, together)
-
-
-@pytest.mark.parametrize("kind", zoo.daily(KINDS[::2], ("bilstm",)), ids=str)
-def test_far_more_padding_than_needed(kind, make_checkpoint, examples):
-    folder = make_checkpoint(*kind)
-    model, tokenizer = (
-        AutoModelForSequenceClassification.from_pretrained(folder),
-        AutoTokenizer.from_pretrained(folder),
-    )
-    adapter = wrap(model)
-    texts = tokenize(tokenizer, load_examples(examples[-3:], "test"), adapter).texts
-    plain = collate(adapter, texts, tokenizer.pad_token_id)
-    inputs = {
-        name: torch.nn.functional.pad(values, (0, 30)) for name, values in plain.inputs.items()
-    }
-    padded = adapter.prepare(inputs, plain.example_ids, plain.labels)
-    assert padded.mask.shape[1] == plain.mask.shape[1] + 30
-    tests = (*TESTS[: 2 if kind[2] > 2 else 3], PREDICTION)
-    where = dict.fromkeys(tests, adapter.sites())
-    tables = (run_batch(adapter, batch, where, {}, 0) for batch in (padded, plain))
-    assert_same(*(rows_of_parts([table]).long() for table in tables))
 
 
 def test_a_tiny_memory_budget(rows_of, usual, examples):

@@ -147,16 +147,6 @@ def test_an_audit_of_pairs_predicts_what_the_pipeline_does():
             assert f"LABEL_{int(ours.loc[k, 'predicted_class'])}" == best["label"]
 
 
-def test_order_padding_and_batches_change_nothing():
-    adapter = wrap(make_model("bert"))
-    texts = encoded("bert").texts
-    together = adapter.observe(collate(adapter, texts, 0)).probs
-    alone = [adapter.observe(collate(adapter, [text], 0)).probs[0] for text in texts]
-    assert torch.allclose(together, torch.stack(alone), atol=1e-6)
-    turned = adapter.observe(collate(adapter, texts[::-1], 0)).probs
-    assert torch.allclose(together, turned.flip(0), atol=1e-6)
-
-
 def test_segments_reach_the_batch_and_single_texts_have_none():
     adapter = wrap(make_model("bert"))
     texts = encoded("bert").texts[:2]

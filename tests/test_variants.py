@@ -248,7 +248,7 @@ def test_revision_subfolder_token_and_adapter_from_a_hub(
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": None}
         run = run_python("-c", AUDITS, json.dumps(ROWS), env=env)
         commits = {
-            name: hub.server.store.commit("models", f"acme/{name}")
+            name: hub.commit(hub.root / "models" / "acme" / name)
             for name in ("bert", "bert@v1", "private")
         }
     assert run.code == 0, run.err

@@ -18,10 +18,8 @@ def study(s):
 def models(tmp_path_factory):
     """The folders of a tiny BiLSTM, a tiny BERT and a tiny language model."""
     from bad_inputs import make_models
-    from plausible_inputs import add_speaker
 
-    folder = tmp_path_factory.mktemp("models")
-    return add_speaker(make_models(folder), folder)
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

@@ -82,48 +82,6 @@ def test_a_name_that_no_file_system_takes(name):
 TEXTS = ["the film was dull", "a wonderful plot"]
 
 
-@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet"])
-def test_a_file_is_a_data_set_and_its_cells_stay_texts(form, tmp_path):
-    texts = ["NULL", "nan", "NA", "None"]
-    file = tmp_path / f"data.{form}"
-    if form in ("csv", "tsv"):
-        mark = "\t" if form == "tsv" else ","
-        lines = ["text,label", *(f"{t},{k % 2}" for k, t in enumerate(texts))]
-        file.write_text("\n".join(lines).replace(",", mark))
-    elif form == "jsonl":
-        file.write_bytes(json_lines([{"text": t, "label": k % 2} for k, t in enumerate(texts)]))
-    else:
-        pa.parquet.write_table(pa.table({"text": texts, "label": [0, 1, 0, 1]}), file)
-    examples = load_examples(str(file), "test")
-    assert examples["text"][:] == texts and examples["label"][:] == [0, 1, 0, 1]
-
-
-def test_a_missing_label_is_none_and_the_others_stay(tmp_path):
-    file = tmp_path / "data.csv"
-    file.write_text("text,label\nfilm,0\nplot,\nfilm,1\n")
-    assert load_examples(file, "test")["label"][:] == [0, -1, 1]
-
-
-def test_ids_past_int64_number_the_rows(tmp_path):
-    file = tmp_path / "data.csv"
-    file.write_text(f"example_id,text\n{10**20},film\n5,plot\n")
-    assert load_examples(file, "test")["example_id"][:] == [0, 1]
-
-
-def test_a_mask_as_evidence_is_positions_where_the_column_is_masks():
-    rows = [
-        {"text": "a wonderful plot", "evidence": [0, 1, 1]},
-        {"text": "dull film", "evidence": [1, 0]},
-    ]
-    assert load_examples(rows, "test")["rationale"][:] == [[1, 2], [0]]
-
-
-def test_evidence_comes_from_csv_too(tmp_path):
-    file = tmp_path / "data.csv"
-    file.write_text("text,evidence\na wonderful plot,1 2\ndull film,0\n")
-    assert load_examples(file, "test")["rationale"][:] == [[1, 2], [0]]
-
-
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -334,16 +292,6 @@ def test_the_length_of_a_tokenizer_may_be_no_number(longest, models):
     model = BertForSequenceClassification.from_pretrained(models["bert"])
     tokenizer.model_max_length = longest
     assert wrap(model).max_length(tokenizer) == 64
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_an_attention_classifier_in_another_format(dtype, checkpoint):
-    """Exact adversaries come in float64: "expected scalar type Double but found Float"."""
-    rows = [{"text": t, "label": k} for k, t in enumerate(TEXTS)]
-    options = AuditOptions(dtype=dtype, shown_texts=1)
-    report = audit(checkpoint, rows, "adversarial", options=options, progress=False)
-    jsd = report.to_pandas()[report.to_pandas().statistic == "epsilon_max_jsd@0.01"]
-    assert len(jsd) == 2 and jsd.value.between(0, 0.7).all()
 
 
 # --- one reader for tables --------------------------------------------------------------

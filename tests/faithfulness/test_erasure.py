@@ -15,10 +15,8 @@ from scipy.spatial.distance import jensenshannon
 
 import zoo
 from adapters.families import SIZES, TEXTS, WORDS, encode, make, prepare
-from by_name import audit_by_name
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.erasure import (
     ORDER_STREAM,
     _removals_by_replay,
@@ -667,25 +665,3 @@ def random_observation(observe):
 
 
 # --- audits -------------------------------------------------------------------------------------------------------
-
-
-def test_in_an_audit(checkpoint, reviews, tmp_path):
-    options = {"tests": ["erasure"], "test_limit": 6, "progress": False}
-    report = audit_by_name(checkpoint, reviews, output_dir=tmp_path, **options)
-    names = {s.statistic for s in report.statistics}
-    assert {
-        "delta_js",
-        "minimal_size",
-        "fraction_to_flip@attention",
-        "regret@random",
-        "fraction_to_flip@margin",
-    } <= names
-    assert "flips the decision" in report.to_text(verbose=True)
-    released = Erasure(renormalise=False, draw="released", all_zero=True)
-    other = audit_by_name(checkpoint, reviews, **options | {"tests": released})
-    assert not other.to_pandas().value.equals(report.to_pandas().value)
-    with pytest.raises(AttnProbeError, match="its options"):
-        options["tests"] = Erasure(renormalise=False)
-        audit_by_name(checkpoint, reviews, output_dir=tmp_path, **options)
-    with pytest.raises(AttnProbeError, match="for draw"):
-        audit_by_name(checkpoint, reviews, tests={"erasure": {"draw": "some"}})

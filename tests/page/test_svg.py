@@ -1,7 +1,6 @@
 """Drawings are XML for every chart, small, and show what their data say."""
 
 import math
-import random
 import re
 from importlib.resources import files
 from xml.etree import ElementTree
@@ -168,10 +167,6 @@ def is_band(group):
     return group[0].get("x") == "0"  # one path, in the units of the drawing
 
 
-def finite(values):
-    return [value for value in values if math.isfinite(value)]
-
-
 def test_points_are_where_the_values_are():
     (chart,) = [c for c in charts() if c.key == "points"]
     svg = ElementTree.fromstring(draw(chart))
@@ -179,18 +174,6 @@ def test_points_are_where_the_values_are():
     for series, drawn in zip(chart.series, marks(svg), strict=True):
         assert numbers_at(across, [x for x, _ in drawn]) == pytest.approx(series.x, abs=2e-3)
         assert numbers_at(up, [y for _, y in drawn]) == pytest.approx(series.y, abs=2e-3)
-
-
-def test_many_points_are_where_the_values_are():
-    rng = random.Random(1)
-    x, y = (tuple(rng.random() for _ in range(300)) for _ in range(2))
-    svg = ElementTree.fromstring(
-        draw(Chart("k", "", (), "", "points", "", "", (Series("a", x, y),)))
-    )
-    (places,) = marks(svg)
-    across, up = scales(svg)
-    assert numbers_at(across, [place[0] for place in places]) == pytest.approx(x, abs=2e-3)
-    assert numbers_at(up, [place[1] for place in places]) == pytest.approx(y, abs=2e-3)
 
 
 def test_marks_of_lines_are_on_the_values():
