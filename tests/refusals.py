@@ -23,3 +23,9 @@ def refusal(function: Callable[..., object], *arguments: Any, **options: Any) ->
     with refuses() as caught:
         function(*arguments, **options)
     return str(caught.value)
+
+
+def refused(message: str, function: Callable[..., object], *arguments: Any, **options: Any) -> None:
+    """Checks that a call is refused in one line that has a message in it."""
+    said = refusal(function, *arguments, **options)
+    assert message in said and len(said) < 700, said

@@ -1,10 +1,14 @@
 """Tiny language models with a tokenizer of bytes and pairs, and the real one where it can be had."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from hf_attnprobe import Answers
+from hf_attnprobe.inference.answers import answered
 
 
 CHAT = (
@@ -62,3 +66,17 @@ def llama(tokenizer: Any, *, seed: int = 0, kind: Any = LlamaForCausalLM, **fiel
     }
     torch.manual_seed(seed)
     return kind(LlamaConfig(**{**sizes, **fields})).eval()
+
+
+def prompts(rows: Any, tokenizer: Any, model: Any, **options: Any) -> Any:
+    """Rows as prompt, units, answer and tokens."""
+    data, longest = Answers(rows, **options), model.config.max_position_embeddings
+    facts = SimpleNamespace(
+        n_embeddings=model.config.vocab_size, max_length=lambda _: longest, prediction=None
+    )
+    return answered(data.examples(), data, tokenizer, facts, model)
+
+
+def units(row: Any) -> list[str]:
+    """The texts of the units of such a row."""
+    return [row["text"][start:end].strip() for start, end in row["units"]]

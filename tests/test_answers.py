@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ import speakers
 import zoo
 from hf_attnprobe import (
     Answers,
-    AttnProbeError,
     AuditOptions,
     Data,
     Report,
@@ -26,9 +24,11 @@ from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.audit_reports.verdict import foreseen
 from hf_attnprobe.charts.shown_text import GAIN, ShownText
 from hf_attnprobe.data.answers import as_answers
-from hf_attnprobe.inference.answers import answered, encode_answers
+from hf_attnprobe.inference.answers import encode_answers
 from hf_attnprobe.statistics.rows import OF_UNITS
-from speakers import PASSAGE, ROWS
+from refusals import refused
+from speakers import PASSAGE, ROWS, units
+from speakers import prompts as made
 
 
 @pytest.fixture(scope="module")
@@ -44,32 +44,6 @@ def plain():
 @pytest.fixture(scope="module")
 def model(chat):
     return speakers.llama(chat)
-
-
-def adapter(model):
-    """What :func:`answered` needs of one."""
-    longest = model.config.max_position_embeddings
-    return SimpleNamespace(
-        n_embeddings=model.config.vocab_size, max_length=lambda tokenizer: longest
-    )
-
-
-def made(rows, tokenizer, model, **options):
-    """Rows as prompt, units, answer and tokens."""
-    data = Answers(rows, **options)
-    return answered(data.examples(), data, tokenizer, adapter(model), model)
-
-
-def refused(message, function, *arguments, **options):
-    with pytest.raises(AttnProbeError) as caught:
-        function(*arguments, **options)
-    said = str(caught.value)
-    assert message in said, said
-    assert "\n" not in said and len(said) < 400, said
-
-
-def units(row):
-    return [row["text"][start:end].strip() for start, end in row["units"]]
 
 
 # --- prompts --------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import copy
 import json
 from functools import cache
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,6 @@ from transformers import (
 import speakers
 from hf_attnprobe import (
     Answers,
-    AttnProbeError,
     AuditOptions,
     Data,
     audit,
@@ -36,8 +34,9 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.auditing.given import GivenScores, read_scores
 from hf_attnprobe.charts.shown_text import ShownText
-from hf_attnprobe.inference.answers import answered
 from hf_attnprobe.storage.rows import read_part
+from refusals import refused
+from speakers import units
 
 
 PASSAGE = "Ann lives in Rome. Bob lives in Oslo. Tickets cost nine euros. Dr. Li sings!"
@@ -62,15 +61,7 @@ def llama(seed=0):
 
 def made(rows, tokenizer, model=None, **options):
     """Rows as prompt, units, answer and tokens."""
-    data, model = Answers(rows, **options), model or llama()
-    facts = SimpleNamespace(
-        n_embeddings=model.config.vocab_size, max_length=lambda tokenizer: 512, prediction=None
-    )
-    return answered(data.examples(), data, tokenizer, facts, model)
-
-
-def units(row):
-    return [row["text"][start:end].strip() for start, end in row["units"]]
+    return speakers.prompts(rows, tokenizer, model or llama(), **options)
 
 
 @torch.no_grad()
@@ -78,13 +69,6 @@ def log_prob(model, ids, n_answer):
     """Of the last tokens, by one plain pass of a model that has read nothing before."""
     logits = copy.deepcopy(model)(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
     return float(sum(logits[k, ids[k + 1]] for k in range(len(ids) - 1 - n_answer, len(ids) - 1)))
-
-
-def refused(message, function, *arguments, **options):
-    with pytest.raises(AttnProbeError) as caught:
-        function(*arguments, **options)
-    said = str(caught.value)
-    assert message in said and "\n" not in said and len(said) < 400, said
 
 
 # --- A prompt that begins with its passage (2.1) --------------------------------------------------

@@ -9,11 +9,12 @@ from transformers import BertConfig, LlamaConfig, LlavaConfig, T5Config, ViTConf
 
 import zoo
 from adapters import families
-from hf_attnprobe import AttnProbeError, audit, wrap
+from hf_attnprobe import audit, wrap
 from hf_attnprobe.auditing.options import AuditOptions, Task
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.loading import HEADS, check_values, task_saved
 from hf_attnprobe.checkpoints.origins import origin_of
+from refusals import refused
 
 
 SIZES = {
@@ -48,14 +49,6 @@ def change(folder, **values):
     config = json.loads(file.read_text()) | values
     kept = {name: value for name, value in config.items() if value is not None}
     file.write_text(json.dumps(kept))
-
-
-def refused(message, function, *arguments, **options):
-    """Calls a function that must fail in one line with this in it."""
-    with pytest.raises(AttnProbeError) as caught:
-        function(*arguments, **options)
-    assert message in str(caught.value), str(caught.value)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
 
 
 # --- heads --------------------------------------------------------------------------------------------------------

@@ -9,14 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import zoo
-from bad_days.children import Writes, in_child
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
-from hf_attnprobe.cli import main
 from hf_attnprobe.cli.flags import asked as asked_by_flags
 from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.examples import DatasetName, load_splits
@@ -221,32 +217,6 @@ def test_another_run_in_the_same_folder_is_refused(base, reviews, reviews_folder
     assert models_in(folder) == before
 
 
-@pytest.mark.slow
-def test_killed_in_the_middle_of_a_model(base, reviews_folder, tmp_path, cli):
-    """The second of its two models, after its third epoch; then the same command again."""
-    command = ["retrain", "--model", base, "--dataset", reviews_folder, "--json"]
-    command += ["--tests", "uniform", "adversary", "--set", "adversary.lambdas=0.02"]
-    command += ["adversary.epochs=5", "adversary.patience=5", "--output-dir"]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    steps = killed / "adversary" / "lambda-0.02" / ".steps"
-
-    def die():
-        Writes(steps / "checkpoint-40", kill_at=0)
-        return main([str(part) for part in (*command, killed)])
-
-    assert in_child(die).code == -9
-    assert (steps / "checkpoint-30").exists() and not (killed / "summary.json").exists()
-    before = models_in(killed / "uniform")
-    first, again = cli(*command, whole), cli(*command, killed)
-    assert first.code == again.code == 0, again.err
-    assert models_in(killed / "uniform") == before  # what was finished was left alone
-    found, expected = json.loads(again.out), json.loads(first.out)
-    assert all(found[key] == expected[key] for key in ("statistics", "scores", "verdict"))
-    saved = (f / "adversary" / "lambda-0.02" / "model.safetensors" for f in (killed, whole))
-    one, other = map(load_file, saved)
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_what_cannot_be_trained_again(
     base, make_checkpoint, tokenizer, reviews, reviews_folder, tmp_path
 ):
@@ -373,11 +343,3 @@ def test_a_notebook_shows_the_answers_and_the_repr_is_one_line(report):
     assert "<script" not in shown
     for found in report.verdict.findings():
         assert f"{found.answer}" in Reader(shown).words and f"{found.value:z.3f}" in shown
-
-
-def test_frames_hold_the_numbers(report):
-    wide = report.wide_frame()
-    assert len(wide) == report.n
-    frame = report.summary_frame().set_index(["statistic", "group"])
-    mean = frame.loc[("seed_jsd", "all"), "mean"]
-    assert mean == pytest.approx(wide.seed_jsd.mean())

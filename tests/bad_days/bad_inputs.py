@@ -99,8 +99,8 @@ def make_models(folder: Path) -> dict[str, Path]:
 def finished(models: Path) -> Path:
     """A folder with one of each verb's, beside the models."""
     root = models / "done"
-    root.mkdir()
     for name, content in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
     for name in DONE:
         arguments = command_of(OF_VERB.get(name, name), "bilstm" if name == "other" else "bert")
