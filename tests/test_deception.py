@@ -373,6 +373,7 @@ def test_a_text_with_fewer_others_has_no_control(classifier, data, tmp_path):
     assert found.masses["after"].value > 0.3
 
 
+@pytest.mark.slow
 def test_reproducible(deceived, classifier, folder, tmp_path):
     assert deceived_into(tmp_path / "m", classifier, folder) == deceived[0]
 

@@ -142,10 +142,17 @@ def run(kind, folder, tests=None, **options):
     )
 
 
+class Reports(dict):
+    """By kind its report and the folder of it, made when they are first asked for."""
+
+    def __missing__(self, kind):
+        folder = zoo.once(kind, partial(run, kind))
+        return self.setdefault(kind, (read_audit(folder), folder))
+
+
 @pytest.fixture(scope="module")
 def reports():
-    folders = {kind: zoo.once(kind, partial(run, kind)) for kind in KINDS}
-    return {kind: (read_audit(folder), folder) for kind, folder in folders.items()}
+    return Reports()
 
 
 def finding(report, rule):

@@ -137,6 +137,7 @@ def test_a_screen_of_many_heads_has_an_interval():
     assert "cannot be said" in said and "ρ" not in said.split(":")[0]
 
 
+@pytest.mark.slow
 def test_the_interval_of_spearman_covers():
     """Of bivariate normal heads with a known rank correlation."""
     rng = np.random.default_rng(1)

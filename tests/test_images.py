@@ -11,6 +11,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
+import zoo
 from hf_attnprobe import audit
 from hf_attnprobe.data.examples import dataset_fingerprint, load_examples
 from refusals import refuses
@@ -33,7 +34,7 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=zoo.daily(FAMILIES, ("vit",)))
 def model(request):
     config, kind = FAMILIES[request.param]
     torch.manual_seed(0)

@@ -14,7 +14,6 @@ from bad_days.children import Writes, in_child
 from by_name import audit_by_name
 from hf_attnprobe import audit
 from hf_attnprobe.cli import main
-from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import read_rows
 
@@ -173,9 +172,9 @@ def test_work_that_was_done_twice_counts_once(rows_of, examples, tmp_path):
 
 
 def command(checkpoint, data, folder, *options):
-    """An audit by the slow search, of a batch per write."""
+    """An audit, of a batch per write."""
     arguments = ["audit", "--model", checkpoint, "--dataset", data, "--output-dir", folder]
-    arguments += ["--set", "adversarial.method=search", "--json", "--tests", *TESTS, *options]
+    arguments += ["--json", "--tests", *TESTS, *options]
     return [str(argument) for argument in arguments]
 
 
@@ -186,12 +185,7 @@ def data_folder(examples, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(rows_of, examples):
-    return rows_of(examples, tests=[*TESTS, Adversarial(method="search")])
-
-
-def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_path):
+def test_killed_and_resumed(checkpoint, data_folder, usual, cli, tmp_path):
     folder = tmp_path / "out"
 
     def die():
@@ -204,30 +198,31 @@ def test_killed_and_resumed(checkpoint, data_folder, uninterrupted, cli, tmp_pat
     done = cli(*command(checkpoint, data_folder, folder))
     assert done.code == 0, done.err
     assert before.items() <= parts(folder).items()
-    assert_same(read_rows(folder / "rows"), uninterrupted)
+    assert_same(read_rows(folder / "rows"), usual)
     assert json.loads(done.out)["n"] == 12
 
 
-def test_two_processes(checkpoint, data_folder, uninterrupted, torchrun, tmp_path):
+def test_two_processes(checkpoint, data_folder, usual, torchrun, tmp_path):
     run = torchrun(*command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3"))
     assert run.code == 0, run.err
     found = json.loads(run.out)  # printed once
     assert (found["n"], found["provenance"]["n_processes"]) == (12, 2)
-    assert_same(read_rows(tmp_path / "out" / "rows"), uninterrupted)
+    assert_same(read_rows(tmp_path / "out" / "rows"), usual)
     assert len(parts(tmp_path / "out")) == 4
     assert not list((tmp_path / "out").glob(".*"))
 
 
 @pytest.mark.slow
-def test_the_launcher_itself(checkpoint, data_folder, uninterrupted, run_python, tmp_path):
+def test_the_launcher_itself(checkpoint, data_folder, usual, run_python, tmp_path):
     """Of which the other tests of two processes do what it does."""
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     arguments = command(checkpoint, data_folder, tmp_path / "out", "--batch-size", "3")
     run = run_python(*launch, "-m", "hf_attnprobe", *arguments)
     assert run.code == 0, run.err
-    assert_same(read_rows(tmp_path / "out" / "rows"), uninterrupted)
+    assert_same(read_rows(tmp_path / "out" / "rows"), usual)
 
 
+@pytest.mark.slow
 def test_two_processes_give_up_together(
     make_checkpoint, checkpoint, data_folder, torchrun, tmp_path
 ):

@@ -86,6 +86,7 @@ def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
     assert found.keys() == {*places, (0, -1), (-1, -1)}
 
 
+@pytest.mark.slow
 def test_intervals_cover_all_heads_at_once():
     """Texts are drawn from a population, whose faithfulness of every head is known."""
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit
 from hf_attnprobe.checkpoints import load_tokenizer
 from hf_attnprobe.storage.rows import read_rows
@@ -47,6 +48,10 @@ def make(tokenizer, kind=BertForSequenceClassification):
 
 @pytest.fixture
 def rows(reviews):
+    return twelve(reviews)
+
+
+def twelve(reviews):
     """Twelve texts of one number of tokens, so that nothing is padded."""
     texts = [" ".join(text.split()[:6]) for text in reviews["test"]["text"][:12]]
     return [{"text": text, "label": k % 2} for k, text in enumerate(texts)]
@@ -214,11 +219,18 @@ WRONG_PLACES = [(name, None) for name in ("test", "statistic", "example_id", 0, 
 WRONG_PLACES += [(name, wrong) for name in (0, "example_id") for wrong in ("x", 0.5, 2.0**80)]
 
 
+@pytest.fixture(scope="module")
+def kept(tokenizer, reviews, tmp_path_factory):
+    """The folders of a model and of its audit; do not write into them."""
+    model = zoo.saved(tmp_path_factory.mktemp("kept") / "model", make(tokenizer), tokenizer)
+    audit(model, twelve(reviews)[:4], **FEW, output_dir=model.parent / "out")
+    return model, model.parent / "out"
+
+
 @pytest.mark.parametrize(("column", "value"), WRONG_PLACES)
-def test_rows_of_no_place_are_refused(column, value, folder, rows, tmp_path):
+def test_rows_of_no_place_are_refused(column, value, kept, copy_of):
     """Of no test, statistic or text, and at no layer (0) or head (1)."""
-    out = tmp_path / "out"
-    audit(folder, rows[:4], **FEW, output_dir=out)
+    out = copy_of(kept[1])
     for part in (out / "rows").iterdir():
         rewrite(part, place(column, value))
     with pytest.raises(AttnProbeError, match="cannot read the rows in"):
@@ -226,9 +238,8 @@ def test_rows_of_no_place_are_refused(column, value, folder, rows, tmp_path):
 
 
 @pytest.mark.parametrize("value", [5.0, float("nan"), float("inf"), -0.5])
-def test_what_is_no_probability_is_refused(value, folder, rows, tmp_path):
-    out = tmp_path / "out"
-    audit(folder, rows[:4], **FEW, output_dir=out)
+def test_what_is_no_probability_is_refused(value, kept, rows, copy_of):
+    folder, out = kept[0], copy_of(kept[1])
     for part in (out / "rows").iterdir():
         rewrite(part, other_values("prediction", lambda _: np.array([value]), "probability"))
     refused("cannot read the rows in", folder, rows[:4], output_dir=out)
@@ -236,9 +247,8 @@ def test_what_is_no_probability_is_refused(value, folder, rows, tmp_path):
         read_rows(out / "rows")
 
 
-def test_false_probabilities_are_refused_on_resuming(folder, rows, tmp_path):
-    out = tmp_path / "out"
-    audit(folder, rows[:4], **FEW, output_dir=out)
+def test_false_probabilities_are_refused_on_resuming(kept, rows, copy_of):
+    folder, out = kept[0], copy_of(kept[1])
     for part in (out / "rows").iterdir():
         rewrite(part, other_values("prediction", lambda values: 0.5 * values))
     refused("cannot read the rows in", folder, rows[:4], output_dir=out)

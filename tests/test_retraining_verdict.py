@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+import zoo
 from hf_attnprobe.retraining import readings
 from hf_attnprobe.retraining.adversary import crossed_choice
 from hf_attnprobe.retraining.verdict import CHOSEN, farther_than_a_seed, over_seeds, verdict
@@ -262,7 +263,7 @@ def agrees(answer, low, high, threshold, n, slack):
     return n < 30 or (low < threshold + slack and high > threshold - slack)
 
 
-@pytest.mark.parametrize("case", range(5))
+@pytest.mark.parametrize("case", zoo.daily(range(5), (1, 4)))
 def test_words_follow_from_an_independent_recomputation(case):
     rng = np.random.default_rng(case)
     n = [20, 60, 400, 1500, 400][case]

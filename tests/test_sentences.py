@@ -158,6 +158,7 @@ def test_it_follows_of_many_models(tokenizer, tmp_path_factory, **drawn):
     follows(tokenizer, tmp_path_factory.mktemp("audit"), **drawn)
 
 
+@pytest.mark.slow
 def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
     report = audit(
         zoo.bert(tokenizer, layers=1, spread=0.3),

@@ -188,6 +188,7 @@ def fixed_by_their_seed():
     return [dataset_fingerprint(train), list(rows), build_tokenizer(train["text"]).get_vocab()]
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_gives_the_same():
     code = "import json, test_synthetic; print(json.dumps(test_synthetic.fixed_by_their_seed()))"
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])

@@ -232,6 +232,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_revision_subfolder_token_and_adapter_from_a_hub(
     bert, lora, tokenizer, run_python, tmp_path
 ):

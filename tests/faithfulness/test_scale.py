@@ -1,5 +1,6 @@
 """The scale's parts against a plain loop over edited token lists, at multiplied logits."""
 
+import functools
 import itertools
 
 import pytest
@@ -34,16 +35,17 @@ class ByHand:
     def __init__(self, model, ids, sharpness=SHARPNESS):
         self.model, self.ids, self.sharpness = model.double(), ids, sharpness
         self.n = len(ids) - 2
-        self.target = int(self.logits(()).argmax())
+        self.logits = functools.cache(self.logits_without)
+        self.target = int(self.logits(frozenset()).argmax())
 
     @torch.no_grad()
-    def logits(self, gone):
-        kept = [token for place, token in enumerate(self.ids) if place - 1 not in set(gone)]
+    def logits_without(self, gone):
+        kept = [token for place, token in enumerate(self.ids) if place - 1 not in gone]
         ids = torch.tensor([kept])
         return self.model(ids, attention_mask=torch.ones_like(ids)).logits[0]
 
     def p(self, gone):
-        return (self.sharpness * self.logits(gone)).softmax(-1)[self.target].item()
+        return (self.sharpness * self.logits(frozenset(gone))).softmax(-1)[self.target].item()
 
     def drop(self, gone):
         return self.p(()) - self.p(gone)
