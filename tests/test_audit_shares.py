@@ -18,6 +18,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.statistics.samples import places_in
+from refusals import refuses
 
 
 TESTS = ["correlation", "erasure", Permutation(n_permutations=3)]
@@ -139,6 +140,11 @@ def test_shares_of_other_audits_are_refused(verb, job, tmp_path):
 def test_a_share_that_there_is_not_is_refused(share, verb):
     with pytest.raises(AttnProbeError, match="expected a share from 0/N to"):
         verb(options=AuditOptions(share=share))
+
+
+def test_a_share_without_a_text_is_refused(verb):
+    with refuses("expected texts in share 0/999999, got none of 40; divide them into fewer shares"):
+        verb(options=AuditOptions(share="0/999999"), progress=False)
 
 
 @pytest.mark.parametrize("other", [{"time": "1m"}, {"screen": 1}])

@@ -305,6 +305,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
             "text 4: expected a start for each score, got 1 for 2",
         ),
         ("scores.jsonl", "", "the file is empty"),
+        ("scores.jsonl", '{"id": 4, "score": [], "start": [0, 1]}', "text 4: expected numbers"),
     ],
 )
 def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):

@@ -149,6 +149,8 @@ def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
         {name: _column(rows, name) for name in COLUMNS[1:]}, dtype=object
     )
     table = table.dropna(axis="columns", how="all")
+    if "score" not in table:
+        raise _wrong(example_id, "numbers", "none")
     for name in table.columns.drop("score", errors="ignore"):
         if table[name].isna().any():
             n = table[name].count()

@@ -438,6 +438,11 @@ def prepare_audit(
     if share is not None:
         _check_can_be_shared(options)
         own = own.select(places_in(column_of(own, "example_id"), share))
+        if not len(own):
+            raise AttnProbeError(
+                f"expected texts in share {options.share}, got none of "
+                f"{len(examples)}; divide them into fewer shares"
+            )
     tokenized = encoded(subject, own, options)
     if options.screen is not None and not is_first_round:
         check_both_halves(text.example_id for text in tokenized.texts)
