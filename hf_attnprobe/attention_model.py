@@ -582,35 +582,27 @@ class AttentionModelBase(AttentionModel):
         Raises:
             AttnProbeError: no such layer, head or set.
         """
-        if not site.is_group:
-            self.check_site(site)
-            return {site.layer: [site.head]}
         if site.layer == SET:
-            chosen: Sequence[Site] = self.head_sets[site.head]
-        else:
-            self.check_site(
-                site._replace(head=0) if site.layer >= 0 else Site(0, 0)
-            )
-            known = self.sites()
-            chosen = [s for s in known if site.layer in (ALL, s.layer)]
-        heads: dict[int, list[int]] = {}
-        for layer, head, _ in sorted(chosen, key=lambda s: s[:2]):
-            heads.setdefault(layer, []).append(head)
-        return heads
-
-    def check_site(self, site: Site) -> None:
-        """Raises AttnProbeError where the model has no such layer or head."""
-        known = self.sites()
-        layers = [other.layer for other in known]
-        if site.layer not in layers:
-            expected = f"expected a layer from {min(layers)} to {max(layers)}"
+            return _by_layer(self.head_sets[site.head])
+        known = _by_layer(self.sites())
+        if site.layer == ALL:
+            return known
+        if site.layer not in known:
+            expected = f"expected a layer from {min(known)} to {max(known)}"
             raise AttnProbeError(f"{expected}, got {site.layer}")
-        heads = [other.head for other in known if other.layer == site.layer]
+        heads = known[site.layer]
+        if site.head == ALL:
+            return {site.layer: heads}
         if site.head not in heads:
             expected = f"expected a head from {min(heads)} to {max(heads)}"
             raise AttnProbeError(
                 f"{expected} in layer {site.layer}, got {site.head}"
             )
+        return {site.layer: [site.head]}
+
+    def check_site(self, site: Site) -> None:
+        """Raises AttnProbeError where the model has no such layer or head."""
+        self.members(site)
 
     def self_check(self, batch: Batch) -> None:
         """Called before an audit; raises AttnProbeError where an edit does not arrive.
@@ -625,6 +617,15 @@ class AttentionModelBase(AttentionModel):
         Rows must equal them; None where the model cannot be run by itself.
         """
         return None
+
+    def leave_one_out(self, observation: "Observation") -> Tensor:
+        """See :class:`EditableInputs`: every unit erased by itself."""
+        n_texts, n_keys = observation.batch.mask.shape
+        device = observation.batch.mask.device
+        each = torch.eye(n_keys, dtype=torch.bool, device=device)
+        erased = each[:, None].expand(-1, n_texts, -1)
+        model = self.require(EditableInputs)
+        return model.erase_inputs(observation, erased).transpose(0, 1)
 
     def positions(
         self, observation: "Observation", layer: int, units: Tensor
@@ -643,6 +644,14 @@ class AttentionModelBase(AttentionModel):
     def fingerprint(self) -> str:
         """16 hexadecimal digits that differ between models with different weights."""
         return model_fingerprint(self.model)
+
+
+def _by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
+    """The heads of sites by layer, both in ascending order."""
+    heads: dict[int, list[int]] = {}
+    for layer, head in sorted(site[:2] for site in sites):
+        heads.setdefault(layer, []).append(head)
+    return heads
 
 
 UNLIMITED = 10**9
@@ -750,18 +759,11 @@ class Observation:
         Raises:
             AttnProbeError: no such layer or head.
         """
-        return self.read_mean(site, self.attention)
-
-    def read_mean(
-        self, site: Site, maps: Mapping[int, Tensor] | Sequence[Tensor]
-    ) -> Tensor:
-        """The rows that the prediction is read from, averaged over a site's heads.
-
-        Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, keys].
-        """
         rows = [
             self.model.read_map(
-                self, maps[layer][:, head], Site(layer, head, site.query)
+                self,
+                self.attention[layer][:, head],
+                site._replace(layer=layer, head=head),
             )
             for layer, heads in self.model.members(site).items()
             for head in heads
@@ -881,32 +883,30 @@ class Observation:
             )
         return shuffles[key]
 
-    def gradient_importance(self, target: int | None = None) -> Tensor:
+    def gradient_importance(self) -> Tensor:
         """|gradient × input| of the explained class's probability, [batch, keys].
 
         Jain & Wallace 2019, Algorithm 1.
         """
-        target = self.explains if target is None else target
 
         def compute() -> Tensor:
             model = self.model.require(Differentiable)
-            return model.gradient(self, self.target(target)).abs()
+            return model.gradient(self, self.target(None)).abs()
 
-        return self.remember(("gradient", target), compute)
+        return self.remember(("gradient", self.explains), compute)
 
-    def leave_one_out_importance(self, target: int | None = None) -> Tensor:
+    def leave_one_out_importance(self) -> Tensor:
         """How far the output moves without each token, [batch, keys].
 
         Total variation distance to the whole text's output (Jain & Wallace 2019,
-        Algorithm 1); of a class ``target`` |p(x without t) − p(x)|. For two classes the
+        Algorithm 1); of an explained class |p(x without t) − p(x)|. For two classes the
         two are equal.
         """
-        target = self.explains if target is None else target
-        if target is None:
+        if self.explains is None:
             return self.model.prediction.distance(
                 self.probs, self.leave_one_out
             )
-        explained = self.target(target)
+        explained = self.target(None)
         is_large = (
             self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts
             > 0.5

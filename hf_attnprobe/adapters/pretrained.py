@@ -3,11 +3,12 @@
 import contextlib
 import inspect
 import sys
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
@@ -18,8 +19,9 @@ from hf_attnprobe.adapters.transformer.layout import embeddings_of
 from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
     AttentionClassifierConfig,
 )
-from hf_attnprobe.attention_model import UNLIMITED
+from hf_attnprobe.attention_model import UNLIMITED, Observation
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.functional.explanations import gauss_legendre
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import (
     Prediction,
@@ -123,6 +125,39 @@ class PretrainedFacts:
         forget_lengths(self.given)
         with evaluating(self.given):
             return self.given(**taken(self.given, inputs))
+
+
+class ScaledGradients:
+    """Gradient × input and its integral, from gradients at scaled embeddings."""
+
+    @abstractmethod
+    def scaled_gradient(
+        self, observation: Observation, target: Tensor, scale: float, hold: bool
+    ) -> Tensor:
+        """Gradient × input [batch, keys] where the embeddings are scaled.
+
+        Args:
+            target: int [batch].
+            hold: lets no gradient flow through the attention.
+        """
+
+    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+        return self.scaled_gradient(observation, target, 1.0, hold=True)
+
+    def integrated_gradient(
+        self,
+        observation: Observation,
+        target: Tensor,
+        n_steps: int,
+        *,
+        through_attention: bool = True,
+    ) -> Tensor:
+        hold = not through_attention
+        total: Tensor | float = 0.0
+        for place, weight in gauss_legendre(n_steps):
+            part = self.scaled_gradient(observation, target, place, hold)
+            total = total + weight * part
+        return torch.as_tensor(total)
 
 
 BY_LENGTH = ("dynamic", "longrope")

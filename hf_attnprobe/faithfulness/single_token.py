@@ -36,7 +36,6 @@ READINGS = {
         "what single tokens give {said} has a standard deviation of {mean:.2f} {amount}"
     ),
 }
-TOKENS_AT_ONCE = 64  # copies of the batch
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,5 @@ def single_token_probs(observation: Observation) -> Tensor:
     n_texts, n_keys = observation.batch.content_mask.shape
     alone = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
     others = ~alone[:, None].expand(-1, n_texts, -1)
-    parts = others.split(TOKENS_AT_ONCE)
-    found = [model.erase_inputs(observation, part) for part in parts]
-    probs = observation.explained_probs(torch.cat(found))
-    return probs.t()
+    probs = model.erase_inputs(observation, others)
+    return observation.explained_probs(probs).t()

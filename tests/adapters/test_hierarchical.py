@@ -152,7 +152,7 @@ def test_a_class_that_is_never_predicted():
         model.classifier.weight[2], model.classifier.bias[2] = 0, -60
     adapter, observation = observe(model)
     assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.target(None).tolist()
-    assert torch.isfinite(observation.gradient_importance(target=2)).all()
+    assert torch.isfinite(observation.explaining(2).gradient_importance()).all()
     assert torch.isfinite(adapter.attention_gradient(observation, torch.full((4,), 2))[1]).all()
 
 

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from hf_attnprobe.adapters.classifier.leave_one_out import (
     PARTS,
     ClassifierState,
-    States,
-    Trace,
+    gradient_times_input,
     leave_one_out_outputs,
     readout_of,
     trace,
 )
 from hf_attnprobe.adapters.deletion import erased_probs
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
+from hf_attnprobe.adapters.pretrained import PretrainedFacts, ScaledGradients
 from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
@@ -31,13 +30,12 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.explanations import gauss_legendre
 
 
 TOKENS_PER_PASS = 4096  # of shortened texts
 
 
-class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
+class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
     """Base class of the adapters of all attention classifiers.
 
     It works on a frozen copy in ``dtype``; the user's model stays as it was. The default
@@ -76,22 +74,6 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     def sites(self) -> list[Site]:
         return [Site(self.layer)]
 
-    def _encode(
-        self, input_ids: Tensor, attention_mask: Tensor
-    ) -> tuple[Tensor, Tensor, list[Trace], Tensor]:
-        """Factor, embeddings, traces and states of a :class:`ClassifierState`."""
-        table = self.base.embeddings
-        factor = table.weight.new_ones(input_ids.shape, requires_grad=True)
-        if self.model.config.encoder == "bilstm" and self._resumable:
-            lstm = self.base.encoder.get_submodule("lstm")
-            traces = trace(lstm, table.weight, input_ids, attention_mask)
-            return factor, factor[:0], traces, States.apply(factor, *traces)
-        embeddings = table(input_ids)
-        states = self.base.encode(
-            embeddings * factor.unsqueeze(-1), attention_mask
-        )
-        return factor, embeddings, [], states
-
     @property
     def _resumable(self) -> bool:
         """Whether leave-one-out can resume from the states of the whole text."""
@@ -119,11 +101,11 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
     # Capabilities
 
     def states(self, observation: Observation, site: Site) -> Tensor:
-        return observation.state.states.detach()
+        return observation.state.states
 
     def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
         """The encoder's states; attention averages them directly."""
-        return (observation.state.states.detach()[:, None],)
+        return (observation.state.states[:, None],)
 
     def replay_exchanged(
         self,
@@ -160,29 +142,9 @@ class SingleHeadAdapter(PretrainedFacts, AttentionModelBase):
             torch.eye(width, dtype=weight.dtype, device=weight.device)[None],
         )
 
-    def integrated_gradient(
-        self,
-        observation: Observation,
-        target: Tensor,
-        n_steps: int,
-        *,
-        through_attention: bool = True,
-    ) -> Tensor:
-        hold = not through_attention
-        parts = [
-            weight * self._scaled_gradient(observation, target, place, hold)
-            for place, weight in gauss_legendre(n_steps)
-        ]
-        return torch.stack(parts).sum(0)
-
-    def _scaled_gradient(
+    def scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
-        """Gradient × input [batch, keys] at scaled word vectors.
-
-        Args:
-            hold: lets no gradient flow through the attention.
-        """
         with torch.enable_grad():
             factor = torch.full_like(
                 observation.batch.inputs["input_ids"],
@@ -232,16 +194,24 @@ class ClassifierAdapter(SingleHeadAdapter):
         inputs = {"input_ids": ids, "attention_mask": mask}
         return Batch(inputs, content, content, tuple(example_ids), labels)
 
+    @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
-        with torch.enable_grad():
-            factor, embeddings, traces, states = self._encode(**batch.inputs)
-            token_logits = self.model.decode(states)
-        weights = self.base.attend(states.detach(), batch.mask)
+        ids = batch.inputs["input_ids"]
+        mask = batch.inputs["attention_mask"]
+        table = self.base.embeddings
+        if self.model.config.encoder == "bilstm" and self._resumable:
+            lstm = self.base.encoder.get_submodule("lstm")
+            traces = trace(lstm, table.weight, ids, mask)
+            states = torch.cat([one.states() for one in traces], dim=-1)
+            embeddings = states[:0]
+        else:
+            traces, embeddings = [], table(ids)
+            states = self.base.encode(embeddings, mask)
+        token_logits = self.model.decode(states)
+        weights = self.base.attend(states, batch.mask)
         attention = weights[:, None, None, :]
-        state = ClassifierState(
-            factor, embeddings, traces, states, token_logits
-        )
-        probs = self._probs(attention[None], token_logits.detach())[0]
+        state = ClassifierState(embeddings, traces, states, token_logits)
+        probs = self._probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (attention,), state)
 
     def replay(
@@ -283,7 +253,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         )
 
     def token_logits(self, observation: Observation) -> Tensor:
-        return observation.state.token_logits.detach()
+        return observation.state.token_logits
 
     def readout_bias(self) -> Tensor:
         weight = self.model.classifier.weight
@@ -292,16 +262,17 @@ class ClassifierAdapter(SingleHeadAdapter):
         )
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
+        """See the protocol; through a BiLSTM that was traced by formula."""
         state = observation.state
+        if not state.traces:
+            return super().gradient(observation, target)
         with torch.enable_grad():
-            probs = self._probs(
-                observation.attention[0][None], state.token_logits
-            )[0]
-            explained = small_side(probs, target).sum()
-            (slope,) = torch.autograd.grad(
-                explained, state.factor, retain_graph=True
-            )
-        return slope
+            states = state.states.detach().requires_grad_()
+            token_logits = self.model.decode(states)
+            probs = self._probs(observation.attention[0][None], token_logits)
+            explained = small_side(probs[0], target).sum()
+            (slope,) = torch.autograd.grad(explained, states)
+        return gradient_times_input(state.traces, slope)
 
     def attention_gradient(
         self, observation: Observation, target: Tensor
@@ -334,10 +305,7 @@ class ClassifierAdapter(SingleHeadAdapter):
     def leave_one_out(self, observation: Observation) -> Tensor:
         batch = observation.batch
         if not self._resumable:
-            n_texts, n_keys = batch.mask.shape
-            each = torch.eye(n_keys, dtype=torch.bool, device=batch.mask.device)
-            erased = each[:, None].expand(-1, n_texts, -1)
-            return self.erase_inputs(observation, erased).transpose(0, 1)
+            return super().leave_one_out(observation)
         mask = batch.inputs["attention_mask"]
         config, head = self.model.config, self.model.classifier
         readout = readout_of(config.attention, self.base.attention, head.weight)

@@ -16,7 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hf_attnprobe.adapters.classifier.adapter import ClassifierAdapter
+from hf_attnprobe.adapters.classifier.adapter import (
+    ClassifierAdapter,
+    SingleHeadAdapter,
+)
 from hf_attnprobe.adapters.deletion import check_operator
 from hf_attnprobe.attention_classifier.sentences_attention_classifier import (
     Sentences,
@@ -84,30 +87,24 @@ class HierarchicalAdapter(ClassifierAdapter):
         probs = self._probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (words, attention), state)
 
-    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
-        """See the protocol; summed over the words of each sentence.
+    # Nothing of the words' encoder is traced, nor resumed.
+    gradient = SingleHeadAdapter.gradient
+    leave_one_out = SingleHeadAdapter.leave_one_out
 
-        The attention of both levels is held fixed.
-        """
-        of_words = self._scaled_gradient(observation, target, 1.0, hold=True)
-        return _of_sentences(of_words, observation.batch)
-
-    def integrated_gradient(
-        self,
-        observation: Observation,
-        target: Tensor,
-        n_steps: int,
-        *,
-        through_attention: bool = True,
+    def scaled_gradient(
+        self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
-        """See the protocol; summed over the words of each sentence.
+        """Sums the words of each sentence; special tokens are in none, and not read.
 
-        Special tokens and separators are in no sentence and not read.
+        Args:
+            hold: holds the attention of both levels fixed.
         """
-        of_words = super().integrated_gradient(
-            observation, target, n_steps, through_attention=through_attention
+        values = super().scaled_gradient(observation, target, scale, hold)
+        summed = values.new_zeros(
+            len(values), observation.batch.mask.shape[1] + 1
         )
-        return _of_sentences(of_words, observation.batch)
+        units = observation.batch.inputs["units"]
+        return summed.scatter_add(1, units + 1, values)[:, 1:]
 
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
@@ -150,24 +147,6 @@ class HierarchicalAdapter(ClassifierAdapter):
 
     def output_projections(self) -> tuple[Tensor, ...]:
         return super().output_projections() * 2
-
-    @torch.no_grad()
-    def leave_one_out(self, observation: Observation) -> Tensor:
-        """Probabilities without each sentence, [batch, sentences, classes].
-
-        Without its only sentence a text is classified by the bias.
-        """
-        content = observation.batch.content_mask
-        n_sentences = content.shape[1]
-        text, removed = content.nonzero().unbind(1)
-        others = (
-            torch.arange(n_sentences, device=content.device) != removed[:, None]
-        )
-        probs = observation.probs[:, None].repeat(1, n_sentences, 1)
-        probs[text, removed] = self._probs_of(
-            observation, text, content[text] & others
-        )
-        return probs
 
     @torch.no_grad()
     def erase_inputs(
@@ -215,12 +194,6 @@ class HierarchicalAdapter(ClassifierAdapter):
             attention = weights[None, :, None, None]
             parts.append(self._probs(attention, self.model.decode(states))[0])
         return torch.cat(parts)
-
-
-def _of_sentences(values: Tensor, batch: Batch) -> Tensor:
-    """Sums the values of words [batch, keys] by sentence, [batch, sentences]."""
-    summed = values.new_zeros(len(values), batch.mask.shape[1] + 1)
-    return summed.scatter_add(1, batch.inputs["units"] + 1, values)[:, 1:]
 
 
 def _sentences(batch: Batch) -> Sentences:

@@ -11,7 +11,7 @@ Equal to deleting and re-encoding (Jain & Wallace 2019, Algorithm 1), which the 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -168,24 +168,17 @@ def advance(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
     torch.mul(out, cell.sigmoid().sub_(0.5), out=hidden)
 
 
-class States(torch.autograd.Function):
-    """Encoder states of a traced layer as a function of a factor on each word's vector.
+def gradient_times_input(traces: Sequence[Trace], slope: Tensor) -> Tensor:
+    """Gradient × input [batch, keys] of the words' vectors, both directions added up.
 
-    The factor [batch, keys] is 1.
+    Args:
+        traces: forward and backward.
+        slope: the gradient of the encoder's states, [batch, keys, hidden].
     """
-
-    @staticmethod
-    def forward(ctx: Any, factor: Tensor, *traces: Trace) -> Tensor:
-        ctx.traces = traces
-        return torch.cat([trace.states() for trace in traces], dim=-1)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
-        forward, backward = ctx.traces
-        of_forward, of_backward = slope.chunk(2, dim=-1)
-        total = _factor_gradient(forward, of_forward)
-        return total + _factor_gradient(backward, of_backward), None, None
+    forward, backward = traces
+    of_forward, of_backward = slope.chunk(2, dim=-1)
+    total = _factor_gradient(forward, of_forward)
+    return total + _factor_gradient(backward, of_backward)
 
 
 def _factor_gradient(trace: Trace, slope: Tensor) -> Tensor:
@@ -319,14 +312,12 @@ class ClassifierState(NamedTuple):
     """Results of one forward pass that the tests read.
 
     Attributes:
-        factor: ones [batch, keys] on the word vectors; the derivative with respect to
-            it is gradient × input.
         embeddings: the word vectors; none where the encoder keeps ``traces`` instead.
         traces: of the encoder's run, for a BiLSTM.
-        states, token_logits: with the graph to ``factor``.
+        states: [batch, keys, hidden].
+        token_logits: the read-out of each, [batch, keys, classes].
     """
 
-    factor: Tensor
     embeddings: Tensor
     traces: Sequence[Trace]
     states: Tensor
@@ -508,7 +499,7 @@ def _bigru(
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    states, gru = state.states.detach(), encoder.get_submodule("gru")
+    states, gru = state.states, encoder.get_submodule("gru")
     traces = trace_gru(gru, state.embeddings, states, attention_mask)
     return _recurrent(traces, readout, states, content)
 

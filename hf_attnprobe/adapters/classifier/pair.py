@@ -23,7 +23,6 @@ from hf_attnprobe.attention_classifier.pairs_attention_classifier import (
 )
 from hf_attnprobe.attention_model import Batch, Observation
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.divergence import small_side
 
 
 class Inner(NamedTuple):
@@ -42,17 +41,18 @@ class PairState(NamedTuple):
     """Results of one forward pass that the tests read.
 
     Attributes:
-        factor: ones [batch, keys] on the first text's word vectors; the derivative with
-            respect to it is gradient × input.
-        states: [batch, keys, hidden], with the graph to ``factor``.
+        first: the tokens of the first text, int64 [batch, keys].
+        states: of the first text, [batch, keys, hidden].
         query: q of the second text, [batch, hidden].
         candidates: the labels that may be predicted, bool [batch, classes].
+        inner: of these states.
     """
 
-    factor: Tensor
+    first: Tensor
     states: Tensor
     query: Tensor
     candidates: Tensor
+    inner: Inner
 
 
 class PairAdapter(SingleHeadAdapter):
@@ -91,25 +91,23 @@ class PairAdapter(SingleHeadAdapter):
             kept["candidates"] = candidates
         return Batch(kept, content, content, tuple(example_ids), labels)
 
+    @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
         ids = batch.inputs["input_ids"]
         pair = split_pair(
             batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
         )
-        with torch.no_grad():
-            query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
-        with torch.enable_grad():
-            factor, _, _, states = self._encode(ids, pair.first)
+        query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
+        states = self.base.encode(self.base.embeddings(ids), pair.first)
         candidates = batch.inputs.get("candidates")
         if candidates is None:
             shape = len(ids), len(self.label_names)
             candidates = torch.ones(shape, dtype=torch.bool, device=ids.device)
-        state = PairState(factor, states, query, candidates)
-        weights = self.base.attend(states.detach(), batch.mask, query)
-        attention = weights[:, None, None, :]
-        observation = Observation(self, batch, query, (attention,), state)
-        probs = self.replay(observation, {self.layer: attention[None]})[0]
-        return replace(observation, probs=probs)
+        attention = self.base.attend(states, batch.mask, query)[:, None, None]
+        inner = self._inner(states, query)
+        probs = self._probs(attention[None], inner, candidates)[0]
+        state = PairState(pair.first, states, query, candidates, inner)
+        return Observation(self, batch, probs, (attention,), state)
 
     @property
     def _decoder(self) -> PairDecoder:
@@ -118,16 +116,8 @@ class PairAdapter(SingleHeadAdapter):
     def replay(
         self, observation: Observation, attention: Mapping[int, Tensor]
     ) -> Tensor:
-        inner = self._inner_of(observation)
-        return self._probs(
-            attention[self.layer], inner, observation.state.candidates
-        )
-
-    def _inner_of(self, observation: Observation) -> Inner:
         state = observation.state
-        return observation.remember(
-            "inner", lambda: self._inner(state.states.detach(), state.query)
-        )
+        return self._probs(attention[self.layer], state.inner, state.candidates)
 
     def _inner(self, states: Tensor, query: Tensor) -> Inner:
         """The argument of the read-out's tanh, from states [batch, keys, hidden] and q [batch,
@@ -157,38 +147,48 @@ class PairAdapter(SingleHeadAdapter):
     def _probs_beside(
         self, observation: Observation, attention: Tensor, state: Tensor
     ) -> Tensor:
-        inner, query = self._inner_of(observation), observation.state.query
-        tokens = torch.cat([inner.tokens, self._inner(state, query).tokens], 1)
-        return self._probs(
-            attention, Inner(inner.held, tokens), observation.state.candidates
-        )
+        _, _, query, candidates, inner = observation.state
+        beside = self._inner(state, query)
+        tokens = torch.cat([inner.tokens, beside.tokens], 1)
+        return self._probs(attention, Inner(inner.held, tokens), candidates)
 
-    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
-        state = observation.state
-        with torch.enable_grad():
-            inner = self._inner(state.states, state.query)
-            attention = observation.attention[self.layer][None]
-            probs = self._probs(attention, inner, state.candidates)[0]
-            explained = small_side(probs, target).sum()
-            (slope,) = torch.autograd.grad(
-                explained, state.factor, retain_graph=True
-            )
-        return slope
+    def _probs_of(
+        self,
+        vectors: Tensor,
+        first: Tensor,
+        content: Tensor,
+        query: Tensor,
+        candidates: Tensor,
+        *,
+        hold_attention: bool = False,
+    ) -> Tensor:
+        """Probabilities [batch, classes] of first texts; query and candidates are held.
+
+        Args:
+            vectors: word vectors [batch, keys, embedding].
+            first, content: its tokens, and those that get attention, [batch, keys].
+        """
+        states = self.base.encode(vectors, first)
+        read = states.detach() if hold_attention else states
+        weights = self.base.attend(read, content, query)
+        inner = self._inner(states, query)
+        attention = weights[None, :, None, None]
+        return self._probs(attention, inner, candidates)[0]
 
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool
     ) -> Tensor:
         """Returns what the base class says; the second text and the candidates are not scaled."""
         state, batch = observation.state, observation.batch
-        inputs = batch.inputs
-        pair = split_pair(inputs["attention_mask"], inputs["token_type_ids"])
-        vectors = self.base.embeddings(inputs["input_ids"])
-        states = self.base.encode(vectors * factor[..., None], pair.first)
-        read = states.detach() if hold_attention else states
-        attention = self.base.attend(read, batch.mask, state.query)
-        attention = attention[None, :, None, None]
-        inner = self._inner(states, state.query)
-        return self._probs(attention, inner, state.candidates)[0]
+        vectors = self.base.embeddings(batch.inputs["input_ids"])
+        return self._probs_of(
+            vectors * factor[..., None],
+            state.first,
+            batch.mask,
+            state.query,
+            state.candidates,
+            hold_attention=hold_attention,
+        )
 
     @torch.no_grad()
     def attention_gradient(
@@ -196,7 +196,7 @@ class PairAdapter(SingleHeadAdapter):
     ) -> list[Tensor]:
         """Returns p (∂z_target − Σ_k p_k ∂z_k), ∂z_k/∂a_t = W_k · tanh' · W_p h_t."""
         probs = observation.probs
-        inner = self._inner_of(observation)
+        inner = observation.state.inner
         weights = observation.attention[self.layer][:, 0]
         mixed = (weights @ inner.tokens)[:, 0]
         squashed = (mixed + inner.held).tanh()
@@ -208,27 +208,15 @@ class PairAdapter(SingleHeadAdapter):
         return [gradient[:, None, None]]
 
     @torch.no_grad()
-    def leave_one_out(self, observation: Observation) -> Tensor:
-        n_texts, n_keys = observation.batch.mask.shape
-        each = torch.eye(
-            n_keys, dtype=torch.bool, device=observation.probs.device
-        )
-        erased = each[:, None].expand(-1, n_texts, -1)
-        return self.erase_inputs(observation, erased).transpose(0, 1)
-
-    @torch.no_grad()
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, by: str = "deletion"
     ) -> Tensor:
         """See the protocol; without a first text, q alone is classified."""
         batch, state = observation.batch, observation.state
-        pair = split_pair(
-            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
-        )
         # What is held has an axis of 1, so that it is not taken for values of tokens.
         inputs = {
             "input_ids": batch.inputs["input_ids"],
-            "attention_mask": pair.first,
+            "attention_mask": state.first,
             "query": state.query[:, None],
             "candidates": state.candidates[:, None],
         }
@@ -247,13 +235,8 @@ class PairAdapter(SingleHeadAdapter):
 
     def _run_first(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Returns the probabilities [n, classes] of first texts; the second texts are held."""
-        ids = texts["input_ids"]
-        mask = texts["attention_mask"]
-        query = texts["query"][:, 0]
-        candidates = texts["candidates"][:, 0]
-        states = self.base.encode(self.base.embeddings(ids), mask)
-        content = self.base.content_mask(mask, ids)
-        weights = self.base.attend(states, content, query)
-        attention = weights[None, :, None, None]
-        inner = self._inner(states, query)
-        return self._probs(attention, inner, candidates)[0]
+        ids, first = texts["input_ids"], texts["attention_mask"]
+        content = self.base.content_mask(first, ids)
+        query, candidates = texts["query"][:, 0], texts["candidates"][:, 0]
+        vectors = self.base.embeddings(ids)
+        return self._probs_of(vectors, first, content, query, candidates)

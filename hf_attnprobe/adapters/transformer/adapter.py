@@ -17,15 +17,17 @@ from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.deletion import (
     erased_probs,
-    shortened,
     sum_pieces,
     units_of_words,
 )
-from hf_attnprobe.adapters.pretrained import PretrainedFacts, taken
+from hf_attnprobe.adapters.pretrained import (
+    PretrainedFacts,
+    ScaledGradients,
+    taken,
+)
 from hf_attnprobe.adapters.transformer.layout import (
     Layout,
     gradient_times_input,
-    integrated_gradient,
     n_patches,
     pads_left,
     query_rows,
@@ -150,6 +152,15 @@ MENDS = {
 """What to do, by what a model says: GPT-2 and its kin saved without one, BART."""
 
 
+OF_HEADS = {
+    HeadValues: "no_values",
+    OutputProjections: "no_projections",
+    HeadOutputs: "no_outputs",
+    ExchangeableStates: "no_outputs",
+}
+"""Where :class:`Heads` says why a capability is missing."""
+
+
 class TransformerState(NamedTuple):
     """Results of one forward pass from which replays start.
 
@@ -168,7 +179,7 @@ class TransformerState(NamedTuple):
 
 
 class TransformerAdapter(
-    PretrainedFacts, TappedTransformer, AttentionModelBase
+    PretrainedFacts, ScaledGradients, TappedTransformer, AttentionModelBase
 ):
     """Reads and edits the attention of every layer and head of a Transformer.
 
@@ -252,17 +263,10 @@ class TransformerAdapter(
             return (
                 "expected texts, got images, from which no token can be removed"
             )
-        if capability is HeadValues:
-            return self._heads.no_values
-        if capability is OutputProjections:
-            return self._heads.no_projections
-        if capability is HeadOutputs:
-            return self._heads.no_outputs
-        if (
-            capability is ExchangeableStates
-            and self._heads.no_outputs is not None
-        ):
-            return self._heads.no_outputs
+        if capability in OF_HEADS:
+            reason = getattr(self._heads, OF_HEADS[capability])
+            if reason is not None:
+                return reason
         if capability is BlockOutputs and not self.layout.blocks:
             name = type(self.model).__name__
             return f"expected layers in a list, found none in {name}; leave the test out"
@@ -514,28 +518,17 @@ class TransformerAdapter(
         probs = self.head.probabilities(self.logits(inputs, edit), inputs)
         return small_side(probs, target).sum()
 
-    def gradient(self, observation: Observation, target: Tensor) -> Tensor:
-        inputs = observation.batch.inputs
-        explained = partial(self._explained, inputs, detached, target)
-        n_keys = observation.batch.mask.shape[1]
-        slopes = gradient_times_input(self.layout.embeddings, explained, n_keys)
-        return sum_pieces(slopes, inputs["units"])
-
-    def integrated_gradient(
-        self,
-        observation: Observation,
-        target: Tensor,
-        n_steps: int,
-        *,
-        through_attention: bool = True,
+    def scaled_gradient(
+        self, observation: Observation, target: Tensor, scale: float, hold: bool
     ) -> Tensor:
-        """See the protocol; a decoder's start token is not scaled."""
+        """See the base class; a decoder's start token is not scaled."""
         inputs = observation.batch.inputs
-        edit = None if through_attention else detached
-        explained = partial(self._explained, inputs, edit, target)
-        n_keys = observation.batch.mask.shape[1]
-        slopes = integrated_gradient(
-            self.layout.embeddings, explained, n_keys, n_steps
+        edit = detached if hold else None
+        slopes = gradient_times_input(
+            self.layout.embeddings,
+            partial(self._explained, inputs, edit, target),
+            observation.batch.mask.shape[1],
+            scale=scale,
         )
         return sum_pieces(slopes, inputs["units"])
 
@@ -566,24 +559,6 @@ class TransformerAdapter(
         for slope, attention in zip(slopes, observation.attention, strict=True):
             gradients.append(slope.reshape(attention.shape).to(attention.dtype))
         return gradients
-
-    @torch.no_grad()
-    def leave_one_out(self, observation: Observation) -> Tensor:
-        """Returns probabilities without each unit, [batch, keys, classes].
-
-        Those of the whole text where nothing is removed, or nothing would be left.
-        """
-        self.require(EditableInputs)
-        batch = observation.batch
-        inputs = self._of_whole(observation)
-        stands_for = inputs.pop("units")
-        example, removed = batch.content_mask.nonzero(as_tuple=True)
-        stays = stands_for[example] != removed[:, None]
-        kept = batch.mask[example] & stays
-        probs = observation.probs[:, None].repeat(1, batch.mask.shape[1], 1)
-        for rows, texts in shortened(inputs, example, kept, **self._passes):
-            probs[example[rows], removed[rows]] = self._probs_of(texts)
-        return probs
 
     def _of_whole(self, observation: Observation) -> dict[str, Tensor]:
         """The model's inputs, with the whole text's prediction where it is needed."""

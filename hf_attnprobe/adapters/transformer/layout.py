@@ -24,7 +24,6 @@ from hf_attnprobe.adapters.transformer.resume import (
 from hf_attnprobe.adapters.transformer.taps import attention_modules, tapped
 from hf_attnprobe.adapters.transformer.task_heads import TaskHead
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.explanations import gauss_legendre
 
 
 READOUTS = ("first", "last", "mean")
@@ -573,21 +572,3 @@ def without_embeddings(
     """Calls ``run()`` with all embeddings 0, the baseline of the integral."""
     with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
         return run()
-
-
-def integrated_gradient(
-    embeddings: Embeddings,
-    explained: Callable[[], Tensor],
-    n_keys: int,
-    n_steps: int,
-) -> Tensor:
-    """Mean of :func:`gradient_times_input` on the path from embeddings of 0.
-
-    See :class:`~hf_attnprobe.attention_model.IntegratedGradients`. Positions and segments
-    are added behind the embeddings and stay.
-    """
-    total: Tensor | float = 0.0
-    for place, weight in gauss_legendre(n_steps):
-        part = gradient_times_input(embeddings, explained, n_keys, scale=place)
-        total = total + weight * part
-    return torch.as_tensor(total)

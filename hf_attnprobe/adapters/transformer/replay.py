@@ -187,20 +187,15 @@ class TappedTransformer:
             return weights
 
         with recorded_calls(self.layout.blocks) as calls:
-            native = self.logits(inputs, note)
+            self.logits(inputs, note)
         sublayers = find_sublayers(calls, self.layout.modules, self.n_heads)
         if sublayers is None:
             return None
         mask = torch.ones_like(attention[0][:, 0, 0], dtype=torch.bool)
         head = partial(self.from_last, inputs, [call.output for call in calls])
         short = ShortReplay(calls, sublayers, attention, mask, head)
-        tolerance = relative_tolerance(self.model.dtype)
         for layer, weights in enumerate(attention):
-            edited = weights.flip(-1)
-            expected = self.logits(inputs, replacing({layer: edited}))
-            found = short.replay(layer, edited.repeat(2, 1, 1, 1, 1))
-            error = (found - expected).abs().max()
-            if not error <= tolerance * native.abs().max():
+            if not is_whole_pass(self, short, inputs, layer, weights.flip(-1)):
                 return None
         return sublayers
 
@@ -262,33 +257,24 @@ def resume(
     Returns:
         [copies, batch, ...].
     """
-    n_at_once = max(
-        1, transformer.tokens_per_pass // observation.batch.mask.numel()
-    )
-    parts = []
-    for start in range(0, len(edits[min(edits)]), n_at_once):
-        copies = slice(start, start + n_at_once)
-        part = {layer: edited[copies] for layer, edited in edits.items()}
-        parts.append(_resume(transformer, observation, part, run))
-    return torch.cat(parts)
-
-
-def _resume(
-    transformer: TappedTransformer,
-    observation: Observation,
-    edits: dict[int, Tensor],
-    run: Run,
-) -> Tensor:
     lowest = min(edits)
     n_skipped = transformer.layers[lowest].n_skipped
-    outputs = observation.state.outputs[:n_skipped]
+    lower = observation.state.outputs[:n_skipped]
     inputs = observation.batch.inputs
-    if transformer.vectorises:
-        return torch.func.vmap(lambda edits: run(inputs, outputs, edits))(edits)
-    n_copies, n_batch = edits[lowest].shape[:2]
-    flat = {layer: edited.flatten(0, 1) for layer, edited in edits.items()}
-    inputs, outputs = repeated((dict(inputs), outputs), n_copies, n_batch)
-    return run(inputs, outputs, flat).unflatten(0, (n_copies, n_batch))
+
+    def some(copies: slice) -> Tensor:
+        part = {layer: edited[copies] for layer, edited in edits.items()}
+        if transformer.vectorises:
+            return torch.func.vmap(partial(run, inputs, lower))(part)
+        n_copies, n_batch = part[lowest].shape[:2]
+        flat = {layer: edited.flatten(0, 1) for layer, edited in part.items()}
+        given = dict(inputs), lower
+        all_inputs, all_lower = repeated(given, n_copies, n_batch)
+        found = run(all_inputs, all_lower, flat)
+        return found.unflatten(0, (n_copies, n_batch))
+
+    n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
+    return in_parts(some, len(edits[lowest]), n_at_once)
 
 
 def short_replay(
@@ -324,22 +310,32 @@ def check_short_replays(
     )
     if short is None:
         return
-    tolerance = relative_tolerance(transformer.model.dtype)
     for layer, attention in enumerate(observation.attention):
         visible = observation.model.visible(observation, layer)
         edited = least_attended(attention, visible)
-        expected = transformer.logits(inputs, replacing({layer: edited}))
-        found = short.replay(layer, edited[None])[0]
-        largest = expected.nan_to_num(neginf=0).abs().max()
-        if not torch.allclose(
-            found,
-            expected,
-            rtol=0,
-            atol=tolerance * float(largest),
-            equal_nan=True,
-        ):
+        if not is_whole_pass(transformer, short, inputs, layer, edited):
             transformer.sublayers = None
             return
+
+
+def is_whole_pass(
+    transformer: TappedTransformer,
+    short: ShortReplay,
+    inputs: Inputs,
+    layer: int,
+    edited: Tensor,
+) -> bool:
+    """Whether a short replay of an edit, twice in one batch, gives what a whole pass does."""
+    expected = transformer.logits(inputs, replacing({layer: edited}))
+    found = short.replay(layer, edited.repeat(2, 1, 1, 1, 1))
+    largest = float(expected.nan_to_num(neginf=0).abs().max())
+    return torch.allclose(
+        found,
+        expected.expand_as(found),
+        rtol=0,
+        atol=relative_tolerance(transformer.model.dtype) * largest,
+        equal_nan=True,
+    )
 
 
 def in_parts(
@@ -447,12 +443,7 @@ def replay_exchanged(
         tap = ExchangeTap(places, instead, transformer.n_heads)
         return transformer.logits(inputs, replacing(held), lower, tap)
 
-    def some(copies: slice) -> Tensor:
-        part = {layer: where[copies] for layer, where in places.items()}
-        return resume(transformer, observation, part, run)
-
-    n_at_once = transformer.tokens_per_pass // mask.numel()
-    logits = in_parts(some, len(units), n_at_once)
+    logits = resume(transformer, observation, places, run)
     return transformer.head.probabilities(logits, observation.batch.inputs)
 
 
