@@ -31,8 +31,8 @@ from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.prune_curve import (
     PruneCurve,
-    crossed_prune_curve,
     least_first,
+    prune_curve,
 )
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.hardware import PeakMemory, give_back_pages, in_halves
@@ -397,7 +397,7 @@ def prune_heads(sweep: Sweep, rows: Rows) -> PruneCurve | None:
         n_heads.append(len(of_others))
     steps = range(PRUNE_POINTS + 1)
     points = sorted({round(k * min(n_heads) / PRUNE_POINTS) for k in steps})
-    return crossed_prune_curve(sweep.adapter, parts, n_removed=points)
+    return prune_curve(sweep.adapter, parts, n_removed=points)
 
 
 def _batches(sweep: Sweep, texts: Sequence[Text]) -> Iterator[Batch]:

@@ -24,8 +24,8 @@ Reading:  beside ``largest_jsd``, the farthest with no regard to the output: a s
           was found is a lower bound, so only an upper bound can say "pinned down".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,6 @@ from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import (
-    at_head,
     held_and_mass,
     random_generator,
 )
@@ -111,27 +110,7 @@ def _share(values: Tensor, largest: Tensor) -> Tensor:
     return (values / largest).masked_fill(largest == 0, torch.nan)
 
 
-def lower_bound(
-    epsilons: Sequence[float],
-    best: list[tuple[Tensor, Tensor]],
-    largest: Tensor,
-) -> AdversarialResult:
-    """The result for the best candidate found at each ε."""
-    by_epsilon = dict(zip(epsilons, best, strict=True))
-    return AdversarialResult(
-        {
-            epsilon: divergence
-            for epsilon, (divergence, _) in by_epsilon.items()
-        },
-        largest,
-        torch.zeros_like(largest),
-        attention={
-            epsilon: found for epsilon, (_, found) in by_epsilon.items()
-        },
-    )
-
-
-# --- The rows of attention that are moved and counted, of a head and of a group of heads ---------
+# --- The farthest attention that is found, candidate by candidate --------------------------------
 
 
 def only_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor]:
@@ -164,118 +143,6 @@ def counting_queries(
     return real & is_asked
 
 
-def mean_over_rows(values: Tensor, counting: Tensor) -> Tensor:
-    """Mean over the counted rows, [..., batch, rows] -> [..., batch]."""
-    weights = counting.to(values.dtype)
-    return (values * weights).sum(-1) / weights.sum(-1).clamp_min(1)
-
-
-def stacked_rows(
-    observation: Observation,
-    site: Site,
-    maps: Mapping[int, Tensor] | Sequence[Tensor],
-) -> Tensor:
-    """All attention rows of a site's heads, concatenated.
-
-    Shape: maps by layer, each [batch, heads, queries, keys] -> [batch, rows, keys].
-    """
-    members = observation.model.members(site)
-    return torch.cat(
-        [maps[k][:, heads].flatten(1, 2) for k, heads in members.items()], 1
-    )
-
-
-def counting_rows(observation: Observation, site: Site) -> Tensor:
-    """:func:`counting_queries` for all rows of a site's heads, bool [batch, rows]."""
-    members = observation.model.members(site)
-    return torch.cat(
-        [
-            counting_queries(observation, layer, site.query).repeat(
-                1, len(heads)
-            )
-            for layer, heads in members.items()
-        ],
-        dim=1,
-    )
-
-
-def visible_rows(observation: Observation, site: Site) -> Tensor:
-    """What each row of a site's heads may attend to, bool [batch, rows, keys]."""
-    members = observation.model.members(site)
-    return torch.cat(
-        [
-            observation.model.visible(observation, layer).repeat(
-                1, len(heads), 1
-            )
-            for layer, heads in members.items()
-        ],
-        dim=1,
-    )
-
-
-# --- Candidates for the farthest attention: proposed, checked by the model, compared -------------
-
-
-class Candidates(NamedTuple):
-    """Candidate attention, its JSD from the original, and how far it moves the output.
-
-    Shape: [copies, batch, queries, keys], and twice [copies, batch].
-    """
-
-    attention: Tensor
-    divergence: Tensor
-    change: Tensor
-
-
-def checked_by_model(
-    observation: Observation, site: Site, attention: Tensor
-) -> Candidates:
-    """Runs the model with each candidate and measures how far the output moves."""
-    model, layer = observation.model, observation.attention[site.layer]
-    edited = at_head(layer, site.head, site.query, attention)
-    with torch.no_grad():
-        probs = model.replay(observation, {site.layer: edited})
-    counting = counting_queries(observation, site.layer, site.query)
-    divergence = mean_over_rows(jsd(attention, layer[:, site.head]), counting)
-    return Candidates(attention, divergence, tvd(probs, observation.probs))
-
-
-def best_within(
-    candidates: Candidates, original: Tensor, epsilons: Sequence[float]
-) -> list[tuple[Tensor, Tensor]]:
-    """The farthest candidate whose change is at most ε, for each ε.
-
-    Where there is none it is the ``original`` [batch, queries, keys], whose JSD is 0.
-    """
-    attention = torch.cat([original[None], candidates.attention])
-    divergence = _with_zero(candidates.divergence)
-    change = _with_zero(candidates.change)
-    rows = torch.arange(len(original), device=original.device)
-    best = []
-    for epsilon in epsilons:
-        values, index = divergence.masked_fill(change > epsilon, -1).max(0)
-        best.append((values, attention[index, rows]))
-    return best
-
-
-def _with_zero(values: Tensor) -> Tensor:
-    return torch.cat([torch.zeros_like(values[:1]), values])
-
-
-def candidates_of(observation: Observation, site: Site) -> Iterator[Tensor]:
-    """Yields candidates from the model linearised in its attention, each [batch, rows, keys].
-
-    Only rows that count are moved.
-    """
-    attention = stacked_rows(observation, site, observation.attention)
-    slope = stacked_rows(observation, site, observation.attention_gradient)
-    movable = visible_rows(observation, site)
-    movable = movable & counting_rows(observation, site)[..., None]
-    return steered_candidates(attention, slope, movable)
-
-
-# --- The search of Jain & Wallace 2019 (Algorithm 3) from random starts, of one head -------------
-
 PAPERS_EPSILON = 0.01  # its search aims at this one, whichever is read
 NOISE_STREAM = 1  # apart from the permutations' random numbers
 SMALLEST_START = 1e-4  # a weight of 0 has no logarithm to start a search from
@@ -288,63 +155,6 @@ class Search(NamedTuple):
     n_starts: int
     n_steps: int
     seed: int
-
-
-def gradient_search(
-    observation: Observation,
-    site: Site,
-    distance: Distance,
-    search: Search,
-    epsilon: float,
-) -> Tensor:
-    """Attention that the gradient search reaches from each random start.
-
-    Shape: attention [starts, batch, queries, keys].
-    """
-    attention = observation.attention[site.layer][:, site.head]
-    visible = observation.model.visible(observation, site.layer)
-    noise = _noise(
-        visible, observation.batch.example_ids, search.n_starts, search.seed
-    )
-    start = 3 * noise.to(attention)
-    held, mass = held_and_mass(attention, visible)
-    moved = search_adversarial_attention(
-        start.flatten(-3, -2),
-        (attention - held).div(mass.clamp_min(SMALLEST_MASS)).flatten(-3, -2),
-        visible.expand(attention.shape).flatten(-3, -2),
-        distance,
-        epsilon=epsilon,
-        n_steps=search.n_steps,
-    )
-    return moved.unflatten(1, attention.shape[:2]) * mass + held
-
-
-def model_distance(observation: Observation, site: Site) -> Distance:
-    """Returns what measures the change of the output and its gradient, through the model.
-
-    Shape: [copies, batch · queries, keys], what a row may move as a distribution.
-    """
-    model = observation.model
-    attention = observation.attention[site.layer]
-    n_batch, n_queries = attention.shape[0], attention.shape[2]
-    visible = model.visible(observation, site.layer)
-    held, mass = held_and_mass(attention[:, site.head], visible)
-
-    def distance(candidates: Tensor) -> tuple[Tensor, Tensor]:
-        given = candidates.unflatten(1, (n_batch, n_queries))
-        with torch.enable_grad():
-            leaf = given.detach().requires_grad_()
-            edited = at_head(
-                attention, site.head, site.query, leaf * mass + held
-            )
-            after = model.replay(observation, {site.layer: edited})
-            change = tvd(after, observation.probs)
-            (slope,) = torch.autograd.grad(change.sum(), leaf)
-        of_texts = change.detach()[:, :, None]
-        rows = of_texts.expand(-1, -1, n_queries)
-        return rows.flatten(1, 2), slope.flatten(1, 2)
-
-    return distance
 
 
 def _noise(
@@ -361,6 +171,160 @@ def _noise(
         places = (slice(None), *np.ix_(queries, keys))
         noise[:, example][places] = generator.standard_normal(shape)
     return torch.from_numpy(noise).to(visible.device)
+
+
+class Farthest:
+    """The farthest attention of a site that was found within each ε.
+
+    All rows of attention of the site's heads stand under one another: *rows* are the
+    queries of one head, or those of every head of a group.
+
+    Attributes:
+        own: the model's attention, [batch, rows, keys].
+        visible: what a row may attend to, bool [batch, rows, keys].
+        counting: the rows that are moved and averaged over, bool [batch, rows].
+        largest: the JSD of the farthest attention with no regard to the output, [batch].
+        jsd: by ε, of the farthest that was found, [batch].
+        attention: by ε, that attention [batch, rows, keys]; none of groups of heads.
+    """
+
+    def __init__(
+        self, observation: Observation, site: Site, epsilons: Sequence[float]
+    ) -> None:
+        self.observation, self.site = observation, site
+        model = observation.model
+        visible, counting = [], []
+        for layer, heads in model.members(site).items():
+            sees = model.visible(observation, layer)
+            counts = counting_queries(observation, layer, site.query)
+            visible.append(sees.repeat(1, len(heads), 1))
+            counting.append(counts.repeat(1, len(heads)))
+        self.own = self._rows_of(observation.attention)
+        self.visible = torch.cat(visible, dim=1)
+        self.counting = torch.cat(counting, dim=1)
+        self.largest = self._mean(largest_jsd(self.own, self.visible))
+        self.jsd = dict.fromkeys(epsilons, torch.zeros_like(self.largest))
+        self.attention: dict[float, Tensor] = {}
+        if not site.is_group:
+            self.attention = dict.fromkeys(epsilons, self.own)
+
+    def _rows_of(self, maps: Sequence[Tensor]) -> Tensor:
+        """Maps by layer, each [batch, heads, queries, keys] -> [batch, rows, keys]."""
+        members = self.observation.model.members(self.site)
+        rows = [maps[k][:, heads].flatten(1, 2) for k, heads in members.items()]
+        return torch.cat(rows, dim=1)
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Mean over the counted rows, [..., batch, rows] -> [..., batch]."""
+        weights = self.counting.to(values.dtype)
+        return (values * weights).sum(-1) / weights.sum(-1).clamp_min(1)
+
+    def replay(self, rows: Tensor) -> Tensor:
+        """Probabilities with all rows replaced.
+
+        Shape: [copies, batch, rows, keys] -> [copies, batch, classes].
+        """
+        observation = self.observation
+        sizes = {}
+        for layer, heads in observation.model.members(self.site).items():
+            sizes[layer] = len(heads) * observation.attention[layer].shape[2]
+        parts = rows.split(list(sizes.values()), dim=2)
+        by_layer = dict(zip(sizes, parts, strict=True))
+
+        def change(layer: int, own: Tensor) -> Tensor:
+            return by_layer[layer].unflatten(2, own.shape[1:3])
+
+        edited = observation.edited(self.site, change)
+        return observation.model.replay(observation, edited)
+
+    @torch.no_grad()
+    def add(self, candidates: Tensor, epsilons: Iterable[float] = ()) -> None:
+        """Runs the model with candidates, and keeps those that are farther than all before.
+
+        Args:
+            candidates: [copies, batch, rows, keys].
+            epsilons: which they are for; by default all.
+        """
+        change = tvd(self.replay(candidates), self.observation.probs)
+        divergence = self._mean(jsd(candidates, self.own))
+        text = torch.arange(len(self.own), device=change.device)
+        for epsilon in epsilons or self.jsd:
+            reach = divergence.masked_fill(change > epsilon, -1)
+            found, copy = reach.max(0)
+            before = self.jsd[epsilon]
+            is_farther = found > before
+            self.jsd[epsilon] = torch.where(is_farther, found, before)
+            if epsilon in self.attention:
+                known = self.attention[epsilon]
+                new = candidates[copy, text].to(known.dtype)
+                is_new = is_farther[:, None, None]
+                self.attention[epsilon] = torch.where(is_new, new, known)
+
+    def is_free(self, epsilon: float) -> bool:
+        """Whether nothing can be farther within ε, in any text."""
+        left = self.largest - self.jsd[epsilon]
+        return bool((left <= ROUNDING).all())
+
+    def candidates(self) -> Iterator[Tensor]:
+        """Yields candidates from the model linearised in its attention, each [batch, rows, keys].
+
+        Only rows that count are moved.
+        """
+        slope = self._rows_of(self.observation.attention_gradient)
+        movable = self.visible & self.counting[..., None]
+        return steered_candidates(self.own, slope, movable)
+
+    # The search of Jain & Wallace 2019 (Algorithm 3), of one head
+
+    def search(
+        self, start: Tensor, distance: Distance, epsilon: float, n_steps: int
+    ) -> Tensor:
+        """Attention that the gradient search reaches from logits.
+
+        Shape: [copies, batch, queries, keys], and the result.
+        """
+        held, mass = held_and_mass(self.own, self.visible)
+        moved = search_adversarial_attention(
+            start.flatten(1, 2),
+            (self.own - held).div(mass.clamp_min(SMALLEST_MASS)).flatten(0, 1),
+            self.visible.flatten(0, 1),
+            distance,
+            epsilon=epsilon,
+            n_steps=n_steps,
+        )
+        return moved.unflatten(1, self.own.shape[:2]) * mass + held
+
+    def random_starts(self, search: Search) -> Tensor:
+        """Logits to search from, [starts, batch, queries, keys]."""
+        ids = self.observation.batch.example_ids
+        noise = _noise(self.visible, ids, search.n_starts, search.seed)
+        return 3 * noise.to(self.own)
+
+    def distance(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """The change of the output and its gradient, through the model.
+
+        Shape: [copies, batch · queries, keys], what a row may move as a distribution ->
+        [copies, batch · queries] and [copies, batch · queries, keys].
+        """
+        held, mass = held_and_mass(self.own, self.visible)
+        n_queries = self.own.shape[1]
+        given = candidates.unflatten(1, self.own.shape[:2])
+        with torch.enable_grad():
+            leaf = given.detach().requires_grad_()
+            after = self.replay(leaf * mass + held)
+            change = tvd(after, self.observation.probs)
+            (slope,) = torch.autograd.grad(change.sum(), leaf)
+        of_texts = change.detach()[:, :, None]
+        rows = of_texts.expand(-1, -1, n_queries)
+        return rows.flatten(1, 2), slope.flatten(1, 2)
+
+    @property
+    def result(self) -> AdversarialResult:
+        """What was found, a lower bound."""
+        is_exact = torch.zeros_like(self.largest)
+        return AdversarialResult(
+            self.jsd, self.largest, is_exact, attention=self.attention
+        )
 
 
 # --- The farthest attention of a linear read-out, logit = Σ a_t u_t ------------------------------
@@ -398,41 +362,17 @@ def within_bounds(
     """
     attention, visible = only_row(observation, site)
     bounds = epsilon_max_jsd_bounds(attention, token_logits, visible, epsilons)
-    largest = largest_jsd(attention, visible)
-    lower, farthest = list(bounds.lower), list(bounds.attention)
-    if n_steps:
-        distance = linear_distance(token_logits, observation.probs)
-        for k, epsilon in enumerate(epsilons):
-            start = (
-                bounds.attention[k]
-                .to(attention)
-                .clamp_min(SMALLEST_START)
-                .log()
-            )
-            moved = search_adversarial_attention(
-                start[None],
-                attention,
-                visible,
-                distance,
-                epsilon=epsilon,
-                n_steps=n_steps,
-            )
-            candidates = checked_by_model(observation, site, moved[:, :, None])
-            ((found, searched),) = best_within(
-                candidates, attention[:, None], [epsilon]
-            )
-            is_farther = found > lower[k]
-            lower[k] = torch.where(is_farther, found, lower[k])
-            farthest[k] = torch.where(
-                is_farther[:, None], searched[:, 0].to(farthest[k]), farthest[k]
-            )
-    return AdversarialResult(
-        dict(zip(epsilons, lower, strict=True)),
-        largest,
-        torch.zeros_like(largest),
-        epsilon_max_jsd_upper=dict(zip(epsilons, bounds.upper, strict=True)),
-        attention=as_only_query(epsilons, farthest),
-    )
+    farthest = Farthest(observation, site, epsilons)
+    farthest.jsd |= zip(epsilons, bounds.lower, strict=True)
+    farthest.attention |= as_only_query(epsilons, bounds.attention)
+    distance = linear_distance(token_logits, observation.probs)
+    for epsilon in epsilons if n_steps else ():
+        known = farthest.attention[epsilon].to(attention)
+        start = known.clamp_min(SMALLEST_START).log()[None]
+        moved = farthest.search(start, distance, epsilon, n_steps)
+        farthest.add(moved, [epsilon])
+    upper = dict(zip(epsilons, bounds.upper, strict=True))
+    return replace(farthest.result, epsilon_max_jsd_upper=upper)
 
 
 def by_search(
@@ -443,145 +383,92 @@ def by_search(
     search: Search,
 ) -> AdversarialResult:
     """Lower bound for a linear read-out, by the paper's search from random starts."""
-    attention, visible = only_row(observation, site)
+    farthest = Farthest(observation, site, epsilons)
     distance = linear_distance(token_logits, observation.probs)
-    moved = gradient_search(observation, site, distance, search, PAPERS_EPSILON)
-    candidates = checked_by_model(observation, site, moved)
-    best = best_within(candidates, attention[:, None], epsilons)
-    return lower_bound(epsilons, best, largest_jsd(attention, visible))
+    start = farthest.random_starts(search)
+    moved = farthest.search(start, distance, PAPERS_EPSILON, search.n_steps)
+    farthest.add(moved)
+    return farthest.result
 
 
-# --- The farthest attention of one head whose model is not linear in it --------------------------
+# --- The farthest attention of heads whose model is not linear in it -----------------------------
 
 
-def of_head(
+def by_model(
     observation: Observation,
     site: Site,
     epsilons: Sequence[float],
     search: Search,
 ) -> AdversarialResult:
-    """Lower bound for one head of a Transformer: the linear candidates, then the paper's search."""
-    attention = observation.attention[site.layer][:, site.head]
-    visible = observation.model.visible(observation, site.layer)
-    counting = counting_queries(observation, site.layer, site.query)
-    largest = mean_over_rows(largest_jsd(attention, visible), counting)
-    candidates = candidates_of(observation, site)
-    checked = [checked_by_model(observation, site, next(candidates)[None])]
+    """Lower bound for a head, or for several heads moved together.
+
+    The linear candidates; of one head the paper's search, and where it has but one
+    query, attention on one or two tokens.
+    """
+    farthest = Farthest(observation, site, epsilons)
+    candidates = farthest.candidates()
+    first = next(candidates)
+    farthest.add(first[None])
     # Most heads are free: no attention is farther than this first candidate.
-    if (checked[0].change > min(epsilons)).any():
-        rest = torch.stack(list(candidates))
-        checked.append(checked_by_model(observation, site, rest))
-        if search.n_steps:
-            distance = model_distance(observation, site)
-            for epsilon in epsilons:
-                moved = gradient_search(
-                    observation, site, distance, search, epsilon
-                )
-                moved = torch.where(counting[..., None], moved, attention)
-                checked.append(checked_by_model(observation, site, moved))
-    together = Candidates(*map(torch.cat, zip(*checked, strict=True)))
-    return lower_bound(
-        epsilons, best_within(together, attention, epsilons), largest
-    )
+    if farthest.is_free(min(epsilons)):
+        return farthest.result
+    if site.is_group:  # copies of all attention of a model are large
+        for candidate in candidates:
+            farthest.add(candidate[None])
+            if farthest.is_free(min(epsilons)):
+                break
+        return farthest.result
+    farthest.add(torch.stack([*candidates]))
+    if has_one_row(observation, site):
+        _search_row(farthest, first, search)
+        return farthest.result
+    for epsilon in epsilons if search.n_steps else ():
+        start = farthest.random_starts(search)
+        moved = farthest.search(
+            start, farthest.distance, epsilon, search.n_steps
+        )
+        is_moved = farthest.counting[..., None]
+        farthest.add(torch.where(is_moved, moved, farthest.own))
+    return farthest.result
 
 
-def of_row(
-    observation: Observation,
-    site: Site,
-    epsilons: Sequence[float],
-    search: Search,
-) -> AdversarialResult:
-    """Lower bound for a model of one head and one query whose read-out is not linear."""
-    attention, visible = only_row(observation, site)
-    candidates = torch.stack(list(candidates_of(observation, site)))
-    checked = [checked_by_model(observation, site, candidates)]
+def _search_row(farthest: Farthest, vertex: Tensor, search: Search) -> None:
+    """Adds attention on one or two tokens, and what the search finds from there.
+
+    Args:
+        vertex: the farthest attention of all, to first order, [batch, 1, keys].
+    """
+    epsilons = list(farthest.jsd)
+    attention, visible = farthest.own[:, 0], farthest.visible[:, 0]
+    probs = farthest.observation.probs
 
     def replay(rows: Tensor) -> Tensor:
-        edited = {site.layer: rows[:, :, None, None]}
-        return observation.model.replay(observation, edited)
+        return farthest.replay(rows[:, :, None])
 
-    on_edges = farthest_on_edges(
-        attention, visible, replay, observation.probs, epsilons
-    )
-    checked.append(checked_by_model(observation, site, on_edges[:, :, None]))
-    largest = largest_jsd(attention, visible)
-    distance = model_distance(observation, site)
-    for epsilon, farthest in zip(epsilons, on_edges, strict=True):
-        is_farthest = largest - jsd(farthest, attention) <= ROUNDING
+    on_edges = farthest_on_edges(attention, visible, replay, probs, epsilons)
+    farthest.add(on_edges[:, :, None])
+    for epsilon, edge in zip(epsilons, on_edges, strict=True):
+        is_farthest = farthest.largest - jsd(edge, attention) <= ROUNDING
         if search.n_steps == 0 or is_farthest.all():
             continue
-        random = gradient_search(observation, site, distance, search, epsilon)
-        vertices = torch.stack([farthest, candidates[0][:, 0]])
-        guided = search_adversarial_attention(
-            vertices.clamp_min(SMALLEST_START).log(),
-            attention,
-            visible,
-            distance,
-            epsilon=epsilon,
-            n_steps=search.n_steps,
-        )
-        moved = torch.cat([random[:, :, 0], guided])
+        vertices = torch.stack([edge[:, None], vertex])
+        guided = vertices.clamp_min(SMALLEST_START).log()
+        reached = []
+        for start in (farthest.random_starts(search), guided):
+            found = farthest.search(
+                start, farthest.distance, epsilon, search.n_steps
+            )
+            reached.append(found[:, :, 0])
         moved = pulled_back(
-            moved, attention, replay, observation.probs, epsilon
+            torch.cat(reached), attention, replay, probs, epsilon
         )
-        checked.append(checked_by_model(observation, site, moved[:, :, None]))
-    together = Candidates(*map(torch.cat, zip(*checked, strict=True)))
-    best = best_within(together, attention[:, None], epsilons)
-    return lower_bound(epsilons, best, largest)
+        farthest.add(moved[:, :, None])
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:
     """Whether the model's only attention is one head with one query."""
     is_only = len(observation.model.sites()) == 1
     return is_only and observation.attention[site.layer].shape[1:3] == (1, 1)
-
-
-# --- The farthest attention of several heads, moved together -------------------------------------
-
-
-def of_group(
-    observation: Observation, site: Site, epsilons: Sequence[float]
-) -> AdversarialResult:
-    """Lower bound for several heads moved together, from the linear candidates alone.
-
-    One candidate at a time: copies of all attention of a model are large.
-    """
-    own = stacked_rows(observation, site, observation.attention)
-    counting = counting_rows(observation, site)
-    visible = visible_rows(observation, site)
-    largest = mean_over_rows(largest_jsd(own, visible), counting)
-    farthest = {epsilon: torch.zeros_like(largest) for epsilon in epsilons}
-    for candidate in candidates_of(observation, site):
-        probs = _replay_rows(observation, site, candidate)
-        change = tvd(probs, observation.probs)
-        divergence = mean_over_rows(jsd(candidate, own), counting)
-        for epsilon, known in farthest.items():
-            found = divergence.masked_fill(change > epsilon, 0)
-            farthest[epsilon] = torch.maximum(known, found)
-        # Nothing is farther than all of it; most candidates are not needed.
-        if (largest - farthest[min(epsilons)] <= ROUNDING).all():
-            break
-    return AdversarialResult(farthest, largest, torch.zeros_like(largest))
-
-
-def _replay_rows(observation: Observation, site: Site, rows: Tensor) -> Tensor:
-    """Returns probabilities when all rows of a site's heads are replaced.
-
-    Shape: [batch, rows, keys] -> [batch, classes].
-    """
-    members = observation.model.members(site)
-    sizes = []
-    for layer, heads in members.items():
-        n_queries = observation.attention[layer].shape[2]
-        sizes.append(len(heads) * n_queries)
-    parts = dict(zip(members, rows.split(sizes, dim=1), strict=True))
-
-    def change(layer: int, own: Tensor) -> Tensor:
-        return parts[layer].unflatten(1, own.shape[1:3])[None]
-
-    edited = observation.edited(site, change)
-    with torch.no_grad():
-        return observation.model.replay(observation, edited)[0]
 
 
 EPSILONS = (0.01, 0.05)
@@ -654,14 +541,10 @@ def adversarial(
     epsilons = options.epsilons
     if epsilons is None:
         epsilons = FRONTIER if is_exact else EPSILONS
-    if site.is_group:
-        return of_group(observation, site, epsilons)
-    if token_logits is None and has_one_row(observation, site):
-        search = _search(options, seed, PAPERS_STEPS)
-        return of_row(observation, site, epsilons, search)
-    if token_logits is None:
-        search = _search(options, seed, 0)
-        return of_head(observation, site, epsilons, search)
+    if site.is_group or token_logits is None:
+        is_row = has_one_row(observation, site)
+        search = _search(options, seed, PAPERS_STEPS if is_row else 0)
+        return by_model(observation, site, epsilons, search)
     if is_exact:
         return exactly(observation, site, token_logits, epsilons)
     if options.method == "search":

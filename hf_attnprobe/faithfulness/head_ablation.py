@@ -116,7 +116,8 @@ def head_ablation(
     attention = observation.attention[site.layer]
     donors = donors.to(attention.device)
     shape = (len(attention), attention.shape[2], -1)
-    average = mean_output(outputs, lengths).expand(shape)
+    # Every real query counts once: outputs are zero beyond the lengths.
+    average = (outputs.sum((0, 1)) / lengths.sum()).expand(shape)
     real = observation.batch.mask
     if (
         attention.shape[2] != real.shape[1]
@@ -166,14 +167,6 @@ def _donors(
         draw = random_generator(seed, int(example_id), DONOR_STREAM)
         chosen.append(others[draw.integers(len(others))] if others else -1)
     return torch.tensor(chosen)
-
-
-def mean_output(outputs: Tensor, lengths: Tensor) -> Tensor:
-    """Mean output over all real queries of all texts; every query counts once.
-
-    Shape: outputs [texts, queries, width], zero beyond lengths [texts] -> [width].
-    """
-    return outputs.sum((0, 1)) / lengths.sum()
 
 
 def resampled_output(

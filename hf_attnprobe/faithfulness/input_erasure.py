@@ -31,7 +31,7 @@ Reading:  high comprehensiveness and low sufficiency speak for a ranking, as far
           2021): name the operator with the number, and see ``erased_share``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -176,57 +176,34 @@ def input_erasure(
     observation = observation.explaining(options.target)
     by, content = options.by, observation.batch.content_mask
     own = rankings_at(observation, site)
-    names_of_text = rankings_of_text(observation)
-    of_site = torch.stack(
-        [removal_rank(ranks, content) for ranks in own.values()]
+    ranked = dict(own)
+    for name in rankings_of_text(observation):
+        ranked[name] = ranking(observation, site, name, seed=seed)
+    turns = torch.stack(
+        [removal_rank(ranks, content) for ranks in ranked.values()]
     )
-    of_text = torch.stack(
-        [
-            removal_rank(ranking(observation, site, name, seed=seed), content)
-            for name in names_of_text
-        ]
-    )
-
-    def measure(curve: Callable[[Observation, str, Tensor], Tensor]) -> Tensor:
-        """Values [2, rankings, batch]; rankings that do not depend on the site are measured
-        once.
-        """
-        key = (
-            f"{curve.__name__} {by}",
-            seed,
-            observation.explains,
-            names_of_text,
-        )
-        shared = observation.remember(
-            key, lambda: curve(observation, by, of_text)
-        )
-        return torch.cat([curve(observation, by, of_site), shared], dim=1)
 
     def named(values: Tensor) -> dict[str, Tensor]:
-        return dict(zip((*own, *names_of_text), values, strict=True))
+        return dict(zip(ranked, values, strict=True))
 
-    share = _erased_share(content)
-    comprehensiveness, sufficiency = map(named, measure(_tops))
+    comprehensiveness, sufficiency = map(named, _tops(observation, by, turns))
+    n_units = content.sum(-1)
+    shares = aopc.removal_counts(n_units) / n_units.clamp_min(1)
     on_request: dict[str, Any] = {}
     if options.tokens_to_flip:
-        names = (*own, *names_of_text)
-        on_request |= _flips(
-            observation, options, names, of_site, of_text, seed
+        on_request |= _flips(observation, options, list(ranked), turns)
+    if options.beam_width:
+        chains = _chains(observation, by, turns)
+        tried = chains[:, len(own) :]
+        key = f"bounds {by} {seed}", options.beam_width, observation.explains
+        lower, upper = observation.remember(
+            key, lambda: _bounds(observation, by, options.beam_width, tried)
         )
-    if not options.beam_width:
-        return InputErasureResult(
-            comprehensiveness, sufficiency, share, **on_request
-        )
-    chains = measure(_chains)
-    tried = chains[:, len(own) :]
-    lower, upper = _bounds(observation, by, options.beam_width, seed, tried)
-    comprehensive, sufficient = map(
-        named, aopc.normalised(chains, lower, upper)
-    )
-    on_request["naopc_comprehensiveness"] = comprehensive
-    on_request["naopc_sufficiency"] = sufficient
+        comprehensive, sufficient = aopc.normalised(chains, lower, upper)
+        on_request["naopc_comprehensiveness"] = named(comprehensive)
+        on_request["naopc_sufficiency"] = named(sufficient)
     return InputErasureResult(
-        comprehensiveness, sufficiency, share, **on_request
+        comprehensiveness, sufficiency, shares.mean(0), **on_request
     )
 
 
@@ -242,12 +219,6 @@ def rankings_at(observation: Observation, site: Site) -> dict[str, Tensor]:
     return {
         name: tied(name, values, content) for name, values in readings.items()
     }
-
-
-def _erased_share(content: Tensor) -> Tensor:
-    """Mean share of a text's tokens erased over ERASER's steps, [batch]."""
-    n_units = content.sum(-1)
-    return (aopc.removal_counts(n_units) / n_units.clamp_min(1)).mean(0)
 
 
 def sets_of_tops(observation: Observation, turns: Tensor) -> Tensor:
@@ -301,26 +272,19 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
 
 
 def _bounds(
-    observation: Observation, by: str, beam: int, seed: int, tried: Tensor
+    observation: Observation, by: str, beam: int, tried: Tensor
 ) -> Tensor:
     """Lowest and highest AOPC of any order, [2, batch].
 
     Exact for short texts. For others the furthest that were found, by the beam or among
     ``tried`` [2, rankings, batch], the orders that do not depend on the site.
     """
-    key = f"bounds {by} {seed}", beam, observation.explains
-    return observation.remember(
-        key, lambda: _find_bounds(observation, by, beam, tried)
-    )
-
-
-def _find_bounds(
-    observation: Observation, by: str, beam: int, tried: Tensor
-) -> Tensor:
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     short = n_units <= aopc.EXACT_UP_TO
-    lattice = _lattice(observation, by, content & short[:, None])
+    # Of texts that are not short the empty set alone.
+    lattice = aopc.every_set(content & short[:, None])
+    lattice = _drops(observation, by, lattice)
     exact = torch.stack(aopc.chain_bounds(lattice, n_units.where(short, 0)))
     if short.all():
         return exact
@@ -334,43 +298,22 @@ def _find_bounds(
     )
 
 
-def _lattice(observation: Observation, by: str, content: Tensor) -> Tensor:
-    """Drop of the probability for every subset of a text's units erased, [2^units, batch].
-
-    0 for texts without content here.
-    """
-    positions = aopc.units_first(content)
-    real = content.gather(1, positions)
-    sets = aopc.subsets(positions.shape[1]).to(content.device)[:, None] & real
-    return _drops(
-        observation, by, aopc.at_positions(sets, positions, content.shape[1])
-    )
-
-
 def _flips(
     observation: Observation,
     options: InputErasure,
     names: Sequence[str],
-    of_site: Tensor,
-    of_text: Tensor,
-    seed: int,
+    turns: Tensor,
 ) -> dict[str, Any]:
     """Fields of the result about when the decision flips, by name.
 
     Args:
         names: of the rankings.
-        of_site, of_text: the turns of those that the site changes, and of the others,
-            each [rankings, batch, keys].
-        seed: of the random one among them.
+        turns: [rankings, batch, keys].
     """
-    content = observation.batch.content_mask
-    n_units, by = content.sum(-1), options.by
-    removed = partial(
-        _removals_to_flip, observation, by, n_steps=options.n_steps
+    n_units = observation.batch.content_mask.sum(-1)
+    n_removed = _removals_to_flip(
+        observation, options.by, turns, n_steps=options.n_steps
     )
-    key = "tokens to flip", by, options.n_steps, seed, observation.explains
-    shared = observation.remember(key, lambda: removed(of_text))
-    n_removed = torch.cat([removed(of_site), shared])
     flips = ~n_removed.isnan()
     can_flip = flips.any(0)
     counted = never_as_all(n_removed, n_units, can_flip)

@@ -132,13 +132,15 @@ def permutation(
             zip(prediction.parts, _median(of_parts).unbind(-1), strict=True)
         )
     attention = observation.read(site)
+    batch = observation.batch
+    is_special = batch.mask & ~batch.content_mask
     at_standard = tvd(
         observation.standard(after), observation.standard(observation.probs)
     )
     worst = exact.pop("largest_standard_tvd", at_standard.amax(0))
     return PermutationResult(
         max_attention=attention.amax(-1),
-        special_attention=_on_special(attention, observation),
+        special_attention=attention.masked_fill(~is_special, 0).sum(-1),
         median_tvd=_median(changes),
         standard_tvd=_median(at_standard),
         largest_standard_tvd=worst,
@@ -146,12 +148,6 @@ def permutation(
         median_tvd_of=by_part,
         **exact,
     )
-
-
-def _on_special(attention: Tensor, observation: Observation) -> Tensor:
-    """Attention on tokens that are not explained, [batch]."""
-    batch = observation.batch
-    return attention.masked_fill(batch.content_mask | ~batch.mask, 0).sum(-1)
 
 
 def _shuffled_probs(

@@ -8,7 +8,7 @@ superfluous one by one and are missed together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -56,57 +56,32 @@ def least_first(effects: Mapping[tuple[int, int], float]) -> list[Site]:
 
 def prune_curve(
     model: AttentionModelBase,
-    batches: Iterable[Batch],
-    ranking: Sequence[Site],
-    *,
-    n_removed: Sequence[int] | None = None,
-) -> PruneCurve:
-    """Zero-ablates the first 0, 1, 2, … heads of ``ranking`` together and scores the
-    predictions.
-
-    A ranking by effects on these very texts looks better than it is on others; see
-    :func:`crossed_prune_curve`.
-
-    Args:
-        batches: texts; their labels count where they are 0 or more.
-        ranking: heads, the first to go first; see :func:`least_first`.
-        n_removed: where to measure; by default at every number of heads from none to
-            all of them.
-    """
-    points = (
-        tuple(range(len(ranking) + 1))
-        if n_removed is None
-        else tuple(n_removed)
-    )
-    return _curve(points, _all_counts(model, batches, ranking, points))
-
-
-def crossed_prune_curve(
-    model: AttentionModelBase,
     parts: Sequence[tuple[Iterable[Batch], Sequence[Site]]],
     *,
     n_removed: Sequence[int],
 ) -> PruneCurve:
-    """One prune curve over all texts, each pruned in an order chosen on the other half.
+    """Zero-ablates the first 0, 1, 2, … heads of a ranking together and scores the predictions.
+
+    A ranking by effects on these very texts looks better than it is on others: so each half
+    of the texts is pruned in an order chosen on the other half.
 
     Args:
-        parts: texts, and the ranking of heads that stems from other texts.
+        parts: texts, whose labels count where they are 0 or more, and the heads in the order
+            in which they go, see :func:`least_first`.
         n_removed: where to measure.
     """
     points = tuple(n_removed)
     counts = [_all_counts(model, *part, points) for part in parts]
-    return replace(_curve(points, torch.stack(counts).sum(0)), crossed=True)
-
-
-def _curve(points: tuple[int, ...], counts: Tensor) -> PruneCurve:
-    """Turns the counts of all texts into shares; see :func:`_counts`."""
-    agreeing, correct, n_texts, n_labelled = counts.unbind(1)
+    agreeing, correct, n_texts, n_labelled = (
+        torch.stack(counts).sum(0).unbind(1)
+    )
     return PruneCurve(
         points,
         tuple((agreeing / n_texts).tolist()),
         tuple((correct / n_labelled).tolist()),
         int(n_texts[0]),
         int(n_labelled[0]),
+        crossed=len(parts) > 1,
     )
 
 

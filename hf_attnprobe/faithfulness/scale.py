@@ -284,7 +284,9 @@ def _best_and_worth(
             return unknown, losses
         short = content & is_short[:, None]
         positions = aopc.units_first(short)
-        drops = _every_set(observation, short, positions)
+        sets = aopc.every_set(short)
+        after = erased_inputs(observation, "deletion", sets)
+        drops = observation.standard_losses(after)
         _, largest = aopc.chain_bounds(drops, n_units, _step_weights(n_units))
         values = torch.zeros_like(losses).scatter(
             1, positions, shapley_values(drops)
@@ -300,20 +302,6 @@ def _best_and_worth(
         observation.explains,
     )
     return observation.remember(key, compute)
-
-
-def _every_set(
-    observation: Observation, content: Tensor, positions: Tensor
-) -> Tensor:
-    """Returns the loss without each set of a text's units, [2^units, batch]; 0 without units."""
-    is_unit = content.gather(1, positions)
-    sets = (
-        aopc.subsets(positions.shape[1]).to(content.device)[:, None] & is_unit
-    )
-    erased = aopc.at_positions(sets, positions, content.shape[1])
-    return observation.standard_losses(
-        erased_inputs(observation, "deletion", erased)
-    )
 
 
 def _step_weights(n_units: Tensor) -> Tensor:

@@ -106,6 +106,21 @@ def subsets(n_units: int) -> Tensor:
     return (numbers >> torch.arange(n_units)) % 2 == 1
 
 
+def every_set(content: Tensor) -> Tensor:
+    """Every set of each text's units.
+
+    Args:
+        content: bool [batch, keys], the units.
+
+    Returns:
+        bool [2^units of the longest text, batch, keys], numbered as in :func:`subsets`.
+    """
+    positions = units_first(content)
+    is_unit = content.gather(1, positions)
+    sets = subsets(positions.shape[1]).to(content.device)
+    return at_positions(sets[:, None] & is_unit, positions, content.shape[1])
+
+
 def chain_bounds(
     drops: Tensor, n_units: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

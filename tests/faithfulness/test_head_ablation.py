@@ -198,7 +198,7 @@ def test_prune_curve_equals_hooks(observed):
         *(Site(0, k) for k in (1, 2, 3)),
         Site(2, 0),
     ]
-    curve = prune_curve(adapter, batches, ranking)
+    curve = prune_curve(adapter, [(batches, ranking)], n_removed=range(9))
     predicted = []
     for n in range(len(ranking) + 1):
         handles = []
@@ -228,7 +228,7 @@ def test_prune_curve_equals_hooks(observed):
     assert curve.accuracy == pytest.approx(
         [(p == labels)[known].double().mean().item() for p in predicted]
     )
-    assert prune_curve(adapter, batches, ranking, n_removed=[0, 8]).agreement == (
+    assert prune_curve(adapter, [(batches, ranking)], n_removed=[0, 8]).agreement == (
         1.0,
         curve.agreement[8],
     )
@@ -237,9 +237,9 @@ def test_prune_curve_equals_hooks(observed):
         and len(blocks([prune_table(curve)])[0].splitlines()) == 2 + 9
     )
     with pytest.raises(AttnProbeError, match="from 0 to 8, got"):
-        prune_curve(adapter, batches, ranking, n_removed=[9])
+        prune_curve(adapter, [(batches, ranking)], n_removed=[9])
     with pytest.raises(AttnProbeError, match="at least one batch"):
-        prune_curve(adapter, [], ranking)
+        prune_curve(adapter, [([], ranking)], n_removed=[0])
 
 
 def test_the_least_effect_goes_first():

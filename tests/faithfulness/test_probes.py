@@ -48,8 +48,8 @@ def test_correlation_equals_scipy(num_labels, target):
     found = correlation(observation, SITE, Correlation(target=target))
     importances = {
         "attention": observation.read(SITE),
-        "gradient": observation.gradient_importance(target),
-        "leave_one_out": observation.leave_one_out_importance(target),
+        "gradient": observation.explaining(target).gradient_importance(),
+        "leave_one_out": observation.explaining(target).leave_one_out_importance(),
     }
     for first, second in (
         ("attention", "gradient"),

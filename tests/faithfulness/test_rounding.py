@@ -107,7 +107,7 @@ def test_leave_one_out_is_total_variation(dtype):
     total = observation.leave_one_out_importance()
     assert (total - tvd(without, probs))[content].abs().max() < tolerance
     for target in range(4):
-        own = observation.leave_one_out_importance(target)
+        own = observation.explaining(target).leave_one_out_importance()
         expected = (without - probs)[..., target].abs()
         assert (own - expected)[content].abs().max() < tolerance
         assert (total - own)[content].min() > -tolerance

@@ -197,7 +197,7 @@ def test_input_erasure_of_a_class(observe, n_steps):
     found = input_erasure(observation, SITE, options, seed=5)
     slopes = adapter.attention_gradient(observation, observation.target(TARGET))[0]
     product = observation.read(SITE) * slopes[:, 0, 0]
-    importance = observation.leave_one_out_importance(TARGET)
+    importance = observation.explaining(TARGET).leave_one_out_importance()
     n_flipped = 0
     for row, ids in [*enumerate(texts)][6:]:
         content = observation.batch.content_mask[row]
