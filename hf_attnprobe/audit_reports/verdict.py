@@ -23,7 +23,7 @@ from hf_attnprobe.statistics.grades import (
     grade,
     possible_answers,
 )
-from hf_attnprobe.statistics.questions import EVERY_QUESTION, said_as
+from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scores import (
     NumberQuality,
@@ -224,7 +224,7 @@ def own_answers(evidence: Evidence | None) -> Finding:
         said = "Whether the model says the answers itself was not measured (test sources)."
         return finding("own", rule, Answer.CANNOT_SAY, said, NOT_MEASURED, {})
     said = (
-        f"The model itself says the answer in {said_as(share)} of {share.n} prompts (greedy "
+        f"The model itself says the answer in {share.said} of {share.n} prompts (greedy "
         "decoding). What follows is of these."
     )
     return finding(
@@ -245,7 +245,7 @@ def passage(evidence: Evidence | None) -> Finding:
     how = _so(
         answer, gain, "it depends on the passage", "it does not", MIN_PROMPTS
     )
-    said = f"With the passage the answer's log-probability is higher by {said_as(gain)} nats, {how}."
+    said = f"With the passage the answer's log-probability is higher by {gain.said} nats, {how}."
     return finding("passage", rule, answer, said, gain, {})
 
 
@@ -260,9 +260,9 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
     how = _so(answer, beyond, "the model is better", "the model is not better")
     said = (
         f"The predicted number is off by "
-        f"{said_as(found.error)} on average over {found.n_labelled} texts, always saying "
-        f"the labels' mean is off by {said_as(found.error_of_mean)} (mean absolute error, in the "
-        f"labels' own unit). R² is {said_as(beyond)} (saying the mean has 0), {how}."
+        f"{found.error.said} on average over {found.n_labelled} texts, always saying "
+        f"the labels' mean is off by {found.error_of_mean.said} (mean absolute error, in the "
+        f"labels' own unit). R² is {beyond.said} (saying the mean has 0), {how}."
     )
     yardsticks = {
         "mean_absolute_error": found.error.value,
@@ -270,9 +270,9 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
     }
     if sides.accuracy is not None and sides.beyond_majority is not None:
         said += (
-            f" The side of the threshold is right in {said_as(sides.accuracy)} of "
+            f" The side of the threshold is right in {sides.accuracy.said} of "
             f"{sides.n_labelled} texts; always saying the more frequent one is right in "
-            f"{sides.majority:.2f}. The difference is {said_as(sides.beyond_majority)}."
+            f"{sides.majority:.2f}. The difference is {sides.beyond_majority.said}."
         )
     return _accuracy(answer, said, beyond, yardsticks)
 
@@ -280,7 +280,7 @@ def _numbers(found: NumberQuality, sides: Quality) -> Finding:
 def graded_accuracy(found: Quality, words: Words) -> Finding:
     """Of decisions against the most frequent one."""
     rule, sure = RULES["accuracy"], found.top_probability
-    certainty = f"Its mean {words.likely} is {said_as(sure)}"
+    certainty = f"Its mean {words.likely} is {sure.said}"
     why = (
         "The nearer this is to 1, the less a small change shows in the output."
     )
@@ -305,7 +305,7 @@ def graded_accuracy(found: Quality, words: Words) -> Finding:
         )
     said = (
         f"{_right(found, words)}; {usual} is right in {found.majority:.2f}. The difference is "
-        f"{said_as(beyond)}, {how}.{calibration} {certainty}. {why}"
+        f"{beyond.said}, {how}.{calibration} {certainty}. {why}"
     )
     yardsticks = {
         "accuracy": found.accuracy.value,
@@ -335,15 +335,13 @@ def _right(found: Quality, words: Words) -> str:
     assert found.accuracy is not None  # there are labels
     n = found.n_labelled
     if not found.has_parts:
-        return f"The model is right in {said_as(found.accuracy)} of {n} texts"
+        return f"The model is right in {found.accuracy.said} of {n} texts"
     pattern = RIGHT_SHARE.get(
         words.kind, "The model is right in {share} of its parts"
     )
-    said = pattern.format(share=said_as(found.accuracy))
+    said = pattern.format(share=found.accuracy.said)
     if found.all_met is not None and words.kind in ALL_RIGHT:
-        said += (
-            f", {ALL_RIGHT[words.kind].format(share=said_as(found.all_met))}"
-        )
+        said += f", {ALL_RIGHT[words.kind].format(share=found.all_met.said)}"
     return f"{said} (mean over {n} texts)"
 
 

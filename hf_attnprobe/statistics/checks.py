@@ -3,7 +3,7 @@
 Pure: rows in, sentences out. An audit without a mistake gives none.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -170,24 +170,20 @@ def _orders(test: str, texts: Texts) -> Broken:
     for rule in ORDERS:
         if rule.test != test:
             continue
-        for smaller, larger in _pairs(rule, texts.names):
+        for smaller, larger in _pairs(rule, texts):
             low, high = texts.values(smaller), texts.values(larger)
             for k in np.flatnonzero(low > high + TOLERANCE):
                 said = f"{smaller} is {low[k]:.6g} and {larger} {high[k]:.6g}, but {rule.why}"
                 yield texts.index[k], said
 
 
-def _pairs(rule: Order, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(rule: Order, texts: Texts) -> Iterator[tuple[str, str]]:
     """The names of both sides, with all keys that belong together."""
-    for smaller in names:
-        family, _, key = smaller.partition("@")
-        if family != rule.smaller:
-            continue
-        for larger in names:
-            other, _, other_key = larger.partition("@")
-            if other == rule.larger and (
-                not key or not other_key or key == other_key
-            ):
+    for smaller in _of_family(rule.smaller, texts):
+        key = smaller.partition("@")[2]
+        for larger in _of_family(rule.larger, texts):
+            other_key = larger.partition("@")[2]
+            if not key or not other_key or key == other_key:
                 yield smaller, larger
 
 

@@ -77,19 +77,21 @@ def paired(
     shares = is_share(first) & is_share(other)
     gaps = other - first
     of = moments(gaps)
-    intervals = {}
-    for errors in {ONE_COLUMN, critical}:
-        intervals[errors] = ends = interval_of(of, critical=errors)
-        ends[:, shares] = paired_share_interval(
-            gaps[:, shares], critical=errors
-        )
-    sides = [
-        _means(np.where(np.isnan(gaps), np.nan, side))
+
+    def interval(errors: float) -> np.ndarray:
+        ends = interval_of(of, critical=errors)
+        own = gaps[:, shares]
+        ends[:, shares] = paired_share_interval(own, critical=errors)
+        return ends
+
+    is_pair = ~np.isnan(gaps)
+    before, after = (
+        _means(moments(np.where(is_pair, side, np.nan)))
         for side in (first, other)
-    ]
-    own, together = intervals[ONE_COLUMN], intervals[critical]
+    )
+    intervals = interval(ONE_COLUMN), interval(critical)
     return _by_column(
-        _known_means(of), of.n, sides, [own, together], is_paired=True
+        _means(of), of.n, (before, after), intervals, is_paired=True
     )
 
 
@@ -99,28 +101,22 @@ def unpaired(
     """Other − first of every column, each side over texts of its own; see :func:`paired`."""
     shares = is_share(first) & is_share(other)
     before, after = moments(first), moments(other)
-    intervals = {}
-    for errors in {ONE_COLUMN, critical}:
-        intervals[errors] = ends = difference_interval(
-            after, before, critical=errors
-        )
+
+    def interval(errors: float) -> np.ndarray:
+        ends = difference_interval(after, before, critical=errors)
         ends[:, shares] = share_difference_interval(
             other[:, shares], first[:, shares], critical=errors
         )
-    sides = [_known_means(before), _known_means(after)]
-    own, together = intervals[ONE_COLUMN], intervals[critical]
+        return ends
+
+    sides = _means(before), _means(after)
     n = np.minimum(before.n, after.n)
-    return _by_column(
-        sides[1] - sides[0], n, sides, [own, together], is_paired=False
-    )
+    intervals = interval(ONE_COLUMN), interval(critical)
+    return _by_column(sides[1] - sides[0], n, sides, intervals, is_paired=False)
 
 
-def _means(values: np.ndarray) -> np.ndarray:
+def _means(of: Moments) -> np.ndarray:
     """Of columns; NaN for one without values."""
-    return _known_means(moments(values))
-
-
-def _known_means(of: Moments) -> np.ndarray:
     return np.where(of.n > 0, of.mean, np.nan)
 
 
@@ -482,11 +478,10 @@ def sign_flip_p_values(
     rounding = 1e-12 * np.abs(values).sum(0)
     threshold = np.abs(sums) - rounding  # at least as far as found
     exact = n_texts <= np.log2(n_permutations)
-    parts = (
-        _all_flips(n_texts)
-        if exact
-        else _drawn_flips(n_texts, n_permutations, seed)
-    )
+    parts = _drawn_flips(n_texts, n_permutations, seed)
+    if exact:
+        ways = [*itertools.product((0.0, 1.0), repeat=n_texts)]
+        parts = iter([np.array(ways).reshape(-1, n_texts)])
     extreme = np.zeros(values.shape[1])
     n_drawn = 0
     for flips in parts:
@@ -494,10 +489,6 @@ def sign_flip_p_values(
         extreme += (flipped >= threshold).sum(0)
         n_drawn += len(flips)
     return extreme / n_drawn if exact else (extreme + 1) / (n_drawn + 1)
-
-
-def _all_flips(n: int) -> Iterator[np.ndarray]:
-    yield np.array(list(itertools.product((0.0, 1.0), repeat=n))).reshape(-1, n)
 
 
 def _drawn_flips(

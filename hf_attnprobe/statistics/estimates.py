@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 
+from hf_attnprobe import markdown
+
 
 @dataclass(frozen=True)
 class Key:
@@ -66,6 +68,11 @@ class Estimate:
     value: float
     ci95: tuple[float, float] | None = None
     n: int | None = None
+
+    @property
+    def said(self) -> str:
+        """The number with its interval, two digits."""
+        return markdown.interval(self.value, self.ci95, digits=2)
 
     @property
     def bare(self) -> "Estimate":
@@ -387,22 +394,42 @@ def percentile_interval(resampled: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def mean_estimates(values: np.ndarray) -> list[Estimate]:
+def means(values: np.ndarray, shares: np.ndarray) -> tuple[Moments, np.ndarray]:
+    """Returns the moments of columns, and the 95% intervals of their means.
+
+    Args:
+        values: [texts, columns]; NaN where a text has no value.
+        shares: which means are shares of texts, bool [columns]; where all values are 0 or 1
+            the interval is then the exact one.
+
+    Returns:
+        Moments, and low and high, [2, columns].
+    """
+    of = moments(values)
+    ends = interval_of(of)
+    exact = is_share(values) & shares
+    hits = (of.n * of.mean)[exact].round()
+    ends[:, exact] = share_interval(hits, of.n[exact])
+    return of, ends
+
+
+def mean_estimates(
+    values: np.ndarray, *, share: bool = False
+) -> list[Estimate]:
     """The means of columns with their intervals.
 
     Args:
         values: [texts, columns]; NaN where a text has no value.
+        share: whether all are shares of texts, see :func:`means`.
 
     Returns:
         By column; without an interval where no text has a value.
     """
-    of = moments(values)
-    ends = interval_of(of).T.tolist()
+    of, ends = means(values, np.full(values.shape[1], share))
+    columns = zip(of.mean.tolist(), of.n.tolist(), ends.T.tolist(), strict=True)
     return [
         Estimate(mean, (low, high), n) if n else Estimate(float("nan"), None, 0)
-        for mean, n, (low, high) in zip(
-            of.mean.tolist(), of.n.tolist(), ends, strict=True
-        )
+        for mean, n, (low, high) in columns
     ]
 
 
@@ -480,14 +507,7 @@ def mean_estimate(values: np.ndarray, *, share: bool = False) -> Estimate:
             interval is then the exact one.
     """
     column = np.asarray(values, dtype=np.float64)[:, None]
-    if not share or not is_share(column)[0]:
-        return mean_estimates(column)[0]
-    n = (~np.isnan(column)).sum(0)
-    hits = np.nansum(column, 0)
-    interval = share_interval(hits, n)
-    low, high = interval[:, 0].tolist()
-    mean = float(np.nanmean(column))
-    return Estimate(mean, (low, high), int(n[0]))
+    return mean_estimates(column, share=share)[0]
 
 
 # --- many means at once -----------------------------------------------------------------------

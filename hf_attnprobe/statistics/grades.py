@@ -195,7 +195,9 @@ def possible_answers(
         _, high = highest.ci95
         first, last = _place(low, rule), _place(high, rule)
         left_open = left_open[first : last + 1]
-    return tuple(answer for answer in left_open if _has(rule, answer))
+    if rule.partly == rule.yes:
+        left_open = [answer for answer in left_open if answer != Answer.PARTLY]
+    return tuple(left_open)
 
 
 def _place(value: float, rule: Rule) -> int:
@@ -203,7 +205,3 @@ def _place(value: float, rule: Rule) -> int:
     if rule.partly == rule.yes == 0:
         return 2 if value > 0 else 0
     return (value >= rule.partly) + (value >= rule.yes)
-
-
-def _has(rule: Rule, answer: Answer) -> bool:
-    return answer != Answer.PARTLY or rule.partly != rule.yes

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hf_attnprobe import markdown
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import (
@@ -120,14 +119,26 @@ def question(
     """
 
     def register(measured: Measures) -> Measures:
-        record["measured"] = measured
-        for questions in among:
-            questions[measured.__name__] = Question(
-                name, asked, measure, **record
-            )
+        key = measured.__name__
+        _add(key, name, asked, measure, measured, among, record)
         return measured
 
     return register
+
+
+def _add(
+    key: str,
+    name: str,
+    asked: str,
+    measure: str,
+    measured: Measures,
+    among: Sequence[dict[str, Question]],
+    record: Mapping[str, Any],
+) -> None:
+    for questions in among:
+        questions[key] = Question(
+            name, asked, measure, measured=measured, **record
+        )
 
 
 BY_CALIBRATION = (
@@ -142,11 +153,6 @@ PARTLY, YES = 0.4, 0.65
 LEAST_EFFECT = 0.05
 """Of the output at the standard temperature: what shuffles must move. Where a tenth of the
 logit comes by attention they move .02, where half of it does .13."""
-
-
-def said_as(estimate: Estimate) -> str:
-    """A number with its interval, two digits."""
-    return markdown.interval(estimate.value, estimate.ci95, digits=2)
 
 
 # --- faithfulness and its parts ----------------------------------------------------------------
@@ -203,7 +209,7 @@ def faithfulness(evidence: Evidence, rule: Rule) -> Measured | None:
     )
     said = (
         f"On the scale from a random order of the tokens, 0, to the best one, 1, attention "
-        f"stands at {said_as(found.score)} ({rule.graded}): {parts}."
+        f"stands at {found.score.said} ({rule.graded}): {parts}."
     )
     return Measured(
         found.score, f"{said}{_defaults(evidence)}{_classes(own)}", others
@@ -238,7 +244,7 @@ def _classes(evidence: Evidence) -> str:
     if not ends or max(low for low, _ in ends) <= min(high for _, high in ends):
         return ""
     said = ", ".join(
-        f"{said_as(score)} in texts predicted {n}" for n, score in known.items()
+        f"{score.said} in texts predicted {n}" for n, score in known.items()
     )
     return f" Predicted classes differ: {said}."
 
@@ -262,48 +268,79 @@ def _of_part(part: Part, **words: Any) -> dict[str, Any]:
     return shared | words
 
 
-@question(
+Beside = Mapping[str, tuple[str, str]]
+"""By name: a statistic whose mean stands beside a part, and in words what it is."""
+
+
+def _ask_part(
+    key: str,
+    part: Part,
+    name: str,
+    asked: str,
+    measure: str,
+    *,
+    said: str,
+    beside: Beside,
+    among: Sequence[dict[str, Question]] = (QUESTIONS,),
+    **words: Any,
+) -> None:
+    """Adds a question about a part of faithfulness, with what stands beside it.
+
+    Args:
+        said: what was measured, with places for ``score`` and the numbers beside it, all
+            estimates, and for ``amount``.
+        words: other attributes of :class:`Question`.
+    """
+
+    def measured(evidence: Evidence, rule: Rule) -> Measured | None:
+        own = evidence.explained
+        score = part_of(own.texts, part)
+        if not score.n:
+            return None
+        means = {n: own.mean(statistic) for n, (statistic, _) in beside.items()}
+        amount = own.words.standard_amount
+        sentence = said.format(score=score, amount=amount, **means)
+        numbers = {n: mean.value for n, mean in means.items()}
+        return Measured(score, sentence, numbers)
+
+    yardsticks = {n: in_words for n, (_, in_words) in beside.items()}
+    record = _of_part(part, yardsticks=yardsticks, **words)
+    _add(key, name, asked, measure, measured, among, record)
+
+
+_ask_part(
+    "importance",
+    IMPORTANCE,
     "Importance",
     "Do tokens with more attention matter more when they are left out?",
     "Gini correlation of attention with what leaving each token out costs at the standard "
     "temperature, mean over texts",
-    **_of_part(
-        IMPORTANCE,
-        source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & Yitzhaki "
-        "1987); " + BY_CALIBRATION,
-        done="Each token is left out in turn, and how far {said} then moves says how much the "
-        "token matters. The score says how well attention puts the tokens that matter first.",
-        if_yes="{units} with more attention matter more when they are left out",
-        if_partly="{units} with more attention often matter more when they are left out",
-        if_no="attention says little of which {units} matter when they are left out",
-        yardsticks={
-            "precision": "precision of the tokens that hold half of the importance",
-            "tau": "Kendall's τ of attention with leave-one-out, all pairs alike",
-            "gradient": "Kendall's τ of gradients with leave-one-out",
-        },
-        test="scale",
-        charts=("tau_leave_one_out", "tau_gradient"),
-    ),
+    said="Attention puts first what matters most when left out with a score of {score.said} "
+    "(1 is the best order, 0 a random one).",
+    beside={
+        "precision": (
+            "attention_leave_one_out_precision",
+            "precision of the tokens that hold half of the importance",
+        ),
+        "tau": (
+            "attention_leave_one_out_tau",
+            "Kendall's τ of attention with leave-one-out, all pairs alike",
+        ),
+        "gradient": (
+            "gradient_leave_one_out_tau",
+            "Kendall's τ of gradients with leave-one-out",
+        ),
+    },
+    source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & Yitzhaki "
+    "1987); " + BY_CALIBRATION,
+    done="Each token is left out in turn, and how far {said} then moves says how much the "
+    "token matters. The score says how well attention puts the tokens that matter first.",
+    if_yes="{units} with more attention matter more when they are left out",
+    if_partly="{units} with more attention often matter more when they are left out",
+    if_no="attention says little of which {units} matter when they are left out",
+    test="scale",
+    charts=("tau_leave_one_out", "tau_gradient"),
 )
-def importance(evidence: Evidence, rule: Rule) -> Measured | None:
-    """How well attention puts the tokens first that cost most when left out."""
-    own = evidence.explained
-    score, tau = (
-        part_of(own.texts, IMPORTANCE),
-        own.mean("attention_leave_one_out_tau"),
-    )
-    if not score.n:
-        return None
-    yardsticks = {
-        "precision": own.mean("attention_leave_one_out_precision").value,
-        "tau": tau.value,
-        "gradient": own.mean("gradient_leave_one_out_tau").value,
-    }
-    said = (
-        f"Attention puts first what matters most when left out with a score of {said_as(score)} "
-        "(1 is the best order, 0 a random one)."
-    )
-    return Measured(score, said, yardsticks)
 
 
 @question(
@@ -355,7 +392,7 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
             f"{attention.value:.2f} of the tokens, a random order {random.value:.2f}, the smallest "
             f"set known {best.value:.2f}. "
         )
-    said += f"On the scale from a random order to the smallest set attention scores {said_as(score)}."
+    said += f"On the scale from a random order to the smallest set attention scores {score.said}."
     if reached.value < 1:
         said += (
             f" In {1 - reached.value:.0%} of texts no order of weights takes the lead; they count "
@@ -379,88 +416,70 @@ def _saved(
     return (random - attention) / np.where(room > 0, room, np.nan)
 
 
-@question(
+_ask_part(
+    "removal",
+    REMOVAL,
     "Removal",
     "Does the prediction fall without the tokens with most attention?",
     "(attention − random) / (best − random) of the mean losses without the first 1, 5, 10, 20 "
     "and 50% of an order, at the standard temperature",
-    **_of_part(
-        REMOVAL,
-        source="DeYoung et al. 2020, normalised as in Edin et al. 2025; "
-        + BY_CALIBRATION,
-        done="The tokens with most attention are taken out of the text itself. The loss is "
-        "compared with that of as many random tokens, and with the largest that any order "
-        "known reaches.",
-        if_yes="taking the most attended {units} out undoes the prediction",
-        if_partly="taking the most attended {units} out costs more than random ones would",
-        if_no="taking the most attended {units} out costs little more than random ones",
-        yardsticks={
-            "attention": "loss without the tokens with most attention",
-            "random": "loss without random tokens",
-            "best": "loss without the tokens that the best order known puts first",
-        },
-        test="scale",
-        charts=("comprehensiveness", "sufficiency"),
-    ),
+    said="Without the tokens with most attention the prediction loses {attention.value:.2f} {amount}, "
+    "without as many random ones {random.value:.2f}, without the best known {best.value:.2f}. On "
+    "the scale from random to best attention scores {score.said}.",
+    beside={
+        "attention": (
+            "removal@attention",
+            "loss without the tokens with most attention",
+        ),
+        "random": ("removal@random", "loss without random tokens"),
+        "best": (
+            "removal@best",
+            "loss without the tokens that the best order known puts first",
+        ),
+    },
+    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; "
+    + BY_CALIBRATION,
+    done="The tokens with most attention are taken out of the text itself. The loss is "
+    "compared with that of as many random tokens, and with the largest that any order "
+    "known reaches.",
+    if_yes="taking the most attended {units} out undoes the prediction",
+    if_partly="taking the most attended {units} out costs more than random ones would",
+    if_no="taking the most attended {units} out costs little more than random ones",
+    test="scale",
+    charts=("comprehensiveness", "sufficiency"),
 )
-def removal(evidence: Evidence, rule: Rule) -> Measured | None:
-    """How much more is lost without the most attended tokens than without random ones."""
-    own = evidence.explained
-    score = part_of(own.texts, REMOVAL)
-    if not score.n:
-        return None
-    random, attention, best = map(own.mean, REMOVAL.names("attention"))
-    said = (
-        f"Without the tokens with most attention the prediction loses {attention.value:.2f} "
-        f"{own.words.standard_amount}, without as many random ones {random.value:.2f}, without "
-        f"the best known {best.value:.2f}. On the scale from random to best attention scores "
-        f"{said_as(score)}."
-    )
-    yardsticks = {
-        "attention": attention.value,
-        "random": random.value,
-        "best": best.value,
-    }
-    return Measured(score, said, yardsticks)
 
 
-@question(
+_ask_part(
+    "mass",
+    MASS,
     "Mass",
     "Does attention lie on tokens that matter, in proportion?",
     "(overlap − chance) / (1 − chance) of the mean overlaps of the weights with what leaving "
     "each token out costs",
-    **_of_part(
-        MASS,
-        source="overlap is 1 − total variation; Shapley values in short texts; "
-        + BY_CALIBRATION,
-        done="What each token costs when it is left out, as shares of the sum, is what a map of "
-        "the text should show. The overlap of attention with it is compared with that of the "
-        "same weights at other tokens.",
-        if_yes="attention lies on the {units} that matter, in proportion",
-        if_partly="part of the attention lies on {units} that matter, part on others",
-        if_no="much of the attention lies on {units} that do not matter",
-        yardsticks={
-            "overlap": "share of attention on tokens that matter, in proportion",
-            "chance": "the same of these weights at random tokens",
-        },
-        test="scale",
-    ),
+    said="{overlap.value:.0%} of the attention lies on tokens in proportion to what they cost when "
+    "left out; the same weights at random tokens would reach {chance.value:.0%}. On the scale "
+    "from there to 100% attention scores {score.said}.",
+    beside={
+        "overlap": (
+            "mass@attention",
+            "share of attention on tokens that matter, in proportion",
+        ),
+        "chance": (
+            "mass_by_chance@attention",
+            "the same of these weights at random tokens",
+        ),
+    },
+    source="overlap is 1 − total variation; Shapley values in short texts; "
+    + BY_CALIBRATION,
+    done="What each token costs when it is left out, as shares of the sum, is what a map of "
+    "the text should show. The overlap of attention with it is compared with that of the "
+    "same weights at other tokens.",
+    if_yes="attention lies on the {units} that matter, in proportion",
+    if_partly="part of the attention lies on {units} that matter, part on others",
+    if_no="much of the attention lies on {units} that do not matter",
+    test="scale",
 )
-def mass(evidence: Evidence, rule: Rule) -> Measured | None:
-    """How much of the attention lies on tokens that matter, beyond the same weights elsewhere."""
-    own = evidence.explained
-    score = part_of(own.texts, MASS)
-    if not score.n:
-        return None
-    overlap, chance = map(own.mean, MASS.names("attention"))
-    said = (
-        f"{overlap.value:.0%} of the attention lies on tokens in proportion to what they cost "
-        f"when left out; the same weights at random tokens would reach {chance.value:.0%}. On the "
-        f"scale from there to 100% attention scores {said_as(score)}."
-    )
-    return Measured(
-        score, said, {"overlap": overlap.value, "chance": chance.value}
-    )
 
 
 # --- effect and uniqueness -----------------------------------------------------------------------
@@ -511,7 +530,7 @@ def effect(evidence: Evidence, rule: Rule) -> Measured | None:
     }
     said = (
         f"Shuffling the weights (the median of the shuffles) moves what the model says by "
-        f"{said_as(moved)} at the standard temperature, the worst shuffle by {said_as(worst)} "
+        f"{moved.said} at the standard temperature, the worst shuffle by {worst.said} "
         f"({rule.graded})."
     )
     if flips.n:
@@ -570,7 +589,7 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
         pinned_at_least, bound = pinned_at_most, "exact"
     elif upper.n:
         pinned_at_least = one_minus(upper)
-        bound = f"certainly at most {said_as(upper)} of it"
+        bound = f"certainly at most {upper.said} of it"
     moved, largest = (
         evidence.mean("epsilon_max_jsd@0.01"),
         evidence.mean("largest_jsd"),
@@ -578,9 +597,9 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
     least = "" if exact else "at least "
     said = (
         f"The farthest attention that keeps the output within {evidence.words.within} has "
-        f"{least}{said_as(share)} of the largest distance there is, on average over texts "
+        f"{least}{share.said} of the largest distance there is, on average over texts "
         f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
-        f"{_room(rule)} The share also depends on {_room_depends(evidence.words)}."
+        f"The answer is yes up to {1 - rule.yes:.2f}, partly up to {1 - rule.partly:.2f}, and no beyond. The share also depends on {_room_depends(evidence.words)}."
     )
     unbounded = (
         not exact and not upper.n and pinned_at_most.value >= rule.partly
@@ -607,14 +626,6 @@ def one_minus(estimate: Estimate) -> Estimate:
         return estimate
     low, high = estimate.ci95
     return Estimate(1 - estimate.value, (1 - high, 1 - low), estimate.n)
-
-
-def _room(rule: Rule) -> str:
-    """The thresholds of uniqueness, in shares of the largest distance."""
-    return (
-        f"The answer is yes up to {1 - rule.yes:.2f}, partly up to {1 - rule.partly:.2f}, and no "
-        "beyond."
-    )
 
 
 def _room_depends(words: Words) -> str:
@@ -650,88 +661,68 @@ def _mediated_share(means: np.ndarray) -> np.ndarray:
     return _ratio(*np.moveaxis(means, -1, 0))
 
 
-@question(
+_ask_part(
+    "order",
+    ORDER,
     "Order",
     "Do units with more attention cost the answer more when they are deleted?",
     "Gini correlation of attention with the nats that the answer loses without each unit, mean "
     "over texts of more than 4 units",
-    **_of_part(
-        ORDER,
-        source="as importance of a classifier, in nats; " + BY_CALIBRATION,
-        done=UNITS
-        + "Each unit is deleted in turn, and what the answer's log-probability then "
-        "loses says how much rests on it. The score says how well attention puts the units that "
-        "cost most first.",
-        if_yes="{units} with more attention cost the answer more when they are deleted",
-        if_partly="{units} with more attention often cost the answer more when they are deleted",
-        if_no="attention says little of which {units} cost the answer when they are deleted",
-        yardsticks={
-            "tau": "Kendall's τ of attention with deletion, all pairs alike",
-            "length": "the same score of the units' lengths",
-        },
-        among=(OF_ANSWERS,),
-        test="sources",
-    ),
+    said="Attention puts the units that cost the answer most first with a score of {score.said} (1 is "
+    "the best order, 0 chance); by length it would be {length.value:.2f}.",
+    beside={
+        "tau": (
+            "source_tau@attention",
+            "Kendall's τ of attention with deletion, all pairs alike",
+        ),
+        "length": (
+            "source_agreement@length",
+            "the same score of the units' lengths",
+        ),
+    },
+    source="as importance of a classifier, in nats; " + BY_CALIBRATION,
+    done=UNITS
+    + "Each unit is deleted in turn, and what the answer's log-probability then "
+    "loses says how much rests on it. The score says how well attention puts the units that "
+    "cost most first.",
+    if_yes="{units} with more attention cost the answer more when they are deleted",
+    if_partly="{units} with more attention often cost the answer more when they are deleted",
+    if_no="attention says little of which {units} cost the answer when they are deleted",
+    among=(OF_ANSWERS,),
+    test="sources",
 )
-def order(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Gini correlation of attention with deletion."""
-    score, tau = (
-        part_of(evidence.texts, ORDER),
-        evidence.mean("source_tau@attention"),
-    )
-    if not score.n:
-        return None
-    length = evidence.mean("source_agreement@length")
-    said = (
-        f"Attention puts the units that cost the answer most first with a score of "
-        f"{said_as(score)} (1 is the best order, 0 chance); by length it would be "
-        f"{length.value:.2f}."
-    )
-    return Measured(score, said, {"tau": tau.value, "length": length.value})
 
 
-@question(
+_ask_part(
+    "drop",
+    DROP,
     "Drop",
     "Does the answer lose more without the units with most attention than without others?",
     "nats that the answer loses without the 1, 3 and 5 units with most attention (top-k drop), "
     "from those of random units, 0, to the most that any order tried costs, 1; of the means over "
     "texts with twice as many units",
-    **_of_part(
-        DROP,
-        source="ContextCite (Cohen-Wang et al. 2024), between random units and the best; "
-        + BY_CALIBRATION,
-        done=UNITS
-        + "The first units by attention are deleted together, as many random ones, and "
-        "the first by what each costs by itself.",
-        if_yes="deleting the most attended {units} undoes the answer",
-        if_partly="deleting the most attended {units} costs more than random ones would",
-        if_no="deleting the most attended {units} costs little more than random ones",
-        yardsticks={
-            "attention": "nats lost without the first units by attention",
-            "random": "without as many random ones",
-            "best": "without the best",
-        },
-        among=(OF_ANSWERS,),
-        test="sources",
-    ),
+    said="Without the units with most attention the answer loses {attention.said} nats, without as "
+    "many random ones {random.said}, at most {best.said}: attention stands at {score.said} of "
+    "the way.",
+    beside={
+        "attention": (
+            "drop@attention",
+            "nats lost without the first units by attention",
+        ),
+        "random": ("drop@random", "without as many random ones"),
+        "best": ("drop@best", "without the best"),
+    },
+    source="ContextCite (Cohen-Wang et al. 2024), between random units and the best; "
+    + BY_CALIBRATION,
+    done=UNITS
+    + "The first units by attention are deleted together, as many random ones, and "
+    "the first by what each costs by itself.",
+    if_yes="deleting the most attended {units} undoes the answer",
+    if_partly="deleting the most attended {units} costs more than random ones would",
+    if_no="deleting the most attended {units} costs little more than random ones",
+    among=(OF_ANSWERS,),
+    test="sources",
 )
-def drop(evidence: Evidence, rule: Rule) -> Measured | None:
-    """Top-k drop between random units and the best ones."""
-    score = part_of(evidence.texts, DROP)
-    if not score.n:
-        return None
-    random, own, best = map(evidence.mean, DROP.names("attention"))
-    said = (
-        f"Without the units with most attention the answer loses {said_as(own)} nats, without "
-        f"as many random ones {said_as(random)}, at most {said_as(best)}: attention stands at "
-        f"{said_as(score)} of the way."
-    )
-    yardsticks = {
-        "attention": own.value,
-        "random": random.value,
-        "best": best.value,
-    }
-    return Measured(score, said, yardsticks)
 
 
 @question(
@@ -775,9 +766,9 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     }
     best = max(without, key=lambda name: without[name])
     said = (
-        f"The unit with most attention is the one that the answer rests on in {said_as(found)} of "
+        f"The unit with most attention is the one that the answer rests on in {found.said} of "
         f"{found.n} texts. What needs no attention finds it in up to {without[best]:.2f} "
-        f"({NAMED_WITHOUT[best]}). From there to always, attention stands at {said_as(score)}."
+        f"({NAMED_WITHOUT[best]}). From there to always, attention stands at {score.said}."
     )
     return Measured(score, said, {"found": found.value, **without})
 
@@ -822,7 +813,7 @@ def path(evidence: Evidence, rule: Rule) -> Measured | None:
     knocked = evidence.mean("largest_knockout@renormalised")
     said = (
         f"{units.value:.1f} units a text cost the answer more than noise when they are deleted. "
-        f"Taking their cells away costs {said_as(share)} of that ({rule.graded})."
+        f"Taking their cells away costs {share.said} of that ({rule.graded})."
     )
     return Measured(
         share, said, {"knockout": knocked.value, "units": units.value}

@@ -226,29 +226,18 @@ def _long_frame(
 def _in_memory(rows: pd.DataFrame) -> Rows:
     if rows.empty:
         return nothing()
-    text, ids = pd.factorize(rows.example_id, sort=True)
-    coded = [pd.factorize(rows[name], sort=True) for name in COLUMNS]
-    place = np.zeros(len(rows), dtype=np.int64)
-    for code, level in coded:
-        place = place * len(level) + code
-    _, first, column = np.unique(place, return_index=True, return_inverse=True)
-    columns = tuple(
-        zip(
-            *(np.asarray(level)[c[first]].tolist() for c, level in coded),
-            strict=True,
-        )
-    )
-    values = np.full((len(columns), len(ids)), np.nan)
-    there = np.zeros(values.shape, dtype=bool)
-    cell, of_row = np.unique(column * len(ids) + text, return_index=True)
-    values.flat[cell] = rows.value.to_numpy(dtype=np.float64)[of_row]
-    there.flat[cell] = True
-    number = {c: k for k, c in enumerate(columns)}
+    first = rows.drop_duplicates([*KEY])
+    of_texts = {"index": "example_id", "columns": COLUMNS, "values": "value"}
+    values = first.pivot(**of_texts)
+    there = first.assign(value=True).pivot(**of_texts).notna()
+    number = {column: k for k, column in enumerate(values.columns.tolist())}
+    columns = values.to_numpy(dtype=np.float64).T.copy()
+    is_there = there.to_numpy().T
     return Rows(
-        ids=np.asarray(ids, dtype=np.int64),
-        columns=columns,
-        read=lambda c: values[number[c]],
-        is_there=lambda c: there[number[c]],
+        ids=values.index.to_numpy(dtype=np.int64),
+        columns=tuple(number),
+        read=lambda c: columns[number[c]],
+        is_there=lambda c: is_there[number[c]],
         attrs=dict(rows.attrs),
     )
 

@@ -14,10 +14,7 @@ import pandas as pd
 from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
 from hf_attnprobe.statistics.estimates import (
     KeyedEstimate,
-    interval_of,
-    is_share,
-    moments,
-    share_interval,
+    means,
 )
 from hf_attnprobe.statistics.rows import (
     COLUMNS,
@@ -171,15 +168,10 @@ def _describe(
     readings: Readings,
 ) -> list[Statistic]:
     """One statistic per column of values [texts, columns]."""
-    of = moments(values)
-    ends = interval_of(of)
     declared = [
         is_declared_share(test, name, readings) for test, name, *_ in columns
     ]
-    shares = is_share(values) & declared
-    ends[:, shares] = share_interval(
-        (of.n * of.mean)[shares].round(), of.n[shares]
-    )
+    of, ends = means(values, np.array(declared))
     described = []
     for k, (column, n) in enumerate(zip(columns, of.n.tolist(), strict=True)):
         described.append(
