@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import kendalltau, spearmanr
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import KNOCKOUTS
-from hf_attnprobe.functional.attribution import lasso, logit_of, of_text, ridge
+from hf_attnprobe.functional.attribution import lasso, logit_of
 from hf_attnprobe.inference.answers import answered, encode_answers
 from hf_attnprobe.inference.batching import collate
 
@@ -185,6 +186,46 @@ TEMPLATES = (
 
 
 MOST_SAID = 8  # tokens of an answer that is generated
+
+
+def ridge(columns: Tensor, outputs: Tensor, penalty: float = 1.0) -> Tensor:
+    """Returns weights of standardised columns by least squares with ``penalty · n · ‖w‖²``.
+
+    AT2 (Cohen-Wang et al. 2025) learns one weight per head so that the sum of heads'
+    attention to the units that stay follows the output. Its code climbs the correlation;
+    this is the closed form of the same regression. Columns and outputs are centred by
+    text before, see :func:`of_text`.
+
+    Args:
+        columns: [rows, heads].
+        outputs: [rows].
+
+    Returns:
+        [heads], on the columns' own scale.
+    """
+    scale = columns.square().mean(0).sqrt()
+    scale = scale.masked_fill(scale == 0, 1)
+    columns = columns / scale
+    n_rows, n_heads = columns.shape
+    products = columns.T @ columns / n_rows
+    eye = torch.eye(n_heads, dtype=columns.dtype, device=columns.device)
+    wanted = columns.T @ outputs / n_rows
+    return torch.linalg.solve(products + penalty * eye, wanted) / scale
+
+
+def of_text(attention: Tensor, kept: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """A text's rows for :func:`ridge`: attention to the units that stay, and the outputs.
+
+    Args:
+        attention: [heads, units].
+        kept: bool [masks, units].
+        outputs: [masks].
+
+    Returns:
+        [masks, heads] and [masks], both centred: texts differ in level.
+    """
+    columns = kept.to(attention.dtype) @ attention.T
+    return columns - columns.mean(0), outputs - outputs.mean()
 
 
 def planted(n: int, tokenizer: Any, seed: int = 0) -> Iterator[dict[str, Any]]:

@@ -48,7 +48,6 @@ def in_halves(
     *,
     name: Callable[[T], str] = str,
     split: Callable[[Sequence[Sequence[T]]], None] = lambda halves: None,
-    refused: Callable[[T, Exception], None] | None = None,
 ) -> Iterator[tuple[Sequence[T], R]]:
     """Work on all items at once, or on halves of them where memory runs out.
 
@@ -57,8 +56,6 @@ def in_halves(
         work: on some of the items; it must leave nothing behind where it fails.
         name: of an item, in words.
         split: told of the halves that will be worked on in place of what failed.
-        refused: told of a single item that fails, for whatever reason, which is then left
-            out; by default only memory is a reason to go on with halves.
 
     Yields:
         The items that were worked on at once, and the result, in order.
@@ -72,19 +69,13 @@ def in_halves(
         try:
             result = work(part)
         except Exception as error:
-            is_ours = isinstance(
-                error, AttnProbeError
-            )  # which concerns all alike
-            if is_ours or (refused is None and not is_out_of_memory(error)):
+            if not is_out_of_memory(error):
                 raise
             failed = _without_frames(error)
         if failed is None:
             yield part, result
             continue
         give_back()
-        if len(part) == 1 and refused is not None:
-            refused(part[0], failed)
-            continue
         if len(part) == 1:
             raise AttnProbeError(
                 f"expected memory for {name(part[0])} by itself, it ran out "

@@ -8,6 +8,28 @@ from transformers import PreTrainedConfig
 ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
 ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
 CONNECTIONS = ("none", "concat", "residual")
+CHOICES = {
+    "encoder": ENCODERS,
+    "attention": ATTENTIONS,
+    "residual_connection": CONNECTIONS,
+}
+INFINITY = float("inf")
+SIZE = 1, INFINITY, "at least 1"
+RATE = 0, 1, "at least 0 and below 1"
+WEIGHT = 0, INFINITY, "a number from 0"
+RANGES = {
+    "vocab_size": SIZE,
+    "embedding_size": SIZE,
+    "encoder_size": SIZE,
+    "embedding_dropout": RATE,
+    "sentence_dropout": RATE,
+    "logit_dropout": RATE,
+    "mlm_rate": RATE,
+    "tying": WEIGHT,
+    "mlm_weight": WEIGHT,
+    "conicity_weight": WEIGHT,
+}
+"""By name from where, below what, and both in words."""
 
 
 class AttentionClassifierConfig(PreTrainedConfig):
@@ -101,10 +123,21 @@ class AttentionClassifierConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        self._check_choice("encoder", ENCODERS)
-        self._check_choice("attention", ATTENTIONS)
-        self._check_choice("residual_connection", CONNECTIONS)
-        self._check_sizes()
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}, got {value!r}"
+                )
+        for name, (low, below, words) in RANGES.items():
+            value = getattr(self, name)
+            if not low <= value < below:
+                raise ValueError(f"{name} must be {words}, got {value}")
+        if self.num_labels is None or self.num_labels < 2:
+            raise ValueError(
+                "num_labels must be at least 2 (one logit is returned as [0, z]), got "
+                f"{self.num_labels}"
+            )
         if self.hierarchical and self.attention == "guided":
             raise ValueError(
                 "guided attention is of one level: expected hierarchical=False"
@@ -114,36 +147,6 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_penalties()
         self._check_widths()
         self._check_pairs()
-
-    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        value = getattr(self, name)
-        if value not in choices:
-            raise ValueError(
-                f"{name} must be one of {', '.join(choices)}, got {value!r}"
-            )
-
-    def _check_sizes(self) -> None:
-        if self.num_labels is None or self.num_labels < 2:
-            raise ValueError(
-                "num_labels must be at least 2 (one logit is returned as [0, z]), got "
-                f"{self.num_labels}"
-            )
-        for name in ("vocab_size", "embedding_size", "encoder_size"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        rates = (
-            "embedding_dropout",
-            "sentence_dropout",
-            "logit_dropout",
-            "mlm_rate",
-        )
-        for name in rates:
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(
-                    f"{name} must be at least 0 and below 1, got {value}"
-                )
 
     def _check_kernels(self) -> None:
         if not self.kernel_sizes or any(
@@ -159,10 +162,6 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_penalties(self) -> None:
-        for name in ("tying", "mlm_weight", "conicity_weight"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a number from 0, got {value}")
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
                 "mlm_weight needs an mlm_rate above 0 and an unk_token_id, which "

@@ -14,7 +14,7 @@ the last digit otherwise.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -88,17 +88,33 @@ def epsilon_max_jsd(
         epsilons: bounds on the change of the probability, in (0, 1].
     """
     chunk = max(1, CANDIDATES_AT_ONCE // max(1, mask.shape[-1] ** 2))
+    return FarthestAttention(
+        *_in_chunks(_farthest, chunk, attention, scores, mask, epsilons)
+    )
+
+
+Answers = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
+"""Attention, scores or logits, mask, ε -> tensors [epsilons, batch, ...]."""
+
+
+def _in_chunks(
+    function: Answers,
+    n_at_once: int,
+    attention: Tensor,
+    scores: Tensor,
+    mask: Tensor,
+    epsilons: Sequence[float],
+) -> Iterator[Tensor]:
+    """Answers of so many texts at once in float64, each [epsilons, batch, ...]."""
     chunks = zip(
-        attention.double().split(chunk),
-        scores.double().split(chunk),
-        mask.split(chunk),
+        attention.double().split(n_at_once),
+        scores.double().split(n_at_once),
+        mask.split(n_at_once),
         strict=True,
     )
-    parts = [_farthest(*tensors, epsilons) for tensors in chunks]
-    return FarthestAttention(
-        jsd=torch.cat([part.jsd for part in parts], dim=1),
-        attention=torch.cat([part.attention for part in parts], dim=1),
-    )
+    parts = [function(*tensors, epsilons) for tensors in chunks]
+    for part in zip(*parts, strict=True):
+        yield torch.cat(part, dim=1)
 
 
 class Edges(NamedTuple):
@@ -323,15 +339,8 @@ def epsilon_max_jsd_bounds(
     """
     n_keys, n_classes = logits.shape[1:]
     chunk = max(1, NUMBERS_AT_ONCE // max(1, n_keys**2 // 2 * n_classes))
-    chunks = zip(
-        attention.double().split(chunk),
-        logits.double().split(chunk),
-        mask.split(chunk),
-        strict=True,
-    )
-    parts = [_bounds(*tensors, epsilons) for tensors in chunks]
     return JsdBounds(
-        *(torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        *_in_chunks(_bounds, chunk, attention, logits, mask, epsilons)
     )
 
 

@@ -9,12 +9,11 @@ from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
 import zoo
+from benchmarks.language import of_text, ridge
 from hf_attnprobe.functional.aopc import subsets
 from hf_attnprobe.functional.attribution import (
     lasso,
     logit_of,
-    of_text,
-    ridge,
     shapley_values,
     smallest_set,
     spearman,
