@@ -734,6 +734,17 @@ class Observation:
             return flipped
         return torch.full_like(after[..., 0], torch.nan)
 
+    def moved_by_part(self, after: Tensor) -> dict[str, Tensor] | None:
+        """How far each part of the prediction moves, by name; None where parts have no names.
+
+        Shape: [..., batch, entries] -> each [..., batch].
+        """
+        prediction = self.model.prediction
+        if not prediction.parts:
+            return None
+        moved = prediction.distance_by_part(after, self.probs)
+        return dict(zip(prediction.parts, moved.unbind(-1), strict=True))
+
     @property
     def _n_parts(self) -> int:
         """What a label's entries were divided by; 1 where no label can be explained."""

@@ -124,13 +124,8 @@ def permutation(
     exact = (
         {} if token_logits is None else _exact(token_logits, observation, site)
     )
-    prediction = observation.model.prediction
-    by_part = None
-    if prediction.parts:
-        of_parts = prediction.distance_by_part(after, observation.probs)
-        by_part = dict(
-            zip(prediction.parts, _median(of_parts).unbind(-1), strict=True)
-        )
+    moved = observation.moved_by_part(after) or {}
+    by_part = {name: _median(changes) for name, changes in moved.items()}
     attention = observation.read(site)
     batch = observation.batch
     is_special = batch.mask & ~batch.content_mask
@@ -145,7 +140,7 @@ def permutation(
         standard_tvd=_median(at_standard),
         largest_standard_tvd=worst,
         flips_drawn=observation.flips(after).double().mean(0),
-        median_tvd_of=by_part,
+        median_tvd_of=by_part or None,
         **exact,
     )
 

@@ -34,9 +34,12 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.options import Plausibility
-from hf_attnprobe.faithfulness.rankings import ranking, rankings_of_text
+from hf_attnprobe.faithfulness.rankings import (
+    ranking,
+    rankings_of_text,
+    tied,
+)
 from hf_attnprobe.faithfulness.registry import AuditPreview, register_test
 from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.plausibility import (
@@ -174,7 +177,6 @@ def _integrated_ranks(observation: Observation) -> Tensor:
             IntegratedGradients
         ).integrated_gradient(observation, observation.target(None), N_POINTS)
         content = observation.batch.content_mask
-        largest = values.abs().masked_fill(~content, 0).amax(-1, True)
-        return ranks(values.abs(), content, largest)
+        return tied("integrated_gradient", values.abs(), content)
 
     return observation.remember("ranking integrated_gradient", compute)

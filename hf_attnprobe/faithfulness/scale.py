@@ -122,24 +122,26 @@ def scale(
     losses = left_out_losses(observation)
     largest = losses.masked_fill(~content, -torch.inf).amax(-1)
     matters = losses.abs().masked_fill(~content, 0).amax(-1) > ROUNDING
-    agreement = {
-        name: gini_correlation(losses.abs(), ranks, content).masked_fill(
-            ~matters, torch.nan
-        )
-        for name, ranks in ranked.items()
-    }
+
+    def where_it_matters(values: Tensor) -> Tensor:
+        return values.masked_fill(~matters, torch.nan)
+
     best, worth = _best_and_worth(observation, losses, options.exact_units)
-    mass, by_chance = _masses(observation, site, names, worth, seed)
+    wanted = distribution(worth, content)
+    agreement, mass, by_chance = {}, {}, {}
+    for name, ranks in ranked.items():
+        found = gini_correlation(losses.abs(), ranks, content)
+        agreement[name] = where_it_matters(found)
+        if name not in WITHOUT_MASS:
+            values = importance(observation, site, name, seed=seed)
+            given = distribution(values, content)
+            chance = overlap_by_chance(given, wanted, content)
+            mass[name] = where_it_matters(overlap(given, wanted))
+            by_chance[name] = where_it_matters(chance)
     return ScaleResult(
         importance=agreement,
-        mass={
-            name: values.masked_fill(~matters, torch.nan)
-            for name, values in mass.items()
-        },
-        mass_by_chance={
-            n: values.masked_fill(~matters, torch.nan)
-            for n, values in by_chance.items()
-        },
+        mass=mass,
+        mass_by_chance=by_chance,
         removal=_removals(
             observation, ranked, losses, best, options.greedy_units
         ),
@@ -165,27 +167,6 @@ def left_out_losses(observation: Observation) -> Tensor:
     return observation.remember(
         ("left out losses", observation.explains), compute
     )
-
-
-def _masses(
-    observation: Observation,
-    site: Site,
-    names: tuple[str, ...],
-    worth: Tensor,
-    seed: int,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns overlaps of maps with what matters, and the same by chance, by ranking [batch]."""
-    content = observation.batch.content_mask
-    wanted = distribution(worth, content)
-    own, by_chance = {}, {}
-    for name in names:
-        if name in WITHOUT_MASS:
-            continue
-        values = importance(observation, site, name, seed=seed)
-        given = distribution(values, content)
-        own[name] = overlap(given, wanted)
-        by_chance[name] = overlap_by_chance(given, wanted, content)
-    return own, by_chance
 
 
 def _removals(

@@ -76,10 +76,6 @@ def uniform_attention(
 
     after = model.replay(observation, observation.edited(site, flat))[0]
     flipped = observation.flips(after).to(torch.float64)
-    prediction, by_part = model.prediction, None
-    if prediction.parts:
-        of_parts = prediction.distance_by_part(after, observation.probs)
-        by_part = dict(zip(prediction.parts, of_parts.unbind(-1), strict=True))
-    return UniformAttentionResult(
-        tvd(after, observation.probs), flipped, by_part
-    )
+    moved = tvd(after, observation.probs)
+    by_part = observation.moved_by_part(after)
+    return UniformAttentionResult(moved, flipped, by_part)

@@ -43,10 +43,19 @@ def _outermost_element(model: nn.Module, name: str) -> nn.Module | None:
 
 @contextmanager
 def hooked(
-    modules: Iterable[nn.Module], hook: Callable[..., Any]
+    modules: Iterable[nn.Module],
+    hook: Callable[..., Any],
+    *,
+    with_kwargs: bool = False,
 ) -> Iterator[None]:
-    """Calls ``hook(module, args, output)`` after every call of the modules."""
-    handles = [module.register_forward_hook(hook) for module in modules]
+    """Calls ``hook(module, args, output)`` after every call of the modules.
+
+    With their keyword arguments ``hook(module, args, kwargs, output)``.
+    """
+    handles = [
+        module.register_forward_hook(hook, with_kwargs=with_kwargs)
+        for module in modules
+    ]
     try:
         yield
     finally:
@@ -105,14 +114,8 @@ def recorded_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
     def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         calls.append(BlockCall(module, args, kwargs, output))
 
-    handles = [
-        b.register_forward_hook(record, with_kwargs=True) for b in blocks
-    ]
-    try:
+    with hooked(blocks, record, with_kwargs=True):
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
