@@ -17,7 +17,7 @@ from hf_attnprobe.audit_reports.report import from_json
 from hf_attnprobe.audit_reports.result import extras_to_json, to_json
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.prune_curve import prune_curve
+from hf_attnprobe.faithfulness.head_ablation import prune_curve
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.statistics.samples import sample

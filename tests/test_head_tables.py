@@ -14,7 +14,7 @@ from hf_attnprobe.audit_reports.heads import (
     prune_title,
     screen_sentences,
 )
-from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.estimates import simultaneous_interval

@@ -14,8 +14,8 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import SET
 from hf_attnprobe.charts.chart import Grid, HeatMap
+from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.head_roles import ROLES
-from hf_attnprobe.faithfulness.prune_curve import PruneCurve
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.reports.document import Cell, Number, Section, Table
 from hf_attnprobe.statistics.estimates import (

@@ -17,7 +17,7 @@ from hf_attnprobe.audit_reports.verdict import (
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.prune_curve import PruneCurve
+from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.plain_data import from_plain, plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate

@@ -29,7 +29,7 @@ from hf_attnprobe.auditing.recomputed import (
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.prune_curve import (
+from hf_attnprobe.faithfulness.head_ablation import (
     PruneCurve,
     least_first,
     prune_curve,

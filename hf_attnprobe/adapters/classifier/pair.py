@@ -237,6 +237,7 @@ class PairAdapter(SingleHeadAdapter):
         """Returns the probabilities [n, classes] of first texts; the second texts are held."""
         ids, first = texts["input_ids"], texts["attention_mask"]
         content = self.base.content_mask(first, ids)
-        query, candidates = texts["query"][:, 0], texts["candidates"][:, 0]
+        query = texts["query"][:, 0]
+        candidates = texts["candidates"][:, 0]
         vectors = self.base.embeddings(ids)
         return self._probs_of(vectors, first, content, query, candidates)
