@@ -13,7 +13,7 @@ where all texts agree too. Scores that are no mean have the percentile bootstrap
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri, stdtrit
@@ -78,14 +78,6 @@ class Estimate:
     def bare(self) -> "Estimate":
         """The number by itself, without what it is of."""
         return Estimate(self.value, self.ci95, self.n)
-
-
-@dataclass(frozen=True)
-class KeyedEstimate(Estimate, Key):
-    """An estimate at a key; ``n`` is 0 where no text of the group has a value."""
-
-    ci95: tuple[float, float] = field()
-    n: int = field()
 
 
 # --- shares of texts --------------------------------------------------------------------------

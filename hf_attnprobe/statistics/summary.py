@@ -6,14 +6,15 @@ Pure: a data frame in, statistics and plain words out.
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
 from hf_attnprobe.statistics.estimates import (
-    KeyedEstimate,
+    Estimate,
+    Key,
     means,
 )
 from hf_attnprobe.statistics.rows import (
@@ -42,7 +43,7 @@ RANKINGS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistic(KeyedEstimate):
+class Statistic(Estimate, Key):
     """One number of an audit, over the texts of one group: the mean and how texts differ.
 
     Attributes:
@@ -56,6 +57,8 @@ class Statistic(KeyedEstimate):
     """
 
     value: float = field(metadata={"written_as": "mean"})
+    ci95: tuple[float, float] = field()
+    n: int = field()
     median: float
     std: float
     undefined: int
@@ -220,31 +223,24 @@ def sentence(
     )
 
 
-Number = TypeVar("Number", bound=KeyedEstimate)
-
-
 def find_statistic(
-    numbers: Iterable[Number],
+    statistics: Iterable[Statistic],
     name: str,
     *,
     group: str = ALL_TEXTS,
     layer: int = 0,
     head: int = 0,
-) -> Number | None:
-    """The number of a statistic, among statistics or contrasts, that has a value.
+) -> Statistic | None:
+    """The number of a statistic that has a value.
 
     Returns:
         None where the audit has none: the test was not run, or the class was never
         predicted.
     """
-    wanted = name, group, layer, head
-    for number in numbers:
-        if (
-            number.n
-            and (number.statistic, number.group, number.layer, number.head)
-            == wanted
-        ):
-            return number
+    for found in statistics:
+        is_here = found.place == (layer, head) and found.group == group
+        if found.n and found.statistic == name and is_here:
+            return found
     return None
 
 
