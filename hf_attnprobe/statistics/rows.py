@@ -27,6 +27,7 @@ PREDICTION = "prediction"  # the rows every audit writes besides its tests
 OF_UNITS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
 """Statistics of single units of a passage, by their numbers: no mean over texts is one of them."""
 COLUMNS = ["test", "statistic", "layer", "head"]
+KINDS = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
 KEY = ("test", "statistic", "example_id", "layer", "head")
 """Of a long row; there is one value of each."""
 AT_ONCE = 2**20
@@ -172,55 +173,28 @@ class Rows:
 
     def long(self) -> pd.DataFrame:
         """A value per row, in the order of ``KEY``."""
-        parts = [
-            self._long(*family)
-            for family in dict.fromkeys(c[:2] for c in self.columns)
-        ]
-        rows = (
-            pd.concat(parts, ignore_index=True)
-            if parts
-            else _long_frame(self.ids[:0])
-        )
+        cells = [self.is_there(column) for column in self.columns]
+        shape = len(self.columns), len(self)
+        column, text = np.array(cells, dtype=bool).reshape(shape).nonzero()
+        named = pd.DataFrame(self.columns, columns=COLUMNS)
+        family = named.groupby(COLUMNS[:2], sort=False).ngroup().to_numpy()
+        order = np.lexsort((column, text, family[column]))
+        column, text = column[order], text[order]
+        rows = named.iloc[column].reset_index(drop=True)
+        rows.insert(2, "example_id", self.ids[text])
+        rows["value"] = self.matrix(self.columns)[text, column]
         rows.attrs = dict(self.attrs)
-        return rows
-
-    def _long(self, test: str, statistic: str) -> pd.DataFrame:
-        own = [c for c in self.columns if c[:2] == (test, statistic)]
-        is_there = np.stack([self.is_there(column) for column in own], axis=1)
-        text, site = np.nonzero(is_there)
-        ids = self.ids[text]
-        values = self.matrix(own)[text, site]
-        places = np.array([c[2:] for c in own], dtype=np.int32)
-        layers, heads = places.T
-        return _long_frame(
-            ids, test, statistic, layers[site], heads[site], values
-        )
+        return rows.astype(KINDS)
 
 
 def nothing() -> Rows:
     """Rows of no text."""
     return Rows(
-        np.empty(0, np.int64), (), read=lambda _: np.empty(0), is_there=_nowhere
+        ids=np.empty(0, np.int64),
+        columns=(),
+        read=lambda _: np.empty(0),
+        is_there=lambda _: np.empty(0, dtype=bool),
     )
-
-
-def _nowhere(_: Column) -> np.ndarray:
-    return np.empty(0, dtype=bool)
-
-
-def _long_frame(
-    ids: np.ndarray,
-    test: str = "",
-    statistic: str = "",
-    layers: Sequence[int] | np.ndarray = (),
-    heads: Sequence[int] | np.ndarray = (),
-    values: Sequence[float] | np.ndarray = (),
-) -> pd.DataFrame:
-    named = {"test": test, "statistic": statistic, "example_id": ids}
-    frame = pd.DataFrame(
-        {**named, "layer": layers, "head": heads, "value": values}
-    )
-    return frame.astype({"layer": "int32", "head": "int32", "value": "float64"})
 
 
 def _in_memory(rows: pd.DataFrame) -> Rows:
@@ -316,12 +290,10 @@ class Texts:
         values = self.values(name)
         return values[~np.isnan(values)]
 
-    def frame(self, names: Sequence[str] | None = None) -> pd.DataFrame:
-        """Some statistics, or all, a text per row."""
-        wanted = self.names if names is None else names
-        return pd.DataFrame(
-            {name: self.values(name) for name in wanted}, index=self.index
-        )
+    def frame(self) -> pd.DataFrame:
+        """All statistics, a text per row."""
+        columns = {name: self.values(name) for name in self.names}
+        return pd.DataFrame(columns, index=self.index)
 
     def known(self, least: int = 1) -> "Texts":
         """Returns the statistics that at least so many texts have a value of."""

@@ -111,7 +111,7 @@ def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
 def test_importance_of_a_given_class():
     _, observation = zoo.seen(make(num_labels=4), IDS)
     change = (observation.leave_one_out[..., 2] - observation.probs[:, None, 2]).abs()
-    assert torch.equal(observation.leave_one_out_importance(target=2), change)
+    assert torch.equal(observation.explaining(2).leave_one_out_importance(), change)
     assert observation.target(None).tolist() == observation.probs.argmax(-1).tolist()
 
 
