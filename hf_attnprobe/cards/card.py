@@ -1,6 +1,8 @@
 """What a card says of a checkpoint: the words stand in ``card.md``, what they say of it here.
 
-The findings of an audit are blocks, printed as every report prints them.
+The findings of an audit are blocks, printed as every report prints them. Our part of a README
+stands between two comments beside what its user wrote, which stays. The front matter is
+huggingface_hub's: of a list and of the results both stand there, of all else what the user says.
 """
 
 import shlex
@@ -9,10 +11,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import yaml
+from huggingface_hub import CardData, DatasetCardData, EvalResult, ModelCard
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hf_attnprobe.cards.metadata import (
+    BY,
+    METRIC,
     SCORES,
+    TAGS,
     TASKS,
     AuditedOn,
     Card,
@@ -20,7 +28,6 @@ from hf_attnprobe.cards.metadata import (
     DataName,
     code,
     metadata,
-    native,
     prose,
     public,
     public_record,
@@ -28,8 +35,8 @@ from hf_attnprobe.cards.metadata import (
     task_of,
     versions,
 )
-from hf_attnprobe.cards.readme import BEGIN, END, dumped, with_part
 from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports.document import (
     Block,
     Cell,
@@ -91,6 +98,137 @@ TOLD_ELSEWHERE = (
 """Keys of a training's record that are no setting, or stand in a sentence of their own."""
 
 
+BEGIN = "<!-- attnprobe card: begin; what follows is rewritten, write above or below -->"
+END = "<!-- attnprobe card: end -->"
+LISTS = ("tags", "datasets", "metrics")
+"""Fields of which a user's and ours stand together."""
+
+
+def read_card(text: str) -> ModelCard:
+    """The card in a README; its data are empty where it has no front matter.
+
+    Raises:
+        AttnProbeError: the front matter is no mapping that a card may have.
+    """
+    has_data = REGEX_YAML_BLOCK.match(text)
+    try:
+        return ModelCard(text if has_data else f"---\n{{}}\n---\n{text}")
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        said = str(error).splitlines()[0]
+        raise AttnProbeError(
+            f"expected names with values in YAML between the --- of README.md, got {said}; mend it"
+        ) from error
+
+
+def with_part(existing: str, part: str, ours: CardData) -> str:
+    """A README with our part put in, or put in place of an older one.
+
+    Args:
+        existing: the README that is there.
+        part: ours, with the comments around it.
+        ours: what belongs into the front matter.
+
+    Raises:
+        AttnProbeError: its front matter is no YAML, or the comments around our part are
+            damaged.
+    """
+    eol = "\r\n" if "\r\n" in existing else "\n"
+    card = read_card(existing)
+    merge(card.data, ours)
+    _set_results(card.data, [*_foreign(card.data), *_results(ours)])
+    before, after = _around(card.text)
+    if BEGIN not in card.text:
+        if not before.endswith(eol * 2):
+            before = before.rstrip("\r\n") + eol * 2
+        after = eol
+    card.text = f"{before}{part.replace(chr(10), eol)}{after}"
+    return str(card)
+
+
+def with_others(text: str, other: str) -> str:
+    """A README with what only another version of it has in its front matter.
+
+    Args:
+        text: the README whose text stays.
+        other: such as the one on the Hub.
+    """
+    card, theirs = read_card(text), read_card(other).data
+    own = _results(card.data)
+    merge(card.data, theirs)
+    new = [result for result in _foreign(theirs) if result not in own]
+    _set_results(card.data, [*new, *own])
+    return str(card)
+
+
+def merge(data: CardData, more: CardData) -> None:
+    """Adds what ``more`` says to data: nothing goes that is there.
+
+    >>> data = CardData(license="mit", tags=["a"])
+    >>> merge(data, CardData(license="gpl", tags=["b"]))
+    >>> data["license"], data["tags"]
+    ('mit', ['a', 'b'])
+    """
+    for key, value in vars(more).items():
+        held = data.get(key)
+        if held is None:
+            data[key] = value
+        elif key in LISTS and value:
+            data[key] = list(dict.fromkeys([*_listed(held), *_listed(value)]))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _results(data: CardData) -> list[EvalResult]:
+    return list(data.get("eval_results", []))
+
+
+def _set_results(data: CardData, results: list[EvalResult]) -> None:
+    """Sets the results; without any the model's name stands nowhere."""
+    data["eval_results"] = results or None
+    if not results:
+        data["model_name"] = None
+
+
+def _foreign(data: CardData) -> list[EvalResult]:
+    """The results that no card of ours wrote."""
+    return [r for r in _results(data) if not _is_ours(r)]
+
+
+def _is_ours(result: EvalResult) -> bool:
+    return (result.metric_args or {}).get("by") == BY
+
+
+def has_findings(existing: str | None) -> bool:
+    """Whether a README already says what an audit found."""
+    found = _results(read_card(existing or "").data)
+    return any(_is_ours(r) and r.metric_type == METRIC for r in found)
+
+
+def own_text(card: ModelCard) -> str:
+    """What its user wrote: the text without our part and without a lone title."""
+    kept = "".join(_around(card.text)).strip()
+    is_title = kept.startswith("# ") and "\n" not in kept
+    return "" if is_title else kept
+
+
+def _around(body: str) -> tuple[str, str]:
+    """What stands before our part, and what stands behind it."""
+    before, _, rest = body.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    counts = body.count(BEGIN), body.count(END)
+    if counts != (0, 0) and (counts != (1, 1) or not end):
+        raise AttnProbeError(
+            "expected one begin and one end of the part of attnprobe in README.md, found "
+            f"{counts[0]} and {counts[1]}; put the comments right or delete them"
+        )
+    return before, after
+
+
+# --- our part ----------------------------------------------------------------------
+
+
 def updated(existing: str | None, card: Card) -> str:
     """A README with our part put in, or put in place of an older one.
 
@@ -102,10 +240,10 @@ def updated(existing: str | None, card: Card) -> str:
         AttnProbeError: its front matter is no YAML, or the comments around our part are
             damaged.
     """
-    if existing is not None and existing.strip():
-        return with_part(existing, part(card), metadata(card))
-    front, title = dumped(metadata(card)), f"# {shown(card.checkpoint.name)}"
-    return f"---\n{front}---\n\n{title}\n\n{part(card)}\n"
+    title = f"\n# {shown(card.checkpoint.name)}\n"
+    is_empty = existing is None or not existing.strip()
+    held = title if is_empty else str(existing)
+    return with_part(held, part(card), metadata(card))
 
 
 def part(card: Card) -> str:
@@ -392,16 +530,11 @@ def rows_readme(
         }
         for audit in audits
     ]
-    front = {
-        "license": license,
-        "tags": [
-            "attention",
-            "interpretability",
-            "faithfulness",
-            "hf_attnprobe",
-        ],
-        "configs": configs,
-    }
+    front = DatasetCardData(
+        license=license,
+        tags=[*TAGS, "faithfulness"],
+        configs=configs,
+    )
     text = (
         templates()
         .get_template("rows.md")
@@ -412,4 +545,4 @@ def rows_readme(
             with_texts=any("texts.json" in audit.beside for audit in audits),
         )
     )
-    return f"---\n{dumped(native(front))}---\n\n{text.strip()}\n"
+    return f"---\n{front}\n---\n\n{text.strip()}\n"

@@ -17,8 +17,8 @@ from huggingface_hub import (
     ModelCardData,
     eval_result_entries_to_yaml,
 )
+from huggingface_hub.utils import yaml_dump
 
-from hf_attnprobe.cards.readme import BY, dumped
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import HUB_ID
@@ -333,20 +333,22 @@ class Card:
 # and read back with, huggingface_hub.
 
 METRIC = "attention_faithfulness"
+BY = "attnprobe card"
+"""Marks our results among a user's: the value of ``by`` in a metric's arguments."""
 EVAL_RESULTS = f".eval_results/{METRIC}.yaml"
 LOCAL = "local"
 """The type of data that are not on the Hub."""
 TAGS = ("attention", "interpretability", "hf_attnprobe")
 
 
-def metadata(card: Card) -> dict[str, Any]:
-    """The README's front matter as plain data."""
+def metadata(card: Card) -> ModelCardData:
+    """The README's front matter."""
     results = eval_results(card)
     scores = [r.metric_type for r in results if r.metric_type in SCORES]
     start = str(card.checkpoint.record.get("start") or "")
     data = [card.trained_on, *(card.known(audit.data) for audit in card.audits)]
     hub_ids = [name.hub_id for name in data if name is not None and name.hub_id]
-    made = ModelCardData(
+    return ModelCardData(
         license=card.license,
         library_name="transformers",
         pipeline_tag=task_of(card.checkpoint),
@@ -357,7 +359,6 @@ def metadata(card: Card) -> dict[str, Any]:
         eval_results=results or None,
         model_name=shown(card.checkpoint.name) if results else None,
     )
-    return dict(native(made.to_dict()))
 
 
 # --- model-index --------------------------------------------------------------------
@@ -499,7 +500,7 @@ def eval_results_yaml(card: Card, existing: str | None = None) -> str | None:
     """
     kept = [item for item in _parsed(existing) if not _is_ours(item)]
     data = [*kept, *eval_result_entries_to_yaml(entries(card))]
-    return dumped(data) if data else None
+    return yaml_dump(data, sort_keys=False) if data else None
 
 
 def _parsed(existing: str | None) -> list[Any]:

@@ -20,7 +20,15 @@ from huggingface_hub.errors import (
 
 from hf_attnprobe.audit_reports.report import Report, read_audit
 from hf_attnprobe.audit_reports.verdict import conclusion_sentence
-from hf_attnprobe.cards.card import PublishedRows, rows_readme, updated
+from hf_attnprobe.cards.card import (
+    PublishedRows,
+    has_findings,
+    own_text,
+    read_card,
+    rows_readme,
+    updated,
+    with_others,
+)
 from hf_attnprobe.cards.metadata import (
     EVAL_RESULTS,
     IN_MEMORY,
@@ -32,7 +40,6 @@ from hf_attnprobe.cards.metadata import (
     public,
     public_record,
 )
-from hf_attnprobe.cards.readme import Readme, has_findings, with_others
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.origins import first_line
 from hf_attnprobe.checkpoints.records import (
@@ -436,7 +443,7 @@ def _joined(here: str | None, there: str | None, card: Card) -> str:
     """The README to publish: the user's text from here, else the one on the Hub."""
     if there is None or here is None:
         return updated(here or there, card)
-    if Readme.of(here).own_text:
+    if own_text(read_card(here)):
         return with_others(here, there)
     return with_others(updated(there, card), here)
 
