@@ -338,6 +338,38 @@ Block = (
 )
 
 
+KINDS = {
+    list: "bullets",
+    Note: "note",
+    Facts: "facts",
+    Table: "table",
+    Answered: "answered",
+    NumberLine: "number_line",
+    Scores: "scores",
+    Listing: "listing",
+    Chart: "chart",
+    HeatMap: "chart",
+    Texts: "texts",
+    Folded: "folded",
+    Section: "part",
+}
+"""By class of block the macro that prints it; all others are paragraphs."""
+
+
+def kind_of(block: object) -> str:
+    """The kind of a block: the name of what prints it in ``blocks.html`` and ``blocks.md``.
+
+    Raises:
+        TypeError: it is no block.
+    """
+    kind = KINDS.get(type(block))
+    if kind is None and not isinstance(block, str | tuple | Link):
+        raise TypeError(
+            f"expected a block of a document, got {type(block).__name__}"
+        )
+    return kind or "paragraph"
+
+
 @dataclass(frozen=True)
 class Document:
     """A report.

@@ -18,24 +18,16 @@ from markupsafe import Markup
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.reports import texts
 from hf_attnprobe.reports.document import (
-    Answered,
     Block,
     Code,
     Document,
-    Facts,
-    Folded,
     Link,
-    Listing,
-    Note,
-    NumberLine,
     Quoted,
-    Scores,
-    Section,
     Strong,
     Table,
-    Texts,
     Words,
     is_number,
+    kind_of,
     written,
 )
 from hf_attnprobe.reports.number_line import line_in_words, placed
@@ -50,23 +42,6 @@ FEWEST_LISTED = 5
 
 LONG = 420
 """Letters of a finding that is too long to stand beside its drawing."""
-
-KINDS = {
-    list: "bullets",
-    Note: "note",
-    Facts: "facts",
-    Table: "table",
-    Answered: "answered",
-    NumberLine: "number_line",
-    Scores: "scores",
-    Listing: "listing",
-    Chart: "chart",
-    HeatMap: "chart",
-    Texts: "texts",
-    Folded: "folded",
-    Section: "part",
-}
-"""By class of block the macro of ``blocks.html`` that shows it; all others are paragraphs."""
 
 SYMBOLS = {
     "yes": "M4.5 8.5l2.5 2.5 4.5-5.5",
@@ -139,7 +114,7 @@ def _templates() -> Environment:
         ),
     )
     templates.filters |= {
-        "kind": lambda block: KINDS.get(type(block), "paragraph"),
+        "kind": kind_of,
         "spans": lambda words: words if isinstance(words, tuple) else (words,),
         "span": _span,
         "written": written,

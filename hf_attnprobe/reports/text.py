@@ -1,33 +1,29 @@
-"""A document as text for a terminal, which no text of a user steers. Pure."""
+"""A document as text for a terminal, which no text of a user steers. Pure.
+
+Each kind of block is a macro of ``blocks.txt``.
+"""
 
 from collections.abc import Iterable
-from functools import singledispatch
+from functools import cache
 from io import StringIO
 from textwrap import fill, indent
-from typing import Literal
+from typing import Any, Literal
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.reports.document import (
-    Answered,
     Block,
     Cell,
     Document,
     Facts,
-    Folded,
-    Link,
-    Listing,
-    Note,
-    NumberLine,
     Scores,
-    Section,
     Table,
-    Texts,
     Words,
     is_number,
+    kind_of,
     number_line_in_words,
     written,
 )
@@ -66,12 +62,42 @@ def to_text(
 
 
 def _blocks(parts: Iterable[Block], width: int) -> list[str]:
-    return [said for part in parts if part and (said := _block(part, width))]
+    macros: Any = _templates().get_template("blocks.txt").module
+    said = (
+        getattr(macros, kind_of(part))(part, width) for part in parts if part
+    )
+    return [text for one in said if (text := one.strip("\n"))]
 
 
-def _words(said: Words, width: int, hang: str = "") -> str:
-    """A sentence in lines; the lines behind the first begin with ``hang``."""
-    text = " ".join(visible(written(said)).split())
+@cache
+def _templates() -> Environment:
+    templates = Environment(  # nosec B701: plain text, whose signs `words` names
+        loader=PackageLoader("hf_attnprobe", "reports"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    templates.filters |= {
+        "words": _words,
+        "facts": _facts,
+        "table": _table,
+        "scores": _scores,
+        "in_words": number_line_in_words,
+        "shown": in_words,
+        "listing": lambda text: indent(visible(text), "  "),
+        "blocks": lambda parts, width, between: between.join(
+            _blocks(parts, width)
+        ),
+        "inner": lambda parts, width, between: indent(
+            between.join(_blocks(parts, width - 2)), "  "
+        ),
+    }
+    return templates
+
+
+def _words(said: Words, width: int, begin: str = "", hang: str = "") -> str:
+    """A sentence in lines; the first begins with ``begin``, those behind it with ``hang``."""
+    text = " ".join(visible(begin + written(said)).split())
     return fill(
         text,
         width,
@@ -81,48 +107,41 @@ def _words(said: Words, width: int, hang: str = "") -> str:
     )
 
 
-@singledispatch
-def _block(block: object, width: int) -> str:
-    raise TypeError(
-        f"expected a block of a document, got {type(block).__name__}"
-    )
+def _beside(name: str, said: Words, width: int) -> str:
+    """A name on the left of a sentence in lines."""
+    lines = _words(said, max(width - len(name), LONGEST))
+    return name + indent(lines, " " * len(name)).lstrip()
 
 
-@_block.register(str)
-@_block.register(tuple)
-@_block.register(Link)
-def _paragraph(block: Words, width: int) -> str:
-    return _words(block, width)
-
-
-@_block.register
-def _(block: list, width: int) -> str:
-    return "\n".join(
-        _words(("- ", *_spans(item)), width, hang="  ") for item in block
-    )
-
-
-@_block.register
-def _(block: Note, width: int) -> str:
-    return _words(block.words, width)
-
-
-@_block.register
-def _(block: Facts, width: int) -> str:
-    room = max(map(len, block.said))
+def _facts(block: Facts, width: int) -> str:
+    room = 2 + max(map(len, block.said))
     lines = []
     for term, said, _ in block.items():
-        for k, item in enumerate(said):
-            name = one_line(term) if k == 0 else ""
-            text = indent(
-                _words(item, max(width - room - 2, LONGEST)), " " * (room + 2)
-            )
-            lines.append(text.replace(" " * room, name.ljust(room), 1))
+        names = [one_line(term), *[""] * (len(said) - 1)]
+        for name, item in zip(names, said, strict=True):
+            lines.append(_beside(name.ljust(room), item, width))
     return "\n".join(lines)
 
 
-@_block.register
-def _(block: Table, width: int) -> str:
+def _scores(block: Scores, width: int) -> str:
+    names = [
+        f"{'    ' if row.is_part else '  '}{one_line(row.name)}"
+        for row in block.rows
+    ]
+    numbers = [
+        "" if row.number is None else written(row.number) for row in block.rows
+    ]
+    room, room_of_number = (
+        2 + max(map(len, column)) for column in (names, numbers)
+    )
+    lines = []
+    for row, name, number in zip(block.rows, names, numbers, strict=True):
+        shown = number.ljust(room_of_number) if number else ""
+        lines.append(_beside(name.ljust(room) + shown, row.meaning, width))
+    return "\n".join(lines)
+
+
+def _table(block: Table, width: int) -> str:
     table = RichTable(
         box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0)
     )
@@ -135,14 +154,14 @@ def _(block: Table, width: int) -> str:
     console = Console(file=StringIO(), width=100_000, color_system=None)
     with console.capture() as captured:
         console.print(table)
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join(
-        [_words(block.caption, width), *lines] if block.caption else lines
-    )
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _widths(table: Table, width: int) -> list[int]:
-    """Of the columns: numbers are never broken, words only between them, the longest most."""
+    """Returns the column widths that fit `width`.
+
+    Numbers are never broken; words are broken only between each other, the longest column most.
+    """
     least, most = [], []
     for k, name in enumerate(table.head):
         cells = [_cell(name), *(_cell(row[k]) for row in table.rows)]
@@ -168,82 +187,3 @@ def _widths(table: Table, width: int) -> list[int]:
 
 def _cell(cell: Cell) -> Text:
     return Text(one_line(written(cell)))  # a Text has no markup
-
-
-@_block.register
-def _(block: Answered, width: int) -> str:
-    asked = (block.question, " ") if block.question else ()
-    answer = block.answer[:1].upper() + block.answer[1:]
-    said = _words((*asked, f"{answer}. ", *_spans(block.sentence)), width)
-    return "\n".join(
-        [
-            said,
-            *(indent(part, "  ") for part in _blocks(block.blocks, width - 2)),
-        ]
-    )
-
-
-@_block.register
-def _(block: Scores, width: int) -> str:
-    names = [
-        f"{'    ' if row.is_part else '  '}{one_line(row.name)}"
-        for row in block.rows
-    ]
-    numbers = [
-        "" if row.number is None else written(row.number) for row in block.rows
-    ]
-    name_room, number_room = (
-        2 + max(map(len, column)) for column in (names, numbers)
-    )
-    lines = []
-    for row, name, number in zip(block.rows, names, numbers, strict=True):
-        begin = name.ljust(name_room) + (
-            number.ljust(number_room) if number else ""
-        )
-        meaning = _words(row.meaning, max(width - len(begin), LONGEST))
-        lines.append(begin + indent(meaning, " " * len(begin)).lstrip())
-    return "\n".join(lines)
-
-
-@_block.register
-def _(block: NumberLine, width: int) -> str:
-    return _words(number_line_in_words(block), width)
-
-
-@_block.register
-def _(block: Listing, width: int) -> str:
-    return indent(visible(block.text), "  ")
-
-
-@_block.register(Chart)
-@_block.register(HeatMap)
-def _drawn(block: Chart | HeatMap, width: int) -> str:
-    """What a picture shows, which is not drawn here; nothing of one that is only a table's."""
-    if not block.finding:
-        return ""
-    source = f" Source: {block.source}." if block.source else ""
-    return _words(f"{block.title}: {block.finding}{source}", width)
-
-
-@_block.register
-def _(block: Texts, width: int) -> str:
-    return "\n\n".join(
-        "\n".join(_blocks(in_words(text), width)) for text in block.texts
-    )
-
-
-@_block.register
-def _(block: Folded, width: int) -> str:
-    return "\n".join(
-        [_words(block.summary, width), *_blocks(block.blocks, width)]
-    )
-
-
-@_block.register
-def _(block: Section, width: int) -> str:
-    parts = (indent(part, "  ") for part in _blocks(block.blocks, width - 2))
-    return "\n".join([_words(block.title, width), "\n\n".join(parts)])
-
-
-def _spans(said: Words) -> tuple[str | Link, ...]:
-    return said if isinstance(said, tuple) else (said,)
