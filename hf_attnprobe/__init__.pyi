@@ -89,11 +89,12 @@ from hf_attnprobe.hub.trainer_callback import (
     AttentionFaithfulnessCallback as AttentionFaithfulnessCallback,
 )
 from hf_attnprobe.options import Options as Options
+from hf_attnprobe.options import SavedModel as SavedModel
 from hf_attnprobe.options import option as option
 from hf_attnprobe.readings import Reading as Reading
 from hf_attnprobe.rendering import render_report as render_report
+from hf_attnprobe.retraining.deceive import Deception as Deception
 from hf_attnprobe.retraining.deceive import deceive as deceive
-from hf_attnprobe.retraining.deceived import Deception as Deception
 from hf_attnprobe.retraining.options import DeceptionOptions as DeceptionOptions
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
 from hf_attnprobe.retraining.options import TransferOptions as TransferOptions

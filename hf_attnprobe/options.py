@@ -14,6 +14,7 @@ import difflib
 import functools
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -339,6 +340,74 @@ def check_at_most(most: float | None, **values: Any) -> None:
                 raise AttnProbeError(
                     f"{name} must be {limit}, got {in_short(item)}; give another"
                 )
+
+
+# --- a model by its name ------------------------------------------------------------------
+
+Task = Literal[
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "multiple-choice",
+    "fill-mask",
+    "image-classification",
+    "text-generation",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel(Options):
+    """A model that was saved: its name, and what loading it needs to know.
+
+    Verbs take it wherever they take a model:
+    ``audit(SavedModel("org/model", revision="v1"), "sst")``.
+    A folder or a Hub id alone stands for ``SavedModel(model)``.
+    """
+
+    model: str | Path = option(help="folder or Hub id of the model")
+    task: Task | None = option(
+        None,
+        "head that is meant, where the model's configuration names none",
+        daily=False,
+    )
+    revision: str | None = option(
+        None,
+        "branch, tag or commit on the Hub, also written as org/name@revision",
+        daily=False,
+    )
+    subfolder: str | None = option(
+        None,
+        "folder of the model within its repository or folder",
+        metavar="FOLDER",
+        daily=False,
+    )
+    gguf_file: str | None = option(
+        None,
+        "GGUF file of a language model within its repository or folder, which is dequantised",
+        metavar="FILE",
+        daily=False,
+    )
+    token: str | None = option(
+        None,
+        "token of the Hub for a private model (default: that of hf auth login, or of the "
+        "variable HF_TOKEN); it is not recorded",
+        secret=True,
+        daily=False,
+    )
+    trust_remote_code: bool = option(
+        False, "run code that comes with a model from the Hub", daily=False
+    )
+    allow_pickle: bool = option(
+        False,
+        "read weights that are not safetensors; reading those can run code hidden in them",
+        daily=False,
+    )
+
+
+def as_saved(model: Any) -> Any:
+    """A model given by its name, as :class:`SavedModel`; an object as it is."""
+    is_name = isinstance(model, str | os.PathLike)
+    return SavedModel(os.fspath(model)) if is_name else model
 
 
 def check_name(what: str, name: str) -> None:

@@ -28,7 +28,7 @@ from hf_attnprobe.faithfulness.options import OPTIONS
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.hub import publish as publishing
 from hf_attnprobe.hub.options import PublishingOptions
-from hf_attnprobe.options import names_of
+from hf_attnprobe.options import SavedModel, names_of
 from hf_attnprobe.retraining import deceive as deception
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
@@ -344,6 +344,7 @@ def options_of(function) -> set[str]:
     return {field.name for field in dataclasses.fields(options)}
 
 
+OF_MODEL = names_of([SavedModel]).keys()
 OF_DATA = {field.name for field in dataclasses.fields(Data)}
 OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)}
 # What a flag may be besides a keyword argument: a field of the options or the data, the
@@ -355,16 +356,19 @@ FUNCTIONS = {
     "audit": parameters(audit)
     | names_of([Answers]).keys()
     | options_of(audit)
+    | OF_MODEL
     | OF_OUTPUT
     | {"set"},
-    "judge": parameters(judge) | OF_DATA | OF_OUTPUT | options_of(judge) | {"set"},
+    "judge": parameters(judge) | OF_DATA | OF_MODEL | OF_OUTPUT | options_of(judge) | {"set"},
     "survive": parameters(survival.survive)
     | names_of([Answers]).keys()
     | options_of(audit)
+    | OF_MODEL
     | {"json", "set", "fail_on_change"},
     "compare": parameters(survival.compare_checkpoints)
     | names_of([Answers]).keys()
     | options_of(audit)
+    | OF_MODEL
     | {"json", "set", "fail_on_change"},
     "study": parameters(study.study, StudyOptions) | {"json"},
     "spike": parameters(spike_in) | options_of(spike_in) | names_of([Answers]).keys() | {"json"},
@@ -378,6 +382,7 @@ for command, verb in {
     "deceive": deception.deceive,
 }.items():
     FUNCTIONS[command] = parameters(verb) | options_of(verb) | OF_DATA | OF_OUTPUT | {"set"}
+FUNCTIONS["deceive"] |= OF_MODEL
 FUNCTIONS["train"] |= OF_ARCHITECTURE | names_of([PublishingOptions]).keys()
 
 
@@ -407,7 +412,7 @@ def test_the_help_of_audit_is_short_and_the_long_one_has_the_options_of_tests(cl
     monkeypatch.setenv("COLUMNS", "80")
     lines = cli("audit", "--help").out.splitlines()
     flags = [line for line in lines if re.match(r"  (-h, )?--", line)]
-    assert len(flags) <= 32 and len(lines) <= 90
+    assert len(flags) <= 28 and len(lines) <= 90
     shown = cli("audit", "--help-all").out
     for name, test in all_tests().items():
         for field in dataclasses.fields(test.options):

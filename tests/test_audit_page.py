@@ -37,6 +37,7 @@ from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import asked_tests, readings
+from hf_attnprobe.options import SavedModel
 from hf_attnprobe.reports import html as pages
 from hf_attnprobe.reports.html import SYMBOLS
 from hf_attnprobe.statistics.estimates import mean_estimate
@@ -340,11 +341,13 @@ def test_heads_are_counted_once(classifier):
 
 
 def test_only_what_differs_from_the_defaults_is_recorded_and_no_secret():
-    options = AuditOptions(layers=[1], groups=False, token="hf_secret", batch_size=3)
+    model = SavedModel("org/m", revision="v1", token="hf_secret")
+    options = AuditOptions(layers=[1], groups=False, batch_size=3)
     tests = {"permutation": Permutation(n_permutations=7)}
-    asked = asked_for("org/m", Data("sst", test_limit=9), tests, options)
+    asked = asked_for(model, Data("sst", test_limit=9), tests, options)
     assert asked == {
         "model": "org/m",
+        "revision": "v1",
         "dataset": "sst",
         "test_limit": 9,
         "layers": [1],

@@ -4,7 +4,7 @@ import json
 import math
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -26,23 +26,21 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.retraining import deceive as deceiving
 from hf_attnprobe.retraining.deceive import (
+    conclusion,
     deceive,
+    deception_data,
     deception_penalty,
+    findings,
     impermissible_ids,
+    overall,
     read_rows,
+    what_became,
     without_others,
 )
-from hf_attnprobe.retraining.deceived import (
-    Measured,
-    conclusion,
-    deception_data,
-    deception_of,
-    findings,
-    overall,
-    what_became,
-)
 from hf_attnprobe.retraining.options import DeceptionOptions
+from hf_attnprobe.statistics.scores import compare_scores
 from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.options import TrainingOptions
 from shown_page import Reader
@@ -247,6 +245,31 @@ USES = [
     ({}, {"mass": 0.01, "right": 0.6}, "no", "The score is not kept"),
     ({}, {"mass": 0.01, "right": 0.78}, "cannot say", "not told to be kept"),
 ]
+
+
+@dataclass
+class Measured:
+    """What is measured of the test texts, each [texts]."""
+
+    labels: np.ndarray
+    probs: np.ndarray
+    named: np.ndarray
+    mean_mass: np.ndarray
+    largest_mass: np.ndarray
+    moved: np.ndarray
+    control: np.ndarray
+
+
+def deception_of(before, after, *, seed, **told):
+    """The result from two measurements, scored as all models are that stand beside others."""
+    probs = {"before": before.probs, "after": after.probs}
+    scores = compare_scores(before.labels.astype(int), probs, reference="before", seed=seed)
+    statistics = {
+        f"{when}_{name}": torch.from_numpy(values)
+        for when, measured in (("before", before), ("after", after))
+        for name, values in vars(measured).items()
+    }
+    return deceiving.deception_of(statistics, scores, **told)
 
 
 def measured(n, *, named=0.1, mass=0.5, moved=0.3, control=0.0, right=0.8):

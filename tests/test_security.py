@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
 
 import hf_attnprobe
-from hf_attnprobe import AttnProbeError, AuditOptions, audit
+from hf_attnprobe import AttnProbeError, SavedModel, audit
 from hf_attnprobe.checkpoints import load_model, load_tokenizer, origin_of
 from hf_attnprobe.reports.document import Document, Note, Section
 from hf_attnprobe.reports.markdown import to_markdown
@@ -142,7 +142,7 @@ def test_a_pickle_that_runs_code_never_does(model, canary, allowed):
     set_pickles(model, canary)
     (model / "model.safetensors").unlink()
     with refuses() as error:
-        audit(model, ROWS, options=AuditOptions(allow_pickle=allowed), **FEW)
+        audit(SavedModel(model, allow_pickle=allowed), ROWS, **FEW)
     assert ("--allow-pickle" in str(error.value)) != allowed
     assert not canary.exists()
 

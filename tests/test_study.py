@@ -20,6 +20,7 @@ from bad_days.children import Writes, in_child
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe.cli import main
 from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.options import SavedModel
 from hf_attnprobe.plain_data import from_plain, plain
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.reports.document import written
@@ -657,7 +658,7 @@ def test_a_token_is_never_taken_for_a_step(tmp_path):
 
     arguments = study_run._keywords(planned(study).jobs[1], tmp_path)
     assert arguments["tokens"] == ["<br>", "<", "base", "$"]
-    assert arguments["model"] == str(tmp_path / "base")
+    assert arguments["model"] == SavedModel(str(tmp_path / "base"))
 
 
 def test_published_numbers_are_the_papers():

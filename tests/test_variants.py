@@ -196,9 +196,6 @@ def test_pairs_and_pipelines_are_the_model_in_them(bert, tokenizer):
         audit((bert, tokenizer), ROWS, tokenizer=tokenizer, **FEW)
     with pytest.raises(AttnProbeError, match="expected a pair of model and tokenizer"):
         audit((bert, "tokenizer"), ROWS, **FEW)
-    with pytest.raises(AttnProbeError, match="expected no revision with a model given"):
-        options = AuditOptions(revision="main")
-        audit((bert, tokenizer), ROWS, ["permutation"], options=options)
 
 
 # --- the Hub ------------------------------------------------------------------------------------------------------
@@ -208,14 +205,15 @@ import json, sys
 import hf_attnprobe
 
 rows = json.loads(sys.argv[1])
-def run(model, **options):
-    options = hf_attnprobe.AuditOptions(single_heads=False, **options)
+def run(model, **place):
+    model = hf_attnprobe.SavedModel(model, **place)
+    options = hf_attnprobe.AuditOptions(single_heads=False)
     try:
         report = hf_attnprobe.audit(model, rows, ["permutation"], options=options)
     except hf_attnprobe.AttnProbeError as error:
         return {"error": str(error)}
     return report.provenance.get("origin", {}) | {
-        "fingerprint": report.provenance["model_fingerprint"], "token": "s3cret" in repr((options, report.provenance))
+        "fingerprint": report.provenance["model_fingerprint"], "token": "s3cret" in repr((model, report.provenance))
     }
 
 told = {

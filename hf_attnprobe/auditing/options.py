@@ -17,16 +17,6 @@ Weights = Literal[
     "bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"
 ]
 
-Task = Literal[
-    "text-classification",
-    "token-classification",
-    "question-answering",
-    "multiple-choice",
-    "fill-mask",
-    "image-classification",
-    "text-generation",
-]
-
 
 @dataclass(frozen=True)
 class AuditOptions(Options):
@@ -53,6 +43,7 @@ class AuditOptions(Options):
         "sets of heads to test as a whole, each written as layer.head joined by +, such as "
         "5.0+5.3; shared: all sets of a language model's heads that share keys",
         metavar="SET",
+        daily=False,
     )
     query: int | None = option(
         None,
@@ -176,43 +167,6 @@ class AuditOptions(Options):
     )
     seed: int = option(
         0, "seed of all random numbers", at_least=0, at_most=LARGEST_SEED
-    )
-    task: Task | None = option(
-        None,
-        "head that is meant, where the model's configuration names none",
-        daily=False,
-    )
-    revision: str | None = option(
-        None,
-        "branch, tag or commit of a model on the Hub, also written as org/name@revision",
-        daily=False,
-    )
-    subfolder: str | None = option(
-        None,
-        "folder of the model within its repository or folder",
-        metavar="FOLDER",
-        daily=False,
-    )
-    gguf_file: str | None = option(
-        None,
-        "GGUF file of a language model within its repository or folder, which is dequantised",
-        metavar="FILE",
-        daily=False,
-    )
-    token: str | None = option(
-        None,
-        "token of the Hub for a private model (default: that of hf auth login, or of the "
-        "variable HF_TOKEN); it is not recorded",
-        secret=True,
-        daily=False,
-    )
-    trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub"
-    )
-    allow_pickle: bool = option(
-        False,
-        "read weights that are not safetensors; reading those can run code hidden in them",
-        daily=False,
     )
 
     def __post_init__(self) -> None:

@@ -70,7 +70,7 @@ from hf_attnprobe.inference.encoding import (
 )
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
-from hf_attnprobe.options import Asked, Options
+from hf_attnprobe.options import Asked, Options, SavedModel, as_saved
 from hf_attnprobe.progress import say
 from hf_attnprobe.statistics.samples import places_in, sample
 from hf_attnprobe.storage.asked import WITHOUT_EFFECT, asked_for, named
@@ -394,16 +394,16 @@ def prepare_audit(
     parse_bytes(
         options.memory_budget
     )  # what is wrong with it is said before anything is loaded
-    data = as_data(dataset)
-    data = _data_for(model, data, options)
+    model, data = as_saved(model), as_data(dataset)
+    data = _data_for(model, data)
     answers = isinstance(data, Answers)
     asked = asked_tests(tests, answers=answers)
     examples = data.examples(seed=options.seed)
     spread = spread_of_labels(examples)
     unit = data.units if isinstance(data, Answers) else None
     device = process_state().device
-    if shown and answers and isinstance(model, str | Path):
-        say(f"loading {model}")
+    if shown and answers and isinstance(model, SavedModel):
+        say(f"loading {model.model}")
     subject = make_subject(
         model, tokenizer, options, device, spread=spread, unit=unit
     )
@@ -494,13 +494,13 @@ def _check_can_be_shared(options: AuditOptions) -> None:
         )
 
 
-def _data_for(model: Any, data: Data, options: AuditOptions) -> Data:
+def _data_for(model: Any, data: Data) -> Data:
     """The data as the model reads it: passages with questions for a language model.
 
     Raises:
         AttnProbeError: such data for another model.
     """
-    if is_language_model(model, options):
+    if is_language_model(model):
         return as_answers(data)
     if isinstance(data, Answers):
         raise AttnProbeError(

@@ -41,9 +41,11 @@ def audit(
         )
 
     Args:
-        model: a folder, a Hub id, ``org/name@revision``, a loaded model, a (model,
-            tokenizer) pair, a pipeline, or an adapter. With an object give its
-            ``tokenizer`` too, unless it knows the folder it was loaded from.
+        model: a folder, a Hub id, ``org/name@revision``, a
+            :class:`~hf_attnprobe.options.SavedModel` that says revision, token and
+            what may be read, a loaded model, a (model, tokenizer) pair, a pipeline, or
+            an adapter. With an object give its ``tokenizer`` too, unless it knows the
+            folder it was loaded from.
         dataset: a name, folder or Hub id, examples in memory, or a
             :class:`~hf_attnprobe.data.arguments.Data` that says split, columns and
             limit.
@@ -123,9 +125,7 @@ def judge(
             "expected scores to judge, got None; audit() needs none"
         )
     if tests is None:
-        tests = (
-            JUDGING_ANSWERS if is_language_model(model, options) else JUDGING
-        )
+        tests = JUDGING_ANSWERS if is_language_model(model) else JUDGING
     return run_audit(
         model,
         dataset,

@@ -44,6 +44,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hardware import multiplies_bfloat16
 from hf_attnprobe.inference.encoding import mask_id
 from hf_attnprobe.inference.images import ImageReader, reader_of, takes_images
+from hf_attnprobe.options import SavedModel, as_saved
 from hf_attnprobe.plain_data import in_short
 
 
@@ -52,6 +53,7 @@ logger = logging.getLogger(__name__)
 Model = (
     str
     | os.PathLike[str]
+    | SavedModel
     | nn.Module
     | AttentionModelBase
     | Pipeline
@@ -106,8 +108,8 @@ def make_subject(
     """The model behind the protocol, on its device, with its tokenizer.
 
     Args:
-        model: a folder, a Hub id, a loaded model, a (model, tokenizer) pair, a pipeline,
-            or an adapter.
+        model: a folder, a Hub id, a :class:`~hf_attnprobe.options.SavedModel`, a loaded
+            model, a (model, tokenizer) pair, a pipeline, or an adapter.
         tokenizer: that of a model that is given as an object.
         spread: standard deviation of the labels, the unit of a predicted number.
         unit: of a language model: what a passage is cut into, see :class:`Answers`.
@@ -119,10 +121,10 @@ def make_subject(
     model, tokenizer = _unpacked(model, tokenizer)
     if isinstance(model, AttentionModelBase):
         _check_adapter_options(options)
-        loaded = _loaded(model.model, tokenizer, options)
+        loaded = _loaded(model.model, tokenizer)
         _check_tokenizer_of(loaded, model)
         return Subject(loaded.name, model, loaded.tokenizer, loaded.origin)
-    loaded = _loaded(model, tokenizer, options)
+    loaded = _loaded(model, tokenizer)
     if options.weights is not None:
         is_users = loaded.model is model
         loaded = _with_weights(
@@ -202,29 +204,18 @@ def _unpacked(
     return pair
 
 
-def _loaded(
-    model: Any, tokenizer: Tokenizer | None, options: AuditOptions
-) -> Loaded:
+def _loaded(model: Any, tokenizer: Tokenizer | None) -> Loaded:
     """Name, model and tokenizer; a model given as an object is used as it is."""
-    if isinstance(model, str | os.PathLike):
-        return _loaded_from(os.fspath(model), tokenizer, options)
-    for name in ("revision", "subfolder", "task", "gguf_file"):
-        given = getattr(options, name)
-        if given is not None:
-            raise AttnProbeError(
-                f"expected no {name} with a model given as an object, got {given!r}; leave it out"
-            )
+    saved = as_saved(model)
+    if isinstance(saved, SavedModel):
+        return _loaded_from(saved, tokenizer)
     origin = str(getattr(model, "name_or_path", "") or "")
     if tokenizer is None and not origin and not takes_images(model):
         raise AttnProbeError(
             "expected a tokenizer with a model given as an object; pass tokenizer="
         )
-
-    def place() -> Origin:
-        trusted = options.trust_remote_code
-        return origin_of(origin, token=options.token, trust_remote_code=trusted)
-
-    reads = _tokenizer_of(model, tokenizer, place if origin else None)
+    place = partial(origin_of, origin) if origin else None
+    reads = _tokenizer_of(model, tokenizer, place)
     return Loaded(origin or type(model).__name__, model, reads, {})
 
 
@@ -239,23 +230,9 @@ def _with_weights(
     )
 
 
-def _origin(name: str, options: AuditOptions) -> Origin:
-    return origin_of(
-        name,
-        revision=options.revision,
-        token=options.token,
-        subfolder=options.subfolder,
-        trust_remote_code=options.trust_remote_code,
-        allow_pickle=options.allow_pickle,
-        gguf_file=options.gguf_file,
-    )
-
-
-def _loaded_from(
-    name: str, tokenizer: Tokenizer | None, options: AuditOptions
-) -> Loaded:
-    origin = _origin(name, options)
-    task = GENERATION if options.gguf_file is not None else options.task
+def _loaded_from(saved: SavedModel, tokenizer: Tokenizer | None) -> Loaded:
+    name, origin = str(saved.model), origin_of(saved)
+    task = GENERATION if saved.gguf_file is not None else saved.task
     model = load_model(origin, task=task)
     commit = commit_of(origin)
     # of the same commit, whatever was pushed since
@@ -300,7 +277,7 @@ def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def is_language_model(model: Any, options: AuditOptions) -> bool:
+def is_language_model(model: Any) -> bool:
     """Whether what an audit takes for a model generates text; see :func:`make_subject`.
 
     Of a folder or a Hub id its configuration is read.
@@ -308,12 +285,12 @@ def is_language_model(model: Any, options: AuditOptions) -> bool:
     Raises:
         AttnProbeError: the configuration cannot be read.
     """
-    if options.gguf_file is not None or options.task == GENERATION:
-        return True
+    model = as_saved(model)
+    if isinstance(model, SavedModel):
+        is_said = model.gguf_file is not None or model.task == GENERATION
+        return is_said or task_saved(origin_of(model)) == GENERATION
     if isinstance(model, AttentionModelBase):
         return model.prediction.kind == "answer"
-    if isinstance(model, str | os.PathLike):
-        return task_saved(_origin(os.fspath(model), options)) == GENERATION
     inner = model.model if isinstance(model, Pipeline) else model
     inner = inner[0] if isinstance(inner, tuple | list) and inner else inner
     return isinstance(inner, nn.Module) and _generates(inner)

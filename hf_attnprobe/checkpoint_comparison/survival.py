@@ -22,7 +22,12 @@ from hf_attnprobe.checkpoint_comparison.weights_moved import (
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import Asked, public_function
+from hf_attnprobe.options import (
+    Asked,
+    SavedModel,
+    as_saved,
+    public_function,
+)
 from hf_attnprobe.storage.folders import alone_in, write_atomically
 
 
@@ -84,11 +89,8 @@ def survive(
         (model, options),
         *(_as_audited(model, version, options) for version in versions),
     ]
-    for (
-        which,
-        how,
-    ) in asked:  # a missing one is said before the first is audited
-        is_language_model(which, how)
+    for which, _ in asked:  # a missing one is said before the first is audited
+        is_language_model(which)
     reads: list[Reads] = []
     kept = None
     with alone_in(output_dir, FIRST) as folder:
@@ -177,5 +179,7 @@ def _as_audited(
 
 def _name_of(number: int, version: Any) -> str:
     """The folder of a version's audit."""
-    known = isinstance(version, str | Path)
-    return f"{number}-{Path(version).name if known else type(version).__name__}"
+    saved = as_saved(version)
+    if isinstance(saved, SavedModel):
+        return f"{number}-{Path(saved.model).name}"
+    return f"{number}-{type(version).__name__}"

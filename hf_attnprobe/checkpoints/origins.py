@@ -16,7 +16,7 @@ from transformers.utils import (
 from transformers.utils.hub import extract_commit_hash
 
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_name, check_path
+from hf_attnprobe.options import SavedModel, check_name, check_path
 
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Origin:
 
 
 def origin_of(
-    model: str | Path | Origin,
+    model: str | Path | Origin | SavedModel,
     *,
     revision: str | None = None,
     token: str | None = None,
@@ -127,7 +127,8 @@ def origin_of(
     training recorded which that is; a line of the log says so.
 
     Args:
-        model: a folder, a Hub id, or ``org/name@revision``.
+        model: a folder, a Hub id, or ``org/name@revision``; or with the other
+            arguments in a :class:`~hf_attnprobe.options.SavedModel`.
         revision, token, subfolder, trust_remote_code, allow_pickle, gguf_file: see
             :class:`Origin`.
 
@@ -137,6 +138,10 @@ def origin_of(
     """
     if isinstance(model, Origin):
         return model
+    if isinstance(model, SavedModel):
+        given = vars(model).items()
+        place = {k: v for k, v in given if k not in ("model", "task")}
+        return origin_of(model.model, **place)
     name = str(model)
     check_name("model", name)
     check_name("subfolder", subfolder or "")

@@ -17,6 +17,7 @@ from hf_attnprobe.faithfulness.options import TESTS
 from hf_attnprobe.options import (
     DEFAULT,
     Options,
+    SavedModel,
     as_text,
     asked_in_words,
     check_known,
@@ -259,10 +260,8 @@ def add_audited(
         default: the tests that run where none is named, in words.
         model: whether one model is audited, which has a flag.
     """
-    if model:
-        parser.add_argument(
-            "--model", required=True, help="folder or Hub id of the model"
-        )
+    loaded = parser.add_argument_group("the model")
+    add_options(loaded, SavedModel, leave_out=() if model else ["model"])
     add_tests(parser, TESTS, default, options_of_tests)
     data = parser.add_argument_group("data")
     add_options(data, Data, leave_out=["train_limit"])

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -36,7 +37,7 @@ from hf_attnprobe.demonstration import (
     rationale_line,
 )
 from hf_attnprobe.hub.options import CardOptions, PublishingOptions
-from hf_attnprobe.options import check_path, from_flat
+from hf_attnprobe.options import SavedModel, check_path, from_flat
 from hf_attnprobe.progress import say
 from hf_attnprobe.retraining.options import KINDS as RETRAININGS
 from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions
@@ -185,7 +186,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 def run_audit(arguments: dict[str, Any]) -> int:
     """Audits and prints the report; its exit code is that of ``--fail-on``."""
     given = {
-        "model": arguments["model"],
+        "model": from_flat(arguments, SavedModel),
         "dataset": data_of(arguments),
         "options": from_flat(arguments, AuditOptions),
         "tests": asked(arguments, options_of_tests),
@@ -227,7 +228,7 @@ def run_judge(arguments: dict[str, Any]) -> None:
     from hf_attnprobe.auditing.run import judge
 
     report = judge(
-        arguments["model"],
+        from_flat(arguments, SavedModel),
         data,
         arguments["scores"],
         tests,
@@ -260,8 +261,13 @@ def run_compare(arguments: dict[str, Any]) -> int:
 
 def run_survive(arguments: dict[str, Any]) -> int:
     """Audits versions of a model and prints what they change."""
+    model = from_flat(arguments, SavedModel)
+    versions = [
+        word if word in get_args(Weights) else replace(model, model=word)
+        for word in arguments["versions"]
+    ]
     given = {
-        "versions": arguments["versions"],
+        "versions": versions,
         "dataset": data_of(arguments),
         "tests": asked(arguments, options_of_tests),
         "options": from_flat(arguments, AuditOptions),
@@ -271,7 +277,7 @@ def run_survive(arguments: dict[str, Any]) -> int:
     from hf_attnprobe.checkpoint_comparison.survival import survive
     from hf_attnprobe.distributed import process_state
 
-    comparison = survive(arguments["model"], **given)
+    comparison = survive(model, **given)
     if process_state().is_main_process:
         if arguments["json"]:
             show(comparison.to_json())
@@ -378,13 +384,10 @@ def add_retrain(parser: CommandParser) -> None:
     add_verbose(parser)
 
 
-def add_deceive(parser: argparse.ArgumentParser) -> None:
+def add_deceive(parser: CommandParser) -> None:
     """Flags of deceive."""
-    parser.add_argument(
-        "--model",
-        required=True,
-        help="folder or Hub id of a trained classifier",
-    )
+    add_help_all(parser)
+    add_options(parser, SavedModel, leave_out=["task", "gguf_file"])
     add_options(parser, Data, leave_out=TESTING)
     parser.add_argument(
         "--tokens",
@@ -501,11 +504,10 @@ def run_deceive(arguments: dict[str, Any]) -> None:
         from_flat(arguments, DeceptionOptions),
     )
 
-    from hf_attnprobe.retraining.deceive import deceive
-    from hf_attnprobe.retraining.deceived import deception_data
+    from hf_attnprobe.retraining.deceive import deceive, deception_data
 
     deception = deceive(
-        arguments["model"],
+        from_flat(arguments, SavedModel),
         data,
         arguments["tokens"],
         output_dir=arguments["output_dir"],

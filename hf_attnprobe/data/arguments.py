@@ -32,7 +32,7 @@ class Data(Options):
         )
     )
     dataset_config: str | None = option(
-        None, "configuration of a data set that has several"
+        None, "configuration of a data set that has several", daily=False
     )
     text_column: str | Sequence[str] | None = option(
         None,

@@ -71,7 +71,7 @@ class TextExplainer:
     @cached_property
     def _answers(self) -> bool:
         """Whether the model answers from a passage."""
-        return is_language_model(self.model, AuditOptions())
+        return is_language_model(self.model)
 
     def answer(
         self,

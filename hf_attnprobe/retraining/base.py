@@ -65,7 +65,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """A trained attention classifier that others are compared with.
+    """A trained model that others are compared with; an attention classifier, but to deceive.
 
     Attributes:
         name: its folder or Hub id.
@@ -131,24 +131,38 @@ def load_base(model: str | Path, **settings: Any) -> Base:
             configuration.
     """
     loaded = load_base_model(model)
-    tokenizer = load_tokenizer(model)
+    return base_of(str(model), loaded, load_tokenizer(model), **settings)
+
+
+def base_of(
+    name: str,
+    model: AttentionClassifierForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    **settings: Any,
+) -> Base:
+    """The base that a classifier is, with the settings of its training's record.
+
+    Args:
+        name: its folder or Hub id.
+        settings: see :func:`load_base`.
+    """
     given = {
         name: value for name, value in settings.items() if value is not None
     }
-    known = read_record(Path(model)) | given
+    known = read_record(Path(name)) | given
     chosen = {name: known[name] for name in SETTINGS if name in known}
     options = TrainingOptions(**({"procedure": DEFAULT} | chosen))
-    procedure = procedure_of(options, loaded.config).settings()
+    procedure = procedure_of(options, model.config).settings()
     del procedure["min_document_frequency"]  # the tokenizer is there already
     used = replace(options, **procedure)
     notes = []
-    for name in SETTINGS:
-        if name not in known:
-            words, value = name.replace("_", " "), getattr(used, name)
+    for setting in SETTINGS:
+        if setting not in known:
+            words, value = setting.replace("_", " "), getattr(used, setting)
             notes.append(
-                f"{words} {value}: assumed, {model} has no record of it"
+                f"{words} {value}: assumed, {name} has no record of it"
             )
-    return Base(str(model), loaded, tokenizer, used, tuple(notes))
+    return Base(name, model, tokenizer, used, tuple(notes))
 
 
 def load_base_model(
@@ -363,6 +377,7 @@ class Tested:
     Attributes:
         setup: of the retraining.
         folder: of the test's models.
+        labels: the true classes [texts].
         statistics: their numbers, each [texts], by name.
         probs: by model [texts, classes].
         trained: the models that were trained, or loaded from the folder.
@@ -371,6 +386,7 @@ class Tested:
 
     setup: Setup
     folder: Path
+    labels: Tensor
     statistics: dict[str, Tensor] = field(default_factory=dict)
     probs: dict[str, Tensor] = field(default_factory=dict)
     trained: list[Trained] = field(default_factory=list)
@@ -403,7 +419,7 @@ class Tested:
             numbers: as :attr:`Variant.read` gives them.
         """
         probs = self.probs[name] = numbers["probs"]
-        correct = (probs.argmax(-1) == self.setup.own.labels).double()
+        correct = (probs.argmax(-1) == self.labels).double()
         end = "" if key is None else f"@{key}"
         every = {**numbers, "correct": correct}
         for what, values in every.items():
@@ -420,9 +436,11 @@ class Tested:
     def compare(self, reference: str) -> None:
         """Scores all models, and compares each with the reference."""
         arrays = {name: values.numpy() for name, values in self.probs.items()}
-        labels, seed = self.setup.own.labels.numpy(), self.setup.seed
         self.scores = compare_scores(
-            labels, arrays, reference=reference, seed=seed
+            self.labels.numpy(),
+            arrays,
+            reference=reference,
+            seed=self.setup.seed,
         )
 
 
@@ -434,7 +452,9 @@ def run_test(name: str, setup: Setup) -> Tested:
     """
     test = retrainings()[name]
     options = setup.chosen.get(name) or KINDS[name]()
-    tested = Tested(setup, setup.folder / name, probs={"base": setup.own.probs})
+    own = setup.own
+    tested = Tested(setup, setup.folder / name, own.labels)
+    tested.probs["base"] = own.probs
     for variant in test.variants(setup, options):
         tested.run(variant)
     if test.together is not None:

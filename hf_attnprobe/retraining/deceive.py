@@ -19,12 +19,13 @@ The paper's BERT also keeps impermissible and other tokens from attending to eac
 that nothing can go round; here what other rows attend to is free.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import (
@@ -33,7 +34,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.adapters.pretrained import class_names
+from hf_attnprobe.adapters.pretrained import PretrainedFacts
 from hf_attnprobe.adapters.transformer.layout import query_rows, readout_of
 from hf_attnprobe.attention_classifier import (
     AttentionClassifierForSequenceClassification,
@@ -45,29 +46,55 @@ from hf_attnprobe.checkpoints.loading import (
     load_model,
     load_tokenizer,
 )
+from hf_attnprobe.checkpoints.origins import origin_of
 from hf_attnprobe.checkpoints.records import check_not_itself, read_record
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.examples import check_sets, dataset_name
+from hf_attnprobe.data.examples import (
+    DatasetName,
+    check_sets,
+    dataset_name,
+)
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.inference.encoding import Text, second_texts
+from hf_attnprobe.inference.encoding import Text, second_texts, tokenize
 from hf_attnprobe.inference.labels import labels_of_model
 from hf_attnprobe.inference.outputs import observations, over_texts, predict
-from hf_attnprobe.options import public_function
-from hf_attnprobe.retraining.base import Splits, load_base, shared_settings
-from hf_attnprobe.retraining.deceived import (
-    Deception,
-    Measured,
-    deception_data,
-    deception_of,
+from hf_attnprobe.options import SavedModel, as_saved, public_function
+from hf_attnprobe.plain_data import plain
+from hf_attnprobe.reports.document import (
+    Answered,
+    Cell,
+    Document,
+    Section,
+    Table,
 )
+from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.retraining.base import (
+    Base,
+    Progress,
+    Setup,
+    Splits,
+    Tested,
+    Trained,
+    Variant,
+    as_trained,
+    base_of,
+    shared_settings,
+)
+from hf_attnprobe.retraining.document import in_full
 from hf_attnprobe.retraining.options import DeceptionOptions
+from hf_attnprobe.retraining.verdict import all_of, graded
+from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
+from hf_attnprobe.statistics.scores import Score, find_score
+from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
+from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import papers_loss
 from hf_attnprobe.training.trainer import (
     PlainTrainer,
@@ -82,12 +109,67 @@ if TYPE_CHECKING:
     import datasets
 
 SUMMARY = "deception.json"
+LAST_EPOCH = {"save_strategy": "no", "load_best_model_at_end": False}
+"""Arguments of a Trainer that keeps the last epoch."""
 N_DRAWS = 5  # of other tokens to delete, per text
+
+
+@dataclass(frozen=True)
+class Deception(Documented):
+    """What training against attention to ``tokens`` did. ``print`` gives the table.
+
+    Attributes:
+        model: that was trained on.
+        dataset: the test texts' data set and split.
+        tokens: the impermissible tokens (Pruthi et al. 2020).
+        weight: λ of the penalty on attention to them.
+        over_heads: the penalty's, ``mean`` or ``max``.
+        layers: whose heads, ``last`` or ``all``.
+        n: test texts.
+        n_named: test texts with an impermissible token.
+        scores: on all test texts, of ``before`` and ``after``.
+        masses: attention mass on the tokens, over the texts that have them: the mean
+            over heads ``before`` and ``after``, that of the head with the most
+            ``largest before`` and ``largest after``; and ``tokens``, their share of a
+            text's tokens.
+        n_controlled: texts with an impermissible token and at least as many others.
+        hidden: half of the mass before minus that after, mean over heads, per text.
+        moved: total variation of the output when the tokens are deleted, over the texts
+            with a control, by ``before`` and ``after``.
+        control: the same when as many other tokens are deleted, mean over the draws.
+        beyond: ``moved`` minus ``control``, paired by text.
+    """
+
+    model: str
+    dataset: DatasetName
+    tokens: tuple[str, ...]
+    weight: float
+    over_heads: str
+    layers: str
+    n: int
+    n_named: int
+    scores: tuple[Score, ...]
+    masses: dict[str, Estimate]
+    n_controlled: int
+    hidden: Estimate
+    moved: dict[str, Estimate]
+    control: dict[str, Estimate]
+    beyond: dict[str, Estimate]
+
+    def document(self) -> Document:
+        """All that it says."""
+        return deception_document(self)
+
+    def score(self, when: str, metric: str) -> Score:
+        """The score ``before`` or ``after``."""
+        found = find_score(self.scores, when, metric)
+        assert found is not None  # both models are scored by every metric
+        return found
 
 
 @public_function
 def deceive(
-    model: str | Path,
+    model: str | Path | SavedModel,
     dataset: Any,
     tokens: Sequence[str],
     *,
@@ -103,7 +185,7 @@ def deceive(
 
     Args:
         model: folder or Hub id of a trained attention classifier of one level, or of a
-            fine-tuned Transformer.
+            fine-tuned Transformer; or a :class:`~hf_attnprobe.options.SavedModel`.
         dataset: the data it was trained on: a :class:`~hf_attnprobe.data.arguments.Data`,
             or a name, a folder, a Hub id or a DatasetDict.
         tokens: the impermissible tokens, which the model must not be seen to attend to.
@@ -121,45 +203,43 @@ def deceive(
             attention to read, or classes that are not the data's.
     """
     check_one_process("deceive")
-    check_not_itself(model, output_dir)
-    loaded, tokenizer = _load(model, options)
-    check_pads(tokenizer)
-    ids = impermissible_ids(tokenizer, tokens)
-    data = as_data(dataset)
-    seed = read_record(Path(model)).get("seed", options.seed)
-    splits = data.splits(seed=seed)
-    _check_splits(loaded, tokenizer, splits, ids)
-    splits = check_sets(**splits)
-    measure = partial(
-        _measure,
-        tokenizer=tokenizer,
-        examples=splits["test"],
-        ids=ids,
-        options=options,
+    saved, data = as_saved(model), as_data(dataset)
+    check_not_itself(saved.model, output_dir)
+    base = _base(saved, options)
+    check_pads(base.tokenizer)
+    ids = impermissible_ids(base.tokenizer, tokens)
+    splits = data.splits(
+        seed=read_record(Path(base.name)).get("seed", options.seed)
     )
+    _check_splits(base, splits, ids)
+    splits = check_sets(**splits)
+    measure = partial(_measure, ids=ids, options=options)
     penalty = {
         name: getattr(options, name)
         for name in ("weight", "over_heads", "layers")
     }
-    deceives_on = {"deceives_on": list(tokens), "start": str(model)}
-    data_name = dataset_name(data.dataset, "").name
+    train = partial(
+        _train_further,
+        ids=ids,
+        options=options,
+        record={**penalty, "deceives_on": list(tokens), "start": base.name},
+        data_name=dataset_name(data.dataset, "").name,
+    )
     with begin(output_dir, options.seed) as folder:
         (folder / SUMMARY).unlink(
             missing_ok=True
         )  # of a model that is written over
-        before = measure(loaded)
-        trainer, used = _trainer(
-            model, loaded, tokenizer, splits, folder, ids, options, progress
+        setup = Setup(
+            base, splits, folder, seed=options.seed, progress=lambda _: progress
         )
-        record = {**used, **penalty, **deceives_on}
-        trained = finish(
-            trainer, tokenizer, folder, record, data_name=data_name
-        )
+        tested = Tested(setup, folder, _labels(base, splits["test"]))
+        tested.run(Variant("before", "before", base.model, measure))
+        tested.run(Variant("after", "after", train, measure))
+        tested.compare("before")
         result = deception_of(
-            before,
-            measure(trained.model),
-            seed=options.seed,
-            model=str(model),
+            tested.statistics,
+            tested.scores,
+            model=base.name,
             dataset=dataset_name(data.dataset, "test"),
             tokens=tuple(tokens),
             **penalty,
@@ -266,35 +346,41 @@ def impermissible_ids(
     return torch.tensor(sorted(ids))
 
 
-def _load(
-    model: str | Path, options: DeceptionOptions
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model in eval mode, made to return its attention, and its tokenizer."""
-    trusted = options.trust_remote_code
-    loaded = load_model(
-        model,
-        task="text-classification",
-        trust_remote_code=trusted,
-        allow_pickle=options.allow_pickle,
-    )
+def _base(saved: SavedModel, options: DeceptionOptions) -> Base:
+    """The model in eval mode, made to return its attention, with the settings it gets.
+
+    An attention classifier is trained as it was before, but for epochs and batches; a
+    Transformer as :func:`hf_attnprobe.training.fine_tuning.fine_tune` does it.
+    """
+    name, origin = str(saved.model), origin_of(saved)
+    loaded = load_model(origin, task="text-classification").eval()
+    tokenizer = load_tokenizer(origin)
+    names = ("seed", "epochs", "batch_size", "learning_rate")
+    used = {name: getattr(options, name) for name in names}
     if not is_attention_classifier(loaded.config):
         loaded.set_attn_implementation(
             "eager"
         )  # the others return no attention
-    elif not has_trained_attention(loaded.config):
+        used["learning_rate"] = options.learning_rate or USUAL["learning_rate"]
+        used["weight_decay"] = USUAL["weight_decay"]
+        return Base(name, loaded, tokenizer, TrainingOptions(**used))
+    if not has_trained_attention(loaded.config):
         raise AttnProbeError(
-            f"expected one level of trained attention to deceive with, {model} has none; "
+            f"expected one level of trained attention to deceive with, {name} has none; "
             "choose another"
         )
-    return loaded.eval(), load_tokenizer(model, trust_remote_code=trusted)
+    return base_of(name, loaded, tokenizer, **used)
 
 
-def _check_splits(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    splits: Splits,
-    ids: Tensor,
-) -> None:
+def _labels(base: Base, examples: "datasets.Dataset") -> Tensor:
+    """True classes of the texts that have tokens, in the order of their ids."""
+    facts = PretrainedFacts(base.model)
+    texts = tokenize(base.tokenizer, examples, facts).texts
+    by_id = sorted(texts, key=lambda text: text.example_id)
+    return torch.tensor([text.label for text in by_id])
+
+
+def _check_splits(base: Base, splits: Splits, ids: Tensor) -> None:
     """Checks that there is something to measure, something to hide, and attention to read.
 
     Raises:
@@ -307,115 +393,107 @@ def _check_splits(
         )
     train = splits["train"]
     labels = column_of(train, "label")
-    if labels_of_model(class_names(model.config), train) != labels:
+    if labels_of_model(base.labels, train) != labels:
         raise AttnProbeError(
             "expected data that numbers its classes as the model does; choose the data it "
             "was trained on"
         )
     texts, seconds = column_of(train, "text"), second_texts(train)
-    rows = tokenizer(texts, seconds, truncation=True)["input_ids"]
+    rows = base.tokenizer(texts, seconds, truncation=True)["input_ids"]
     wanted = set(ids.tolist())
     if not any(wanted.intersection(row) for row in rows):
         raise AttnProbeError(
             "expected the impermissible tokens in the training texts, none has any; name others"
         )
     with torch.no_grad():
-        outputs = model(torch.tensor(rows[:1]), output_attentions=True)
+        outputs = base.model(torch.tensor(rows[:1]), output_attentions=True)
     if not getattr(outputs, "attentions", None):
         raise AttnProbeError(
-            f"expected a model that returns its attention, {type(model).__name__} does not"
+            f"expected a model that returns its attention, {type(base.model).__name__} does not"
         )
 
 
-def _trainer(
-    model: str | Path,
-    loaded: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+def _train_further(
+    base: Base,
     splits: Splits,
     folder: Path,
+    *,
     ids: Tensor,
     options: DeceptionOptions,
-    progress: bool,
-) -> tuple[PlainTrainer, dict[str, Any]]:
-    """A Trainer, and the settings it has.
+    record: Mapping[str, Any],
+    data_name: str,
+    progress: Progress,
+) -> Trained:
+    """Trains the base itself with the penalty, and saves it.
 
-    An attention classifier is trained as it was before, but for epochs and batches; a
-    Transformer as :func:`hf_attnprobe.training.fine_tuning.fine_tune` does it.
+    Args:
+        record: what the training's record says beside its settings.
+        data_name: what the data set is called.
     """
-    names = ("seed", "epochs", "batch_size", "learning_rate")
-    used = {name: getattr(options, name) for name in names}
-    settings: dict[str, Any] = {
-        "save_strategy": "no",
-        "load_best_model_at_end": False,
-    }
-    weighted = False
-    run = partial(make_trainer, loaded, tokenizer, splits, folder)
-    if isinstance(loaded, AttentionClassifierForSequenceClassification):
-        before = load_base(model, **used).settings
-        used = shared_settings(before)
-        procedure = procedure_of(before, loaded.config)
+    model, tokenizer, weighted = base.model, base.tokenizer, False
+    settings: dict[str, Any] = {}
+    run: Callable[..., PlainTrainer]
+    if isinstance(model, AttentionClassifierForSequenceClassification):
+        used = shared_settings(base.settings)
+        procedure = procedure_of(base.settings, model.config)
         procedure = replace(procedure, plateau_factor=1.0, patience=None)
         weighted = procedure.weighted
-        run = partial(
-            papers_trainer,
-            loaded,
-            tokenizer,
-            splits,
-            folder,
-            procedure,
-            seed=options.seed,
-        )
+        run = partial(papers_trainer, procedure=procedure, seed=options.seed)
     else:
-        used["learning_rate"] = options.learning_rate or USUAL["learning_rate"]
-        used["weight_decay"] = USUAL["weight_decay"]
-        settings |= trainer_settings(used) | {"seed": options.seed}
-    n_classes = len(class_names(loaded.config))
+        used = {name: getattr(base.settings, name) for name in ("seed", *USUAL)}
+        settings = trainer_settings(used) | {"seed": options.seed}
+        run = make_trainer
     trainer = run(
-        settings=settings,
-        progress=progress,
+        model,
+        tokenizer,
+        splits,
+        folder,
+        settings=settings | LAST_EPOCH,
+        progress=progress(folder),
         kind=partial(DeceptionTrainer, impermissible=ids, options=options),
         compute_loss_func=papers_loss(
-            splits["train"], n_classes, weighted=weighted
+            splits["train"], len(base.labels), weighted=weighted
         ),
     )
-    return trainer, used
+    told = {**used, **record}
+    trained = finish(trainer, tokenizer, folder, told, data_name=data_name)
+    return as_trained(folder, trained)
 
 
 @torch.no_grad()
 def _measure(
+    base: Base,
     model: PreTrainedModel,
-    *,
-    tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",
+    *,
     ids: Tensor,
     options: DeceptionOptions,
-) -> Measured:
-    """Measures the test texts through the adapters, which know of no penalty."""
+) -> dict[str, Tensor]:
+    """Measures the test texts through the adapters, which know of no penalty.
+
+    Returns:
+        ``probs`` [texts, classes], and [texts]: ``named``, the share of impermissible
+        tokens; ``mean_mass``, the attention mass on them, mean over heads, and
+        ``largest_mass``, that of the head with the most; ``moved``, the total variation of
+        the output without them, and ``control``, without as many others, NaN for a text
+        with fewer others.
+    """
     masses = partial(_masses, ids=ids.to(model.device), layers=options.layers)
-    observed = observations(model, tokenizer, examples, level="token")
-    measured = {
-        name: values.double()
-        for name, values in over_texts(observed, masses).items()
-    }
-    probs = measured["probs"]
-    run = partial(predict, model, tokenizer, examples)
-    named = frozenset(ids.tolist())
-    measured["moved"] = tvd(
-        probs, run(edit=partial(without_named, named=named))
-    )
-    controls = []
-    for draw in range(N_DRAWS):
-        edit = partial(
-            without_others, named=named, seed=options.seed, draw=draw
-        )
-        controls.append(tvd(probs, run(edit=edit)))
-    control = torch.stack(controls).mean(0)
-    measured["control"] = control.masked_fill(
-        measured["named"] > 0.5, torch.nan
-    )
-    return Measured(
-        **{name: values.numpy() for name, values in measured.items()}
-    )
+    observed = observations(model, base.tokenizer, examples, level="token")
+    measured = over_texts(observed, masses)
+    measured = {name: of.double() for name, of in measured.items()}
+    probs, named = measured["probs"], frozenset(ids.tolist())
+
+    def moved(edit: Callable[[Text], list[int]]) -> Tensor:
+        edited = predict(model, base.tokenizer, examples, edit=edit)
+        return tvd(probs, edited)
+
+    others = partial(without_others, named=named, seed=options.seed)
+    draws = [moved(partial(others, draw=draw)) for draw in range(N_DRAWS)]
+    has_no_others = measured["named"] > 0.5
+    control = torch.stack(draws).mean(0).masked_fill(has_no_others, torch.nan)
+    without = moved(partial(without_named, named=named))
+    return measured | {"moved": without, "control": control}
 
 
 def _masses(
@@ -432,9 +510,7 @@ def _masses(
         (observation.read(site) * impermissible).sum(-1) for site in sites
     ]
     of_heads = torch.stack(masses).double()
-    assert batch.labels is not None  # ``collate`` gives every batch its labels
     return {
-        "labels": batch.labels,
         "probs": observation.probs,
         "named": impermissible.sum(-1) / content.sum(-1),
         "mean_mass": of_heads.mean(0),
@@ -495,3 +571,206 @@ def deception_penalty(
     if over_heads == "max":
         return costs.amax(-1)
     return costs.mean(-1)
+
+
+# --- What training against attention to some tokens did. Pure: numbers in, text out ----------
+
+WHEN = ("before", "after")
+MASSES = {
+    "before": "before_mean_mass",
+    "after": "after_mean_mass",
+    "largest before": "before_largest_mass",
+    "largest after": "after_largest_mass",
+    "tokens": "before_named",
+}
+"""The statistics of :attr:`Deception.masses`."""
+
+
+def deception_of(
+    statistics: Mapping[str, Tensor],
+    scores: tuple[Score, ...],
+    **settings: Any,
+) -> Deception:
+    """The result from what was measured before and after the training.
+
+    Args:
+        statistics: of ``before`` and ``after``, each [texts], see :func:`_measure`.
+        scores: of the two.
+        settings: the fields of :class:`Deception` that say what was done.
+    """
+    numbers = {name: of.numpy() for name, of in statistics.items()}
+    named = numbers["before_named"] > 0
+    controlled = named & ~np.isnan(numbers["before_control"])
+    half = numbers["before_mean_mass"] / 2
+    masses = {name: numbers[of] for name, of in MASSES.items()}
+    moved = {when: numbers[f"{when}_moved"] for when in WHEN}
+    control = {when: numbers[f"{when}_control"] for when in WHEN}
+    beyond = {when: moved[when] - control[when] for when in WHEN}
+    return Deception(
+        **settings,
+        n=len(named),
+        n_named=int(named.sum()),
+        n_controlled=int(controlled.sum()),
+        scores=scores,
+        masses=_means(masses, named),
+        hidden=mean_estimate((half - numbers["after_mean_mass"])[named]),
+        moved=_means(moved, controlled),
+        control=_means(control, controlled),
+        beyond=_means(beyond, controlled),
+    )
+
+
+def _means(
+    values: Mapping[str, np.ndarray], texts: np.ndarray
+) -> dict[str, Estimate]:
+    """The means over some of the texts, bool [texts], by name."""
+    return {name: mean_estimate(of[texts]) for name, of in values.items()}
+
+
+def findings(deception: Deception) -> dict[str, Finding]:
+    """What the intervals allow to say, by the rules ``use``, ``hiding`` and ``loss``.
+
+    Returns:
+        ``used_before`` and ``used_after``: whether the model used the tokens and still does;
+        ``hidden``: whether half of the attention to them is gone; ``lost``: whether accuracy is.
+    """
+    return {
+        "used_before": graded("use", deception.beyond["before"]),
+        "used_after": graded("use", deception.beyond["after"]),
+        "hidden": graded("hiding", deception.hidden),
+        "lost": graded("loss", deception.score("after", "accuracy").lost),
+    }
+
+
+def overall(deception: Deception) -> Answer:
+    """Whether attention hides what the model uses."""
+    answers = {
+        name: found.answer for name, found in findings(deception).items()
+    }
+    if not deception.n_controlled:
+        return Answer.CANNOT_SAY
+    if answers["used_before"] == Answer.NO:
+        return Answer.NO
+    return all_of(
+        answers["used_after"], answers["hidden"], answers["lost"].opposite
+    )
+
+
+def conclusion(deception: Deception) -> str:
+    """The answer, and what became of attention and of use."""
+    return f"Hiding: {overall(deception)}. {what_became(deception)}"
+
+
+def what_became(deception: Deception) -> str:
+    """What became of attention and of use, a sentence for each."""
+    if not deception.n_named:
+        return (
+            "None of the test texts has an impermissible token: they say nothing about "
+            "attention to them."
+        )
+    if not deception.n_controlled:
+        return (
+            "In no text with an impermissible token are there as many others, so there is "
+            "no control to compare with."
+        )
+    found = findings(deception)
+    said = [found[name].sentence for name in ("used_after", "hidden", "lost")]
+    if found["used_before"].answer == Answer.NO:
+        said = [
+            f"There was nothing to hide. Before: {found['used_before'].sentence}",
+            said[-1],
+        ]
+    if min(deception.n_controlled, deception.n_named) < MIN_TEXTS:
+        said.append(f"Fewer than {MIN_TEXTS} texts tell nothing.")
+    return " ".join(said)
+
+
+def deception_data(deception: Deception) -> dict:
+    """Plain data; NaN becomes None."""
+    answers = {
+        name: str(found.answer) for name, found in findings(deception).items()
+    }
+    said = {"verdict": conclusion(deception), "answers": answers}
+    return plain(deception) | {"dataset": str(deception.dataset)} | said
+
+
+QUESTIONS = (
+    "Did the model use the tokens before?",
+    "Does it use them after?",
+    "Has attention to them gone?",
+    "Is accuracy lost?",
+)
+QUESTION = "Does the model's attention hide what the model uses?"
+LEAD = (
+    "A classifier was trained further with a penalty on its attention to some tokens, "
+    "called impermissible. If it still uses them, classifies as well and no longer "
+    "attends to them, its attention hides this use. A token is used where deleting "
+    "it moves the output more than deleting other tokens does (total variation, 0 to 1)."
+)
+LIMITS = (
+    "A yes shows that attention can be trained to hide use; it does not show that other models "
+    "do so. A no does not show that none can: another weight of the penalty might succeed. "
+    "Intervals are over the test texts, for one training."
+)
+
+
+def deception_document(d: Deception) -> Document:
+    """All that a deception says."""
+    asked = zip(QUESTIONS, findings(d).values(), strict=True)
+    answers = [in_full(question, found) for question, found in asked]
+    table = Table(
+        ["", "before", "after"],
+        _before_and_after(d),
+        caption="Means with 95% intervals over texts",
+        sortable=False,
+    )
+    of_texts = (
+        f"Mass is that of the {d.n_named} texts with an impermissible token, of "
+        f"whose tokens {d.masses['tokens'].value:.1%} are impermissible; moves "
+        f"are those of the {d.n_controlled} of them with as many others or "
+        "more. Intervals are over texts, of one training."
+    )
+    heads = "the last layer" if d.layers == "last" else "all layers"
+    made = (
+        f"{d.model} on {d.dataset}, trained on with λ {d.weight:g} on attention to "
+        f"{', '.join(d.tokens)} ({d.over_heads} over the heads of {heads}): {d.n} texts."
+    )
+    return Document(
+        f"Does {d.model} hide what it uses?",
+        [LEAD, Answered(QUESTION, overall(d), what_became(d))],
+        [
+            Section("The answers", answers, id="answers"),
+            Section("What this cannot say", [LIMITS], id="limits"),
+            Section(
+                "Before and after", [table, of_texts], id="numbers", brief=True
+            ),
+            Section("How it was made", [made], id="provenance", brief=True),
+        ],
+        data=deception_data(d),
+    )
+
+
+def _before_and_after(d: Deception) -> list[list[Cell]]:
+    """What was measured: its name, before, after."""
+    metrics = dict.fromkeys(score.metric for score in d.scores)
+    scores: list[list[Cell]] = [
+        [m.replace("_", " "), d.score("before", m), d.score("after", m)]
+        for m in metrics
+    ]
+    masses = d.masses
+    return [
+        *scores,
+        [
+            "mass on the impermissible tokens, mean over heads",
+            masses["before"],
+            masses["after"],
+        ],
+        [
+            "of the head with the most",
+            masses["largest before"],
+            masses["largest after"],
+        ],
+        ["output moved by deleting them", d.moved["before"], d.moved["after"]],
+        ["by deleting as many others", d.control["before"], d.control["after"]],
+        ["difference per text", d.beyond["before"], d.beyond["after"]],
+    ]

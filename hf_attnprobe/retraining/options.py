@@ -174,10 +174,3 @@ class DeceptionOptions(Options):
         at_least=0,
         at_most=LARGEST_SEED,
     )
-    trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub"
-    )
-    allow_pickle: bool = option(
-        False,
-        "read weights that are not safetensors; reading those can run code hidden in them",
-    )

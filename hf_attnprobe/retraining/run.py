@@ -212,7 +212,7 @@ def transfer(
     }
     setup = replace(setup, progress=lambda made: progress and made.name)
     with claim(setup.folder, identity, process_state(), kind=KIND):
-        tested = Tested(setup, setup.folder)
+        tested = Tested(setup, setup.folder, setup.own.labels)
         tested.add("own", "own", {"probs": setup.own.probs})
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         _write_rows(setup, "transfer", tested)

@@ -33,6 +33,7 @@ def asked_for(
     A model or data set that is an object is recorded as being one.
 
     Args:
+        model: a :class:`~hf_attnprobe.options.SavedModel`, a name, or an object.
         tests: the tests that were asked for, with their options.
         usual: the options of tests of which nothing is said, by name of the test.
         leave_out: arguments that mean nothing to the verb, or change no number.
@@ -41,8 +42,9 @@ def asked_for(
         name: {} if name == DEFAULT else _changed(given, usual[name])
         for name, given in tests.items()
     }
+    is_saved = isinstance(model, Options)
     return {
-        "model": named(model),
+        **(_changed(model) if is_saved else {"model": named(model)}),
         "dataset": named(data.dataset),
         **_changed(data, leave_out=("dataset", *leave_out)),
         **_changed(options, leave_out=leave_out),

@@ -16,6 +16,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import (
+    SavedModel,
     check_known,
     from_flat,
     names_of,
@@ -335,13 +336,13 @@ def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     for name in MODELS:
         if name in arguments:
             arguments[name] = _placed(arguments[name], job.made_of, folder)
-    of_architecture = names_of([Architecture])
-    others = {*kind.needed, *kind.further} - {*of_architecture}
+    others = (*kind.needed, *kind.further)
     keywords = {name: arguments[name] for name in others if name in arguments}
-    if job.verb == "train":
-        keywords["architecture"] = {
-            k: v for k, v in arguments.items() if k in of_architecture
-        }
+    if SavedModel in kind.others:
+        keywords["model"] = from_flat(arguments, SavedModel)
+    if Architecture in kind.others:
+        of_architecture = arguments.keys() & names_of([Architecture])
+        keywords["architecture"] = {k: arguments[k] for k in of_architecture}
     keywords["dataset"] = _data(job)
     keywords["options"] = from_flat(arguments, kind.options)
     return keywords

@@ -27,6 +27,7 @@ from hf_attnprobe.data.sources import named
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import (
     Options,
+    SavedModel,
     check_known,
     check_name,
     check_path,
@@ -66,15 +67,17 @@ class Verb:
     """Which arguments a step takes.
 
     Attributes:
-        options: the class whose fields are arguments.
+        options: the class of its options, whose fields are arguments.
+        others: classes whose fields are arguments too.
         needed: arguments that must be given, besides the data set.
         further: other arguments that are no options.
-        unused: fields of the data that mean nothing here.
+        unused: fields that mean nothing here.
         trains: whether the step trains on the data set's training split.
         check_tests: raises AttnProbeError for tests that there are not.
     """
 
     options: type[Options]
+    others: tuple[type[Options], ...] = ()
     needed: tuple[str, ...] = ("model",)
     further: tuple[str, ...] = ()
     unused: tuple[str, ...] = ("split", "test_limit")
@@ -82,13 +85,14 @@ class Verb:
     check_tests: Callable[[Any], object] = lambda tests: None
 
     @property
+    def kinds(self) -> list[type[Options]]:
+        """The classes whose fields are arguments."""
+        return [Data, self.options, *self.others]
+
+    @property
     def names(self) -> list[str]:
         """The arguments that a step may have."""
-        fields = [
-            name
-            for name in names_of([Data, self.options])
-            if name not in self.unused
-        ]
+        fields = [n for n in names_of(self.kinds) if n not in self.unused]
         return [*fields, *self.needed, *self.further]
 
 
@@ -98,10 +102,11 @@ def _check_audited(tests: Any) -> None:
 
 VERBS = {
     "train": Verb(
-        TrainingOptions, needed=(), further=("model", *names_of([Architecture]))
+        TrainingOptions, (Architecture,), needed=(), further=("model",)
     ),
     "audit": Verb(
         AuditOptions,
+        (SavedModel,),
         further=("tests",),
         unused=(
             "train_limit",
@@ -116,7 +121,12 @@ VERBS = {
         check_tests=retraining.asked_retrainings,
     ),
     "transfer": Verb(TransferOptions, needed=("model", "guide")),
-    "deceive": Verb(DeceptionOptions, needed=("model", "tokens")),
+    "deceive": Verb(
+        DeceptionOptions,
+        (SavedModel,),
+        needed=("model", "tokens"),
+        unused=("split", "test_limit", "task", "gguf_file", "token"),
+    ),
 }
 
 
@@ -230,10 +240,8 @@ class Steps:
         given["dataset"] = self.sources.get(
             arguments["dataset"], arguments["dataset"]
         )
-        from_flat(given, Data)
-        from_flat(given, kind.options)
-        if verb == "train":
-            from_flat(given, Architecture)
+        for one in kind.kinds:
+            from_flat(given, one)
         kind.check_tests(given.get("tests"))
         made_of = self._made_of(given)
         return Job(

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import hf_attnprobe
-from hf_attnprobe.options import Asked, from_names
+from hf_attnprobe.options import Asked, from_names, names_of
 from hf_attnprobe.plain_data import plain
 
 
@@ -52,7 +52,8 @@ Args:
     progress (bool): whether to show a bar, no by default.
     summary (bool): whether the values of single texts are left out, no by default.
     Further keyword arguments are options of the audit by name, such as seed=1 or
-    layers=[0]; "attnprobe audit --help-all" lists them and those of the tests.
+    layers=[0], and beside model_id what loading it needs, such as revision="v1";
+    "attnprobe audit --help-all" lists them and those of the tests.
 Returns:
     dict: "faithfulness", where attention stands between a random order of the tokens, 0, and
     the best one, 1 (None where it was not asked), and "faithfulness_ci95", its interval;
@@ -144,11 +145,15 @@ class AttentionFaithfulness(evaluate.Metric):
         summary: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        subject = model_id or model
-        if subject is None or None not in (model_id, model):
+        if (model_id is None) == (model is None):
             raise hf_attnprobe.AttnProbeError(
                 "expected exactly one of model_id and model"
             )
+        subject: Any = model
+        if model_id is not None:
+            of_model = options.keys() & names_of([hf_attnprobe.SavedModel])
+            place = {name: options.pop(name) for name in of_model}
+            subject = hf_attnprobe.SavedModel(model_id, **place)
         texts = [
             {"example_id": k, **_texts(text), "label": label}
             for k, (text, label) in enumerate(
