@@ -48,10 +48,10 @@ from hf_attnprobe.auditing.run import judge as judge
 from hf_attnprobe.calibration.options import SpikeOptions as SpikeOptions
 from hf_attnprobe.calibration.spike_in import spike_in as spike_in
 from hf_attnprobe.charts.shown_text import ShownText as ShownText
-from hf_attnprobe.checkpoint_comparison.survival import (
+from hf_attnprobe.checkpoint_comparison import (
     compare_checkpoints as compare_checkpoints,
 )
-from hf_attnprobe.checkpoint_comparison.survival import survive as survive
+from hf_attnprobe.checkpoint_comparison import survive as survive
 from hf_attnprobe.data.answers import Answers as Answers
 from hf_attnprobe.data.arguments import Data as Data
 from hf_attnprobe.data.examples import KnownDataset as KnownDataset
@@ -109,9 +109,9 @@ from hf_attnprobe.statistics.differences import (
 from hf_attnprobe.statistics.scores import Score as Score
 from hf_attnprobe.statistics.summary import Statistic as Statistic
 from hf_attnprobe.storage.rows import read_rows as read_rows
-from hf_attnprobe.studies.plan import StudyOptions as StudyOptions
 from hf_attnprobe.studies.report import StudyReport as StudyReport
 from hf_attnprobe.studies.run import study as study
+from hf_attnprobe.studies.steps import StudyOptions as StudyOptions
 from hf_attnprobe.testing import check_adapter as check_adapter
 from hf_attnprobe.training.classifier import (
     train_classifier as train_classifier,

@@ -16,8 +16,8 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
 from hf_attnprobe.retraining.report import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
-from hf_attnprobe.studies.plan import STATE
 from hf_attnprobe.studies.report import read_study_report
+from hf_attnprobe.studies.steps import STATE
 
 
 Folders = str | Path | Sequence[str | Path]

@@ -42,9 +42,8 @@ from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies.plan import StudyOptions
 from hf_attnprobe.studies.run import study
-from hf_attnprobe.studies.steps import Steps
+from hf_attnprobe.studies.steps import Steps, StudyOptions
 from hf_attnprobe.training.classifier import new_model
 from hf_attnprobe.training.options import TrainingOptions
 

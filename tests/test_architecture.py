@@ -15,10 +15,10 @@ import pytest
 import hf_attnprobe
 import nodes
 from hf_attnprobe import audit, cli, judge
+from hf_attnprobe import checkpoint_comparison as survival
 from hf_attnprobe import demonstration as demo
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.calibration.spike_in import spike_in
-from hf_attnprobe.checkpoint_comparison import survival
 from hf_attnprobe.cli import verbs
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.answers import Answers
@@ -32,7 +32,7 @@ from hf_attnprobe.options import SavedModel, names_of
 from hf_attnprobe.retraining import deceive as deception
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
-from hf_attnprobe.studies.plan import StudyOptions
+from hf_attnprobe.studies.steps import StudyOptions
 from hf_attnprobe.training import classifier as training
 from hf_attnprobe.training import fine_tuning
 from hf_attnprobe.training.options import Architecture

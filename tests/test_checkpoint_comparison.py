@@ -15,7 +15,7 @@ from hf_attnprobe import (
     audit,
     train_classifier,
 )
-from hf_attnprobe.checkpoint_comparison.survival import compare_checkpoints
+from hf_attnprobe.checkpoint_comparison import compare_checkpoints
 from hf_attnprobe.retraining.base import Setup, load_base, run_test, train_again
 from hf_attnprobe.statistics.scores import metrics
 from hf_attnprobe.studies.results import f1_by_attention

@@ -18,7 +18,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.auditing.clock import Clock, Step
-from hf_attnprobe.auditing.estimate import AuditEstimate, estimate_audit
+from hf_attnprobe.auditing.session import AuditEstimate, estimate_audit
 from hf_attnprobe.hardware import PeakMemory
 from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.storage.rows import read_rows

@@ -249,7 +249,7 @@ def test_captions_say_what_is_to_be_seen(saved, report):
 def test_no_text_lies_on_another(report, report_of_heads):
     """Tick labels, axis labels and legends, measured as they are drawn."""
     from charts.test_head_maps import STATISTICS
-    from hf_attnprobe.retraining.document import penalty_curve
+    from hf_attnprobe.retraining.report import penalty_curve
     from hf_attnprobe.retraining.verdict import points_of
 
     curve = penalty_curve(points_of(STATISTICS, {}))

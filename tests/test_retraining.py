@@ -19,8 +19,8 @@ from hf_attnprobe.data.examples import DatasetName, load_splits
 from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
 from hf_attnprobe.retraining import asked_retrainings
 from hf_attnprobe.retraining.base import load_base
-from hf_attnprobe.retraining.document import command as retraining_command
 from hf_attnprobe.retraining.options import KINDS, Adversary, RetrainOptions, Seeds
+from hf_attnprobe.retraining.report import command as retraining_command
 from hf_attnprobe.retraining.report import from_json, read_retraining
 from hf_attnprobe.retraining.run import retrain
 from hf_attnprobe.retraining.verdict import points_of, to_json

@@ -32,7 +32,6 @@ from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.studies import results
 from hf_attnprobe.studies import run as study_run
 from hf_attnprobe.studies import steps as steps_module
-from hf_attnprobe.studies.plan import Job, StudyOptions, load_as, name_of
 from hf_attnprobe.studies.ready import READY
 from hf_attnprobe.studies.report import (
     OVER_TEXTS,
@@ -42,7 +41,7 @@ from hf_attnprobe.studies.report import (
     read_study_report,
 )
 from hf_attnprobe.studies.run import planned, study
-from hf_attnprobe.studies.steps import Steps
+from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, load_as, name_of
 from refusals import refuses
 from shown_page import Reader
 

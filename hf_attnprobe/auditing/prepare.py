@@ -23,10 +23,10 @@ from hf_attnprobe.attention_model import (
     HeadOutputs,
 )
 from hf_attnprobe.audit_reports.limits import spiked_rows
+from hf_attnprobe.auditing.checks import rehearse
 from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.given import read_scores, with_scores
 from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.rehearsal import rehearse
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,

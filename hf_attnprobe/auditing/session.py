@@ -1,9 +1,10 @@
-"""One audit: texts in, rows on disk, a report out."""
+"""One audit: texts in, rows on disk, a report out; or what that would take."""
 
 import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ from hf_attnprobe.audit_reports.limits import notes_on_limits, spiked_rows
 from hf_attnprobe.audit_reports.report import Report, report_from, rows_told
 from hf_attnprobe.audit_reports.result import extras_to_json, to_json
 from hf_attnprobe.audit_reports.verdict import foreseen
-from hf_attnprobe.auditing.clock import Clock
+from hf_attnprobe.auditing.checks import (
+    CHANGED,
+    N_AFTER,
+    N_BEFORE,
+    NOT_ALONE,
+    compared_with_float32,
+)
+from hf_attnprobe.auditing.clock import Clock, Step, place_of
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import (
     AuditOptions,
@@ -31,16 +39,15 @@ from hf_attnprobe.auditing.options import (
     without_extras,
 )
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
-from hf_attnprobe.auditing.recomputed import (
-    CHANGED,
-    N_AFTER,
-    N_BEFORE,
-    NOT_ALONE,
-    compared_with_float32,
-)
 from hf_attnprobe.auditing.rounds import run_tests
+from hf_attnprobe.auditing.selection import sites_by_test
 from hf_attnprobe.auditing.subject import Model
-from hf_attnprobe.auditing.sweep import Sweep, check_kept, prune_heads
+from hf_attnprobe.auditing.sweep import (
+    Sweep,
+    check_kept,
+    first_round,
+    prune_heads,
+)
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.data.examples import (
     dataset_name,
@@ -50,15 +57,16 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.units import MANY
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import unknown_note
-from hf_attnprobe.options import Asked
-from hf_attnprobe.statistics.rows import STOPPING
+from hf_attnprobe.options import Asked, public_function
+from hf_attnprobe.progress import in_words
+from hf_attnprobe.statistics.rows import PREDICTION, STOPPING
 from hf_attnprobe.storage.folders import (
     claim,
     write_atomically,
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY, versions
-from hf_attnprobe.storage.rows import rows_in
+from hf_attnprobe.storage.rows import NO_SITE, finished_ids, rows_in
 
 
 logger = logging.getLogger(__name__)
@@ -344,3 +352,120 @@ def _attention_meant(
     elif row == FIRST and first_token:
         row = first_token
     return f"mean of {n_heads} heads{f' from {row}' if row else ''}"
+
+
+# --- what it would take: the seconds of a first round, extrapolated -----------
+
+LONG = 1800.0
+"""Seconds of an audit from which on shorter ways are named."""
+
+
+@dataclass(frozen=True)
+class AuditEstimate:
+    """What is left of an audit, judged by its first round.
+
+    Attributes:
+        n_texts: texts of the audit.
+        n_runs: one test at one head, or group of heads, on one text is a run.
+        seconds: by test, by the wall clock, on this machine as busy as it is now.
+        kept: the folder that has the rows of the first round; None: none.
+    """
+
+    n_texts: int
+    n_runs: int
+    seconds: dict[str, float]
+    kept: str | None
+
+    @property
+    def total(self) -> float:
+        """Seconds of all tests."""
+        return sum(self.seconds.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything by name; the seconds with their total."""
+        return asdict(self) | {"total": self.total}
+
+    def to_text(self) -> str:
+        """Some lines for a terminal."""
+        width = max(map(len, self.seconds))
+        dearest = sorted(self.seconds.items(), key=lambda pair: -pair[1])
+        lines = [
+            f"{in_words(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts: "
+            f"{self.n_runs:,} runs are left (one test at one head, or group of heads, on one text)",
+            *(
+                f"  {test:{width}}  {in_words(seconds)}"
+                for test, seconds in dearest
+            ),
+        ]
+        if self.total >= LONG:
+            lines.append(
+                "shorter: --time 10m reports what is known by then; --no-single-heads tests layers "
+                "and all attention only; leave the dearest test out with --tests"
+            )
+        kept = "nothing was kept"
+        if self.kept is not None:
+            kept = f"what it ran is kept in {self.kept}: without --estimate the same command goes on"
+        lines.append(
+            "measured on a few texts, at up to two heads and one group of heads for each test, at "
+            f"this machine's present load; loading and the report are not counted; {kept}"
+        )
+        return "\n".join(lines)
+
+
+@public_function
+def estimate_audit(
+    model: Model,
+    dataset: Any,
+    tests: Asked | None = None,
+    *,
+    options: AuditOptions = AuditOptions(),
+    output_dir: str | Path | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> AuditEstimate:
+    """Estimates what :func:`audit` with these arguments takes.
+
+    It begins the audit: it runs each test at a few sites on a few texts. These rows are kept where
+    there is a folder, but for a language model, whose rows depend on the other prompts too. What
+    the folder holds already is not counted.
+
+    Args:
+        model, dataset, tests, options, output_dir, tokenizer: those of :func:`audit`.
+
+    Raises:
+        AttnProbeError: whatever would stop the audit before its first rows.
+    """
+    clock = Clock()
+    share = share_of(options)
+    job = prepare_audit(
+        model,
+        dataset,
+        tests,
+        options,
+        tokenizer,
+        share=share,
+        is_first_round=True,
+    )
+    is_classifier = job.subject.adapter.lacks(AnswersFromPassage) is not None
+    is_kept = output_dir is not None and is_classifier
+    with begun(job, output_dir if is_kept else None, clock) as (sweep, _):
+        choice = job.choice
+        heads = choice.heads[: options.screen]
+        where = sites_by_test(
+            [*sweep.options], sweep.adapter, heads, choice.groups
+        )
+        first_round(sweep, {**where, PREDICTION: [NO_SITE]})
+        held = finished_ids(sweep.folder)
+        tokens = sum(text.n_tokens for text in sweep.texts) / len(sweep.texts)
+        seconds, n_runs = dict.fromkeys(where, 0.0), 0
+        for test, sites in where.items():
+            for k, site in enumerate(sites):
+                n_left = job.n_texts - len(
+                    held.get((test, site.layer, site.head), ())
+                )
+                n_runs += n_left
+                seconds[test] += clock.expects(
+                    [Step(test, place_of(k, site), n_left * tokens)]
+                )
+        return AuditEstimate(
+            job.n_texts, n_runs, seconds, str(output_dir) if is_kept else None
+        )

@@ -19,13 +19,14 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.auditing.clock import Clock, steps_of
-from hf_attnprobe.auditing.recomputed import (
+from hf_attnprobe.auditing.checks import (
     N_AFTER,
     check_changes,
     check_rows,
     drawn_texts,
     said_of,
 )
+from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError

@@ -42,7 +42,7 @@ from hf_attnprobe.progress import say
 from hf_attnprobe.retraining.options import KINDS as RETRAININGS
 from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions
 from hf_attnprobe.storage.folders import check_usable
-from hf_attnprobe.studies.plan import StudyOptions
+from hf_attnprobe.studies.steps import StudyOptions
 from hf_attnprobe.terminal import show
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 
@@ -199,7 +199,7 @@ def run_audit(arguments: dict[str, Any]) -> int:
 
     wanted = conditions(arguments["fail_on"])
     if arguments["estimate"]:
-        from hf_attnprobe.auditing.estimate import estimate_audit
+        from hf_attnprobe.auditing.session import estimate_audit
 
         told = estimate_audit(**given)
         show(
@@ -274,7 +274,7 @@ def run_survive(arguments: dict[str, Any]) -> int:
         "output_dir": arguments["output_dir"],
     }
 
-    from hf_attnprobe.checkpoint_comparison.survival import survive
+    from hf_attnprobe.checkpoint_comparison import survive
     from hf_attnprobe.distributed import process_state
 
     comparison = survive(model, **given)

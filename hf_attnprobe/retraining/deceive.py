@@ -84,8 +84,8 @@ from hf_attnprobe.retraining.base import (
     base_of,
     shared_settings,
 )
-from hf_attnprobe.retraining.document import in_full
 from hf_attnprobe.retraining.options import DeceptionOptions
+from hf_attnprobe.retraining.report import in_full
 from hf_attnprobe.retraining.verdict import all_of, graded
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer

@@ -20,7 +20,6 @@ from hf_attnprobe.reports.document import Cell as ReportCell
 from hf_attnprobe.reports.forms import Documented
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import read_summary
-from hf_attnprobe.studies.plan import DataUsed, Job, name_of
 from hf_attnprobe.studies.results import (
     Cell,
     Results,
@@ -28,7 +27,7 @@ from hf_attnprobe.studies.results import (
     grid_tables,
     paper_tables,
 )
-from hf_attnprobe.studies.steps import Steps
+from hf_attnprobe.studies.steps import DataUsed, Job, Steps, name_of
 
 
 OVER_TEXTS = "Intervals are over the texts, of one training each: another seed may move a number by more."

@@ -46,15 +46,15 @@ from hf_attnprobe.statistics.summary import (
 )
 from hf_attnprobe.storage.provenance import SUMMARY
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.studies.plan import (
+from hf_attnprobe.studies.steps import (
     Column,
     Job,
     Scalar,
+    Steps,
     Table,
     jobs_of_rows,
     name_of,
 )
-from hf_attnprobe.studies.steps import Steps
 
 
 Cell = str | int | float | Estimate | None

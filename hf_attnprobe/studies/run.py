@@ -34,16 +34,19 @@ from hf_attnprobe.storage.folders import (
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY
-from hf_attnprobe.studies.plan import (
+from hf_attnprobe.studies.ready import READY, check_study
+from hf_attnprobe.studies.report import StudyReport, report_of
+from hf_attnprobe.studies.steps import (
+    MODELS,
     STATE,
+    VERBS,
     Job,
+    Steps,
     StudyOptions,
     StudyState,
     load_as,
+    said_of,
 )
-from hf_attnprobe.studies.ready import READY, check_study
-from hf_attnprobe.studies.report import StudyReport, report_of
-from hf_attnprobe.studies.steps import MODELS, VERBS, Steps, said_of
 from hf_attnprobe.training.options import Architecture
 from hf_attnprobe.training.run import check_training, train
 

@@ -8,7 +8,7 @@ import scipy.stats
 
 from hf_attnprobe import figures
 from hf_attnprobe.audit_reports import heads as drawn
-from hf_attnprobe.retraining.document import penalty_curve
+from hf_attnprobe.retraining.report import penalty_curve
 from hf_attnprobe.retraining.verdict import PUBLISHED_ADVERSARY, Point, points_of
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.heads import judged

@@ -1,1 +1,0 @@
-"""Models audited alike and compared with the first: checkpoints, or versions of one."""
