@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.attention_classifier import AttentionClassifierConfig
@@ -160,20 +161,6 @@ def _hash(content: Any) -> str:
 N_REFERENCE, REFERENCE_TOKENS = 32, 4096
 
 
-def _reference_batches(
-    adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
-    examples: "datasets.Dataset",
-) -> list[Batch]:
-    """The texts whose head outputs replace those of an ablated head."""
-    texts = _sampled(adapter, tokenizer, examples, N_REFERENCE)
-    n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
-    batches = portions(adapter, texts[: max(2, n_texts)])
-    return [
-        collate(adapter, some, tokenizer.pad_token_id or 0) for some in batches
-    ]
-
-
 def _sampled(
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
@@ -205,6 +192,17 @@ N_SHARPNESS, N_DONORS, TEXTS_AT_ONCE = 128, 64, 16
 for those of others, and of a batch of either."""
 
 
+def _observable(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    texts: Sequence[Text],
+) -> Iterator[Batch]:
+    """The texts in batches, the shortest first."""
+    at_once = adapter.texts_at_once or TEXTS_AT_ONCE
+    pad_token_id = tokenizer.pad_token_id or 0
+    return collated(adapter, by_length(texts), pad_token_id, at_once)
+
+
 def set_sharpness(
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
@@ -217,29 +215,14 @@ def set_sharpness(
     """
     if not adapter.lacks(AnswersFromPassage):
         return
-    texts = sorted(
-        _sampled(adapter, tokenizer, examples, N_SHARPNESS),
-        key=lambda t: t.n_tokens,
-    )
-    at_once = adapter.texts_at_once or TEXTS_AT_ONCE
-    probs = []
-    for start in range(0, len(texts), at_once):
-        batch = collate(
-            adapter, texts[start : start + at_once], tokenizer.pad_token_id or 0
-        )
+    texts = _sampled(adapter, tokenizer, examples, N_SHARPNESS)
+    probs: list[torch.Tensor] = []
+    for batch in _observable(adapter, tokenizer, texts):
         said = adapter.native_probs(batch)  # which keeps no attention in memory
-        probs.append(
-            (adapter.observe(batch).probs if said is None else said)
-            .detach()
-            .cpu()
-        )
-    widest = max(p.shape[-1] for p in probs)
-    same_width = [
-        torch.nn.functional.pad(p, (0, widest - p.shape[-1])) for p in probs
-    ]
-    adapter.sharpness = adapter.prediction.standard_sharpness(
-        torch.cat(same_width)
-    )
+        said = adapter.observe(batch).probs if said is None else said
+        probs += said.detach().cpu()
+    of_texts = pad_sequence(probs, batch_first=True)  # of several widths
+    adapter.sharpness = adapter.prediction.standard_sharpness(of_texts)
 
 
 def set_reference(
@@ -251,7 +234,12 @@ def set_reference(
     """Keeps the head outputs of a sample of texts, where a chosen test needs them."""
     is_used = any(tests()[name].uses_reference for name in chosen)
     if is_used and adapter.lacks(HeadOutputs) is None:
-        batches = _reference_batches(adapter, tokenizer, examples)
+        texts = _sampled(adapter, tokenizer, examples, N_REFERENCE)
+        n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
+        batches = [
+            collate(adapter, some, tokenizer.pad_token_id or 0)
+            for some in portions(adapter, texts[: max(2, n_texts)])
+        ]
         adapter.require(HeadOutputs).set_reference(*batches)
 
 
@@ -262,13 +250,13 @@ def set_donors(
     adapter, tokenizer = subject.adapter, subject.tokenizer
     if not any(tests()[name].uses_donors for name in choice.tests):
         return
-    texts = by_length(_sampled(adapter, tokenizer, examples, N_DONORS))
-    n_at_once = adapter.texts_at_once or TEXTS_AT_ONCE
-    batches = collated(adapter, texts, tokenizer.pad_token_id or 0, n_at_once)
+    texts = _sampled(adapter, tokenizer, examples, N_DONORS)
+    batches = _observable(adapter, tokenizer, texts)
     query = choice.sites[0].query
     if query is not None:
-        shortest = collate(adapter, texts[:1], tokenizer.pad_token_id or 0)
-        check_query(adapter.observe(shortest), query)
+        shortest = by_length(texts)[:1]
+        batch = collate(adapter, shortest, tokenizer.pad_token_id or 0)
+        check_query(adapter.observe(batch), query)
     adapter.donors = donors_of(
         adapter, batches, [*choice.sites, *choice.groups], seed
     )
@@ -286,34 +274,25 @@ def set_donors(
 logger = logging.getLogger(__name__)
 
 
-def encoded(
-    subject: Subject, examples: "datasets.Dataset", options: AuditOptions
-) -> Tokenized:
-    """Texts ready for the model."""
-    cut, segment = options.truncate, options.segment
-    tokenized = encode(
-        subject.tokenizer,
-        examples,
-        subject.adapter,
-        truncate=cut,
-        segment=segment,
-    )
-    check_unit(subject)
-    return tokenized
-
-
 @dataclass(frozen=True)
-class PreparedModel:
-    """A model whose tests and places are chosen, whatever texts are to come.
+class PreparedAudit:
+    """An audit before its first test: everything is loaded, encoded and chosen.
 
     Attributes:
-        options: of the audit.
         choice: which tests run, and where.
+        n_texts: of the whole audit.
+        besides: what the report's provenance says beside settings.
     """
 
     subject: Subject
     options: AuditOptions
     choice: Choice
+    examples: "datasets.Dataset"
+    data: Data
+    identity: dict[str, Any]
+    tokenized: Tokenized
+    n_texts: int
+    besides: dict[str, Any]
 
     def sweep(self, texts: Sequence[Text], folder: Path, clock: Clock) -> Sweep:
         """The work on some texts, whose rows go to a folder."""
@@ -339,23 +318,6 @@ class PreparedModel:
             tokenizer=self.subject.tokenizer,
             rationales=self.choice.rationales,
         )
-
-
-@dataclass(frozen=True)
-class PreparedAudit(PreparedModel):
-    """An audit before its first test: everything is loaded, encoded and chosen.
-
-    Attributes:
-        n_texts: of the whole audit.
-        besides: what the report's provenance says beside settings.
-    """
-
-    examples: "datasets.Dataset"
-    data: Data
-    identity: dict[str, Any]
-    tokenized: Tokenized
-    n_texts: int
-    besides: dict[str, Any]
 
     @contextlib.contextmanager
     def on_this_machine(self) -> Iterator[None]:
@@ -416,7 +378,8 @@ def prepare_audit(
             options, single_heads=False
         )  # a ranking beside all attention
     choice = choose(subject.adapter, asked, rationales, options)
-    _log_left_out(choice.left_out)
+    for name, reason in choice.left_out.items():
+        logger.warning("the test %s is left out: %s", name, reason)
     identity = _identity(subject, examples, data, options, choice)
     if options.limits is not None:
         spiked_rows(options.limits, identity)
@@ -443,7 +406,14 @@ def prepare_audit(
                 f"expected texts in share {options.share}, got none of "
                 f"{len(examples)}; divide them into fewer shares"
             )
-    tokenized = encoded(subject, own, options)
+    tokenized = encode(
+        subject.tokenizer,
+        own,
+        subject.adapter,
+        truncate=options.truncate,
+        segment=options.segment,
+    )
+    check_unit(subject)
     if options.screen is not None and not is_first_round:
         check_both_halves(text.example_id for text in tokenized.texts)
     if scores is not None:
@@ -576,11 +546,6 @@ def _scored(
         tokenized.texts, given, subject.adapter, subject.tokenizer, strings
     )
     return replace(tokenized, texts=aligned)
-
-
-def _log_left_out(left_out: Mapping[str, str]) -> None:
-    for name, reason in left_out.items():
-        logger.warning("the test %s is left out: %s", name, reason)
 
 
 def _identity(

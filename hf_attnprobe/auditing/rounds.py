@@ -7,6 +7,7 @@ clock says stop. ``torch.compile`` is not used: it won 1 to 23% of plain passes 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from hf_attnprobe.auditing.selection import (
 from hf_attnprobe.auditing.sweep import (
     Sweep,
     Where,
+    places_in,
     run_missing,
 )
 from hf_attnprobe.errors import AttnProbeError
@@ -36,9 +38,6 @@ from hf_attnprobe.storage.rows import (
     Done,
     Place,
     finished_ids,
-    parts_in,
-    places_of,
-    read_part,
     rows_in,
 )
 
@@ -53,7 +52,7 @@ Run = Callable[[Sequence[Text], Where, Done], None]
 
 @dataclass
 class RowsSoFar:
-    """The rows on disk that a running audit decides by, read as they come.
+    """The rows on disk that a running audit decides by.
 
     Attributes:
         folder: of the rows.
@@ -66,14 +65,16 @@ class RowsSoFar:
     texts: Sequence[Text]
     run_missing: Run
     done: dict[Place, set[int]] = field(init=False)
-    _seen: set[Path] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self.done = finished_ids(self.folder)
 
     def run(self, texts: Sequence[Text], where: Where) -> None:
         """Runs what is missing of some tests on some texts, and of the predictions."""
-        self.run_missing(texts, {**where, PREDICTION: [NO_SITE]}, self.done)
+        every = {**where, PREDICTION: [NO_SITE]}
+        self.run_missing(texts, every, self.done)
+        for place in places_in(every):
+            self.ids(*place).update(text.example_id for text in texts)
 
     def agreed(self, decision: Decision) -> Decision:
         """The main process's decision, for all; clocks differ between processes."""
@@ -81,43 +82,19 @@ class RowsSoFar:
         broadcast_object_list(decisions)
         return decisions[0]
 
-    def look(self) -> None:
-        """Reads the parts that were added since the last look."""
-        for part in (
-            part for part in parts_in(self.folder) if part not in self._seen
-        ):
-            self._seen.add(part)
-            for place, ids in places_of(
-                read_part(part, only_places=True)
-            ).items():
-                self.done.setdefault(place, set()).update(ids)
-
     def ids(self, test: str, site: Site) -> set[int]:
         """Of the texts that a test has been run on at a site."""
-        return self.done.get((test, site.layer, site.head), set())
+        return self.done.setdefault((test, site.layer, site.head), set())
 
     def lacks(self, where: Where, text: Text) -> bool:
         """Whether some test has not been run on a text at some site."""
-        places = [
-            (test, site) for test, sites in where.items() for site in sites
-        ]
-        return any(text.example_id not in self.ids(*place) for place in places)
+        held = (self.ids(*place) for place in places_in(where))
+        return any(text.example_id not in ids for ids in held)
 
     def n_done(self, where: Where) -> int:
         """Runs that are done: one test at one site on one text is a run."""
         known = {text.example_id for text in self.texts}
-        places = [
-            (test, site) for test, sites in where.items() for site in sites
-        ]
-        return sum(len(self.ids(*place) & known) for place in places)
-
-    def tested(self, where: Where) -> list[Text]:
-        """The texts that some test was run on at some site, in their order."""
-        places = [
-            (test, site) for test, sites in where.items() for site in sites
-        ]
-        ids = {k for place in places for k in self.ids(*place)}
-        return [text for text in self.texts if text.example_id in ids]
+        return sum(len(self.ids(*place) & known) for place in places_in(where))
 
 
 def rows_so_far(sweep: Sweep) -> RowsSoFar:
@@ -162,25 +139,14 @@ def run_in_time(
         batch_size: largest number of texts in a portion.
     """
     goal, n_texts = ENOUGH, len(so_far.texts)
+    bring = partial(_bring, so_far, clock, batch_size)
     while True:
         for where in turns():
             for test in where:  # one text tells what a test costs
                 if not so_far.agreed(clock.knows(test)):
-                    _bring(
-                        so_far,
-                        clock,
-                        {test: where[test]},
-                        so_far.texts[:1],
-                        batch_size,
-                    )
+                    bring({test: where[test]}, so_far.texts[:1])
             for test in _cheap_first(so_far, clock, where):
-                _bring(
-                    so_far,
-                    clock,
-                    {test: where[test]},
-                    so_far.texts[:goal],
-                    batch_size,
-                )
+                bring({test: where[test]}, so_far.texts[:goal])
         if goal >= n_texts or so_far.agreed(clock.left <= 0):
             return
         goal *= 2
@@ -203,9 +169,9 @@ def _cheap_first(so_far: RowsSoFar, clock: Clock, where: Where) -> list[str]:
 def _bring(
     so_far: RowsSoFar,
     clock: Clock,
+    batch_size: int,
     where: Where,
     texts: Sequence[Text],
-    batch_size: int,
 ) -> None:
     """Runs a test portion by portion on the texts that lack it, while there is time."""
     (test,) = where
@@ -221,7 +187,6 @@ def _bring(
         if n < 1:
             return
         so_far.run(lacking[:n], where)
-        so_far.look()
         lacking = lacking[n:]
 
 
@@ -274,7 +239,6 @@ def run_tests(
         turns = turns_of(sweep, heads, groups)
         run_in_time(so_far, sweep.clock, turns, sweep.batch_size)
         _check_begun(so_far, limit)
-        so_far.look()
         return work_facts(so_far, limit, everything, sweep.seed)
     parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [
         (so_far.texts, heads)
@@ -293,7 +257,8 @@ def run_tests(
 
 def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
     """Raises AttnProbeError where there is nothing to report on."""
-    if not any(test != PREDICTION for test, _, _ in so_far.done):
+    begun = {test for (test, *_), ids in so_far.done.items() if ids}
+    if not begun - {PREDICTION}:
         raise AttnProbeError(
             f"expected a time in which some test can begin, {in_words(seconds)} were up "
             "before; give more with --time"

@@ -66,6 +66,11 @@ Work = tuple[Where, list[Text]]
 """Tests with their sites, and a batch of texts that lack them."""
 
 
+def places_in(where: Where) -> list[tuple[str, Site]]:
+    """Each test with each of its sites."""
+    return [(test, site) for test, sites in where.items() for site in sites]
+
+
 @dataclass(frozen=True)
 class Sweep:
     """What stays the same over an audit.
@@ -299,10 +304,6 @@ def run_and_keep(
             append_rows(sweep.folder, rows)
 
 
-def _has_many_sites(where: Where) -> bool:
-    return any(len(sites) > 1 for sites in where.values())
-
-
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
     is_alone = sweep.batch_size == 1  # then memory decides nothing
@@ -324,7 +325,7 @@ def plan(
         done: the ids of texts with rows, by test, layer and head.
         bytes_per_text, budget, batch_size: of :func:`in_batches`.
     """
-    places = [(test, site) for test, sites in where.items() for site in sites]
+    places = places_in(where)
     finished: dict[int, set[int]] = {}  # of a text the numbers of the places
     for k, (test, site) in enumerate(places):
         for example_id in done.get((test, site.layer, site.head), ()):
@@ -435,6 +436,7 @@ def rows_of_tests(
 ) -> pa.Table:
     """Rows of the given tests at the given sites; see :func:`run_batch`."""
     tables = []
+    has_many_sites = len(places_in(where)) > len(where)
     for name, sites in where.items():
         found = {}
         for site in sites:
@@ -442,7 +444,7 @@ def rows_of_tests(
             found[site] = {
                 key: value.detach().cpu() for key, value in statistics.items()
             }
-            if _has_many_sites(where):
+            if has_many_sites:
                 give_back_pages()
             tick()
         tables.append(to_rows(name, observation.batch.example_ids, found))
