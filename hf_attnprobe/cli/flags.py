@@ -279,7 +279,7 @@ def add_answers(parser: CommandParser) -> None:
 def data_of(arguments: Mapping[str, Any]) -> Data:
     """The data that is audited; with passages and questions where a flag speaks of them."""
     fields = names_of([Answers])
-    own = fields.keys() - names_of([Data])
+    own = fields.keys() & arguments.keys() - names_of([Data])
     speaks = any(arguments[name] != fields[name].default for name in own)
     return from_flat(arguments, Answers if speaks else Data)
 

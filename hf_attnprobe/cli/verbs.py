@@ -64,14 +64,7 @@ def add_audit(parser: CommandParser) -> None:
     add_help_all(parser)
     add_audited(parser)
     add_answers(parser)
-    parser.add_argument(
-        "--output-dir",
-        metavar="FOLDER",
-        help="folder for rows, summary.json, report.md and report.html; run again with "
-        "the same folder to continue (default: keep nothing)",
-    )
-    add_json(parser)
-    add_verbose(parser)
+    _add_printed(parser)
     parser.add_argument(
         "--estimate",
         action="store_true",
@@ -85,6 +78,18 @@ def add_audit(parser: CommandParser) -> None:
         help=f"end with exit code {FAILED} where the answer is one of these "
         f"({', '.join(FAILING)}), or where a score is so: 'faithfulness<.5' 'accuracy<.9'",
     )
+
+
+def _add_printed(parser: CommandParser) -> None:
+    """Flags that say where an audit goes, and what is printed of it."""
+    parser.add_argument(
+        "--output-dir",
+        metavar="FOLDER",
+        help="folder for rows, summary.json, report.md and report.html; run again with "
+        "the same folder to continue (default: keep nothing)",
+    )
+    add_json(parser)
+    add_verbose(parser)
 
 
 def add_judge(parser: CommandParser) -> None:
@@ -102,13 +107,7 @@ def add_judge(parser: CommandParser) -> None:
         parser,
         "input_erasure, erasure, and shapley over 8 phrases; of a language model sources",
     )
-    parser.add_argument(
-        "--output-dir",
-        metavar="FOLDER",
-        help="folder as that of audit (default: keep nothing)",
-    )
-    add_json(parser)
-    add_verbose(parser)
+    _add_printed(parser)
 
 
 def add_compare(parser: CommandParser) -> None:
@@ -185,13 +184,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def run_audit(arguments: dict[str, Any]) -> int:
     """Audits and prints the report; its exit code is that of ``--fail-on``."""
-    given = {
-        "model": from_flat(arguments, SavedModel),
-        "dataset": data_of(arguments),
-        "options": from_flat(arguments, AuditOptions),
-        "tests": asked(arguments, options_of_tests),
-        "output_dir": arguments["output_dir"],
-    }
+    given = _audited(arguments)
 
     from hf_attnprobe.audit_reports.gate import conditions, failures
     from hf_attnprobe.auditing.run import audit
@@ -219,23 +212,23 @@ def run_audit(arguments: dict[str, Any]) -> int:
 
 def run_judge(arguments: dict[str, Any]) -> None:
     """Judges scores that somebody gave, and prints the report."""
-    data, options = (
-        from_flat(arguments, Data),
-        from_flat(arguments, AuditOptions),
-    )
-    tests, folder = asked(arguments, options_of_tests), arguments["output_dir"]
+    given = _audited(arguments)
 
     from hf_attnprobe.auditing.run import judge
 
-    report = judge(
-        from_flat(arguments, SavedModel),
-        data,
-        arguments["scores"],
-        tests,
-        options=options,
-        output_dir=folder,
-    )
+    report = judge(scores=arguments["scores"], **given)
     _show_audit(report, arguments)
+
+
+def _audited(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verb is given that audits, by the names of its arguments."""
+    return {
+        "model": from_flat(arguments, SavedModel),
+        "dataset": data_of(arguments),
+        "options": from_flat(arguments, AuditOptions),
+        "tests": asked(arguments, options_of_tests),
+        "output_dir": arguments["output_dir"],
+    }
 
 
 def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
@@ -261,23 +254,18 @@ def run_compare(arguments: dict[str, Any]) -> int:
 
 def run_survive(arguments: dict[str, Any]) -> int:
     """Audits versions of a model and prints what they change."""
-    model = from_flat(arguments, SavedModel)
+    given = _audited(arguments)
     versions = [
-        word if word in get_args(Weights) else replace(model, model=word)
+        word
+        if word in get_args(Weights)
+        else replace(given["model"], model=word)
         for word in arguments["versions"]
     ]
-    given = {
-        "versions": versions,
-        "dataset": data_of(arguments),
-        "tests": asked(arguments, options_of_tests),
-        "options": from_flat(arguments, AuditOptions),
-        "output_dir": arguments["output_dir"],
-    }
 
     from hf_attnprobe.checkpoint_comparison import survive
     from hf_attnprobe.distributed import process_state
 
-    comparison = survive(model, **given)
+    comparison = survive(versions=versions, **given)
     if process_state().is_main_process:
         if arguments["json"]:
             show(comparison.to_json())
@@ -712,6 +700,54 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
 }
 
 
+FLAGS: dict[str, tuple[Callable[[CommandParser], None], str]] = {
+    "demo": (
+        add_demo,
+        "train and audit on generated data whose deciding words are known",
+    ),
+    "train": (add_train, "train an attention classifier"),
+    "audit": (add_audit, "run faithfulness tests on a model"),
+    "judge": (
+        add_judge,
+        "run tests of rankings on scores that somebody gave the tokens",
+    ),
+    "retrain": (
+        add_retrain,
+        "run the tests that train models (Wiegreffe & Pinter 2019)",
+    ),
+    "study": (
+        add_study,
+        "run a study of many steps or a paper's tables, with one report",
+    ),
+    "compare": (
+        add_compare,
+        "audit several models alike and compare each with the first",
+    ),
+    "survive": (
+        add_survive,
+        "ask whether rounding or other changes of a model change the answer",
+    ),
+    "deceive": (
+        add_deceive,
+        "train a model to hide its attention to some tokens",
+    ),
+    "spike": (
+        add_spike,
+        "ask what the tests see of an effect of known size in a model",
+    ),
+    "report": (add_report, "render the report of an audit"),
+    "card": (
+        add_card,
+        "write a checkpoint's model card, and publish both on the Hub",
+    ),
+    "datasets": (
+        add_datasets,
+        "list the data sets that have a name, and what to bring",
+    ),
+}
+"""What adds the flags of a command, and what its help says."""
+
+
 def run(words: Sequence[str]) -> int:
     """Runs one command and returns its exit code."""
     arguments = vars(build_parser().parse_args(words))
@@ -735,69 +771,8 @@ def build_parser() -> CommandParser:
     commands = parser.add_subparsers(
         dest="command", required=True, prog="attnprobe"
     )
-
-    def add(name: str, said: str) -> CommandParser:
-        return commands.add_parser(name, help=said)
-
-    add_demo(
-        add(
-            "demo",
-            "train and audit on generated data whose deciding words are known",
-        )
-    )
-    add_train(add("train", "train an attention classifier"))
-    add_audit(add("audit", "run faithfulness tests on a model"))
-    add_judge(
-        add(
-            "judge",
-            "run tests of rankings on scores that somebody gave the tokens",
-        )
-    )
-    add_retrain(
-        add(
-            "retrain",
-            "run the tests that train models (Wiegreffe & Pinter 2019)",
-        )
-    )
-    add_study(
-        add(
-            "study",
-            "run a study of many steps or a paper's tables, with one report",
-        )
-    )
-    add_compare(
-        add(
-            "compare",
-            "audit several models alike and compare each with the first",
-        )
-    )
-    add_survive(
-        add(
-            "survive",
-            "ask whether rounding or other changes of a model change the answer",
-        )
-    )
-    add_deceive(
-        add("deceive", "train a model to hide its attention to some tokens")
-    )
-    add_spike(
-        add(
-            "spike",
-            "ask what the tests see of an effect of known size in a model",
-        )
-    )
-    add_report(add("report", "render the report of an audit"))
-    add_card(
-        add(
-            "card",
-            "write a checkpoint's model card, and publish both on the Hub",
-        )
-    )
-    add_datasets(
-        add(
-            "datasets", "list the data sets that have a name, and what to bring"
-        )
-    )
+    for name, (add_flags, said) in FLAGS.items():
+        add_flags(commands.add_parser(name, help=said))
     return parser
 
 
