@@ -34,20 +34,39 @@ AGREES = {
 MATTERS = {"threshold": 0.1, "means": "which token gets which weight matters"}
 
 
+WELL = {
+    "accuracy": "accuracy",
+    "τ with gradients": {"statistic": "attention_gradient_tau", **AGREES},
+    "τ with leave-one-out": {
+        "statistic": "attention_leave_one_out_tau",
+        **AGREES,
+    },
+    "τ of gradients with leave-one-out": "gradient_leave_one_out_tau",
+}
+TOPS = {
+    "k = 1": "attention_leave_one_out_top_overlap@1",
+    "k = 1, random orders": "top_overlap_by_chance@1",
+    "k = 3": "attention_leave_one_out_top_overlap@3",
+    "k = 3, random orders": "top_overlap_by_chance@3",
+    "k = 5": "attention_leave_one_out_top_overlap@5",
+    "k = 5, random orders": "top_overlap_by_chance@5",
+    "k = 5, gradients with leave-one-out": "gradient_leave_one_out_top_overlap@5",
+}
+EXACT = {
+    "correlation": {"tops": [1, 3, 5]},
+    "permutation": {},
+    "adversarial": {},
+}
+SEARCHED = {"adversarial": {"method": "search"}}
+"""The paper's, beside the exact answer."""
+
+
 def jain_wallace(s: Steps) -> None:
     """Attention is not Explanation: Jain & Wallace 2019"""
     s.paper = "jain-wallace"
     encoders = ["bilstm", "mlp"] if s.quick else ["bilstm", "mlp", "cnn"]
     attentions = ["additive"] if s.quick else ["additive", "dot_product"]
     short = {"test_limit": 500} if s.quick else {}
-    exact = {
-        "correlation": {"tops": [1, 3, 5]},
-        "permutation": {},
-        "adversarial": {},
-    }
-    searched = {
-        "adversarial": {"method": "search"}
-    }  # the paper's, beside the exact answer
     for cell in s.grid(dataset=["sst"], encoder=encoders, attention=attentions):
         data = cell["dataset"]
         settings: dict[str, Any] = {}
@@ -59,37 +78,12 @@ def jain_wallace(s: Steps) -> None:
         if s.quick:
             settings["epochs"] = 3
         base = s.add("train", "base", cell, **cell, **settings)
-        audited = {"model": base, "dataset": data, **short}
-        s.add("audit", "audit", cell, **audited, tests=exact)
-        s.add("audit", "search", cell, **audited, tests=searched)
-    s.table(
-        "Agreement over all texts",
-        audit={
-            "accuracy": "accuracy",
-            "τ with gradients": {
-                "statistic": "attention_gradient_tau",
-                **AGREES,
-            },
-            "τ with leave-one-out": {
-                "statistic": "attention_leave_one_out_tau",
-                **AGREES,
-            },
-            "τ of gradients with leave-one-out": "gradient_leave_one_out_tau",
-        },
-    )
-    overlap = "attention_leave_one_out_top_overlap@{}".format
-    by_chance = "top_overlap_by_chance@{}".format
+        s.add("audit", "audit", cell, model=base, tests=EXACT, **short)
+        s.add("audit", "search", cell, model=base, tests=SEARCHED, **short)
+    s.table("Agreement over all texts", audit=WELL)
     s.table(
         "What attention and leave-one-out rank first (share of k tokens that both do)",
-        audit={
-            "k = 1": overlap(1),
-            "k = 1, random orders": by_chance(1),
-            "k = 3": overlap(3),
-            "k = 3, random orders": by_chance(3),
-            "k = 5": overlap(5),
-            "k = 5, random orders": by_chance(5),
-            "k = 5, gradients with leave-one-out": "gradient_leave_one_out_top_overlap@5",
-        },
+        audit=TOPS,
     )
 
 
@@ -119,7 +113,16 @@ def wiegreffe_pinter(s: Steps) -> None:
             attention="additive",
             **short,
         )
-        s.add("retrain", "retrained", cell, model=base, **cell, tests=tests)
+        s.add("retrain", "retrained", cell, model=base, tests=tests)
+
+
+ONE_ERASED = {
+    "accuracy": "accuracy",
+    "neither flips": "neither_flips",
+    "only the largest flips": "only_top_flips",
+    "only another flips": "only_random_flips",
+    "ΔJS": "delta_js",
+}
 
 
 def serrano_smith(s: Steps) -> None:
@@ -136,18 +139,21 @@ def serrano_smith(s: Steps) -> None:
         base = s.add(
             "train", "base", cell, **cell, procedure="serrano-smith", **trained
         )
-        audited = {"model": base, "dataset": cell["dataset"], **short}
-        s.add("audit", "audit", cell, **audited, tests=tests)
-    s.table(
-        "One weight erased",
-        audit={
-            "accuracy": "accuracy",
-            "neither flips": "neither_flips",
-            "only the largest flips": "only_top_flips",
-            "only another flips": "only_random_flips",
-            "ΔJS": "delta_js",
-        },
-    )
+        s.add("audit", "audit", cell, model=base, tests=tests, **short)
+    s.table("One weight erased", audit=ONE_ERASED)
+
+
+DIVERSE = {
+    "accuracy": "accuracy",
+    "conicity of absolute cosines": "absolute_conicity",
+    "conicity": "conicity",
+    "Δŷ shuffled": {"statistic": "median_tvd", **MATTERS},
+    "share of tokens erased, attention": "fraction_to_flip@attention",
+    "share of tokens erased, random": "fraction_to_flip@random",
+    "never flips, attention": "never_flips@attention",
+    "never flips, random": "never_flips@random",
+    "τ with gradients": "attention_gradient_tau",
+}
 
 
 def mohankumar(s: Steps) -> None:
@@ -156,8 +162,8 @@ def mohankumar(s: Steps) -> None:
     trained = {"epochs": 3} if s.quick else {}
     short = {"test_limit": 500} if s.quick else {}
     tests = ["correlation", "permutation", "erasure", "conicity"]
+    audited = {"tests": tests, **short}
     for cell in s.grid(dataset=["sst"]):
-        audited = {**cell, "tests": tests, **short}
         for weight in s.grid(conicity_weight=[0, 0.5]):
             # With weight 0 the plain model; a BiLSTM of 2 × 128, where the paper's LSTM has one
             # direction of 256.
@@ -171,38 +177,38 @@ def mohankumar(s: Steps) -> None:
             "train", "orthogonal", cell, **cell, **lstm, **trained
         )
         s.add("audit", "orthogonal_audit", cell, model=orthogonal, **audited)
-    columns = {
-        "accuracy": "accuracy",
-        "conicity of absolute cosines": "absolute_conicity",
-        "conicity": "conicity",
-        "Δŷ shuffled": {"statistic": "median_tvd", **MATTERS},
-        "share of tokens erased, attention": "fraction_to_flip@attention",
-        "share of tokens erased, random": "fraction_to_flip@random",
-        "never flips, attention": "never_flips@attention",
-        "never flips, random": "never_flips@random",
-        "τ with gradients": "attention_gradient_tau",
-    }
     s.table(
-        "Diversity LSTM, by the weight of the penalty", diversity_audit=columns
+        "Diversity LSTM, by the weight of the penalty", diversity_audit=DIVERSE
     )
-    s.table("Orthogonal LSTM", orthogonal_audit=columns)
+    s.table("Orthogonal LSTM", orthogonal_audit=DIVERSE)
+
+
+REGULARISED: dict[str, dict[str, Any]] = {
+    "base": {},
+    "concat": {"residual_connection": "concat"},
+    "residual": {"residual_connection": "residual"},
+    "tying": {"tying": 0.1},
+    "mlm": {"mlm_weight": 0.5, "mlm_rate": 0.15},
+}
+WIDE = {"encoder": "bilstm", "embedding_size": 300, "encoder_size": 150}
+"""States as wide as word vectors, as residual and tying need them."""
+CHANGED = {
+    "mean top probability": "probability",
+    "exact ε-max JSD (.01) / largest JSD": "epsilon_max_jsd@0.01/largest_jsd",
+    "largest JSD": "largest_jsd",
+    "conicity": "conicity",
+    "range over single tokens": "probability_range",
+}
 
 
 def tutek_snajder(s: Steps) -> None:
-    """Staying True to Your Word: Tutek & Šnajder 2020"""
+    """Staying True to Your Word: Tutek & Šnajder 2020
+
+    The paper's weights of the penalties are not published.
+    """
     s.paper = "tutek-snajder"
     attentions = ["additive"] if s.quick else ["additive", "dot_product"]
-    # States as wide as word vectors, as residual and tying need them; the paper's weights of the
-    # penalties are not published.
-    sizes = {"encoder": "bilstm", "embedding_size": 300, "encoder_size": 150}
     trained = {"epochs": 3} if s.quick else {}
-    regularised: dict[str, dict[str, Any]] = {
-        "base": {},
-        "concat": {"residual_connection": "concat"},
-        "residual": {"residual_connection": "residual"},
-        "tying": {"tying": 0.1},
-        "mlm": {"mlm_weight": 0.5, "mlm_rate": 0.15},
-    }
     adversary: dict[str, Any] = {
         "lambdas": [0.0005, 0.001, 0.002],
         "epochs": 20,
@@ -212,30 +218,13 @@ def tutek_snajder(s: Steps) -> None:
     tests = ["fragility", "single_token", "adversarial", "conicity"]
     short = {"test_limit": 500} if s.quick else {}
     for cell in s.grid(dataset=["sst"], attention=attentions):
-        for name, own in regularised.items():
+        for name, own in REGULARISED.items():
             at = cell | {"model": name}
-            model = s.add(
-                "train", "base", at, **cell, **sizes, **own, **trained
-            )
-            data = {"model": model, "dataset": cell["dataset"]}
-            s.add("audit", "audit", at, **data, tests=tests, **short)
-            s.add(
-                "retrain",
-                "adversaries",
-                at,
-                **data,
-                tests={"adversary": adversary},
-            )
-    s.table(
-        "What else does regularising change?",
-        audit={
-            "mean top probability": "probability",
-            "exact ε-max JSD (.01) / largest JSD": "epsilon_max_jsd@0.01/largest_jsd",
-            "largest JSD": "largest_jsd",
-            "conicity": "conicity",
-            "range over single tokens": "probability_range",
-        },
-    )
+            model = s.add("train", "base", at, **cell, **WIDE, **own, **trained)
+            s.add("audit", "audit", at, model=model, tests=tests, **short)
+            trains = {"adversary": adversary}
+            s.add("retrain", "adversaries", at, model=model, tests=trains)
+    s.table("What else does regularising change?", audit=CHANGED)
 
 
 # --- questions of our own ------------------------------------------------------------------------
@@ -253,6 +242,27 @@ def trained_shortly(s: Steps) -> dict[str, Any]:
     return {"attention": "additive", "train_limit": 4000, "epochs": 5}
 
 
+BY_ENCODER = {
+    "accuracy": "accuracy",
+    "mean top probability": "probability",
+    "τ with leave-one-out": {
+        "statistic": "attention_leave_one_out_tau",
+        **AGREES,
+    },
+    "τ with gradients": {"statistic": "attention_gradient_tau", **AGREES},
+    "τ(gradient, leave-one-out) − τ(attention, leave-one-out)": "leave_one_out_tau_difference",
+    "τ(gradient, leave-one-out) − τ(attention, gradient)": "gradient_tau_difference",
+    "Δŷ shuffled": {"statistic": "median_tvd", **MATTERS},
+    "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
+    "share of tokens erased, random": "fraction_to_flip@random",
+    "share of tokens erased, attention": "fraction_to_flip@attention",
+    "share of tokens erased, smallest set": "minimal_fraction",
+    "score between random and smallest set, attention": "way_to_best@attention",
+    "never flips, attention": "never_flips@attention",
+    "tokens erased too many, attention": "regret@attention",
+}
+
+
 def encoders(s: Steps) -> None:
     """What does the encoder do to attention?"""
     data = ["sst"] if s.quick else ["sst", "imdb"]
@@ -265,34 +275,16 @@ def encoders(s: Steps) -> None:
     tests = ["correlation", "permutation", "adversarial", "erasure"]
     for cell in s.grid(dataset=data, encoder=kinds):
         base = s.add("train", "base", cell, **cell, **trained_shortly(s))
-        audited = {
-            "model": base,
-            "dataset": cell["dataset"],
-            "test_limit": n_tested,
-        }
+        audited = {"model": base, "test_limit": n_tested}
         s.add("audit", "audit", cell, **audited, tests=tests)
-    loo, gradient = "attention_leave_one_out_tau", "attention_gradient_tau"
-    s.table(
-        "Attention by encoder",
-        audit={
-            "accuracy": "accuracy",
-            "mean top probability": "probability",
-            "τ with leave-one-out": {"statistic": loo, **AGREES},
-            "τ with gradients": {"statistic": gradient, **AGREES},
-            "τ(gradient, leave-one-out) − τ(attention, leave-one-out)": (
-                "leave_one_out_tau_difference"
-            ),
-            "τ(gradient, leave-one-out) − τ(attention, gradient)": "gradient_tau_difference",
-            "Δŷ shuffled": {"statistic": "median_tvd", **MATTERS},
-            "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
-            "share of tokens erased, random": "fraction_to_flip@random",
-            "share of tokens erased, attention": "fraction_to_flip@attention",
-            "share of tokens erased, smallest set": "minimal_fraction",
-            "score between random and smallest set, attention": "way_to_best@attention",
-            "never flips, attention": "never_flips@attention",
-            "tokens erased too many, attention": "regret@attention",
-        },
-    )
+    s.table("Attention by encoder", audit=BY_ENCODER)
+
+
+ROOM = {
+    "mean top probability": "probability",
+    "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
+    "largest JSD there is": "largest_jsd",
+}
 
 
 def room(s: Steps) -> None:
@@ -310,19 +302,21 @@ def room(s: Steps) -> None:
             encoder="bilstm",
             **trained_shortly(s),
         )
-        audited = {
-            "model": base,
-            "dataset": cell["dataset"],
-            "test_limit": n_tested,
-        }
+        audited = {"model": base, "test_limit": n_tested}
         s.add("audit", "audit", cell, **audited, tests=exact)
-    columns = {
-        "mean top probability": "probability",
-        "share of the largest JSD there is (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
-        "largest JSD there is": "largest_jsd",
-    }
-    s.table("By size", audit={"accuracy": "accuracy", **columns})
-    s.table("By size and length", [10, 20, 40, 80, 160], audit=columns)
+    s.table("By size", audit={"accuracy": "accuracy", **ROOM})
+    s.table("By size and length", [10, 20, 40, 80, 160], audit=ROOM)
+
+
+WORTHS = {
+    "F1 with attention": {"score": "uniform/base/f1"},
+    "F1 with uniform attention": {"score": "uniform/uniform/f1"},
+    "F1 lost without attention": {
+        "score": "uniform/uniform/f1",
+        "difference": True,
+        **WORTH,
+    },
+}
 
 
 def which_tasks(s: Steps) -> None:
@@ -332,31 +326,27 @@ def which_tasks(s: Steps) -> None:
     trained = trained_shortly(s)
     for cell in s.grid(dataset=data, encoder=kinds):
         base = s.add("train", "base", cell, **cell, **trained)
-        retrained = {
-            "model": base,
-            "dataset": cell["dataset"],
-            "tests": ["uniform"],
-        }
-        s.add(
-            "retrain",
-            "retrained",
-            cell,
-            **retrained,
-            train_limit=trained["train_limit"],
-        )
-    without = "uniform/uniform/f1"
-    s.table(
-        "What attention is worth",
-        retrained={
-            "F1 with attention": {"score": "uniform/base/f1"},
-            "F1 with uniform attention": {"score": without},
-            "F1 lost without attention": {
-                "score": without,
-                "difference": True,
-                **WORTH,
-            },
-        },
-    )
+        retrained = {"model": base, "train_limit": trained["train_limit"]}
+        s.add("retrain", "retrained", cell, **retrained, tests=["uniform"])
+    s.table("What attention is worth", retrained=WORTHS)
+
+
+GUIDED = {
+    "F1 guided": {"score": "transfer/guided/f1"},
+    "F1 with attention of its own": {"score": "transfer/own/f1"},
+    "F1 with uniform attention": {"score": "transfer/uniform/f1"},
+    "F1 lost by being guided": {
+        **WORTH,
+        "score": "transfer/guided/f1",
+        "difference": True,
+        "means": "its own weights are worth .02 of F1 more than the guide's in these trainings",
+    },
+    "F1 lost with uniform attention": {
+        **WORTH,
+        "score": "transfer/uniform/f1",
+        "difference": True,
+    },
+}
 
 
 def transfer(s: Steps) -> None:
@@ -387,33 +377,9 @@ def transfer(s: Steps) -> None:
             **unguided,
         )
         models = {"model": own, "guide": guide, "uniform": uniform}
-        s.add(
-            "transfer",
-            "transfer",
-            cell,
-            **models,
-            **at,
-            train_limit=trained["train_limit"],
-        )
-    weights = "its own weights are worth .02 of F1 more than the guide's in these trainings"
-    lost = {"difference": True, **WORTH}
-    s.table(
-        "Models guided by the attention of others",
-        transfer={
-            "F1 guided": {"score": "transfer/guided/f1"},
-            "F1 with attention of its own": {"score": "transfer/own/f1"},
-            "F1 with uniform attention": {"score": "transfer/uniform/f1"},
-            "F1 lost by being guided": {
-                **lost,
-                "score": "transfer/guided/f1",
-                "means": weights,
-            },
-            "F1 lost with uniform attention": {
-                **lost,
-                "score": "transfer/uniform/f1",
-            },
-        },
-    )
+        n_texts = trained["train_limit"]
+        s.add("transfer", "transfer", cell, **models, train_limit=n_texts)
+    s.table("Models guided by the attention of others", transfer=GUIDED)
 
 
 STUDIES = (

@@ -8,7 +8,7 @@ is added, so before anything runs::
         \"\"\"What does the encoder do to attention?\"\"\"
         for cell in s.grid(dataset=["sst"], encoder=["mlp", "bilstm"]):
             base = s.add("train", "base", cell, **cell, epochs=2 if s.quick else 8)
-            s.add("audit", "audit", cell, model=base, dataset=cell["dataset"], tests=["erasure"])
+            s.add("audit", "audit", cell, model=base, tests=["erasure"])
         s.table("Erasure", audit={"never flips": "never_flips@attention"})
 """
 
@@ -418,7 +418,7 @@ class Steps:
             verb: what the step does, of :data:`VERBS`.
             step: its name, which tables and folders take.
             cell: the part of a grid's cell that tells this run of the step from others.
-            arguments: of the verb, by their flat names.
+            arguments: of the verb, by their flat names; without a data set that of the cell.
 
         Returns:
             The folder of its results below the study's, as an argument of later steps.
@@ -432,7 +432,8 @@ class Steps:
                 raise AttnProbeError(
                     f"expected a name of letters, digits, _ . and +, got {in_short(step)}"
                 )
-            job = self._job(verb, step, dict(cell), arguments)
+            of_cell = {k: cell[k] for k in cell if k == "dataset"}
+            job = self._job(verb, step, dict(cell), of_cell | arguments)
         if job not in self.jobs:
             self.jobs.append(job)
         return job.folder
