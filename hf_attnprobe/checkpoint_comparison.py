@@ -30,7 +30,7 @@ from hf_attnprobe.options import (
     public_function,
 )
 from hf_attnprobe.statistics.estimates import simultaneous_interval
-from hf_attnprobe.storage.folders import alone_in, write_atomically
+from hf_attnprobe.storage.folders import alone_in
 
 
 FIRST = "0-model"
@@ -125,9 +125,7 @@ def survive(
         ]
         comparison = replace(comparison, moved=tuple(moved))
         if process_state().is_main_process:
-            write_atomically(folder / "survival.json", comparison.to_json())
-            write_atomically(folder / "report.md", comparison.to_markdown())
-            write_atomically(folder / "report.html", comparison.to_html())
+            comparison.write(folder, "survival.json")
     return comparison
 
 

@@ -54,6 +54,16 @@ class Documented:
         """The same for machines."""
         return as_json(self.document().data or {})
 
+    def write(self, folder: Path, summary: str) -> None:
+        """Writes all forms into a folder: ``report.md``, ``report.html`` and the data.
+
+        Args:
+            summary: the name of the file with the data.
+        """
+        write_atomically(folder / summary, self.to_json())
+        write_atomically(folder / "report.md", self.to_markdown())
+        write_atomically(folder / "report.html", self.to_html())
+
     def save_html(self, path: str | Path) -> None:
         """Writes the page to a file."""
         write_atomically(Path(path), self.to_html())

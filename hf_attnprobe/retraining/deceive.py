@@ -91,7 +91,6 @@ from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.verdicts import Finding
-from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
 from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
 from hf_attnprobe.training.options import TrainingOptions
@@ -244,9 +243,7 @@ def deceive(
             tokens=tuple(tokens),
             **penalty,
         )
-        write_json(folder / SUMMARY, deception_data(result))
-        write_atomically(folder / "report.html", result.to_html())
-        write_atomically(folder / "report.md", result.to_markdown())
+        result.write(folder, SUMMARY)
     return result
 
 

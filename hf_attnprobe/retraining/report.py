@@ -53,9 +53,7 @@ from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.asked import repeating
-from hf_attnprobe.storage.folders import write_atomically, write_json
 from hf_attnprobe.storage.provenance import (
-    SUMMARY,
     Provenance,
     in_words,
     read_summary,
@@ -150,13 +148,6 @@ def from_json(data: Mapping) -> RetrainingReport:
         if len(taken) < len(models) * len(metrics):
             raise LookupError(f"{test}: expected every metric of every model")
     return report
-
-
-def write_report(report: RetrainingReport, folder: Path) -> None:
-    """Writes the report as JSON, Markdown and a page."""
-    write_json(folder / SUMMARY, to_json(report))
-    write_atomically(folder / "report.md", report.to_markdown())
-    write_atomically(folder / "report.html", report.to_html())
 
 
 @public_function

@@ -49,7 +49,7 @@ from hf_attnprobe.retraining.options import (
     RetrainOptions,
     TransferOptions,
 )
-from hf_attnprobe.retraining.report import KIND, RetrainingReport, write_report
+from hf_attnprobe.retraining.report import KIND, RetrainingReport
 from hf_attnprobe.retraining.verdict import (
     TrainedModel,
     attention_bins,
@@ -58,7 +58,7 @@ from hf_attnprobe.retraining.verdict import (
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
 from hf_attnprobe.storage.asked import asked_for
 from hf_attnprobe.storage.folders import claim
-from hf_attnprobe.storage.provenance import versions
+from hf_attnprobe.storage.provenance import SUMMARY, versions
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -162,7 +162,7 @@ def retrain(
         )
         report = _report(setup, data, tested, {**held, "asked_for": asked})
         report = _with_statistics(report, setup)
-        write_report(report, setup.folder)
+        report.write(setup.folder, SUMMARY)
     return report
 
 
@@ -229,7 +229,7 @@ def transfer(
         _write_rows(setup, "transfer", tested)
         provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
         report = _report(setup, data, {"transfer": tested}, provenance)
-        write_report(report, setup.folder)
+        report.write(setup.folder, SUMMARY)
     return report
 
 

@@ -30,7 +30,6 @@ from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import (
     alone_in,
     differing,
-    write_atomically,
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY
@@ -99,9 +98,7 @@ def study(
     with alone_in(output_dir, STATE) as folder:
         seconds = _run_steps(steps, folder, progress)
         report = report_of(steps, folder, seconds, quick=options.quick)
-        write_json(folder / SUMMARY, plain(report))
-        write_atomically(folder / "report.md", report.to_markdown())
-        write_atomically(folder / "report.html", report.to_html())
+        report.write(folder, SUMMARY)
     return report
 
 
