@@ -14,11 +14,11 @@ from hf_attnprobe.audit_reports.comparison import (
     MovedHead,
     compare_audits,
 )
-from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.options import AuditOptions, Weights, limit_of
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.session import run_prepared
 from hf_attnprobe.auditing.subject import is_language_model
+from hf_attnprobe.auditing.sweep import Clock
 from hf_attnprobe.data.answers import Answers
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError

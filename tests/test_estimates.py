@@ -17,8 +17,8 @@ from hf_attnprobe import (
     audit,
 )
 from hf_attnprobe.auditing import sweep as sweeps
-from hf_attnprobe.auditing.clock import Clock, Step
 from hf_attnprobe.auditing.session import AuditEstimate, estimate_audit
+from hf_attnprobe.auditing.sweep import Clock, Step
 from hf_attnprobe.hardware import PeakMemory
 from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.storage.rows import read_rows

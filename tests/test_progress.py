@@ -13,8 +13,7 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.attention_model import ALL, Site
-from hf_attnprobe.auditing.clock import Clock, Step
-from hf_attnprobe.auditing.sweep import few_sites
+from hf_attnprobe.auditing.sweep import Clock, Step, few_sites
 from hf_attnprobe.progress import Bar, quiet_libraries
 
 

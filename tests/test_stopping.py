@@ -10,10 +10,9 @@ from hf_attnprobe import AuditOptions, Data, Permutation, audit, build_tokenizer
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.audit_reports.report import Report
 from hf_attnprobe.auditing import rounds
-from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.options import limit_of, seconds_of
 from hf_attnprobe.auditing.rounds import RowsSoFar, run_in_time
-from hf_attnprobe.auditing.sweep import plan
+from hf_attnprobe.auditing.sweep import Clock, plan, steps_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.rows import Rows, without_gaps

@@ -25,7 +25,6 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.audit_reports.limits import spiked_rows
 from hf_attnprobe.auditing.checks import rehearse
-from hf_attnprobe.auditing.clock import Clock
 from hf_attnprobe.auditing.given import read_scores, with_scores
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import (
@@ -42,7 +41,7 @@ from hf_attnprobe.auditing.subject import (
     is_language_model,
     make_subject,
 )
-from hf_attnprobe.auditing.sweep import Sweep
+from hf_attnprobe.auditing.sweep import Clock, Sweep
 from hf_attnprobe.data.answers import Answers, as_answers
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.columns import column_of, has_images

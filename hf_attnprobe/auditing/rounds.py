@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from accelerate.utils import broadcast_object_list
 
 from hf_attnprobe.attention_model import ALL, SET, Site
-from hf_attnprobe.auditing.clock import Clock, steps_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import (
     Choice,
@@ -23,10 +22,12 @@ from hf_attnprobe.auditing.selection import (
     sites_by_test,
 )
 from hf_attnprobe.auditing.sweep import (
+    Clock,
     Sweep,
     Where,
     places_in,
     run_missing,
+    steps_of,
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text

@@ -29,7 +29,6 @@ from hf_attnprobe.auditing.checks import (
     NOT_ALONE,
     compared_with_float32,
 )
-from hf_attnprobe.auditing.clock import Clock, Step, place_of
 from hf_attnprobe.auditing.examples import shown_texts
 from hf_attnprobe.auditing.options import (
     AuditOptions,
@@ -43,9 +42,12 @@ from hf_attnprobe.auditing.rounds import run_tests
 from hf_attnprobe.auditing.selection import sites_by_test
 from hf_attnprobe.auditing.subject import Model
 from hf_attnprobe.auditing.sweep import (
+    Clock,
+    Step,
     Sweep,
     check_kept,
     first_round,
+    place_of,
     prune_heads,
 )
 from hf_attnprobe.checkpoints.records import read_record

@@ -28,7 +28,6 @@ from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
 from hf_attnprobe.options import Asked, Options, public_function
-from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.progress import Bar
 from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
 from hf_attnprobe.retraining.again import guided
@@ -77,6 +76,8 @@ OF_TRAINING = (
     "word_vectors",
 )
 """Options in place of the base's own settings."""
+OF_ADVERSARIES = ("tvd_scale", "epochs", "patience")
+"""Options that all adversaries of a folder share."""
 
 
 @public_function
@@ -122,13 +123,10 @@ def retrain(
     data = as_data(dataset)
     setup = _setup(base, data, output_dir, chosen, options.seed)
     identity = identity_of(base, setup.splits, options.seed)
-    identity["adversary"] = _settings_of(chosen.get("adversary"))
     mark = setup.folder / f"{KIND}.json"
-    if (
-        "adversary" not in chosen and mark.exists()
-    ):  # as a run before this one had it
-        held = read_json(mark, dict[str, Any], "choose another --output-dir")
-        identity["adversary"] = held.get("adversary", identity["adversary"])
+    if "adversary" in chosen or not mark.exists():
+        shared = asdict(chosen.get("adversary", Adversary()))
+        identity["adversary"] = {name: shared[name] for name in OF_ADVERSARIES}
     with (
         claim(setup.folder, identity, process_state(), kind=KIND),
         suited_threads(base.model),
@@ -153,13 +151,16 @@ def retrain(
             tested = {name: run_test(name, setup) for name in chosen}
         for name, found in tested.items():
             _write_rows(setup, name, found)
-        asked = _asked_for(
-            model, data, options, {} if tests is None else chosen
+        asked = asked_for(
+            model,
+            data,
+            options,
+            {} if tests is None else chosen,
+            usual={name: kind() for name, kind in KINDS.items()},
+            leave_out=("split", "test_limit"),
         )
         # of the mark: what an earlier run said too
-        held = json.loads(
-            (setup.folder / f"{KIND}.json").read_text(encoding="utf-8")
-        )
+        held = json.loads(mark.read_text(encoding="utf-8"))
         report = _report(setup, data, tested, {**held, "asked_for": asked})
         report = _with_statistics(report, setup)
         report.write(setup.folder, SUMMARY)
@@ -273,25 +274,6 @@ def _setup(
     splits = data.splits(seed=base.settings.seed)
     check_splits(base, splits)
     return Setup(base, splits, Path(folder), chosen, seed)
-
-
-def _settings_of(adversary: Options | None) -> dict[str, Any]:
-    """Settings that all adversaries of a folder share; None is the default."""
-    options = asdict(adversary or Adversary())
-    return {name: options[name] for name in ("tvd_scale", "epochs", "patience")}
-
-
-def _asked_for(
-    model: str | Path,
-    data: Data,
-    options: RetrainOptions,
-    tests: Mapping[str, Options],
-) -> dict[str, Any]:
-    """The options that differ from the defaults; no tests are listed where the default ones run."""
-    usual = {name: kind() for name, kind in KINDS.items()}
-    return asked_for(
-        model, data, options, tests, usual, leave_out=("split", "test_limit")
-    )
 
 
 def _prediction_rows(own: Outputs) -> pa.Table:
