@@ -1,6 +1,8 @@
 """An audit in shares: joined they are the one audit, row by row; what is missing is said."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hf_attnprobe import (
     joined_report,
     judge,
     load_examples,
+    read_audit,
 )
 from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.statistics.samples import places_in
@@ -193,3 +196,41 @@ def test_a_language_model_is_audited_in_shares(tmp_path):
     folders = shared(asked, tmp_path / "job", of=2)
     options = AuditOptions(shown_texts=0, prune=False)
     same_rows(joined_report(folders), asked(options=options, progress=False))
+
+
+RAY = """
+{shares}
+{ray}
+ray.shutdown()
+audit("reader", "data", ["permutation"], output_dir="whole", progress=False)
+"""
+LOCAL = {
+    "ray.init()": "ray.init(num_cpus=2, num_gpus=2, include_dashboard=False)",
+    "512": "2",
+}
+"""A local Ray is told that there are GPUs, since none is asked for by what runs."""
+
+
+@pytest.mark.slow
+def test_shares_on_a_real_local_ray(run_python, tmp_path):
+    """The page's own function and block; the shares joined are the audit of one process."""
+    pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
+    page = (Path(__file__).parents[1] / "docs/many_machines.md").read_text()
+    shares, ray = (
+        next(
+            block
+            for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+            if is_it in block
+        )
+        for language, is_it in (("python", "def share("), ("py", "import ray"))
+    )
+    for given, local in LOCAL.items():
+        assert given in ray
+        ray = ray.replace(given, local)
+    shares = shares.partition("for k in range(2):")[0]  # what Ray does instead
+    (tmp_path / "job.py").write_text(RAY.format(shares=shares, ray=ray))
+    done = run_python("job.py", cwd=tmp_path, timeout=600)
+    assert done.code == 0, done.err
+    folders = sorted((tmp_path / "job").iterdir())
+    assert [folder.name for folder in folders] == ["share-0-of-2", "share-1-of-2"]
+    same_rows(joined_report(folders), read_audit(tmp_path / "whole"))
