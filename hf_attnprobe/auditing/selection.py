@@ -88,7 +88,8 @@ def choose(
     }
     chosen, left_out = select_tests(wanted, named, adapter, sites)
     single = options.single_heads
-    if answers and not _names_heads(options) and groups:
+    named_heads = (options.heads, options.layers, options.screen)
+    if answers and named_heads == (None, None, None) and groups:
         single, groups = False, [g for g in groups if g.layer in (ALL, SET)]
     if not single:
         chosen, left_out = of_groups_alone(chosen, left_out, groups)
@@ -100,14 +101,6 @@ def choose(
         chosen,
         named,
         left_out,
-    )
-
-
-def _names_heads(options: AuditOptions) -> bool:
-    """Whether single heads or layers are asked for."""
-    return any(
-        given is not None
-        for given in (options.heads, options.layers, options.screen)
     )
 
 
@@ -379,22 +372,17 @@ def sites_by_test(
     for name in names:
         test = tests()[name]
         possible = [site for site in sites if test.lacks(adapter, site) is None]
-        besides = [
-            g for g in groups if test.groups and _can_run(test, adapter, g)
-        ]
+        besides = []
+        for group in groups if test.groups else ():
+            members = [
+                Site(layer, head)
+                for layer, heads in adapter.members(group).items()
+                for head in heads
+            ]
+            if not any(test.lacks(adapter, site) for site in members):
+                besides.append(group)
         where[name] = [*test.sites(possible), *besides]
     return where
-
-
-def _can_run(
-    test: FaithfulnessTest, adapter: AttentionModelBase, group: Site
-) -> bool:
-    """Whether the model has what a test needs at every head of a group."""
-    return all(
-        test.lacks(adapter, Site(layer, head)) is None
-        for layer, heads in adapter.members(group).items()
-        for head in heads
-    )
 
 
 def half_of(example_id: int) -> int:

@@ -397,22 +397,23 @@ def measured_memory(
         measured: what is known already, by tests and tokens; filled.
     """
     by_length = {text.n_tokens: text for text in texts}
-    places = {
-        test: widest
+    # All attention, else a layer, else the first head: whose edit takes the most memory.
+    widest = {
+        test: min(sites, key=lambda site: (site.head >= 0, site.layer >= 0))
         for test, sites in where.items()
-        if (widest := _widest(sites))
+        if sites
     }
 
     def taken(some: Sequence[Text]) -> int:
         with PeakMemory() as memory:
             observation = adapter.observe(collate(adapter, some, pad_token_id))
-            for test, sites in places.items():
+            for test, site in widest.items():
                 with memory.of(OPERATIONS):
-                    run_test(observation, test, sites[0], options, seed=0)
+                    run_test(observation, test, site, options, seed=0)
         return int(SPARE * memory.peak)
 
     def alone(n_tokens: int) -> int:
-        key = (*places, n_tokens)
+        key = (*widest, n_tokens)
         if key not in measured:
             [(_, measured[key])] = in_halves(
                 [by_length[n_tokens]], taken, name=text_in_words
@@ -430,11 +431,6 @@ def measured_memory(
         return alone(max([n for n in longer if n <= most] or longer[:1]))
 
     return size
-
-
-def _widest(sites: Sequence[Site]) -> Sequence[Site]:
-    """All attention, else a layer, else the first head: whose edit takes the most memory."""
-    return sorted(sites, key=lambda site: (site.head >= 0, site.layer >= 0))[:1]
 
 
 @dataclass
@@ -485,8 +481,17 @@ def run_and_keep(
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
-    is_alone = sweep.batch_size == 1  # then memory decides nothing
-    size = (lambda n_tokens: 0) if is_alone else memory_of(sweep, where)
+    if sweep.batch_size == 1:  # then memory decides nothing
+        return plan(sweep.texts, where, done, lambda n: 0, sweep.budget, 1)
+    size = measured_memory(
+        sweep.adapter,
+        sweep.texts,
+        where,
+        sweep.options,
+        sweep.pad_token_id,
+        enough=sweep.budget / sweep.batch_size,
+        measured=sweep.measured,
+    )
     return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
 
 
@@ -524,19 +529,6 @@ def plan(
             batches = in_batches(group, bytes_per_text, budget, batch_size)
             work += [(todo, batch) for batch in batches]
     return work
-
-
-def memory_of(sweep: Sweep, where: Where) -> Callable[[int], int]:
-    """Bytes that a text of so many tokens takes, as measured; see :func:`measured_memory`."""
-    return measured_memory(
-        sweep.adapter,
-        sweep.texts,
-        where,
-        sweep.options,
-        sweep.pad_token_id,
-        enough=sweep.budget / sweep.batch_size,
-        measured=sweep.measured,
-    )
 
 
 def few_sites(sites: Sequence[Site]) -> Sequence[Site]:

@@ -48,7 +48,6 @@ from hf_attnprobe.retraining.verdict import (
     published_point,
     to_json,
 )
-from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.verdicts import RULES, Finding
@@ -395,18 +394,12 @@ def _score_table(
         row: list[Cell] = [model]
         for metric in metrics:
             score = by_name[model, metric]
-            row += [score, _lost(score)]
+            is_own = model == score.reference
+            row += [score, None if is_own else score.lost]
         if paper:
             row.append(paper.get(model))
         rows.append(row)
     return Table(head, rows, caption)
-
-
-def _lost(score: Score) -> Estimate | None:
-    """How much of the reference's score is lost; None of its own."""
-    if score.model == score.reference:
-        return None
-    return score.lost
 
 
 def _curve(report: RetrainingResult) -> list[Block]:

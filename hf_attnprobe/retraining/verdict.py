@@ -94,18 +94,13 @@ def verdict(
         beyond_seed: how much farther the chosen adversary attends from the base than
             the farthest other seed, paired by text.
     """
-    seeds = _f1_of_seeds(scores)
+    seeds = [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
     return Verdict(
         need=_need(scores.get("uniform", ()), seeds),
         chance=_chance(statistics, seeds),
         elsewhere=_elsewhere(statistics, scores, beyond_seed),
         transfer=_transfer(scores.get("diagnostic_mlp", ()), seeds),
     )
-
-
-def _f1_of_seeds(scores: Scores) -> list[float]:
-    """F1 of the base and of every other seed; empty where none was trained."""
-    return [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
 
 
 def over_seeds(

@@ -450,7 +450,7 @@ def jain_wallace_tables(results: Results) -> list[ResultTable]:
     ]
     groups = [part for group in whole for part in _by_class(results, group)]
     return [
-        _correlation(groups),
+        _table("correlation", _correlations(groups)),
         _table("overall", _overall(whole)),
         _table("differences", _differences(whole)),
         _table("adversarial", _adversarial(results, groups)),
@@ -469,10 +469,6 @@ def _by_class(results: Results, whole: _Group) -> list[_Group]:
         _Group(whole.job, int(number), rows, classes)
         for number, rows in by_class
     ]
-
-
-def _correlation(groups: Sequence[_Group]) -> ResultTable:
-    return _table("correlation", _correlations(groups))
 
 
 def _correlations(groups: Sequence[_Group]) -> Iterator[Row]:

@@ -6,7 +6,6 @@ import runpy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import (
+    Options,
     SavedModel,
     check_known,
     from_flat,
@@ -239,16 +239,12 @@ def _data(job: Job) -> Data:
 
 def _as_done(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
     """What ``study.json`` keeps of a step, as JSON gives it back."""
-    arguments = json.dumps(job.arguments, default=_plain_argument)
+
+    def as_plain(value: Any) -> Any:
+        return vars(value) if isinstance(value, Options) else str(value)
+
+    arguments = json.dumps(job.arguments, default=as_plain)
     return {"arguments": json.loads(arguments), "texts": dict(texts)}
-
-
-def _plain_argument(value: Any) -> Any:
-    return (
-        asdict(value)
-        if is_dataclass(value) and not isinstance(value, type)
-        else str(value)
-    )
 
 
 def _read_state(steps: Steps, folder: Path) -> StudyState:
@@ -285,9 +281,9 @@ def _to_do(
         if done is None or not (folder / job.folder).is_dir():
             todo.add(job.folder)
             continue
-        for name, (old, new) in _differing(
-            done["arguments"], wanted[job.folder]
-        ).items():
+        before = done["arguments"]  # what is not given is None
+        given = dict.fromkeys(before) | wanted[job.folder]["arguments"]
+        for name, (old, new) in differing(before, given).items():
             raise AttnProbeError(
                 f"step {job.folder} was done with {name} {old}, not {new}; choose another "
                 f"--output-dir, or delete {folder / job.folder} and what was made of it"
@@ -300,13 +296,6 @@ def _to_do(
         if todo & {*job.made_of}:
             todo.add(job.folder)
     return todo
-
-
-def _differing(
-    before: Mapping[str, Any], wanted: Mapping[str, Any]
-) -> dict[str, tuple]:
-    """Arguments that are not those of before; what is not given is None."""
-    return differing(before, dict.fromkeys(before) | wanted["arguments"])
 
 
 def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
