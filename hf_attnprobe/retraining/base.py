@@ -21,21 +21,25 @@ from hf_attnprobe.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
     load_attention_classifier,
     load_tokenizer,
 )
 from hf_attnprobe.checkpoints.records import read_record
+from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.inference.guides import Guide
 from hf_attnprobe.inference.outputs import Outputs, predict, read_outputs
+from hf_attnprobe.options import Options
 from hf_attnprobe.retraining import retrainings
 from hf_attnprobe.retraining.options import KINDS
 from hf_attnprobe.statistics.scores import Score, compare_scores
+from hf_attnprobe.storage.rows import append_rows, to_rows
 from hf_attnprobe.training.classifier import procedure_of, train_classifier
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import DEFAULT
@@ -370,6 +374,23 @@ class Setup:
         return self.base.outputs(self.splits["test"])
 
 
+def set_up(
+    base: Base,
+    data: Data,
+    folder: str | Path,
+    seed: int,
+    chosen: Mapping[str, Options] | None = None,
+) -> Setup:
+    """The base with its data, which have all splits and its classes.
+
+    Raises:
+        AttnProbeError: a split is missing, or the classes are others.
+    """
+    splits = data.splits(seed=base.settings.seed)
+    check_splits(base, splits)
+    return Setup(base, splits, Path(folder), chosen or {}, seed)
+
+
 @dataclass(eq=False)
 class Tested:
     """The models of a test on the test texts: filled by :func:`run_test`, one by one.
@@ -432,6 +453,12 @@ class Tested:
             name for name in self.statistics if name.startswith(f"{statistic}@")
         ]
         return torch.stack([self.statistics[name] for name in names])
+
+    def write_rows(self, test: str) -> None:
+        """Writes its numbers of every text, in place of those of an earlier run."""
+        ids = self.setup.own.example_ids
+        rows = to_rows(test, ids, {Site(): self.statistics})
+        append_rows(self.setup.folder / "rows", rows, name=test)
 
     def compare(self, reference: str) -> None:
         """Scores all models, and compares each with the reference."""

@@ -14,7 +14,6 @@ import pyarrow as pa
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.pretrained import class_names
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.checkpoints.loading import (
     load_attention_classifier,
     load_tokenizer,
@@ -27,7 +26,7 @@ from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import classes
 from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
-from hf_attnprobe.options import Asked, Options, public_function
+from hf_attnprobe.options import Asked, public_function
 from hf_attnprobe.progress import Bar
 from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
 from hf_attnprobe.retraining.again import guided
@@ -36,11 +35,11 @@ from hf_attnprobe.retraining.base import (
     Setup,
     Tested,
     Variant,
-    check_splits,
     identity_of,
     load_base,
     outputs_alone,
     run_test,
+    set_up,
 )
 from hf_attnprobe.retraining.options import (
     KINDS,
@@ -121,7 +120,7 @@ def retrain(
         model, **{name: getattr(options, name) for name in OF_TRAINING}
     )
     data = as_data(dataset)
-    setup = _setup(base, data, output_dir, chosen, options.seed)
+    setup = set_up(base, data, output_dir, options.seed, chosen)
     identity = identity_of(base, setup.splits, options.seed)
     mark = setup.folder / f"{KIND}.json"
     if "adversary" in chosen or not mark.exists():
@@ -132,9 +131,8 @@ def retrain(
         suited_threads(base.model),
     ):
         # Rows first: from here on the folder is this run's, whatever interrupts it.
-        append_rows(
-            setup.folder / "rows", _prediction_rows(setup.own), name=PREDICTION
-        )
+        rows = _prediction_rows(setup.own)
+        append_rows(setup.folder / "rows", rows, name=PREDICTION)
         known = retrainings()
         variants = [
             v
@@ -150,7 +148,7 @@ def retrain(
             setup = replace(setup, progress=begin)
             tested = {name: run_test(name, setup) for name in chosen}
         for name, found in tested.items():
-            _write_rows(setup, name, found)
+            found.write_rows(name)
         asked = asked_for(
             model,
             data,
@@ -203,7 +201,7 @@ def transfer(
     """
     base = load_base(model)
     data = as_data(dataset)
-    setup = _setup(base, data, output_dir, {}, options.seed)
+    setup = set_up(base, data, output_dir, options.seed)
     others = {"guide": _load_other(base, "guide", guide)}
     if options.uniform is not None:
         others["uniform"] = _load_other(base, "uniform", options.uniform)
@@ -216,7 +214,7 @@ def transfer(
         tested = Tested(setup, setup.folder, setup.own.labels)
         tested.add("own", "own", {"probs": setup.own.probs})
         # Rows first: from here on the folder is this run's, whatever interrupts it.
-        _write_rows(setup, "transfer", tested)
+        tested.write_rows("transfer")
         tested.run(
             guided(
                 "guided", "guided", setup, lambda: others["guide"], {}, "guided"
@@ -227,7 +225,7 @@ def transfer(
                 Variant("uniform", "uniform", others["uniform"], outputs_alone)
             )
         tested.compare("own")
-        _write_rows(setup, "transfer", tested)
+        tested.write_rows("transfer")
         provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
         report = _report(setup, data, {"transfer": tested}, provenance)
         report.write(setup.folder, SUMMARY)
@@ -263,19 +261,6 @@ def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
     return loaded
 
 
-def _setup(
-    base: Base,
-    data: Data,
-    folder: str | Path,
-    chosen: Mapping[str, Options],
-    seed: int,
-) -> Setup:
-    """The base with its data, which have all splits and its classes."""
-    splits = data.splits(seed=base.settings.seed)
-    check_splits(base, splits)
-    return Setup(base, splits, Path(folder), chosen, seed)
-
-
 def _prediction_rows(own: Outputs) -> pa.Table:
     """The base's predictions on the test texts."""
     one_class = classes([str(k) for k in range(own.probs.shape[-1])])
@@ -284,12 +269,6 @@ def _prediction_rows(own: Outputs) -> pa.Table:
         one_class, own.probs, own.labels, n_tokens
     )
     return to_rows(PREDICTION, own.example_ids, {NO_SITE: statistics})
-
-
-def _write_rows(setup: Setup, test: str, tested: Tested) -> None:
-    """A test's numbers of every text, in place of those of an earlier run."""
-    rows = to_rows(test, setup.own.example_ids, {Site(): tested.statistics})
-    append_rows(setup.folder / "rows", rows, name=test)
 
 
 def _with_statistics(
