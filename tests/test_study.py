@@ -552,7 +552,7 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
         }
     )
     job = Job("audit", "audit", {"dataset": "sst"}, {}, "audit")
-    table = results._correlation([results._Group(job, 0, rows)])
+    table = results._table("correlation", results._correlations([results._Group(job, 0, rows)]))
     (row,) = cells(table)
     assert row["significant"] == 0.5 and row["published significant"] == 0.59
     assert "either sign" in table.sentences[0]

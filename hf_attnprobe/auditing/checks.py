@@ -36,7 +36,7 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.samples import random_order
-from hf_attnprobe.storage.rows import prediction_statistics
+from hf_attnprobe.storage.rows import said_of
 
 
 N_AFTER, N_BEFORE = 8, 2
@@ -47,32 +47,6 @@ NOT_ALONE = (
     "it changed meanwhile, or looks at padding or at the texts beside; the rows are kept, "
     "try --batch-size 1 in another --output-dir"
 )
-
-
-def said_of(
-    adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Recorded facts about predictions [batch, entries], each [batch].
-
-    Raises:
-        AttnProbeError: a probability that is no number.
-    """
-    wrong = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
-    if wrong:  # as weights of a training that diverged give
-        raise AttnProbeError(
-            "expected probabilities of the model, it gives NaN on text "
-            f"{batch.example_ids[wrong[0]]}; check its weights and --dtype"
-        )
-    assert batch.labels is not None  # collate gives −1 to unlabelled texts
-    n_tokens = batch.content_mask.sum(-1)
-    said = prediction_statistics(
-        adapter.prediction, probs, batch.labels, n_tokens
-    )
-    return (
-        said
-        if batch.identities is None
-        else said | {"identity": batch.identities}
-    )
 
 
 def drawn_texts(

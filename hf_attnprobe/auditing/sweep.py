@@ -27,7 +27,6 @@ from hf_attnprobe.auditing.checks import (
     check_changes,
     check_rows,
     drawn_texts,
-    said_of,
 )
 from hf_attnprobe.auditing.selection import half_of
 from hf_attnprobe.distributed import process_state
@@ -51,6 +50,7 @@ from hf_attnprobe.storage.rows import (
     finished_ids,
     joined,
     rows_in,
+    said_of,
     statistics_of,
     to_rows,
 )
@@ -468,11 +468,12 @@ def run_and_keep(
     Raises:
         AttnProbeError: a single text does not fit.
     """
+    parts = room.parts(texts)
 
     def run(part: Sequence[Text]) -> pa.Table:
         return sweep.rows_of(todo, part)
 
-    for some in room.parts(texts):
+    for some in parts:
         for _, rows in in_halves(
             some, run, name=text_in_words, split=room.did_not_fit
         ):
@@ -481,16 +482,20 @@ def run_and_keep(
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
-    if sweep.batch_size == 1:  # then memory decides nothing
-        return plan(sweep.texts, where, done, lambda n: 0, sweep.budget, 1)
-    size = measured_memory(
-        sweep.adapter,
-        sweep.texts,
-        where,
-        sweep.options,
-        sweep.pad_token_id,
-        enough=sweep.budget / sweep.batch_size,
-        measured=sweep.measured,
+    is_alone = sweep.batch_size == 1  # then memory decides nothing
+    enough = sweep.budget / sweep.batch_size
+    size = (
+        (lambda n_tokens: 0)
+        if is_alone
+        else measured_memory(
+            sweep.adapter,
+            sweep.texts,
+            where,
+            sweep.options,
+            sweep.pad_token_id,
+            enough,
+            sweep.measured,
+        )
     )
     return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
 

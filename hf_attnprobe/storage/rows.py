@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from hf_attnprobe.attention_model import Site
+from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.options import public_function
@@ -68,6 +68,33 @@ def statistics_of(result: object) -> dict[str, torch.Tensor]:
             if isinstance(inner, torch.Tensor) and inner.dim() == 1:
                 statistics[full_name] = inner
     return statistics
+
+
+def said_of(
+    adapter: AttentionModelBase, batch: Batch, probs: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """The rows about the predictions of a batch, see :func:`prediction_statistics`.
+
+    Args:
+        probs: [batch, entries].
+
+    Raises:
+        AttnProbeError: a probability that is no number.
+    """
+    wrong = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
+    if wrong:  # as weights of a training that diverged give
+        raise AttnProbeError(
+            "expected probabilities of the model, it gives NaN on text "
+            f"{batch.example_ids[wrong[0]]}; check its weights and --dtype"
+        )
+    assert batch.labels is not None  # collate gives −1 to unlabelled texts
+    n_tokens = batch.content_mask.sum(-1)
+    said = prediction_statistics(
+        adapter.prediction, probs, batch.labels, n_tokens
+    )
+    if batch.identities is None:
+        return said
+    return said | {"identity": batch.identities}
 
 
 def prediction_statistics(
