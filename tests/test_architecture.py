@@ -383,7 +383,7 @@ for command, verb in {
 }.items():
     FUNCTIONS[command] = parameters(verb) | options_of(verb) | OF_DATA | OF_OUTPUT | {"set"}
 FUNCTIONS["deceive"] |= OF_MODEL
-FUNCTIONS["train"] |= OF_ARCHITECTURE | names_of([PublishingOptions]).keys()
+FUNCTIONS["train"] |= OF_MODEL | OF_ARCHITECTURE | names_of([PublishingOptions]).keys()
 
 
 def test_every_verb_has_a_function_and_the_documentation_of_one():

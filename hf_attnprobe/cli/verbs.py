@@ -317,6 +317,8 @@ def run_report(arguments: dict[str, Any]) -> int:
 
 # --- demo, train, retrain and deceive: the commands that train models ----------------------------
 
+FOR_CLASSIFIERS = ("model", "task", "gguf_file", "token")
+"""Of a saved model what stands elsewhere among the flags of a training, or means nothing."""
 TESTING = ("split", "test_limit")
 """Data arguments that mean nothing where all splits are used."""
 
@@ -346,6 +348,7 @@ def add_train(parser: CommandParser) -> None:
         help="fine-tune this pretrained Transformer (folder or Hub id) instead of training an "
         "attention classifier",
     )
+    add_options(parser, SavedModel, leave_out=FOR_CLASSIFIERS)
     add_options(parser, TrainingOptions)
     add_options(parser, Architecture)
     add_options(parser.add_argument_group("the Hub"), PublishingOptions)
@@ -431,10 +434,11 @@ def run_train(arguments: dict[str, Any]) -> None:
     from hf_attnprobe.distributed import process_state
     from hf_attnprobe.training.run import train
 
+    is_tuned = arguments["model"] is not None
     _, _, metrics = train(
         data,
         output_dir=arguments["output_dir"],
-        model=arguments["model"],
+        model=from_flat(arguments, SavedModel) if is_tuned else None,
         architecture=vars(architecture),
         options=options,
     )

@@ -327,7 +327,7 @@ def _keywords(job: Job, folder: Path) -> dict[str, Any]:
             arguments[name] = _placed(arguments[name], job.made_of, folder)
     others = (*kind.needed, *kind.further)
     keywords = {name: arguments[name] for name in others if name in arguments}
-    if SavedModel in kind.others:
+    if SavedModel in kind.others and "model" in arguments:
         keywords["model"] = from_flat(arguments, SavedModel)
     if Architecture in kind.others:
         of_architecture = arguments.keys() & names_of([Architecture])

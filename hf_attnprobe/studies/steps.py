@@ -315,9 +315,11 @@ def _check_audited(tests: Any) -> None:
     options_with_default(tests, options_of_tests(), ())
 
 
+UNUSED = ("split", "test_limit", "task", "gguf_file", "token")
+"""Fields that mean nothing to a training; a study is written down, a token is not."""
 VERBS = {
     "train": Verb(
-        TrainingOptions, (Architecture,), needed=(), further=("model",)
+        TrainingOptions, (Architecture, SavedModel), needed=(), unused=UNUSED
     ),
     "audit": Verb(
         AuditOptions,
@@ -340,7 +342,7 @@ VERBS = {
         DeceptionOptions,
         (SavedModel,),
         needed=("model", "tokens"),
-        unused=("split", "test_limit", "task", "gguf_file", "token"),
+        unused=UNUSED,
     ),
 }
 
@@ -457,7 +459,8 @@ class Steps:
             arguments["dataset"], arguments["dataset"]
         )
         for one in kind.kinds:
-            from_flat(given, one)
+            if one is not SavedModel or "model" in given:
+                from_flat(given, one)
         kind.check_tests(given.get("tests"))
         made_of = self._made_of(given)
         return Job(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
+from hf_attnprobe.checkpoints.origins import origin_of
 from hf_attnprobe.checkpoints.records import check_not_itself
 from hf_attnprobe.data.examples import (
     check_sets,
@@ -15,7 +16,7 @@ from hf_attnprobe.data.examples import (
     label_names,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import public_function
+from hf_attnprobe.options import SavedModel, as_saved, public_function
 from hf_attnprobe.training.classifier import named_labels, with_max_length
 from hf_attnprobe.training.options import ONLY_CLASSIFIER, TrainingOptions
 from hf_attnprobe.training.trainer import (
@@ -42,7 +43,7 @@ WARM_UP = 0.1  # share of the steps
 
 @public_function
 def fine_tune(
-    model: str | Path,
+    model: str | Path | SavedModel,
     train: Any,
     validation: Any = None,
     *,
@@ -60,7 +61,8 @@ def fine_tune(
     score is kept: ROC-AUC for two classes, accuracy for more.
 
     Args:
-        model: folder or Hub id of a pretrained model with its tokenizer.
+        model: folder or Hub id of a pretrained model with its tokenizer, or a
+            :class:`~hf_attnprobe.options.SavedModel`.
         train, validation, test, output_dir: as for
             :func:`hf_attnprobe.train_classifier`.
         options: settings; those of attention classifiers alone are refused.
@@ -74,14 +76,15 @@ def fine_tune(
             load, or an option that means nothing to it.
     """
     check_pretrained_options(options)
-    check_not_itself(model, output_dir)
+    saved = as_saved(model)
+    check_not_itself(saved.model, output_dir)
     splits = check_sets(train, validation, test)
     used: dict[str, Any] = {}
     for name, default in USUAL.items():
         given = getattr(options, name)
         used[name] = default if given is None else given
     record = {
-        "start": str(model),
+        "start": str(saved.model),
         "seed": options.seed,
         **used,
         "max_length": options.max_length,
@@ -92,15 +95,15 @@ def fine_tune(
     return train_or_load(
         output_dir,
         record,
-        partial(_trainer, model, splits, used, options, progress),
+        partial(_trainer, saved, splits, used, options, progress),
         resume=resume,
-        trust_remote_code=options.trust_remote_code,
+        trust_remote_code=saved.trust_remote_code,
         data_name=data_name,
     )
 
 
 def _trainer(
-    model: str | Path,
+    model: SavedModel,
     splits: "Mapping[str, datasets.Dataset]",
     used: Mapping[str, Any],
     options: TrainingOptions,
@@ -108,17 +111,10 @@ def _trainer(
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
     """The Trainer of a pretrained model with a new head, and its tokenizer."""
-    trusted = options.trust_remote_code
     labels: dict[str, Any] = named_labels(label_names(splits["train"]))
-    loaded = load_model(
-        model,
-        trust_remote_code=trusted,
-        allow_pickle=options.allow_pickle,
-        new_head=True,
-        **labels,
-    )
-    tokenizer = load_tokenizer(model, trust_remote_code=trusted)
-    tokenizer = with_max_length(tokenizer, options.max_length)
+    origin = origin_of(model)
+    loaded = load_model(origin, new_head=True, **labels)
+    tokenizer = with_max_length(load_tokenizer(origin), options.max_length)
     if getattr(loaded.config, "pad_token_id", None) is None:
         # Decoders find the last token by it.
         loaded.config.pad_token_id = tokenizer.pad_token_id

@@ -87,14 +87,6 @@ class TrainingOptions(Options):
         "pairs: only labels whose word occurs in the first text may be predicted",
         daily=False,
     )
-    trust_remote_code: bool = option(
-        False, "run code that comes with a model from the Hub"
-    )
-    allow_pickle: bool = option(
-        False,
-        "read weights that are not safetensors; reading those can run code hidden in them",
-        daily=False,
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

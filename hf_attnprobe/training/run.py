@@ -10,7 +10,7 @@ from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.data.arguments import as_data
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import public_function
+from hf_attnprobe.options import SavedModel, as_saved, public_function
 from hf_attnprobe.training.classifier import train_classifier
 from hf_attnprobe.training.fine_tuning import (
     check_pretrained_options,
@@ -26,7 +26,7 @@ def train(
     dataset: Any,
     *,
     output_dir: str | Path,
-    model: str | Path | None = None,
+    model: str | Path | SavedModel | None = None,
     architecture: Mapping[str, Any] | AttentionClassifierConfig | None = None,
     options: TrainingOptions = TrainingOptions(),
     progress: bool = True,
@@ -43,7 +43,8 @@ def train(
         dataset: a :class:`~hf_attnprobe.data.arguments.Data`, or a name, a folder, a Hub id
             or a DatasetDict.
         output_dir: a new or empty folder, or that of the same training.
-        model: folder or Hub id of a pretrained model to fine-tune.
+        model: folder or Hub id of a pretrained model to fine-tune, or a
+            :class:`~hf_attnprobe.options.SavedModel`.
         architecture: of an attention classifier: a configuration, or some of its fields by
             name; the others are the procedure's.
         options: settings of the training; None is the procedure's or the usual one.
@@ -70,7 +71,7 @@ def train(
 
 
 def check_training(
-    model: str | Path | None,
+    model: str | Path | SavedModel | None,
     architecture: Mapping[str, Any] | AttentionClassifierConfig | None,
     options: TrainingOptions,
 ) -> AttentionClassifierConfig | None:
@@ -86,8 +87,8 @@ def check_training(
     if model is not None:
         if given:
             raise AttnProbeError(
-                f"{next(iter(given))} is of attention classifiers, {model} has an "
-                "architecture; leave one of them out"
+                f"{next(iter(given))} is of attention classifiers, {as_saved(model).model} "
+                "has an architecture; leave one of them out"
             )
         check_pretrained_options(options)
         return None
