@@ -7,6 +7,7 @@ provenance; one that was is refused.
 """
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -176,33 +177,31 @@ def parse_head_sets(
     return sets
 
 
+HEAD_SET = re.compile(r"\d+\.\d+(\+\d+\.\d+)*", re.ASCII)
+"""Heads as layer.head joined by +."""
+
+
 def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
-    heads = [part.split(".") for part in name.split("+")]
-    if not all(len(head) == 2 and all(map(_is_number, head)) for head in heads):
+    if not HEAD_SET.fullmatch(name):
         raise AttnProbeError(
             "expected a set of heads as layer.head joined by +, such as 5.0+5.3, got "
             f"{name!r}; write --head-sets so"
         )
+    heads = [head.split(".") for head in name.split("+")]
     members = sorted(Site(int(layer), int(head)) for layer, head in heads)
     if len(set(members)) < len(members):
         raise AttnProbeError(
             f"expected every head once in a set of heads, got {name!r}; change --head-sets"
         )
-    known = adapter.sites()
+    first, *_, last = known = adapter.sites()
     for member in members:
         if member not in known:
-            first, last = (
-                f"{site.layer}.{site.head}" for site in (known[0], known[-1])
-            )
             raise AttnProbeError(
-                f"expected heads from {first} to {last} that the model has, got "
-                f"{member.layer}.{member.head} in {name!r}; change --head-sets"
+                f"expected heads from {first.layer}.{first.head} to {last.layer}.{last.head} "
+                f"that the model has, got {member.layer}.{member.head} in {name!r}; change "
+                "--head-sets"
             )
     return members
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
 
 
 def head_set_names(adapter: AttentionModelBase) -> list[str]:

@@ -8,7 +8,7 @@ with the batch size by about .01. It costs about twice the time.
 import copy
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -120,7 +120,8 @@ def make_subject(
     """
     model, tokenizer = _unpacked(model, tokenizer)
     if isinstance(model, AttentionModelBase):
-        _check_adapter_options(options)
+        own = ("dtype", "weights", "level", "threshold", "scale")
+        _refuse(options, own, "an adapter, which has its own")
         loaded = _loaded(model.model, tokenizer)
         _check_tokenizer_of(loaded, model)
         return Subject(loaded.name, model, loaded.tokenizer, loaded.origin)
@@ -310,12 +311,9 @@ def _head_options(
     """What the adapter of a Transformers model must be told about its head."""
     model = loaded.model
     if isinstance(model, nn.Module) and _generates(model):
-        for name in ("level", "threshold", "scale"):
-            if getattr(options, name) is not None:
-                raise AttnProbeError(
-                    f"expected no {name} with a language model, got {getattr(options, name)!r}; "
-                    "leave it out (units are of Answers)"
-                )
+        of_classifiers = ("level", "threshold", "scale")
+        why = "a language model, whose units are those of Answers"
+        _refuse(options, of_classifiers, why)
         return {"rows": options.rows, "unit": unit}
     if options.rows != "behind":
         raise AttnProbeError(
@@ -405,10 +403,11 @@ def _mask_id(tokenizer: Tokenizer, model: nn.Module) -> int | None:
     return mask_id(tokenizer, model) if is_table else None
 
 
-def _check_adapter_options(options: AuditOptions) -> None:
-    for name in ("dtype", "weights", "level", "threshold", "scale"):
+def _refuse(options: AuditOptions, names: Sequence[str], why: str) -> None:
+    """Raises AttnProbeError where one of some options is given."""
+    for name in names:
         given = getattr(options, name)
         if given is not None:
             raise AttnProbeError(
-                f"expected no {name} with an adapter, which has its own, got {given}; leave it out"
+                f"expected no {name} with {why}, got {given!r}; leave it out"
             )
