@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hf_attnprobe.audit_reports.first_screen import whole
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
 from hf_attnprobe.distributed import check_one_process
@@ -176,6 +175,8 @@ def _trained(
 
 def rationale_line(report: "Report") -> str:
     """Says how well rankings find the words that are known to decide, on one line."""
+    from hf_attnprobe.audit_reports.first_screen import whole
+
     found = {
         name: whole(report, statistic) for name, statistic in FOUND.items()
     }
