@@ -14,7 +14,6 @@ import os
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -97,9 +96,6 @@ ACROSS, UPRIGHT, LEGEND = (
     30,
     40,
 )  # characters in a line of labels and legend
-MOST_LETTERS = (
-    50  # of names side by side; longer ones are written below each other
-)
 IN_CELLS = 5.5
 """Points of the type in cells of a map."""
 DARK, LIGHT = "#010101", "#fefefe"
@@ -238,8 +234,9 @@ def _size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
     ]
     n_lines += sum(len(textwrap.wrap(name, LEGEND)) for name in names)
     body = 2.0
-    if _is_sideways(chart):
-        body = 0.6 + 0.25 * len(categories(chart))
+    if chart.kind == "dots":
+        row = 0.15 + 0.1 * len(chart.series)
+        body = 0.6 + row * len(categories(chart))
     return COLUMN, body + LINE_HEIGHT * n_lines
 
 
@@ -281,34 +278,24 @@ def bin_width(series: Series, chart: Chart) -> float:
 
 
 def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Values with their bars at categories, the series side by side."""
-    sideways = _is_sideways(chart)
+    """Values to the right with their bars, categories below each other, series side by side."""
     for k, (series, places) in enumerate(
         zip(chart.series, _places(chart), strict=True)
     ):
-        bars = _bars(series)
-        values = _known(series.y)
-        x, y = (values, places) if sideways else (places, values)
+        is_published = series.name.startswith("published")
         yield ax.errorbar(
-            x,
-            y,
-            xerr=bars if sideways else None,
-            yerr=None if sideways else bars,
+            _known(series.y),
+            places,
+            xerr=_bars(series),
             fmt=MARKERS[k % len(MARKERS)],
             color=COLOURS[k % len(COLOURS)],
-            markerfacecolor="white"
-            if series.name.startswith("published")
-            else None,
+            markerfacecolor="white" if is_published else None,
             elinewidth=1.2,
             label=_wrapped(series.name),
         )
     names = categories(chart)
-    axis = ax.yaxis if sideways else ax.xaxis
-    axis.set_ticks(range(len(names)), [_wrapped(name, 24) for name in names])
-    if sideways:
-        ax.set_ylim(len(names) - 0.5, -0.5)
-    elif names:
-        ax.set_xlim(-0.5, len(names) - 0.5)
+    ax.set_yticks(range(len(names)), [_wrapped(name, 24) for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
 
 
 def _places(chart: Chart) -> list[list[float]]:
@@ -398,9 +385,9 @@ def _points(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _reference(chart: Chart, number: int, ax: Axes) -> Handle:
-    """A line across; on the other axis where categories are written sideways."""
+    """A line across; upright where values run to the right."""
     reference = chart.references[number]
-    upright = (reference.axis == "x") != _is_sideways(chart)
+    upright = (reference.axis == "x") != (chart.kind == "dots")
     line = ax.axvline if upright else ax.axhline
     return line(
         reference.value if drawable(reference.value) else np.nan,
@@ -413,10 +400,10 @@ def _reference(chart: Chart, number: int, ax: Axes) -> Handle:
 
 
 def _axes(chart: Chart, ax: Axes) -> None:
-    sideways = _is_sideways(chart)
     across, upright = chart.x_label, chart.y_label
     x_range, y_range = chart.x_range, chart.y_range
-    if sideways:
+    is_dots = chart.kind == "dots"
+    if is_dots:
         across, upright = chart.y_label, ""  # the categories say what they are
         x_range, y_range = chart.y_range, None
     ax.set_xlabel(_wrapped(across, ACROSS))
@@ -431,7 +418,7 @@ def _axes(chart: Chart, ax: Axes) -> None:
             ax.set_ylim(bottom=0)
     if isinstance(ax, PaperAxes):
         ax.grid(
-            axis="x" if sideways else "y",
+            axis="x" if is_dots else "y",
             color=GRID,
             linewidth=0.5,
             clip_on=False,
@@ -570,16 +557,6 @@ def _short(value: float, n_digits: int) -> str:
 def categories(chart: Chart) -> list[str]:
     """Names of all series' places, in the order in which they first occur."""
     return list(dict.fromkeys(str(x) for s in chart.series for x in s.x))
-
-
-def _is_sideways(chart: Chart) -> bool:
-    """Whether categories are written below each other, and values run to the right."""
-    lengths = [len(name) for name in categories(chart)]
-    room = MOST_LETTERS / max(
-        1, len(lengths)
-    )  # from the middle of one name to the next
-    crowded = any(left + right > 2 * room for left, right in pairwise(lengths))
-    return chart.kind == "dots" and crowded
 
 
 def _wrapped(text: str, width: int = LEGEND) -> str:

@@ -1,6 +1,5 @@
 """The public function ``compare_audits``, and the document that it makes."""
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,7 +207,16 @@ def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
     Raises:
         AttnProbeError: fewer than two reports, or reports without rows.
     """
-    _check(reports)
+    if len(reports) < 2:
+        raise AttnProbeError(
+            f"expected two audits or more to compare, got {len(reports)}; give another folder"
+        )
+    for report in reports:
+        if not len(report.rows):
+            raise AttnProbeError(
+                f"expected audits with their rows, that of {report.model} has none; read "
+                "it from its folder with read_audit"
+            )
     names = short_names(reports)
     shared = [shared_texts(reports[0], report) for report in reports[1:]]
     n_shared = tuple(map(len, shared))
@@ -228,19 +236,6 @@ def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
         seed=seed,
         reports=tuple(reports),
     )
-
-
-def _check(reports: Sequence[Report]) -> None:
-    if len(reports) < 2:
-        raise AttnProbeError(
-            f"expected two audits or more to compare, got {len(reports)}; give another folder"
-        )
-    for report in reports:
-        if not len(report.rows):
-            raise AttnProbeError(
-                f"expected audits with their rows, that of {report.model} has none; read "
-                "it from its folder with read_audit"
-            )
 
 
 @public_function
@@ -383,10 +378,8 @@ def _audits(comparison: AuditComparison) -> Table:
     ]
     columns = [*asked, "effect"]
     rows: list[list[Cell]] = []
-    for k in sorted(
-        range(len(comparison.names)),
-        key=lambda k: -_or_least(comparison.scores[k]),
-    ):
+    scores = pd.Series([score.value for score in comparison.scores])
+    for k in scores.sort_values(ascending=False, kind="stable").index:
         report = comparison.reports[k]
         page = comparison.pages[k] if comparison.pages else ""
         name = Link(comparison.names[k], page) if page else comparison.names[k]
@@ -407,11 +400,6 @@ def _score(report: Report, name: str) -> Number | None:
         None,
     )
     return None if found is None else Number(found.value, found.ci95, digits=2)
-
-
-def _or_least(score: Estimate) -> float:
-    """Returns a score to sort by: those that were not asked are last."""
-    return score.value if score.n and score.value == score.value else -math.inf
 
 
 def _overview(comparison: AuditComparison) -> Table:
@@ -591,25 +579,21 @@ def _how_to_repeat(comparison: AuditComparison) -> Section:
 def _statistics(comparison: AuditComparison) -> Section:
     """All statistics, a row per audit behind the first, as far as they fit."""
     told = [row for row in told_statistics(comparison) if row[2].n]
-    shown = told
-    if (
-        len(told) > MOST_ROWS
-    ):  # no single heads before the model's, nothing unsure before the sure
-        order = sorted(range(len(told)), key=lambda k: _rank(*told[k]))
-        shown = [told[k] for k in sorted(order[:MOST_ROWS])]
-    left_out = len(told) - len(shown)
-    head = ["test", "statistic", "told apart", "layer", "head", "audit"]
-    head += [comparison.names[0], "its mean", "difference", "texts"]
-    rows = [_row(comparison, *row) for row in shown]
-    # What is the same in every row is no column: mostly layer, head and audit.
-    kept = [
-        k
-        for k in range(len(head))
-        if not 3 <= k <= 5 or len({row[k] for row in rows}) > 1
+    # No single heads before the model's, nothing unsure before the sure.
+    first = sorted(
+        told, key=lambda row: (row[0].is_of_head, not row[2].can_be_told)
+    )
+    fitting = {id(row) for row in first[:MOST_ROWS]}
+    rows = [_row(comparison, *row) for row in told if id(row) in fitting]
+    left_out = len(told) - len(rows)
+    columns = [
+        name
+        for name in (rows[0] if rows else ())
+        if name not in WHERE or len({row[name] for row in rows}) > 1
     ]
     table = Table(
-        [head[k] for k in kept],
-        [[row[k] for k in kept] for row in rows],
+        columns,
+        [[row[name] for name in columns] for row in rows],
         "Means are over all texts of each audit; differences are over the texts that both have, "
         "and their intervals hold for all rows at once",
     )
@@ -627,11 +611,8 @@ def _statistics(comparison: AuditComparison) -> Section:
     )
 
 
-def _rank(
-    s: ComparedStatistic, number: int, difference: Difference
-) -> tuple[bool, bool]:
-    """Whether it is of a single head, and whether it cannot be told apart."""
-    return s.is_of_head, not difference.can_be_told
+WHERE = ("layer", "head", "audit")
+"""Columns of the table that are left out where all rows say the same."""
 
 
 def _row(
@@ -639,17 +620,18 @@ def _row(
     s: ComparedStatistic,
     number: int,
     difference: Difference,
-) -> list[Cell]:
-    told = "no"
-    if difference.can_be_told:
-        told = "higher" if difference.value > 0 else "lower"
-    place: list[Cell] = [
-        s.test,
-        s.statistic,
-        told,
-        s.layer,
-        s.head,
-        comparison.names[number],
-    ]
-    means = s.means[0], s.means[number]
-    return [*place, *means, Figures(signed(difference)), difference.n]
+) -> dict[str, Any]:
+    """A difference by the columns of the table."""
+    told = "higher" if difference.value > 0 else "lower"
+    return {
+        "test": s.test,
+        "statistic": s.statistic,
+        "told apart": told if difference.can_be_told else "no",
+        "layer": s.layer,
+        "head": s.head,
+        "audit": comparison.names[number],
+        comparison.names[0]: s.means[0],
+        "its mean": s.means[number],
+        "difference": Figures(signed(difference)),
+        "texts": difference.n,
+    }

@@ -8,7 +8,6 @@ the same options are compared. Pure.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -374,14 +373,6 @@ class Numbers:
         return sum(number is not None for number in self.by_text)
 
 
-def numbers_of(measure: Measure, audits: Sequence[Evidence]) -> Numbers:
-    """A measure of every audit."""
-    told = [
-        each.explained if measure.is_of_explained else each for each in audits
-    ]
-    return Numbers(measure.words, [measure.of(each.texts) for each in told])
-
-
 # --- the questions ------------------------------------------------------------------
 
 
@@ -399,39 +390,36 @@ def questions_of(
         names: of the audits.
         seed: of the resamples.
     """
-    audits = [evidence_in(report) for report in reports]
-    chosen = _chosen(reports, audits)
-    sides = []
-    for number, ids in enumerate(shared, 1):
-        both = {
-            rule: (c.by_text[0], c.by_text[number])
-            for rule, c in chosen.items()
-        }
-        known = [
-            rule
-            for rule, pair in both.items()
-            if all(one is not None for one in pair)
-        ]
-        first, other = (
-            pd.DataFrame({rule: both[rule][k] for rule in known})
-            for k in (0, 1)
+    chosen = _chosen(reports)
+    measured = [
+        pd.DataFrame(
+            {
+                rule: numbers.by_text[k]
+                for rule, numbers in chosen.items()
+                if numbers.by_text[k] is not None
+            }
         )
-        sides.append(_sides(first, other, ids))
+        for k in range(len(reports))
+    ]
+    sides = []
+    for other, ids in zip(measured[1:], shared, strict=True):
+        both = [rule for rule in measured[0] if rule in other]
+        sides.append(_sides(measured[0][both], other[both], ids))
     found_changes = _by_column(sides, seed)
-    asked = {f.rule for report in reports for f in report.findings}
+    found = [{f.rule: f for f in report.findings} for report in reports]
+    asked = {rule for of_audit in found for rule in of_audit}
     of_kind = asked_by(asked)
     compared = asked | (chosen.keys() & {of_kind.gate, *of_kind.questions})
     nothing = Numbers("", [None] * len(reports))
     questions = []
     for rule in (rule for rule in RULES if rule in compared):
         numbers = chosen.get(rule, nothing)
+        findings = tuple(of_audit.get(rule) for of_audit in found)
         question = ComparedQuestion(
             rule=rule,
-            findings=tuple(map(partial(_finding, rule), reports)),
+            findings=findings,
             measure=numbers.words,
-            means=tuple(
-                map(partial(_own_number, rule), reports, numbers.by_text)
-            ),
+            means=tuple(map(_own_number, findings, numbers.by_text)),
             differences=tuple(changed.get(rule) for changed in found_changes),
             sentences=(),
         )
@@ -443,52 +431,45 @@ def questions_of(
     return tuple(questions)
 
 
-def _finding(rule: str, report: AuditResult) -> Finding | None:
-    """What an audit says to a question."""
-    return next((f for f in report.findings if f.rule == rule), None)
-
-
 def _own_number(
-    rule: str, report: AuditResult, by_text: pd.Series | None
+    found: Finding | None, by_text: pd.Series | None
 ) -> Estimate | None:
     """An audit's number: of a place on the scale the graded one, else the mean over texts."""
     if by_text is None:
         return None
-    found = _finding(rule, report)
     if found is not None and found.role in ("score", "part"):
         return found.estimate
     return mean_estimate(by_text.to_numpy())
 
 
-def _chosen(
-    reports: Sequence[AuditResult], audits: Sequence[Evidence]
-) -> dict[str, Numbers]:
-    """For each rule, the measure that most audits have (at least two); ties go to the first."""
+def _chosen(reports: Sequence[AuditResult]) -> dict[str, Numbers]:
+    """For each rule, the measure that most audits have (at least two); ties go to the first.
+
+    Without the numbers that mean another thing than the first audit's.
+    """
+    audits = [evidence_in(report) for report in reports]
+    same = [_comparable(reports[0], report) for report in reports[1:]]
     chosen: dict[str, Numbers] = {}
     for rule, record in RULES.items():
+        asked = EVERY_QUESTION.get(rule)  # accuracy needs no test
+        kept = [True, *(asked is None or asked.test in tests for tests in same)]
         for measure in record.compared:
-            numbers = numbers_of(measure, audits)
-            numbers = replace(
-                numbers, by_text=_kept(rule, numbers.by_text, reports)
-            )
+            numbers = _measured(measure, audits, kept)
             best = chosen[rule].n_known if rule in chosen else 1
             if numbers.n_known > best:
                 chosen[rule] = numbers
     return chosen
 
 
-def _kept(
-    rule: str, found: Sequence[pd.Series | None], reports: Sequence[AuditResult]
-) -> list[pd.Series | None]:
-    """Without the numbers that mean another thing than the first audit's."""
-    kept = list(found)
-    for number, report in enumerate(reports[1:], 1):
-        asked = EVERY_QUESTION.get(rule)  # accuracy needs no test
-        if asked is not None and asked.test not in _comparable(
-            reports[0], report
-        ):
-            kept[number] = None
-    return kept
+def _measured(
+    measure: Measure, audits: Sequence[Evidence], kept: Sequence[bool]
+) -> Numbers:
+    """A measure of every audit of which it is kept."""
+    by_text: list[pd.Series | None] = []
+    for each, is_kept in zip(audits, kept, strict=True):
+        told = each.explained if measure.is_of_explained else each
+        by_text.append(measure.of(told.texts) if is_kept else None)
+    return Numbers(measure.words, by_text)
 
 
 def _comparable(first: AuditResult, other: AuditResult) -> list[str]:

@@ -140,21 +140,29 @@ class ShownText:
         """A prompt as a table of its units; another text as its fields."""
         if not self.rests_on:
             return repr(self)
-        losses, weights = self.scores["leave_one_out"], self.scores["attention"]
-        knocked = self.scores.get("knockout")
-        leads = self.scores.get("contrast")
-        head = f"{'':>3}  without it  " + ("knocked out  " if knocked else "")
-        head += ("its lead  " if leads else "") + "attention"
-        lines = [f"Text {self.example_id}, answered: {self.predicted}", head]
+        names = [name for name in PRINTED if name in self.scores]
+        head = "".join(f"{PRINTED[name][0]:>13}" for name in names)
+        lines = [f"Text {self.example_id}, answered: {self.predicted}"]
+        lines.append(f"   {head}")
         for k, token in enumerate(self.tokens):
             mark = "*" if k in (self.matters or ()) else " "
-            numbers = f"{k + 1:>3}  {-losses[k]:>+9.2f}{mark}  "
-            numbers += f"{-knocked[k]:>+10.2f}   " if knocked else ""
-            numbers += f"{-leads[k]:>+8.2f}  " if leads else ""
-            lines.append(f"{numbers}{weights[k]:>9.2f}  {token}")
+            row = f"{k + 1:>2}{mark}"
+            for name in names:
+                _, sign, form = PRINTED[name]
+                row += f"{sign * self.scores[name][k]:>13{form}}"
+            lines.append(f"{row}  {token}")
         if self.matters is not None:
             lines.append("nats; * more than noise")
         return "\n".join([*lines, self.rests_on])
+
+
+PRINTED = {
+    "leave_one_out": ("without it", -1, "+.2f"),
+    "knockout": ("knocked out", -1, "+.2f"),
+    "contrast": ("its lead", -1, "+.2f"),
+    "attention": ("attention", 1, ".2f"),
+}
+"""Scores of a printed prompt: column, sign and form; what the answer loses is below 0."""
 
 
 def _largest(values: Sequence[float]) -> int:

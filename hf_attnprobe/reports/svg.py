@@ -45,6 +45,13 @@ MOST_MARKS = 1_000
 """More of a series are one picture."""
 COLOUR = re.compile("|".join(COLOURS))
 TAG = re.compile("<[^>]*>")
+KINDS = {
+    "histogram": "Histogram",
+    "dots": "Values with bars",
+    "curve": "Lines",
+    "points": "Points",
+}
+"""Of charts, in words."""
 SIZE = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
 
 
@@ -92,23 +99,13 @@ def _described(chart: Chart | HeatMap) -> str:
     """The drawing in words, for those who do not see it."""
     if isinstance(chart, HeatMap):
         return f"Map: {chart.value_label}, layers down and heads across."
-    what = {
-        "histogram": "Histogram",
-        "dots": "Values with bars",
-        "curve": "Lines",
-        "points": "Points",
-    }
     names = ", ".join(s.name for s in chart.series if s.name)
-    said = f"{what[chart.kind]}: {chart.y_label} by {chart.x_label}"
+    said = f"{KINDS[chart.kind]}: {chart.y_label} by {chart.x_label}"
     said += f", for {names}." if names else "."
     if chart.references:
-        lines = ", ".join(
-            f"{r.name} {short(r.value)}" for r in chart.references
-        )
-        said += f" Lines for comparison: {lines}."
+        lines = [f"{r.name} {short(r.value)}" for r in chart.references]
+        said += f" Lines for comparison: {', '.join(lines)}."
     missing = sum(not drawable(y) for s in chart.series for y in s.y)
-    return (
-        f"{said} {missing} values are missing or infinite and not drawn."
-        if missing
-        else said
-    )
+    if missing:
+        said += f" {missing} values are missing or infinite and not drawn."
+    return said
