@@ -40,8 +40,8 @@ from hf_attnprobe.audit_reports.comparison import (
     compare_audits as compare_audits,
 )
 from hf_attnprobe.audit_reports.report import Report as Report
+from hf_attnprobe.audit_reports.report import joined_report as joined_report
 from hf_attnprobe.audit_reports.report import read_audit as read_audit
-from hf_attnprobe.audit_reports.shares import joined_report as joined_report
 from hf_attnprobe.auditing.options import AuditOptions as AuditOptions
 from hf_attnprobe.auditing.run import audit as audit
 from hf_attnprobe.auditing.run import judge as judge

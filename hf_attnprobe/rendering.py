@@ -9,11 +9,14 @@ from hf_attnprobe.audit_reports.comparison import (
     AuditComparison,
     compare_audits,
 )
-from hf_attnprobe.audit_reports.frames import csv_of
-from hf_attnprobe.audit_reports.report import read_audit
-from hf_attnprobe.audit_reports.shares import is_share, joined_report
+from hf_attnprobe.audit_reports.report import (
+    is_share,
+    joined_report,
+    read_audit,
+)
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
+from hf_attnprobe.reports.forms import csv_of
 from hf_attnprobe.retraining.report import KIND, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.report import read_study_report

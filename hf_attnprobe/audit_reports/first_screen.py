@@ -5,7 +5,6 @@ from typing import Any
 
 from hf_attnprobe.audit_reports.heads import at_places, which_heads
 from hf_attnprobe.audit_reports.result import AuditResult
-from hf_attnprobe.audit_reports.stopping import LEFT_OUT
 from hf_attnprobe.audit_reports.verdict import (
     answer_sentence,
     least_texts,
@@ -264,6 +263,40 @@ def whole(report: AuditResult, name: str) -> Statistic | None:
     known = at_places(report.statistics, name)
     only = next(iter(known.values())) if len(known) == 1 else None
     return known.get(EVERYWHERE, only)
+
+
+LEFT_OUT = "accuracy as heads are removed together, all shown texts but three"
+"""Of a report in haste, because it takes the model once more."""
+
+
+def stopping_notes(
+    facts: Mapping[str, Any] | None, statistics: Sequence[Statistic]
+) -> list[str]:
+    """What a report says of an audit with a time.
+
+    Args:
+        facts: "stopping" of the report's provenance; None of an ordinary audit.
+        statistics: of the report.
+    """
+    if facts is None:
+        return []
+    done, full = facts["runs_done"], facts["runs_of_full_audit"]
+    sizes = [s.n + s.undefined for s in statistics if s.group == "all"]
+    texts = f"{min(sizes)} to {max(sizes)}" if sizes else "0"
+    said = (
+        f"Stopping (--time, {in_words(facts['seconds'])}): {done:,} of the {full:,} runs of a full "
+        f"audit are done, {done / max(full, 1):.1%} (a run is one test at one head, or group of "
+        "heads, on one text; runs of different tests do not cost the same)"
+    )
+    if done >= full:
+        return [f"{said}, so nothing was left out."]
+    return [
+        f"{said}. Each test saw {texts} of the {facts['n_texts']} texts, the first in a fixed "
+        "random order. The same command goes on; without the option it runs to the end.",
+        "Intervals are those of as many texts chosen beforehand: who goes on until an answer "
+        "pleases errs more often than they say.",
+        f"Left out for want of time: {LEFT_OUT}.",
+    ]
 
 
 def _time(facts: Mapping[str, Any] | None) -> str:

@@ -1,15 +1,17 @@
 """The public class ``Report``: what an audit found, and how it is shown."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from hf_attnprobe.audit_reports.charts import audit_charts
 from hf_attnprobe.audit_reports.document import document_of, published_as
-from hf_attnprobe.audit_reports.frames import csv_of, summary_frame, wide_frame
+from hf_attnprobe.audit_reports.first_screen import stopping_notes
 from hf_attnprobe.audit_reports.heads import head_maps
 from hf_attnprobe.audit_reports.numbers import JUDGED
 from hf_attnprobe.audit_reports.result import (
@@ -18,38 +20,54 @@ from hf_attnprobe.audit_reports.result import (
     fields_from_json,
     to_json,
 )
-from hf_attnprobe.audit_reports.stopping import (
-    stopping_notes,
-    without_those_not_run,
-)
 from hf_attnprobe.audit_reports.trackers import Tracker, log_to, numbers_by_name
 from hf_attnprobe.audit_reports.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.options import public_function
+from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.reports.document import Document
-from hf_attnprobe.reports.forms import Documented, as_json
+from hf_attnprobe.reports.forms import Documented, as_json, csv_of
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.statistics.differences import Comparison, compare_rankings
 from hf_attnprobe.statistics.estimates import MANY_TEXTS
 from hf_attnprobe.statistics.rows import (
+    COLUMNS,
     PREDICTION,
     STOPPING,
     Rows,
     rows_that_count,
 )
-from hf_attnprobe.statistics.summary import site_of_model, summarize
+from hf_attnprobe.statistics.summary import Statistic, site_of_model, summarize
 from hf_attnprobe.statistics.wording import words_of
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.folders import differing, write_atomically
 from hf_attnprobe.storage.provenance import read_summary
-from hf_attnprobe.storage.rows import rows_in
+from hf_attnprobe.storage.rows import (
+    parts_in,
+    read_part,
+    rows_in,
+    rows_of_parts,
+)
 from hf_attnprobe.storage.texts import read_texts
 from hf_attnprobe.terminal import tail
 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+OF_TEXTS = (
+    "group",
+    "mean",
+    "ci_low",
+    "ci_high",
+    "median",
+    "std",
+    "n",
+    "undefined",
+)
+"""Columns of a statistic over texts, behind those of its place."""
 
 
 class Report(AuditResult, Documented):
@@ -128,11 +146,29 @@ class Report(AuditResult, Documented):
         return self.rows.long()
 
     def wide_frame(self) -> pd.DataFrame:
-        """A text per row, a statistic per column.
+        """A text per row, a statistic per column; NaN where a text has no value.
 
-        See :func:`hf_attnprobe.audit_reports.frames.wide_frame`.
+        Returns:
+            The index is ``example_id``. A column is called as its statistic, and
+            ``test.statistic`` where several tests have one of that name. Where several
+            heads or groups were tested, columns have the levels statistic, layer and head;
+            what is no statistic of attention, such as ``predicted_class``, has empty ones.
         """
-        return wide_frame(self.rows)
+        columns, wide = self.rows.columns, self.rows.wide()
+        n_tests = Counter(name for _, name in {c[:2] for c in columns})
+        names = [
+            f"{c[0]}.{c[1]}" if n_tests[c[1]] > 1 else c[1] for c in columns
+        ]
+        if len(self.rows.sites) <= 1:
+            return wide.set_axis(pd.Index(names, name="statistic"), axis=1)
+        places = [("", "") if c[0] == PREDICTION else c[2:] for c in columns]
+        levels = [
+            (name, *place) for name, place in zip(names, places, strict=True)
+        ]
+        index = pd.MultiIndex.from_tuples(
+            levels, names=["statistic", "layer", "head"]
+        )
+        return wide.set_axis(index, axis=1)
 
     def sentences(self) -> pd.DataFrame:
         """Of a language model: a unit of a passage per row.
@@ -153,11 +189,21 @@ class Report(AuditResult, Documented):
     def summary_frame(
         self, statistics: Collection[str] | None = None
     ) -> pd.DataFrame:
-        """A statistic per row: mean, interval and n.
+        """A statistic per row, over all texts and by predicted class.
 
-        See :func:`hf_attnprobe.audit_reports.frames.summary_frame`.
+        Args:
+            statistics: names to keep, such as "median_tvd"; None keeps all.
+
+        Returns:
+            Columns test, statistic, layer, head, group, mean, ci_low, ci_high, median, std,
+            n, undefined.
         """
-        return summary_frame(self, statistics)
+        rows = [
+            s.row()
+            for s in self.statistics
+            if statistics is None or s.statistic in statistics
+        ]
+        return pd.DataFrame(rows, columns=[*COLUMNS, *OF_TEXTS])
 
     def to_csv(self, path: str | Path) -> None:
         """Writes :meth:`summary_frame` to a file."""
@@ -225,6 +271,21 @@ def report_from(
     )
 
 
+def without_those_not_run(
+    statistics: Sequence[Statistic], rows: Rows
+) -> tuple[Statistic, ...]:
+    """The same; texts that a head was not run on are not counted as undefined."""
+    tested = rows.of_tests()
+    n = {
+        c: int(np.isnan(tested.read(c)[tested.is_there(c)]).sum())
+        for c in tested.columns
+    }
+    return tuple(
+        dataclasses.replace(s, undefined=min(s.undefined, n.get(s.column, 0)))
+        for s in statistics
+    )
+
+
 def rows_told(
     held: Rows, provenance: Mapping[str, Any], ids: Sequence[int]
 ) -> Rows:
@@ -288,3 +349,101 @@ def place_line(folder: str | Path | None) -> str:
     if folder is None:
         return "  page          nothing was kept; --output-dir DIR keeps page and rows"
     return f"  page          {Path(folder) / 'report.html'}    more: --verbose"
+
+
+# --- an audit shared out: each process takes the texts of one share --------------------
+# A share is an audit of its own, with its own folder, lock and rows, and goes on when it is run
+# again. The same texts have the same numbers whoever runs them, since all randomness is by seed
+# and id.
+#
+#     for k in 0 1 2 3; do attnprobe audit … --share $k/4 --output-dir job & done
+#     attnprobe report job/share-*
+
+
+SUMMED = ("truncated", "skipped_empty")
+"""Counts in the provenance, of the texts of a share alone."""
+
+
+def is_share(folder: Path) -> bool:
+    """Whether a folder holds a share of an audit."""
+    return (
+        folder.name.startswith("share-") and (folder / "audit.json").is_file()
+    )
+
+
+@public_function
+def joined_report(folders: Sequence[str | Path]) -> Report:
+    """The report of some shares of one audit, or of all.
+
+    Raises:
+        AttnProbeError: a folder without a finished share, or shares of different audits.
+    """
+    places = [Path(folder) for folder in folders]
+    shares = [read_audit(place) for place in places]
+    _check_one_audit(places)
+    first = shares[0]
+    provenance = _joined(shares)
+    wanted = {*provenance["tests"], PREDICTION}
+    rows = rows_of_parts(
+        read_part(part) for place in places for part in parts_in(place / "rows")
+    )
+    return report_from(
+        rows.select(lambda test, *_: test in wanted),
+        model=first.model,
+        dataset=first.dataset,
+        n=sum(share.n for share in shares),
+        seed=first.seed,
+        provenance=provenance,
+        notes=_progress(shares),
+    )
+
+
+def _check_one_audit(places: Sequence[Path]) -> None:
+    marks = [
+        read_json(place / "audit.json", dict[str, Any], "run the share again")
+        for place in places
+    ]
+    for mark in marks:
+        mark.pop("scores_fingerprint", None)  # of a share's own texts
+    for place, mark in zip(places, marks, strict=True):
+        wrong = differing(mark, marks[0])
+        if wrong:
+            raise AttnProbeError(
+                f"expected shares of one audit, {place} differs from {places[0]} in "
+                f"{', '.join(wrong)}; join those of one audit"
+            )
+
+
+def _joined(shares: Sequence[Report]) -> dict[str, Any]:
+    """The provenance of all; what is counted in a share is added up."""
+    known = [share.provenance for share in shares]
+    total = {name: sum(one[name] for one in known) for name in SUMMED}
+    n = sum(share.n for share in shares)
+    unknown = (
+        sum(share.n * share.provenance["unknown_tokens"] for share in shares)
+        / n
+    )
+    asked = {k: v for k, v in known[0]["asked_for"].items() if k != "share"}
+    said = [one["share"] for one in known]
+    return {
+        **known[0],
+        **total,
+        "unknown_tokens": unknown,
+        "asked_for": asked,
+        "share": said,
+    }
+
+
+def _progress(shares: Sequence[Report]) -> list[str]:
+    """How much of the audit this is."""
+    held = Counter(tuple(share.provenance["share"]) for share in shares)
+    of = {n for _, n in held}
+    if len(of) > 1 or max(held.values()) > 1:
+        raise AttnProbeError("expected every share once, and all of as many")
+    (n,) = of
+    if len(held) == n:
+        return []
+    return [
+        f"Progress: {len(held)} of {n} shares. They are by a hash of ids, so these texts are a "
+        "random part of all, and the intervals are of that part."
+    ]

@@ -6,6 +6,8 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
+import pandas as pd
+
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.html import to_cell, to_html
 from hf_attnprobe.reports.markdown import to_markdown
@@ -16,6 +18,30 @@ from hf_attnprobe.storage.folders import write_atomically
 def as_json(data: Mapping[str, Any]) -> str:
     """Plain data as the text of a file."""
     return json.dumps(data, indent=1) + "\n"
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_of(frame: pd.DataFrame) -> str:
+    """A table as CSV; ``'`` stands before a text that a spreadsheet would take for a formula.
+
+    Names of classes and groups are whoever made the checkpoint's.
+    """
+    texts = {
+        name: frame[name].map(_no_formula)
+        for name in frame
+        if frame[name].dtype.kind in "OU"
+    }
+    return frame.assign(**texts).to_csv(index=False)
+
+
+def _no_formula(cell: object) -> object:
+    return (
+        f"'{cell}"
+        if isinstance(cell, str) and cell.startswith(FORMULA)
+        else cell
+    )
 
 
 class Documented:

@@ -17,7 +17,6 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from hf_attnprobe import AttnProbeError, audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audit_reports.frames import csv_of
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import check_values
 from hf_attnprobe.checkpoints.origins import origin_of
@@ -26,6 +25,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.data.examples import label_names, load_examples
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
 from hf_attnprobe.faithfulness.registry import tests as known_tests
+from hf_attnprobe.reports.forms import csv_of
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from refusals import refuses
