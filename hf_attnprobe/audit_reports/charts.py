@@ -258,34 +258,29 @@ def audit_charts(
 def charts_of(evidence: SiteEvidence) -> tuple[Chart, ...]:
     """All charts of the given evidence."""
     smallest = next(iter(shown_epsilons(evidence)), "")
+    compared, suffices, plausible = (by_ranking(evidence, r) for r in RANKED)
     found = (
         tau_histogram(evidence, "leave_one_out"),
         tau_histogram(evidence, "gradient"),
         js_against_attention(evidence),
         fraction_to_flip(evidence),
-        comprehensiveness(evidence),
-        sufficiency(evidence),
+        compared,
+        suffices,
         permutation_by_max_attention(evidence),
         adversarial_distance(evidence),
         distance_by_max_attention(evidence, smallest),
-        plausibility(evidence),
+        plausible,
     )
-    return tuple(_named(chart) for chart in found if chart is not None)
+    return tuple(map(_named, filter(None, found)))
 
 
 def _named(chart: Chart) -> Chart:
     """Returns a chart whose title begins with the name of its question."""
-    names = {
-        key: asked.name
-        for asked in EVERY_QUESTION.values()
-        for key in asked.charts
-    }
-    if chart.key not in names:
-        return chart
-    return replace(
-        chart,
-        title=f"{names[chart.key]}: {chart.title[:1].lower()}{chart.title[1:]}",
-    )
+    title = f"{chart.title[:1].lower()}{chart.title[1:]}"
+    for asked in EVERY_QUESTION.values():
+        if chart.key in asked.charts:
+            return replace(chart, title=f"{asked.name}: {title}")
+    return chart
 
 
 # --- does attention rank the tokens as importance does? histograms of τ ---------------
@@ -293,12 +288,31 @@ def _named(chart: Chart) -> Chart:
 
 BIN_WIDTH = 0.1
 EDGES = np.linspace(-1, 1, 21).round(10)
-MEASURES = {
-    "leave_one_out": (
-        "leaving tokens out",
+TAUS = {
+    "leave_one_out": Chart(
+        "tau_leave_one_out",
+        "Rank correlation of attention with leaving tokens out",
+        (),
         "Jain & Wallace 2019, Table 2 (drawn as in Figure 2)",
+        "histogram",
+        "Kendall τ with leaving tokens out",
+        "share of texts",
+        (),
+        x_range=(-1.0, 1.0),
+        bin_width=BIN_WIDTH,
     ),
-    "gradient": ("gradients", "Jain & Wallace 2019, Figure 2"),
+    "gradient": Chart(
+        "tau_gradient",
+        "Rank correlation of attention with gradients",
+        (),
+        "Jain & Wallace 2019, Figure 2",
+        "histogram",
+        "Kendall τ with gradients",
+        "share of texts",
+        (),
+        x_range=(-1.0, 1.0),
+        bin_width=BIN_WIDTH,
+    ),
 }
 
 
@@ -315,23 +329,15 @@ def tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
     column = f"attention_{measure}_tau"
     if column not in evidence:
         return None
-    name, source = MEASURES[measure]
     groups = [g for g in evidence.groups if len(g.values.known_values(column))]
-    return Chart(
-        key=f"tau_{measure}",
-        title=f"Rank correlation of attention with {name}",
+    return replace(
+        TAUS[measure],
         sentences=_tau_sentences(evidence, groups, measure),
-        source=source,
-        kind="histogram",
-        x_label=f"Kendall τ with {name}",
-        y_label="share of texts",
         series=tuple(_histogram(group, column) for group in groups),
         references=(
             Reference("chance", 0.0, "x"),
             *_published_lines(evidence, "published", PUBLISHED.tau, measure),
         ),
-        x_range=(-1.0, 1.0),
-        bin_width=BIN_WIDTH,
     )
 
 
@@ -381,30 +387,51 @@ BARS = "middle half of the texts"
 X_LABEL = "largest attention weight of the text"
 
 
+PERMUTATION = Chart(
+    "permutation_by_max_attention",
+    "Output change when the weights are shuffled over the tokens",
+    (),
+    "Jain & Wallace 2019, Figure 6",
+    "dots",
+    X_LABEL,
+    "output change, median over shuffles",
+    (),
+    bars=BARS,
+    y_range=(0.0, 1.0),
+)
+BY_MAX_ATTENTION = Chart(
+    "adversarial_by_max_attention",
+    "How far attention can be moved with the output within",
+    (),
+    "Jain & Wallace 2019, Figure 8",
+    "dots",
+    X_LABEL,
+    "ε-max JSD",
+    (),
+    bars=BARS,
+    y_range=(0.0, 0.7),
+)
+
+
 def permutation_by_max_attention(evidence: SiteEvidence) -> Chart | None:
     """Median change of the output under shuffles, in four bins; None without values."""
     if not {"median_tvd", "max_attention"} <= set(evidence.values):
         return None
-    measured = evidence.words.measured
-    return Chart(
-        key="permutation_by_max_attention",
-        title="Output change when the weights are shuffled over the tokens",
+    words = evidence.words
+    return replace(
+        PERMUTATION,
         sentences=_sentences_by_bin(
             evidence,
             "median_tvd",
             "Shuffling which token gets which weight moves the output by",
             "0 says that it does not matter which token got which weight.",
         ),
-        source="Jain & Wallace 2019, Figure 6",
-        kind="dots",
-        x_label=X_LABEL,
-        y_label=f"output change, median over shuffles ({measured})",
+        y_label=f"{PERMUTATION.y_label} ({words.measured})",
         series=(
             *_by_bin(evidence, "median_tvd"),
             *_published_medians(evidence),
         ),
-        bars=BARS,
-        y_range=None if evidence.words.is_number else (0.0, 1.0),
+        y_range=None if words.is_number else PERMUTATION.y_range,
     )
 
 
@@ -426,9 +453,9 @@ def distance_by_max_attention(
             f"The nearer to {ceiling:.2f}, the median of the farthest attention of all, "
             "the less the output pins the weights down."
         )
-    return Chart(
-        key="adversarial_by_max_attention",
-        title=f"How far attention can be moved with the output within {epsilon}",
+    return replace(
+        BY_MAX_ATTENTION,
+        title=f"{BY_MAX_ATTENTION.title} {epsilon}",
         sentences=_sentences_by_bin(
             evidence,
             column,
@@ -436,14 +463,9 @@ def distance_by_max_attention(
             yardstick,
             least="" if kind_of_distance(evidence) == EXACT else "at least ",
         ),
-        source="Jain & Wallace 2019, Figure 8",
-        kind="dots",
-        x_label=X_LABEL,
-        y_label=f"ε-max JSD (ε = {epsilon}), nats",
+        y_label=f"{BY_MAX_ATTENTION.y_label} (ε = {epsilon}), nats",
         series=tuple(_by_bin(evidence, column)),
         references=references,
-        bars=BARS,
-        y_range=(0.0, 0.7),
     )
 
 
@@ -519,6 +541,20 @@ PUBLISHED_EPSILON = 0.05  # that the authors' code evaluates at
 MOST_EPSILONS = 3
 
 
+DISTANCE = Chart(
+    "adversarial_distance",
+    "How far attention can be moved with nearly the same output",
+    (),
+    "Jain & Wallace 2019, Figure 7 (there as densities)",
+    "curve",
+    "JSD from the model's attention, nats",
+    "share of texts moved at least so far",
+    (),
+    x_range=(0.0, LN_2),
+    y_range=(0.0, 1.0),
+)
+
+
 def shown_epsilons(evidence: SiteEvidence) -> list[str]:
     """The papers' ε if they were tested, else up to three others, as keys."""
     names = [n for n in evidence.values if n.startswith("epsilon_max_jsd@")]
@@ -547,18 +583,11 @@ def adversarial_distance(evidence: SiteEvidence) -> Chart | None:
             series.append(_reached(evidence, upper, f"ε = {key}, at most"))
     if "largest_jsd" in evidence:
         series.append(_reached(evidence, "largest_jsd", "any output (ceiling)"))
-    return Chart(
-        key="adversarial_distance",
-        title="How far attention can be moved with nearly the same output",
+    return replace(
+        DISTANCE,
         sentences=_distance_sentences(evidence, epsilons, kind),
-        source="Jain & Wallace 2019, Figure 7 (there as densities)",
-        kind="curve",
-        x_label="JSD from the model's attention, nats",
-        y_label="share of texts moved at least so far",
         series=tuple(series),
         references=tuple(_published_distances(evidence)),
-        x_range=(0.0, LN_2),
-        y_range=(0.0, 1.0),
     )
 
 
@@ -616,6 +645,21 @@ MOST_POINTS = 300
 NEEDED = ("delta_attention", "delta_js")
 
 
+JS_AGAINST_ATTENTION = Chart(
+    "js_against_attention",
+    "The largest weight erased, against another one",
+    (),
+    "Serrano & Smith 2019, Figure 3",
+    "points",
+    "Δα: largest weight minus the other one",
+    "ΔJS of the output, nats",
+    (),
+    (Reference("no difference", 0.0),),
+    bars="middle half of the texts",
+    x_range=(0.0, 1.0),
+)
+
+
 def js_against_attention(evidence: SiteEvidence) -> Chart | None:
     """ΔJS against Δα: single texts, and the median of all; None without values."""
     if not set(NEEDED) <= set(evidence.values):
@@ -625,21 +669,11 @@ def js_against_attention(evidence: SiteEvidence) -> Chart | None:
     if not both.any():
         return None
     gap, js = gap[both], js[both]
-    return Chart(
-        key="js_against_attention",
-        title="The largest weight erased, against another one",
+    points = _points(evidence.values.ids()[both], gap, js)
+    return replace(
+        JS_AGAINST_ATTENTION,
         sentences=_erasure_sentences(gap, js),
-        source="Serrano & Smith 2019, Figure 3",
-        kind="points",
-        x_label="Δα: largest weight minus the other one",
-        y_label="ΔJS of the output, nats",
-        series=(
-            _points(evidence.values.ids()[both], gap, js),
-            _medians(gap, js),
-        ),
-        references=(Reference("no difference", 0.0),),
-        bars="middle half of the texts",
-        x_range=(0.0, 1.0),
+        series=(points, _medians(gap, js)),
     )
 
 
@@ -698,6 +732,20 @@ OPTIMAL = "margin"  # the order that the smallest set is read from
 THEIRS = "Serrano & Smith (medians)"
 
 
+FRACTION_TO_FLIP = Chart(
+    "fraction_to_flip",
+    "Tokens to erase before the decision flips",
+    (),
+    "Serrano & Smith 2019, Figure 5",
+    "dots",
+    "tokens erased in the order of",
+    "share of tokens erased at the flip",
+    (),
+    bars="middle half of the texts",
+    y_range=(0.0, 1.0),
+)
+
+
 def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
     """Share of the tokens erased when the decision flips, beside the smallest possible.
 
@@ -717,17 +765,10 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
         series_of_medians(RANKING, shown),
         series_of_medians(LEAST[best_name], [(best_name, best)]),
     ]
-    return Chart(
-        key="fraction_to_flip",
-        title="Tokens to erase before the decision flips",
+    return replace(
+        FRACTION_TO_FLIP,
         sentences=_flip_sentences(evidence, best_name, best),
-        source="Serrano & Smith 2019, Figure 5",
-        kind="dots",
-        x_label="tokens erased in the order of",
-        y_label="share of tokens erased at the flip",
         series=(*series, *_published_flips(evidence, list(orders))),
-        bars="middle half of the texts",
-        y_range=(0.0, 1.0),
     )
 
 
@@ -789,65 +830,79 @@ def _order(key: str) -> str:
 # --- what rankings of the tokens are worth, beside a random one -----------------------
 
 
-def comprehensiveness(evidence: SiteEvidence) -> Chart | None:
-    """Loss without the tokens that each ranking puts first."""
-    words = evidence.words
-    return _by_ranking(
-        evidence,
-        family="comprehensiveness",
-        title="What is lost without the tokens that a ranking puts first",
-        y_label=f"{words.lost} without them",
-        source="DeYoung et al. 2020, comprehensiveness",
-        said_of=f"Without the first tokens of {{name}} {words.said} loses {{value}} "
-        f"{words.amount}{words.aside}",
-        yardstick="A ranking that is no better than random says nothing of the "
-        "prediction. Texts with tokens erased are unlike those of the training.",
-    )
+class Ranked(NamedTuple):
+    """A chart of what each ranking is worth; its words are filled in by the kind of prediction.
+
+    Attributes:
+        family: the statistics ``family@ranking``.
+        chart: without its numbers.
+        said: of one ranking, with its number.
+        yardstick: how it is to be read.
+    """
+
+    family: str
+    chart: Chart
+    said: str
+    yardstick: str
 
 
-def sufficiency(evidence: SiteEvidence) -> Chart | None:
-    """Loss when only the tokens that each ranking puts first are left."""
-    words = evidence.words
-    return _by_ranking(
-        evidence,
-        family="sufficiency",
-        title="What is lost on the first tokens of a ranking alone",
-        y_label=f"{words.lost} on them alone",
-        source="DeYoung et al. 2020, sufficiency",
-        said_of=f"On the first tokens of {{name}} alone {words.said} loses {{value}} "
-        f"{words.amount}{words.aside}",
-        yardstick="Here less is better. Texts with tokens erased are unlike those of the training.",
-    )
+RANKED = (
+    Ranked(
+        "comprehensiveness",
+        Chart(
+            "comprehensiveness",
+            "What is lost without the tokens that a ranking puts first",
+            (),
+            "DeYoung et al. 2020, comprehensiveness",
+            "dots",
+            "ranking",
+            "{words.lost} without them",
+            (),
+        ),
+        "Without the first tokens of {name} {words.said} loses {value} "
+        "{words.amount}{words.aside}",
+        "A ranking that is no better than random says nothing of the prediction. Texts with "
+        "tokens erased are unlike those of the training.",
+    ),
+    Ranked(
+        "sufficiency",
+        Chart(
+            "sufficiency",
+            "What is lost on the first tokens of a ranking alone",
+            (),
+            "DeYoung et al. 2020, sufficiency",
+            "dots",
+            "ranking",
+            "{words.lost} on them alone",
+            (),
+        ),
+        "On the first tokens of {name} alone {words.said} loses {value} "
+        "{words.amount}{words.aside}",
+        "Here less is better. Texts with tokens erased are unlike those of the training.",
+    ),
+    Ranked(
+        "auprc",
+        Chart(
+            "plausibility",
+            "Agreement of rankings with the words that people marked",
+            (),
+            "DeYoung et al. 2020, Section 4 (AUPRC)",
+            "dots",
+            "ranking",
+            "area under the precision-recall curve",
+            (),
+            y_range=(0.0, 1.0),
+        ),
+        "Against the words that people marked, the ranking of {name} has area {value} (1 is all "
+        "of them in front)",
+        "People agreeing with a ranking does not make it faithful.",
+    ),
+)
 
 
-def plausibility(evidence: SiteEvidence) -> Chart | None:
-    """How well each ranking finds the words that people marked."""
-    return _by_ranking(
-        evidence,
-        family="auprc",
-        title="Agreement of rankings with the words that people marked",
-        y_label="area under the precision-recall curve",
-        source="DeYoung et al. 2020, Section 4 (AUPRC)",
-        said_of="Against the words that people marked, the ranking of {name} has area "
-        "{value} (1 is all of them in front)",
-        yardstick="People agreeing with a ranking does not make it faithful.",
-        y_range=(0.0, 1.0),
-    )
-
-
-def _by_ranking(
-    evidence: SiteEvidence,
-    *,
-    family: str,
-    title: str,
-    y_label: str,
-    source: str,
-    said_of: str,
-    yardstick: str,
-    y_range: tuple[float, float] | None = None,
-) -> Chart | None:
+def by_ranking(evidence: SiteEvidence, ranked: Ranked) -> Chart | None:
     """Means with their intervals, random as a line too; None without values."""
-    found = evidence.rankings(family)
+    found = evidence.rankings(ranked.family)
     if not found:
         return None
     means = {
@@ -859,31 +914,28 @@ def _by_ranking(
         if random
         else []
     )
-    return Chart(
-        key="plausibility" if family == "auprc" else family,
-        title=title,
-        sentences=_ranking_sentences(evidence, found, said_of, yardstick),
-        source=source,
-        kind="dots",
-        x_label="ranking",
-        y_label=y_label,
+    return replace(
+        ranked.chart,
+        sentences=_ranking_sentences(evidence, found, ranked),
+        y_label=ranked.chart.y_label.format(words=evidence.words),
         series=(series_of_means("mean over texts", means),),
         references=tuple(references),
-        y_range=y_range,
     )
 
 
 def _ranking_sentences(
-    evidence: SiteEvidence, found: dict[str, str], said_of: str, yardstick: str
+    evidence: SiteEvidence, found: dict[str, str], ranked: Ranked
 ) -> tuple[str, ...]:
     own = [key for key in ("attention", "mean_attention") if key in found]
     key = [*own, *found][0]
     mean = evidence.mean(found[key])
-    sentence = said_of.format(name=ranking_name(key), value=said(mean))
+    sentence = ranked.said.format(
+        name=ranking_name(key), value=said(mean), words=evidence.words
+    )
     if "random" in found and key != "random":
         random = evidence.mean(found["random"])
         difference = evidence.beyond(found[key], found["random"])
         sentence += (
             f"; random has {said(random)}, a difference of {said(difference)}"
         )
-    return f"{sentence} ({mean.n} texts).", yardstick
+    return f"{sentence} ({mean.n} texts).", ranked.yardstick
