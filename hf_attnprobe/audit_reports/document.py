@@ -60,10 +60,10 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.document import (
     Words as Said,
 )
-from hf_attnprobe.statistics.heads import EVERYWHERE
+from hf_attnprobe.statistics.heads import EVERYWHERE, Place
 from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.summary import site_of_model
+from hf_attnprobe.statistics.summary import ALL_TEXTS, site_of_model
 from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.storage.asked import is_repeatable, repeating
@@ -145,15 +145,12 @@ def page_data(report: AuditResult) -> dict[str, Any]:
     data, several = to_json(report), has_several(report.statistics)
     if len(report.statistics) <= MOST_EMBEDDED:
         return data
-    own = [s for s in data["statistics"] if _is_about_all(s, several)]
+    whole = [s for s in data["statistics"] if s["group"] == ALL_TEXTS]
+    own = [
+        s for s in whole if not several or (s["layer"], s["head"]) == EVERYWHERE
+    ]
     cut = {"statistics": own[:MOST_EMBEDDED], "comparisons": []}
     return {**data, **cut, "left_out": list(cut)}
-
-
-def _is_about_all(statistic: Mapping[str, Any], several: bool) -> bool:
-    """Whether it is of all texts and of the model's attention as a whole."""
-    place = statistic["layer"], statistic["head"]
-    return statistic["group"] == "all" and (place == (-1, -1) or not several)
 
 
 def predicts_note(report: AuditResult) -> list[str]:
@@ -361,7 +358,7 @@ def _rule(finding: Finding, words: Words) -> list[str]:
 
 def questions(report: AuditResult) -> Section:
     """Returns a card for each question, followed by its charts."""
-    charts = _charts(report)
+    charts = charts_of_audit(report)
     parts: list[Block] = []
     shown: set[str] = set()
     for finding in report.findings:
@@ -376,15 +373,17 @@ def questions(report: AuditResult) -> Section:
     return Section("The questions, one by one", parts, id="questions")
 
 
-def _charts(report: AuditResult) -> tuple[Chart, ...]:
-    """Charts of the attention that the answers are about."""
-    site = site_of_model(report.rows) if len(report.rows) else None
-    if site is None:
+def charts_of_audit(
+    report: AuditResult, site: Place | None = None
+) -> tuple[Chart, ...]:
+    """Charts of the attention that the answers are about, or of that at a site."""
+    place = site or (site_of_model(report.rows) if len(report.rows) else None)
+    if place is None:
         return ()
     return audit_charts(
         report.rows,
-        report.provenance.get("classes", []),
-        site=site,
+        report.provenance.get("classes", ()),
+        site=place,
         words=report.words,
         published=published_as(report),
     )
@@ -536,6 +535,13 @@ ROWS = (
 )
 
 
+SAME = "The same command gives the same numbers"
+SAME_TEXTS = (
+    "The same command reaches more or fewer texts in its --time from run to run; each text that "
+    "it reaches gets the same numbers"
+)
+
+
 def origin(report: AuditResult) -> Section:
     """The command, versions, fingerprints, and every setting."""
     said = report.provenance
@@ -553,7 +559,7 @@ def origin(report: AuditResult) -> Section:
         [
             None if is_repeatable(said) else OF_PYTHON,
             Listing(repeating("judge" if JUDGED in said else "audit", said)),
-            f"{_same_numbers(said)} with the same versions and fingerprints: "
+            f"{SAME if 'stopping' not in said else SAME_TEXTS} with the same versions and fingerprints: "
             f"{in_words(made_with) or 'none are recorded'}.",
             (INSTALLED, Code("pip install ."), ROWS),
             Folded(
@@ -563,15 +569,6 @@ def origin(report: AuditResult) -> Section:
         ],
         id="origin",
     )
-
-
-def _same_numbers(provenance: Mapping[str, Any]) -> str:
-    if "stopping" in provenance:
-        return (
-            "The same command reaches more or fewer texts in its --time from run to run; each "
-            "text that it reaches gets the same numbers"
-        )
-    return "The same command gives the same numbers"
 
 
 def _flat(provenance: Mapping) -> list[tuple[str, object]]:

@@ -25,6 +25,7 @@ from hf_attnprobe.reports.document import (
 )
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS
+from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
     Statistic,
@@ -237,10 +238,6 @@ def _p(value: float) -> str:
     return "< .001" if value < 0.001 else f"{value:.3f}"
 
 
-# --- What erasing the largest weight did beside another, by how much larger it was ---------------
-# Pure: rows in, lines out.
-
-
 # --- all statistics ----------------------------------------------------------------------------
 
 
@@ -312,14 +309,16 @@ def shown_statistics(report: AuditResult) -> tuple[list[Statistic], str]:
         s for s in report.statistics if s.group == "all" or not is_of_ranking(s)
     ]
     shown = few_parts(told)
-    if len(shown) > MOST_ROWS and has_several(report.statistics):
-        shown = [s for s in shown if s.layer == s.head == -1]
-    if len(shown) > MOST_ROWS:
-        shown = [s for s in shown if s.group == "all" or has_line(s.statistic)]
-    if len(shown) > MOST_ROWS:
-        shown = [s for s in shown if s.group == "all"]
-    if len(shown) > MOST_ROWS:
-        shown = [s for s in shown if s.n and has_line(s.statistic)][:MOST_ROWS]
+    several = has_several(report.statistics)
+    for is_kept in (
+        lambda s: s.place == EVERYWHERE or not several,
+        lambda s: s.group == ALL_TEXTS or has_line(s.statistic),
+        lambda s: s.group == ALL_TEXTS,
+        lambda s: s.n and has_line(s.statistic),
+    ):
+        if len(shown) > MOST_ROWS:
+            shown = [s for s in shown if is_kept(s)]
+    shown = shown[:MOST_ROWS]
     n_left = len(report.statistics) - len(shown)
     if not n_left:
         return shown, ""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.audit_reports.charts import audit_charts
-from hf_attnprobe.audit_reports.document import document_of, published_as
+from hf_attnprobe.audit_reports.document import charts_of_audit, document_of
 from hf_attnprobe.audit_reports.first_screen import stopping_notes
 from hf_attnprobe.audit_reports.heads import head_maps
 from hf_attnprobe.audit_reports.numbers import JUDGED
@@ -103,19 +102,7 @@ class Report(AuditResult, Documented):
         Args:
             site: layer and head; by default what stands for the model's attention.
         """
-        rows, words = self.rows, self.words
-        if not len(rows):
-            return ()
-        place = site or site_of_model(rows)
-        own: tuple[Chart, ...] = ()
-        if place is not None:
-            classes, published = (
-                self.provenance.get("classes", ()),
-                published_as(self),
-            )
-            own = audit_charts(
-                rows, classes, site=place, words=words, published=published
-            )
+        own = charts_of_audit(self, site)
         return (*own, *head_maps(self.judged, self.rules))
 
     def plot(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-import pandas as pd
 from huggingface_hub import CommitOperationAdd, HfApi, constants
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -422,7 +421,9 @@ def _files_of(
     files: dict[str, Path | bytes] = {
         file.name: file
         for file in sorted(folder.iterdir())
-        if file.is_file() and file.name[0] != "." and not _is_of_training(file)
+        if file.is_file()
+        and file.name[0] != "."
+        and not file.name.startswith(OF_TRAININGS)
     }
     record = card.checkpoint.record
     if record:
@@ -446,10 +447,6 @@ def _joined(here: str | None, there: str | None, card: Card) -> str:
     if own_text(read_card(here)):
         return with_others(here, there)
     return with_others(updated(there, card), here)
-
-
-def _is_of_training(file: Path) -> bool:
-    return file.name.startswith(OF_TRAININGS)
 
 
 # --- an audit's folder as files of a data set, without folders of this machine ----------
@@ -512,7 +509,9 @@ def _own_files(
 ) -> dict[str, bytes]:
     """Rows as Parquet, and reports in the form that anyone may see."""
     rows = audit.report.to_pandas()
-    files = {f"{SPLIT}.parquet": _parquet(rows)} if len(rows) else {}
+    files = (
+        {f"{SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
+    )
     names = audit.public_names(model)
     for name, text in _reports(audit, with_texts=with_texts).items():
         files[name] = anonymous(text, names).encode()
@@ -521,28 +520,14 @@ def _own_files(
 
 def _reports(audit: ReadAudit, *, with_texts: bool) -> dict[str, str]:
     """The reports published beside the rows; rewritten without texts where they show some."""
-    there = {
-        name: audit.folder / name
-        for name in BESIDE
-        if (audit.folder / name).is_file()
-    }
-    if with_texts:
-        return {
-            name: file.read_text(encoding="utf-8")
-            for name, file in there.items()
-        }
-    there.pop(TEXTS, None)
     found = {
-        name: file.read_text(encoding="utf-8") for name, file in there.items()
+        name: file.read_text(encoding="utf-8")
+        for name in BESIDE
+        if (file := audit.folder / name).is_file()
     }
-    silent = replace(audit.report, examples=())
-    forms = {"report.html": silent.to_html, "report.md": silent.to_markdown}
-    return found | {
-        name: form() for name, form in forms.items() if name in there
-    }
-
-
-def _parquet(rows: pd.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    rows.reset_index(drop=True).to_parquet(buffer, index=False)
-    return buffer.getvalue()
+    if not with_texts:
+        found.pop(TEXTS, None)
+        silent = replace(audit.report, examples=())
+        forms = {"report.html": silent.to_html, "report.md": silent.to_markdown}
+        found |= {name: form() for name, form in forms.items() if name in found}
+    return found

@@ -28,9 +28,10 @@ from hf_attnprobe.reports.document import (
     Words,
     is_number,
     kind_of,
+    number_line_in_words,
     written,
 )
-from hf_attnprobe.reports.number_line import line_in_words, placed
+from hf_attnprobe.reports.number_line import placed
 from hf_attnprobe.reports.texts import legible
 
 
@@ -120,7 +121,7 @@ def _templates() -> Environment:
         "written": written,
         "numbers": _columns_of_numbers,
         "placed": placed,
-        "in_words": line_in_words,
+        "in_words": number_line_in_words,
         "svg": _svg,
     }
     templates.globals |= {"symbols": SYMBOLS, "long": LONG, "shown": texts}

@@ -89,26 +89,6 @@ def placed(line: NumberLine) -> Placed:
     )
 
 
-def line_in_words(line: NumberLine) -> str:
-    """The same as sentences.
-
-    >>> from hf_attnprobe.reports.document import Number
-    >>> line_in_words(NumberLine(Number(0.34, (0.31, 0.37)), {"agrees": 0.6}, {"chance": 0.0}))
-    'The value is 0.340 [0.310, 0.370]. Thresholds: agrees 0.6. Compare: chance 0.'
-    """
-    sentences = [
-        f"The value is {interval(line.number.value, line.number.ci95)}."
-    ]
-    for word, marks in (
-        ("Thresholds", line.thresholds),
-        ("Compare", line.yardsticks),
-    ):
-        if marks:
-            said = ", ".join(f"{name} {short(v)}" for name, v in marks.items())
-            sentences.append(f"{word}: {said}.")
-    return " ".join(sentences)
-
-
 def labels(places: Mapping[str, float]) -> list[Label]:
     """Labels at their places, each in a row where it has room on a narrow and a wide screen."""
     narrow, wide = (label_rows(places, letter) for letter in (NARROW, WIDE))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from demo_page import charts, heads
 from hf_attnprobe import figures
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
+from hf_attnprobe.markdown import interval
 from hf_attnprobe.reports.document import Number, NumberLine
 from hf_attnprobe.reports.html import to_cell
 from hf_attnprobe.reports.number_line import NARROW, WIDE, label_rows
@@ -306,7 +307,7 @@ def test_a_figure_of_very_many_points_stays_small():
 )
 def test_every_number_line_is_well_formed(value, ci95, thresholds, yardsticks, ends):
     (line,) = ElementTree.fromstring(scale(value, ci95, thresholds, yardsticks, ends))
-    assert line.get("aria-label").startswith("The value is")
+    assert line.get("aria-label").startswith(interval(value, ci95))
     places = re.findall(r"left:([^%]*)%", ElementTree.tostring(line, encoding="unicode"))
     assert all(0 <= float(place) <= 100 for place in places)
 
