@@ -148,8 +148,8 @@ class ShownText:
             mark = "*" if k in (self.matters or ()) else " "
             row = f"{k + 1:>2}{mark}"
             for name in names:
-                _, sign, form = PRINTED[name]
-                row += f"{sign * self.scores[name][k]:>13{form}}"
+                _, sign, plus = PRINTED[name]
+                row += f"{sign * self.scores[name][k]:>{plus}13.2f}"
             lines.append(f"{row}  {token}")
         if self.matters is not None:
             lines.append("nats; * more than noise")
@@ -157,12 +157,12 @@ class ShownText:
 
 
 PRINTED = {
-    "leave_one_out": ("without it", -1, "+.2f"),
-    "knockout": ("knocked out", -1, "+.2f"),
-    "contrast": ("its lead", -1, "+.2f"),
-    "attention": ("attention", 1, ".2f"),
+    "leave_one_out": ("without it", -1, "+"),
+    "knockout": ("knocked out", -1, "+"),
+    "contrast": ("its lead", -1, "+"),
+    "attention": ("attention", 1, ""),
 }
-"""Scores of a printed prompt: column, sign and form; what the answer loses is below 0."""
+"""Scores of a printed prompt: column, factor, and whether + is written; losses are below 0."""
 
 
 def _largest(values: Sequence[float]) -> int:

@@ -195,14 +195,14 @@ def test_dots_and_their_bars_are_where_the_values_are():
     (chart,) = [c for c in charts() if c.key == "shuffles"]
     svg = ElementTree.fromstring(draw(chart))
     across, up = scales(svg)
-    assert tuple(across.values()) == chart.series[0].x
+    assert tuple(up.values()) == chart.series[0].x
     for k, (series, drawn) in enumerate(zip(chart.series, marks(svg), strict=True)):
         known = [i for i, y in enumerate(series.y) if math.isfinite(y)]
-        assert numbers_at(up, [y for _, y in drawn]) == pytest.approx(
+        assert numbers_at(across, [x for x, _ in drawn]) == pytest.approx(
             [series.y[i] for i in known], abs=1e-3
         )
-        centres = sorted(across)
-        nearest = [min(centres, key=lambda c: abs(c - x)) for x, _ in drawn]
+        centres = sorted(up)
+        nearest = [min(centres, key=lambda c: abs(c - y)) for _, y in drawn]
         assert [centres.index(c) for c in nearest] == known
         colour = f"stroke: var(--{('blue', 'orange')[k]})"
         bars = [
@@ -210,14 +210,14 @@ def test_dots_and_their_bars_are_where_the_values_are():
             for p in svg.iter("path")
             if p.get("clip-path") and colour in p.get("style", "")
         ]
-        ends = [numbers_at(up, [y for _, y in bar]) for bar in bars if bar]
+        ends = [numbers_at(across, [x for x, _ in bar]) for bar in bars if bar]
         expected = [(series.low[i], series.high[i]) for i in known]
         assert [tuple(e) for e in ends if e[0] != e[1]] == [
             pytest.approx(pair, abs=1e-3) for pair in expected
         ]
 
 
-def test_values_run_to_the_right_where_names_are_long():
+def test_names_stand_below_each_other():
     (chart,) = [c for c in charts() if c.key == "rankings"]
     svg = ElementTree.fromstring(draw(chart))
     across, up = scales(svg)
@@ -361,7 +361,7 @@ def test_labels_do_not_run_into_each_other(labels, letter):
 def test_a_number_line_says_everything_in_words():
     html = scale(0.34, (0.31, 0.37), {"agrees": 0.6}, {"chance": 0.0}, (0, 1))
     assert "0.340 [0.310, 0.370]" in html
-    assert "Thresholds: agrees 0.6. Compare: chance 0." in html
+    assert 'aria-label="0.340 [0.310, 0.370]; agrees 0.6; chance 0"' in html
 
 
 def test_a_map_shows_each_head_and_those_that_are_sure_in_bold():
