@@ -41,7 +41,6 @@ from hf_attnprobe.reports.document import (
     Figures,
     Folded,
     Link,
-    Listing,
     Note,
     Number,
     Quoted,
@@ -55,7 +54,6 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import EFFECT, Place
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.asked import repeating
 
 
 SCHEMA_VERSION = 1
@@ -297,7 +295,7 @@ def _document_of(comparison: AuditComparison) -> Document:
             *parts,
             glossary([*lead, *parts, numbers], GLOSSARY),
             _what_differs(comparison),
-            _how_to_repeat(comparison),
+            Section("How to repeat them", [HOW_TO_REPEAT], id="origin"),
             numbers,
         ],
         data={
@@ -545,35 +543,16 @@ MOST_TOLD = 12
 def _what_differs(comparison: AuditComparison) -> Section:
     rows = [[s.name, *s.values] for s in comparison.settings]
     caption = "Only what is not the same in all audits"
-    return Section(
-        "What differs in how they were made",
-        [
-            Table(["setting", *comparison.names], rows, caption)
-            if rows
-            else "Model, data, settings and versions are the same."
-        ],
-        id="settings",
-        brief=True,
-    )
+    table = Table(["setting", *comparison.names], rows, caption)
+    nothing = "Model, data, settings and versions are the same."
+    title = "What differs in how they were made"
+    return Section(title, [table or nothing], id="settings", brief=True)
 
 
-def _how_to_repeat(comparison: AuditComparison) -> Section:
-    """Command of each audit."""
-    commands = [
-        Section(
-            name,
-            [Listing(repeating("audit", report.provenance))],
-            id=f"command-{k}",
-        )
-        for k, (name, report) in enumerate(
-            zip(comparison.names, comparison.reports, strict=True), 1
-        )
-    ]
-    again = (
-        "Each audit's own page says how it was made and the command that repeats it. "
-        "This page is made again from their folders with attnprobe report."
-    )
-    return Section("How to repeat them", [again, *commands], id="origin")
+HOW_TO_REPEAT = (
+    "Each audit's own page says how it was made and the command that repeats it. "
+    "This page is made again from their folders with attnprobe report."
+)
 
 
 def _statistics(comparison: AuditComparison) -> Section:

@@ -6,6 +6,7 @@ once; see :mod:`hf_attnprobe.statistics.heads`.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -349,19 +350,13 @@ MOST_PARTS = 20
 
 def part_section(statistics: Sequence[Statistic]) -> Section:
     """How each part of a prediction moves with all attention; of 20 parts at most."""
+    of_all = [s for s in statistics if s.place == EVERYWHERE and s.n]
     columns: dict[str, dict[str, Statistic]] = {}
-    for s in statistics:
+    for s in of_all:
         family, _, part = s.statistic.partition("@")
-        if (
-            family in BY_PART
-            and s.n
-            and s.group == ALL_TEXTS
-            and s.place == EVERYWHERE
-        ):
+        if family in BY_PART and s.group == ALL_TEXTS:
             columns.setdefault(family, {})[part] = s
-    parts = list(
-        dict.fromkeys(part for values in columns.values() for part in values)
-    )
+    parts = list(dict.fromkeys(chain.from_iterable(columns.values())))
     parts.sort(key=lambda part: -max(v[part].mean for v in columns.values()))
     rows = [
         [part, *(v.get(part) for v in columns.values())]

@@ -269,8 +269,20 @@ class Texts:
         return bool(self.texts)
 
 
+class WithBlocks:
+    """What is nothing without its blocks; those that are empty are left out."""
+
+    blocks: "Sequence[Block]"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", tuple(filter(None, self.blocks)))
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+
 @dataclass(frozen=True)
-class Folded:
+class Folded(WithBlocks):
     """What is folded away on a page; other forms print it like a section.
 
     Attributes:
@@ -283,15 +295,9 @@ class Folded:
     blocks: "Sequence[Block]"
     open: bool = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", tuple(filter(None, self.blocks)))
-
-    def __bool__(self) -> bool:
-        return bool(self.blocks)
-
 
 @dataclass(frozen=True)
-class Section:
+class Section(WithBlocks):
     """A part with a heading.
 
     Attributes:
@@ -309,13 +315,10 @@ class Section:
     folded: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", tuple(filter(None, self.blocks)))
+        super().__post_init__()
         if not self.id:
             words = re.findall(r"\w+", self.title.lower())
             object.__setattr__(self, "id", "-".join(words))
-
-    def __bool__(self) -> bool:
-        return bool(self.blocks)
 
 
 Block = (
