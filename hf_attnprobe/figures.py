@@ -261,7 +261,7 @@ def _histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
         last = float((0.0, *series.x)[-1])
         yield ax.stairs(
             np.nan_to_num(_known(series.y)),
-            [*_known(series.x), last + bin_width(series, chart)],  # type: ignore[arg-type]
+            [*_known(series.x), last + (chart.bin_width or 1.0)],  # type: ignore[arg-type]
             fill=True,
             facecolor="none",
             edgecolor=COLOURS[k % len(COLOURS)],
@@ -271,17 +271,12 @@ def _histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
         )
 
 
-def bin_width(series: Series, chart: Chart) -> float:
-    """Of a histogram's bins; where it is not said, the distance of the first two."""
-    first, second = (*series.x, 0.0, 1.0)[:2]
-    return chart.bin_width or float(second) - float(first)
-
-
 def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
     """Values to the right with their bars, categories below each other, series side by side."""
-    for k, (series, places) in enumerate(
-        zip(chart.series, _places(chart), strict=True)
-    ):
+    names = categories(chart)
+    for k, series in enumerate(chart.series):
+        lane = ((k + 0.5) / len(chart.series) - 0.5) * ROOM
+        places = [names.index(str(x)) + lane for x in series.x]
         is_published = series.name.startswith("published")
         yield ax.errorbar(
             _known(series.y),
@@ -293,34 +288,8 @@ def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
             elinewidth=1.2,
             label=_wrapped(series.name),
         )
-    names = categories(chart)
     ax.set_yticks(range(len(names)), [_wrapped(name, 24) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
-
-
-def _places(chart: Chart) -> list[list[float]]:
-    """Where each series' values stand among the categories, numbered from 0.
-
-    A category is divided into lanes; series that never meet in one share a lane.
-    """
-    number = {name: k for k, name in enumerate(categories(chart))}
-    taken: list[set[str]] = []
-    lanes = []
-    for series in chart.series:
-        names = set(map(str, series.x))
-        free = [k for k, used in enumerate(taken) if not used & names]
-        lane = free[0] if free else len(taken)
-        taken[lane:lane] = [] if free else [set()]
-        taken[lane] |= names
-        lanes.append(lane)
-    n_lanes = max(1, len(taken))
-    return [
-        [
-            number[str(x)] + ((lane + 0.5) / n_lanes - 0.5) * ROOM
-            for x in series.x
-        ]
-        for lane, series in zip(lanes, chart.series, strict=True)
-    ]
 
 
 def _bars(series: Series) -> np.ndarray | None:

@@ -474,23 +474,22 @@ def not_tested(report: AuditResult) -> Section:
     not_run = [
         f"{_test(name)} was left out: {why}" for name, why in left_out.items()
     ]
-    n_all, n_tested = (
-        len(heads_of(report.statistics)),
-        len(tested_heads(report.statistics)),
-    )
-    if n_tested < n_all:
-        untested = (
-            f"{n_all - n_tested} of {n_all} heads were not tested one by one"
-        )
-        not_run.append(untested)
     not_run += [f"not asked for: {_test(name)}" for name in others]
     ablated = zero_ablation_only(report.statistics)
-    limits = [*LIMITS, *_of_texts(report), *([ablated] if ablated else [])]
+    share = report.provenance.get("unknown_tokens")
+    unknown = (
+        f"{share or 0:.1%} of the tokens are unknown to the model's tokenizer."
+    )
+    limits = [*LIMITS, unknown if share else "", ablated or ""]
     return Section(
         "What was not tested, and limits",
         [
             [*unasked, *not_run],
-            Section("Limits", [limits], id="what-tests-cannot-tell"),
+            Section(
+                "Limits",
+                [[*filter(None, limits)]],
+                id="what-tests-cannot-tell",
+            ),
         ],
         id="limits",
     )
@@ -502,25 +501,6 @@ def _test(name: str) -> str:
     return (
         f"{name} ({known.does})" if known is not None and known.does else name
     )
-
-
-def _of_texts(report: AuditResult) -> list[str]:
-    """What happened to texts before they were read."""
-    said = report.provenance
-    notes = []
-    if said.get("truncated"):
-        notes.append(
-            f"{said['truncated']} texts were cut to what the model can read; what was "
-            "cut is not tested."
-        )
-    if said.get("skipped_empty"):
-        notes.append(f"{said['skipped_empty']} empty texts were left out.")
-    if said.get("unknown_tokens"):
-        share = said["unknown_tokens"]
-        notes.append(
-            f"{share:.1%} of the tokens are unknown to the model's tokenizer."
-        )
-    return notes
 
 
 OF_PYTHON = (
