@@ -41,7 +41,7 @@ DATA = {
         {"premise": text, "hypothesis": TEXTS[k - 1], "label": k % 3}
         for k, text in enumerate(TEXTS)
     ],
-    "labels": [{"text": t, "labels": [k % 2, 0, 1]} for k, t in enumerate(TEXTS)],
+    "labels": [{"text": t, "labels": [0, 2] if k % 2 else [2]} for k, t in enumerate(TEXTS)],
     "number": [{"text": t, "label": k / 3} for k, t in enumerate(TEXTS)],
     "tags": [
         {"tokens": t.split(), "ner_tags": [k % 2 for k in range(len(t.split()))]} for t in TEXTS
@@ -136,8 +136,8 @@ BAD = [
     ("classes", DATA["labels"], {}, "row 0 has several labels"),
     ("classes", changed("classes", label=-7), {}, "expected labels from 0 on"),
     ("labels", DATA["classes"], {}, "expected a list of the labels that hold"),
-    ("labels", changed("labels", labels=[0, 1, 1, 0]), {}, "the model knows others"),
-    ("labels", changed("labels", labels=lambda k, row: [0] * (k + 1)), {}, "each once"),
+    ("labels", changed("labels", labels=[0, 7]), {}, "row 0 has label 7"),
+    ("labels", changed("labels", labels=lambda k, row: [0] * (k + 1)), {}, "a mask of 0 and 1"),
     ("labels", changed("labels", labels=["toxic", "odd"]), {}, "row 0 has label 'odd'"),
     ("number", changed("number", label="good"), {}, "expected numbers as labels"),
     ("number", DATA["labels"], {}, "expected a number as label"),
@@ -154,8 +154,8 @@ BAD = [
     ("span", DATA["number"], {}, "expected a context beside every question"),
     ("span", spans(context=""), {}, "row 0 has an empty one"),
     ("span", DATA["classes"], {}, "expected where the answer is"),
-    ("span", spans(answer_start="0", answer_end="4"), {}, "row 0 has '0' and '4'"),
-    ("span", spans(answer_start=0.5, answer_end=2.5), {}, "row 0 has 0.5 and 2.5"),
+    ("span", spans(answer_start="0", answer_end="4"), {}, "got '0' to '4'"),
+    ("span", spans(answer_start=0.5, answer_end=2.5), {}, "got 0.5 to 2.5"),
     ("span", spans(answer_start=0, answer_end=999), {}, "got 0 to 999"),
     ("choice", changed("choice", label="first"), {}, "row 0 has 'first'"),
     ("choice", changed("choice", label=7), {}, "from 0 to 2, or -1 for none, row 0 has 7"),

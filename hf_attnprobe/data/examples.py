@@ -144,14 +144,12 @@ def load_examples(
           strings (sorted, over all splits), else an int64; -1 for unlabelled rows. A
           float64, NaN for none, where some label has a fraction. A list of the numbers
           of the labels that hold, None for none known, where labels are lists (of
-          numbers, of names, or masks of 0 and 1) or have a column each;
+          numbers or of names) or have a column each;
         - `rationale` (list of int64): a human rationale, or the words that a rule
           decides by, as positions from 0 among the words that white space separates in
-          the text; empty where there is none. It is read from a column `rationale`, or
-          from `evidence` (ERASER's name), that holds lists of integers, texts such as
-          "0 3 4", or a mask of 0 and 1, one per word, in every row;
-        - `rationale_pair`: the same of the second text, from a column of that name or
-          from `evidence_pair`;
+          the text; empty where there is none. It is read from a column of that name that
+          holds lists of integers;
+        - `rationale_pair`: the same of the second text;
         - `word_labels` (list of ClassLabel or int64): where words come with a label
           each, such as `tokens` with `ner_tags`; -1 for none;
         - `answer_start`, `answer_end`: where the answer is in the second text, in
@@ -271,8 +269,8 @@ def read_split(
         **images,
         "text_pair": seconds,
         "label": labels.values,
-        "rationale": read_rationales(source, texts),
-        "rationale_pair": seconds and read_rationales(source, seconds, "_pair"),
+        "rationale": read_rationales(source),
+        "rationale_pair": seconds and read_rationales(source, "_pair"),
         "word_labels": word_labels,
         **of_seconds,
         "choices": choices,

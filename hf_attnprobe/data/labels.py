@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 MAX_CLASSES = 100_000
 """More class numbers are taken for something else, such as ids."""
-NOTHING = {"", "na", "nan", "null", "none", "n/a"}
-"""Cells of a table that stand for no number."""
-DIGITS = 18
-"""Of the longest number that is a position: a table of int64 holds all of them."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +113,8 @@ def read_labels(
     Raises:
         AttnProbeError: values of another or of several kinds, or out of range.
     """
+    values = [_plain(value) for value in values]
     everything = [_plain(value) for value in everywhere]
-    values = _without_gaps([_plain(value) for value in values], everything)
-    everything = _without_gaps(everything, everything)
     present = [value for value in everything if value is not None]
     if any(isinstance(value, list) for value in present):
         return _several(values, present, column, names)
@@ -145,7 +140,8 @@ def read_labels(
             "column with --label-column"
         )
     numbers = [-1 if value is None else int(value) for value in values]
-    _check_range(numbers, names, first)
+    known = [place for place in enumerate(numbers) if place[1] != -1]
+    _check_range(known, names, first)
     numbers = [number if number < 0 else number - first for number in numbers]
     return Labels("classes", numbers, None if names is None else tuple(names))
 
@@ -186,24 +182,6 @@ def _plain(value: Any) -> Any:
     return value.strip() or None if isinstance(value, str) else value
 
 
-def _without_gaps(values: list[Any], everything: list[Any]) -> list[Any]:
-    """Restores numbers that a table's "NA" has turned into texts."""
-    texts = {value for value in everything if isinstance(value, str)}
-    gaps = {text for text in texts if text.strip().casefold() in NOTHING}
-    if not gaps or not all(_is_number(text) for text in texts - gaps):
-        return values
-    return [
-        (None if value in gaps else float(value))
-        if isinstance(value, str)
-        else value
-        for value in values
-    ]
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\s*[-+]?\d+(\.\d*)?\s*", text) is not None
-
-
 def _numbered(
     values: list[Any], names: Sequence[str], column: str
 ) -> list[int]:
@@ -223,7 +201,7 @@ def _several(
     column: str,
     names: Sequence[str] | None,
 ) -> Labels:
-    """Reads lists of numbers or names, or masks of 0 and 1."""
+    """Reads lists of the numbers or names of the labels that hold."""
     lists = [value for value in present if isinstance(value, list)]
     items = [item for value in lists for item in value]
     if len(lists) < len(present) or None in items:
@@ -235,9 +213,9 @@ def _several(
         names = names or tuple(sorted(set(items)))
         rows = [
             None
-            if value is None
-            else sorted(set(_numbered(value, names, column)))
-            for value in values
+            if labels is None
+            else sorted(set(_numbered(labels, names, column)))
+            for labels in values
         ]
         return Labels("several", rows, tuple(names))
     if not all(
@@ -247,56 +225,31 @@ def _several(
             f"expected lists of whole numbers or of names in column {column!r}, one per "
             "label that holds, got others; convert them"
         )
-    rows = [None if v is None else [int(item) for item in v] for v in values]
-    if _are_masks(lists, column):
-        rows = [
-            None if r is None else [k for k, on in enumerate(r) if on]
-            for r in rows
-        ]
-        n_labels = len(lists[0])
-        names = names or [f"LABEL_{k}" for k in range(n_labels)]
-    else:
-        _check_once(rows, column)
-        n_labels = int(max(items, default=-1)) + 1
-    if names is not None and n_labels > len(names):
-        raise AttnProbeError(
-            f"expected labels of the {len(names)} names of column {column!r}, got "
-            f"{n_labels} labels; check the column"
-        )
-    for row, numbers in enumerate(rows):
-        _check_range(numbers or [], names, 0, row=row)
-    kept = [
-        None if numbers is None else sorted(set(numbers)) for numbers in rows
+    rows = [
+        None if labels is None else [int(item) for item in labels]
+        for labels in values
     ]
+    _check_no_masks(lists, column)
+    _check_range(
+        [(row, k) for row, labels in enumerate(rows) for k in labels or ()],
+        names,
+    )
+    kept = [None if labels is None else sorted(labels) for labels in rows]
     return Labels("several", kept, None if names is None else tuple(names))
 
 
-def _check_once(rows: Sequence[list[int] | None], column: str) -> None:
-    """Refuses labels listed twice, which masks of different lengths look like."""
-    for row, numbers in enumerate(rows):
-        if numbers is not None and len(set(numbers)) < len(numbers):
-            raise AttnProbeError(
-                f"expected in column {column!r} the labels that hold, each once, or "
-                f"masks of one length, row {row} has {numbers!s:.60}; mend it"
-            )
-
-
-def _are_masks(lists: list[list[Any]], column: str) -> bool:
-    """Whether lists are masks, one 0 or 1 per label, not numbers of labels.
-
-    No label holds twice, so three zeros and ones are always a mask.
-    """
-    are_binary = all(set(values) <= {0, 1} for values in lists)
-    if not are_binary or len({len(values) for values in lists}) > 1:
-        return False
-    if any(len(set(values)) < len(values) for values in lists):
-        return True
-    if len(lists[0]) == 2:
+def _check_no_masks(lists: list[list[Any]], column: str) -> None:
+    """Refuses masks, one 0 or 1 per label: they would be taken for numbers of labels."""
+    is_twice = any(len(set(labels)) < len(labels) for labels in lists)
+    has_two = all(
+        len(labels) == 2 and set(labels) == {0, 1} for labels in lists
+    )
+    if is_twice or has_two:
         raise AttnProbeError(
-            f"column {column!r} may be two labels that always hold or a mask of two; "
-            "give the names of the labels that hold"
+            f"expected in column {column!r} the numbers or names of the labels that hold, "
+            "each once, got what may be a mask of 0 and 1; give the names of those that "
+            "hold, or a column of 0 and 1 per label (--label-column)"
         )
-    return False
 
 
 def _check_numbers(values: list[Any], column: str) -> None:
@@ -315,23 +268,18 @@ def _check_numbers(values: list[Any], column: str) -> None:
 
 
 def _check_range(
-    labels: list[int],
+    labels: Iterable[tuple[int, int]],
     names: Sequence[str] | None,
-    first: int,
-    *,
-    row: int | None = None,
+    first: int = 0,
 ) -> None:
-    end = min(max(labels, default=-1) + 1, MAX_CLASSES)
-    if names is not None:
-        end = first + len(names)
-    expected = (
-        f"from {first} to {end - 1}" if end > first else f"from {first} on"
-    )
-    for k, label in enumerate(labels):
-        if (label != -1 or row is not None) and not first <= label < end:
+    """Raises AttnProbeError for the number of a label, with its row, that is none."""
+    n_labels = MAX_CLASSES if names is None else len(names)
+    for row, label in labels:
+        if not first <= label < first + n_labels:
+            end = "on" if names is None else f"to {first + n_labels - 1}"
             raise AttnProbeError(
-                f"expected labels {expected}, or -1 for none, row "
-                f"{k if row is None else row} has {label}; renumber them"
+                f"expected labels from {first} {end}, or -1 for none, row {row} has "
+                f"{label}; renumber them"
             )
 
 
@@ -413,26 +361,19 @@ def read_word_labels(
                 f"expected {n_words} labels in column {column!r}, one per word, row "
                 f"{row} has {got}; give each word one label"
             )
-    items = {
-        label for labels in values for label in labels if label is not None
-    }
-    if items and all(isinstance(item, str) for item in items):
-        names = names or tuple(sorted(items))
-        numbers: dict[Any, int] = {name: k for k, name in enumerate(names)}
-        rows = [
-            [numbers.get(label, -1) for label in labels] for labels in values
-        ]
-        return rows, tuple(names)
-    if not all(isinstance(item, int) for item in items):
+    flat = [
+        None if label == IGNORED else label
+        for labels in values
+        for label in labels
+    ]
+    read = read_labels(flat, flat, column=column, names=names)
+    if read.kind != "classes":
         raise AttnProbeError(
             f"expected whole numbers or names as labels of words in column {column!r}, "
             "got others; convert them"
         )
-    rows = [
-        [-1 if label in (None, IGNORED) else label for label in labels]
-        for labels in values
-    ]
-    return rows, None if names is None else tuple(names)
+    numbers = iter(read.values)
+    return [[next(numbers) for _ in labels] for labels in values], read.names
 
 
 def read_answers(
@@ -448,69 +389,58 @@ def read_answers(
     """
     present = source.column_names
     if {"answer_start", "answer_end"} <= set(present):
-        starts = [
-            -1 if k is None else k for k in column_of(source, "answer_start")
+        columns = [
+            column_of(source, f"answer_{end}") for end in ("start", "end")
         ]
-        ends = [-1 if k is None else k for k in column_of(source, "answer_end")]
-        for row, place in enumerate(zip(starts, ends, strict=True)):
-            if not all(isinstance(k, int) for k in place):
-                raise AttnProbeError(
-                    "expected whole numbers in columns 'answer_start' and 'answer_end', "
-                    f"row {row} has {place[0]!r} and {place[1]!r}; count characters of "
-                    "the context from 0"
-                )
-    elif "answers" in present:
+        places = [
+            tuple(-1 if k is None else k for k in place)
+            for place in zip(*columns, strict=True)
+        ]
+    elif "answers" in present and _are_located(source.features["answers"]):
         cells = column_of(source, "answers")
-        if not all(_are_answers(cell) for cell in cells):
-            return {}
-        spans = [_first_answer(cell) for cell in cells]
-        starts = [-1 if span is None else span[1] for span in spans]
-        ends = [
-            -1 if span is None else span[1] + len(span[0]) for span in spans
+        places = [
+            _place_of_first(cell, contexts[row], row)
+            for row, cell in enumerate(cells)
         ]
-        for row, span in enumerate(spans):
-            if (
-                span is not None
-                and contexts[row][starts[row] : ends[row]] != span[0]
-            ):
-                raise AttnProbeError(
-                    f"expected the answer {span[0]!r} at character {starts[row]} of "
-                    f"the context of row {row}, found "
-                    f"{contexts[row][starts[row] : ends[row]]!r}; mend answer_start"
-                )
     else:
         return {}
-    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        if (start, end) != (-1, -1) and not 0 <= start < end <= len(
-            contexts[row]
+    for row, (start, end) in enumerate(places):
+        are_numbers = isinstance(start, int) and isinstance(end, int)
+        n = len(contexts[row])
+        if (start, end) != (-1, -1) and not (
+            are_numbers and 0 <= start < end <= n
         ):
             raise AttnProbeError(
-                f"expected an answer within the {len(contexts[row])} characters of the "
-                f"context of row {row}, got {start} to {end}; give -1 and -1 for none"
+                f"expected an answer within the {n} characters of the context of row "
+                f"{row}, got {start!r} to {end!r}; count characters from 0, the end "
+                "behind the last, and give -1 and -1 for none"
             )
-    return {"answer_start": starts, "answer_end": ends}
+    starts, ends = zip(*places, strict=True)
+    return {"answer_start": [*starts], "answer_end": [*ends]}
 
 
-def _are_answers(cell: Any) -> bool:
-    """Whether a cell locates answers or is empty."""
-    if isinstance(cell, list):
-        return all(_are_answers(item) for item in cell)
-    return cell is None or (
-        isinstance(cell, Mapping) and {"text", "answer_start"} <= cell.keys()
-    )
+def _are_located(feature: Any) -> bool:
+    """Whether cells hold SQuAD's answers: lists in a dict, or dicts in a list."""
+    cell = getattr(feature, "feature", feature)
+    return isinstance(cell, Mapping) and {"text", "answer_start"} <= set(cell)
 
 
-def _first_answer(cell: Any) -> tuple[str, int] | None:
-    """Text and start of SQuAD's first answer, from lists in a dict or dicts in a list."""
+def _place_of_first(cell: Any, context: str, row: int) -> tuple[int, int]:
+    """Start and end of the first of SQuAD's answers; -1 and -1 where there is none."""
     if isinstance(cell, list):
         cell = cell[0] if cell else None
-        return None if cell is None else (cell["text"], cell["answer_start"])
-    if not isinstance(cell, Mapping) or not cell.get("text"):
-        return None
-    texts, starts = cell["text"], cell["answer_start"]
-    if isinstance(texts, str):
-        return texts, starts
-    return texts[0], starts[0]
+    if not cell or not cell["text"]:
+        return -1, -1
+    text, start = cell["text"], cell["answer_start"]
+    if isinstance(text, list):
+        text, start = text[0], start[0]
+    end = start + len(text)
+    if context[start:end] != text:
+        raise AttnProbeError(
+            f"expected the answer {text!r} at character {start} of the context of row "
+            f"{row}, found {context[start:end]!r}; mend answer_start"
+        )
+    return start, end
 
 
 def read_choices(
@@ -570,7 +500,7 @@ def _check_choices(rows: list[Any]) -> None:
 
 
 def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
-    """Labels as indices of choices, from numbers, names of choices or their texts.
+    """Labels as indices of choices, from the names of choices, their texts or numbers.
 
     Args:
         values: of the label column.
@@ -581,17 +511,12 @@ def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
     """
     numbers = []
     for row, value in enumerate(values):
-        names = (
-            cells[row].get("label")
-            if cells and isinstance(cells[row], Mapping)
-            else None
-        )
-        if names and value in names:
-            value = list(names).index(value)
+        cell = cells[row] if cells else []
+        names = cell["label"] if isinstance(cell, Mapping) else cell
+        if value in names:
+            value = names.index(value)
         elif isinstance(value, str) and value.isdigit():
             value = int(value)
-        elif isinstance(value, str) and cells and value in cells[row]:
-            value = list(cells[row]).index(value)
         elif isinstance(value, str) and value:
             raise AttnProbeError(
                 "expected as label the number, from 0, of the right choice, its name "
@@ -603,70 +528,30 @@ def right_choices(values: list[Any], cells: list[Any] | None) -> list[Any]:
 
 logger = logging.getLogger(__name__)
 
-# Columns that may hold a human rationale; the second is ERASER's name for it.
-RATIONALE_COLUMNS = ("rationale", "evidence")
+POSITIONS = ("int", "uint", "null")
+"""How the types of positions begin; null where no text has any."""
 
 
 def read_rationales(
-    source: "datasets.Dataset", texts: list[str], ending: str = ""
+    source: "datasets.Dataset", ending: str = ""
 ) -> list[list[int]] | None:
-    """Rationale of each text as positions of its words; None without a column.
+    """Rationale of each text as positions of its words; None where there are none.
 
-    A mask of 0 and 1, one per word, is taken for one where the whole column is masks:
-    as positions some of its rows would name a word twice or one that is not there.
+    They are lists of whole numbers in the column `rationale`. A column of that name that
+    holds something else, such as sentences, is left alone.
 
     Args:
         source: the split.
-        texts: those that the positions are of.
         ending: of the column's name, "_pair" for second texts.
     """
-    for name in RATIONALE_COLUMNS:
-        column = name + ending
-        if column not in source.column_names:
-            continue
-        rows = [_parse(cell) for cell in column_of(source, column)]
-        read = [row for row in rows if row is not None]
-        if len(read) == len(rows):
-            return _of_masks(read, [len(text.split()) for text in texts])
-        if any(read):
-            logger.warning(
-                "the column %s is not read as rationales: row %d holds no positions",
-                column,
-                rows.index(None),
-            )
-    return None
-
-
-def _parse(cell: Any) -> list[int] | None:
-    """Positions from a list, a text such as "0 3 4" or "[0, 3]", or one number."""
-    if cell is None or cell != cell:  # NaN is not itself
-        return []
-    if isinstance(cell, str):
-        if not re.fullmatch(r"\s*\[?[\s,\d]*\]?\s*", cell):
-            return None
-        cell = [
-            int(number[: DIGITS + 1]) for number in re.findall(r"\d+", cell)
-        ]
-    items = cell if isinstance(cell, list) else [cell]
-    return (
-        [int(item) for item in items] if all(map(_is_position, items)) else None
-    )
-
-
-def _is_position(item: Any) -> bool:
-    """Whether it is a whole number that a table holds."""
-    return (
-        isinstance(item, int | float)
-        and abs(item) < 10**DIGITS
-        and item == int(item)
-    )
-
-
-def _of_masks(rows: list[list[int]], n_words: list[int]) -> list[list[int]]:
-    """Positions of the ones if all rows are masks; else the rows themselves."""
-    pairs = [pair for pair in zip(rows, n_words, strict=True) if pair[0]]
-    may_be_masks = all(len(r) == n and set(r) <= {0, 1} for r, n in pairs)
-    are_positions = all(len(set(r)) == len(r) and max(r) < n for r, n in pairs)
-    if not may_be_masks or are_positions:
-        return rows
-    return [[k for k, marked in enumerate(row) if marked] for row in rows]
+    column = f"rationale{ending}"
+    if column not in source.column_names:
+        return None
+    positions = getattr(source.features[column], "feature", None)
+    if not str(getattr(positions, "dtype", "")).startswith(POSITIONS):
+        logger.warning(
+            "the column %s is not read as rationales: it holds no lists of positions",
+            column,
+        )
+        return None
+    return [cell or [] for cell in column_of(source, column)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.examples import label_names
+from hf_attnprobe.data.examples import label_names, names_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 
@@ -98,11 +98,11 @@ def labels_of_model(
     labels = column_of(examples, "label")
     has_names = hasattr(examples.features["label"], "names")
     is_one_logit = len(classes) == 2 and classes[0] == f"not {classes[1]}"
-    by_number = is_one_logit and not has_names
-    if by_number:
-        labels = _as_sides(labels)
+    if is_one_logit:
+        said = "a probability, or with --predicts number a number"
+        _check_kind(labels, int, "0 or 1", said)
     _check_kind(labels, int, "one class per text", "a class")
-    names = list(classes) if by_number else label_names(examples)
+    names = label_names(examples)
     numbers = _matched(classes, names, has_names)
     for label in sorted(set(labels)):
         if label >= 0 and numbers[label] is None:
@@ -112,27 +112,6 @@ def labels_of_model(
                 "labels, or say --labels DATA=MODEL"
             )
     return [-1 if label < 0 else _known(numbers[label]) for label in labels]
-
-
-def _as_sides(labels: Sequence[Any]) -> list[Any]:
-    """Labels for a single logit: 0 or 1, also where a file writes 0.0 and 1.0.
-
-    Raises:
-        AttnProbeError: other numbers, as of a model that predicts one.
-    """
-    sides = []
-    for row, label in enumerate(labels):
-        if isinstance(label, float) and math.isnan(label):
-            sides.append(-1)
-            continue
-        if isinstance(label, int | float) and label not in (-1, 0, 1):
-            raise AttnProbeError(
-                "the model gives one logit, taken for a probability: expected 0 or 1 as "
-                f"label, row {row} has {label!r}; if it predicts a number, say "
-                "--predicts number"
-            )
-        sides.append(int(label) if isinstance(label, float) else label)
-    return sides
 
 
 def _known(number: int | None) -> int:
@@ -147,7 +126,7 @@ def _matched(
 
     Labels without names are the model's numbers. Names are compared without case and
     blanks around; where none is the same and either side's are nothing but numbers, such as
-    LABEL_0, their order counts.
+    LABEL_0, the numbers count.
 
     Raises:
         AttnProbeError: two of the model's classes have the name of a label.
@@ -158,15 +137,14 @@ def _matched(
     given = [name.strip().casefold() for name in names]
     _check_different(classes, known, given)
     numbers = [known.index(name) if name in known else None for name in given]
-    is_any_known = any(number is not None for number in numbers)
-    if is_any_known or len(given) != len(known):
+    if any(number is not None for number in numbers):
         return numbers
 
-    # No name is the same, and there are as many: nothing but numbers count by their order.
+    # No name is the same: where either side's are nothing but numbers, those count.
     if all(map(NUMBERED.fullmatch, given)):
-        order = sorted(given, key=lambda name: int(name.rpartition("_")[2]))
-        return [order.index(name) for name in given]
-    if all(map(NUMBERED.fullmatch, known)):
+        said = [int(name.rpartition("_")[2]) for name in given]
+        return [k if k < len(known) else None for k in said]
+    if len(given) == len(known) and all(map(NUMBERED.fullmatch, known)):
         return [*range(len(known))]
     return numbers
 
@@ -243,18 +221,11 @@ def _several(
     if all(isinstance(label, int) and label < 0 for label in labels):
         return [[-1] * n_labels for _ in labels]
     _check_kind(labels, list, "a list of the labels that hold", prediction.name)
-    items = getattr(examples.features["label"], "feature", None)
-    names = getattr(items, "names", None)
-    n_names = (
-        max((max(label, default=-1) for label in labels if label), default=-1)
-        + 1
-    )
-    given = list(names or (f"LABEL_{k}" for k in range(n_names)))
+    names = names_of(examples.features["label"])
+    given = names or [f"LABEL_{k}" for k in range(n_labels)]
     numbers = _matched(prediction.parts, given, names is not None)
     # of a label that the data has names for, but not this one, nothing is known
-    known = (
-        [k for k in numbers if k is not None] if names else [*range(n_labels)]
-    )
+    known = [k for k in numbers if k is not None]
     if not known:
         raise AttnProbeError(
             f"the data has labels {', '.join(given[:5])}, the model knows others: "
@@ -266,9 +237,9 @@ def _several(
         for number in known if label is not None else ():
             hold[number] = 0
         for k in label or ():
-            number = numbers[k] if 0 <= k < len(numbers) else None
+            number = numbers[k] if k < len(numbers) else None
             if number is None:
-                name = repr(given[k]) if names and k < len(given) else k
+                name = repr(names[k]) if names else k
                 raise AttnProbeError(
                     f"row {row} has label {name}, the model knows {n_labels} labels: "
                     f"{', '.join(prediction.parts)}; audit it on data with its own labels"
@@ -387,8 +358,7 @@ def _tags(
             prediction, examples, "a label for every word (word_labels)"
         )
         return [[-1]] * len(examples)
-    feature = examples.features["word_labels"]
-    names = getattr(getattr(feature, "feature", None), "names", None)
+    names = names_of(examples.features["word_labels"])
     numbers = None
     if names is not None:
         numbers = _matched(prediction.outcomes, names, has_names=True)

@@ -87,7 +87,7 @@ TEXTS = ["the film was dull", "a wonderful plot"]
     [
         *(
             ({"text": TEXTS, name: values}, "of one type")
-            for name in ("label", "evidence")
+            for name in ("label", "rationale")
             for values in ([0, "x"], [[0], "a"], [1, [2]], [[0], ["a"]])
         ),
         *(
