@@ -52,7 +52,7 @@ from hf_attnprobe.checkpoint_comparison import (
     compare_checkpoints as compare_checkpoints,
 )
 from hf_attnprobe.checkpoint_comparison import survive as survive
-from hf_attnprobe.data.answers import Answers as Answers
+from hf_attnprobe.data.arguments import Answers as Answers
 from hf_attnprobe.data.arguments import Data as Data
 from hf_attnprobe.data.examples import KnownDataset as KnownDataset
 from hf_attnprobe.data.examples import known_datasets as known_datasets

@@ -19,7 +19,7 @@ from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
 from hf_attnprobe.auditing.session import run_prepared
 from hf_attnprobe.auditing.subject import is_language_model
 from hf_attnprobe.auditing.sweep import Clock
-from hf_attnprobe.data.answers import Answers
+from hf_attnprobe.data.arguments import Answers
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import by_length, collated

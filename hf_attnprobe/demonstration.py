@@ -123,7 +123,7 @@ def demo_language_model(
         report: of the audit.
         metrics: shares in [0, 1]: of questions whose answer greedy decoding says.
     """
-    from hf_attnprobe.data.answers import Answers
+    from hf_attnprobe.data.arguments import Answers
     from hf_attnprobe.data.synthetic import record_questions
     from hf_attnprobe.training.decoder import exact_share, train_decoder
 

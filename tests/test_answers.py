@@ -23,7 +23,7 @@ from hf_attnprobe.attention_model import ALL
 from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.audit_reports.verdict import foreseen
 from hf_attnprobe.charts.shown_text import GAIN, ShownText
-from hf_attnprobe.data.answers import as_answers
+from hf_attnprobe.data.arguments import as_answers
 from hf_attnprobe.inference.answers import encode_answers
 from hf_attnprobe.statistics.rows import OF_UNITS
 from refusals import refused

@@ -57,14 +57,14 @@ def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
     assert "expected the classes rec.sport.baseball" in message(f"20news={folder}")
     other = write(tmp_path / "o", train__jsonl=[{"tekst": "a", "label": 0}])
-    assert "expected the columns text, label_text of 20news in" in message(f"20news={other}")
-    assert "the columns question1, question2, label of qqp" in message(f"qqp={folder}")
-    assert "the columns text, text_pair, label of cnn" in message(f"cnn={folder}")
+    assert "no column 'text' or 'sentence' among the columns tekst, label" in message(f"20news={other}")
+    assert "no column 'question2' among the columns text, label" in message(f"qqp={folder}")
+    assert "no column 'text_pair' among the columns text, label" in message(f"cnn={folder}")
     assert "did you mean imdb=" in message(f"imbd={folder}")
     # A name that is like no other is the folder as it is.
     assert len(load_examples(f"mine={folder}", "train")) == 1
     (tmp_path / "empty").mkdir()
-    assert "expected the files of cnn in empty, found nothing" in message("cnn=empty")
+    assert "'empty', which cannot be loaded" in message("cnn=empty")
     for name, recipe in RECIPES.items():
         if recipe.hub_id.startswith("./"):
             assert f"`attnprobe datasets {name}` says what to bring" in message(name)

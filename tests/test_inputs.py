@@ -190,7 +190,7 @@ def test_labels_that_are_none():
         ([{"text": "a", "label": math.inf}], "finite"),
         ([{"text": "a", "label": {"x": 1}}], "dict"),
         ([{"text": "a", "label": 0}, {"text": "b", "label": -3}], "row 1 has -3"),
-        ([{"text": "a", "label": 1}, {"text": "b", "label": "x"}], "row 1 is str"),
+        ([{"text": "a", "label": 1}, {"text": "b", "label": "x"}], "Could not convert 'x'"),
         ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of one type"),
         ([{"text": "a", "rationale": [1, "x"]}], "'rationale' must hold"),
         ([{"text": "a", "label": [0, 1]}], "what may be a mask of 0 and 1"),

@@ -42,8 +42,7 @@ from hf_attnprobe.auditing.subject import (
     make_subject,
 )
 from hf_attnprobe.auditing.sweep import Clock, Sweep
-from hf_attnprobe.data.answers import Answers, as_answers
-from hf_attnprobe.data.arguments import Data, as_data
+from hf_attnprobe.data.arguments import Answers, Data, as_answers, as_data
 from hf_attnprobe.data.columns import column_of, has_images
 from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
 from hf_attnprobe.distributed import process_state

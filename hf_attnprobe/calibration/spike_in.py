@@ -49,7 +49,7 @@ from hf_attnprobe.calibration.spike import (
     twin_of,
     unused_token,
 )
-from hf_attnprobe.data.answers import Answers
+from hf_attnprobe.data.arguments import Answers
 from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
-from hf_attnprobe.data.answers import Answers
-from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.arguments import Answers, Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import TESTS
 from hf_attnprobe.options import (

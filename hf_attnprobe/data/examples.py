@@ -207,34 +207,20 @@ def open_split(
     dataset: "Source",
     split: str,
     *,
-    text_column: str | Sequence[str] | None = None,
-    text_pair_column: str | None = None,
-    label_column: str | Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
-    holdout: float | None = None,
     dataset_config: str | None = None,
-    as_text: Sequence[str] = (),
     seed: int = 0,
+    **given: Any,
 ) -> OpenedSplit:
     """Opens a split without reading its texts; arguments as :func:`load_examples`.
 
     Args:
-        as_text: further columns whose cells are texts, whatever they look like in a table.
+        given: the columns and what else a :class:`Recipe` has.
     """
-    recipe = recipe_of(
-        dataset,
-        text_column=text_column,
-        text_pair_column=text_pair_column,
-        label_column=label_column,
-        labels=None if labels is None else tuple(labels),
-        holdout=holdout,
-        config=dataset_config,
-        as_text=as_text,
-    )
+    recipe = recipe_of(dataset, config=dataset_config, **given)
     splits = open_splits(dataset, split, recipe)
     if recipe.holdout is not None:
         splits = set_apart(splits, recipe.holdout)
-    recipe = _as_present(recipe, splits, (text_column, label_column))
+    recipe = _as_present(recipe, splits, given)
     source, rows = _choose_split(splits, split, recipe, seed)
     return OpenedSplit(source, rows, splits, recipe, split)
 
@@ -403,27 +389,26 @@ def example_ids(source: "datasets.Dataset") -> list[int]:
 def _as_present(
     recipe: Recipe,
     splits: "Mapping[str, datasets.Dataset]",
-    chosen: tuple[Any, Any],
+    given: Mapping[str, Any],
 ) -> Recipe:
     """The recipe without the columns that a local folder lacks.
 
     Only where the folder has columns of the usual names, and the user named none.
     """
     present = {name for part in splits.values() for name in part.column_names}
-    usual = {"text_column": set(SINGLE), "label_column": {"label"}}
-    changes: dict[str, Any] = {}
-    for (name, names), given in zip(usual.items(), chosen, strict=True):
-        wanted = getattr(recipe, name)
-        wanted = {wanted} if isinstance(wanted, str) else set(wanted or ())
-        if given is None and not wanted <= present and names & present:
-            changes[name] = None
+    for name, usual in (("text_column", SINGLE), ("label_column", ("label",))):
+        own = getattr(recipe, name)
+        wanted = {own} if isinstance(own, str) else {*(own or ())}
+        there = present & {*usual}
+        if given.get(name) is None and there and not wanted <= present:
+            recipe = replace(recipe, **{name: None})
             logger.warning(
                 "no column %s as in %s, %s is read instead",
                 ", ".join(sorted(wanted)),
                 recipe.hub_id,
-                " or ".join(sorted(names & present)),
+                " or ".join(sorted(there)),
             )
-    return replace(recipe, **changes)
+    return recipe
 
 
 def _text_columns(

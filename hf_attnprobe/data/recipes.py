@@ -73,7 +73,6 @@ class Recipe:
         max_sentence_tokens: whitespace tokens in any sentence of these texts.
         authors_files: whether ``card.bring`` names files in a layout of their authors', which
             ``examples/authors_files.py`` converts.
-        rows: columns of the texts of a folder that is brought, where they are others.
         as_text: further columns whose cells are texts, whatever they look like in a table.
         labels: ``data=model``, what the source's labels are called here.
         holdout: share of the only split that is set apart to test on.
@@ -97,7 +96,6 @@ class Recipe:
     max_sentences: int | None = None
     max_sentence_tokens: int | None = None
     authors_files: bool = False
-    rows: tuple[str, ...] = ()
     as_text: Sequence[str] = ()
     labels: tuple[str, ...] = ()
     holdout: float | None = None
@@ -107,7 +105,7 @@ class Recipe:
     @property
     def is_pairs(self) -> bool:
         """Whether its texts are known to come in pairs; unknown is False."""
-        return self.text_pair_column is not None or len(self.rows) > 1
+        return self.text_pair_column is not None
 
     def admits(self, text: str, *, training: bool) -> bool:
         """Whether a text is within the bounds on its length.

@@ -4,10 +4,9 @@ import csv
 import difflib
 import errno
 import json
-import math
 import os
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -38,7 +37,6 @@ CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
 AS_TEXT = {"example_id", *SINGLE, *chain(*KNOWN_PAIRS)}
 """Columns whose cells are kept as they are written: years are texts, and ids may be past int64."""
 LARGEST_ID = 2**63 - 1
-DATA_FILES = (".parquet", ".csv", ".json", ".jsonl", ".tsv", ".arrow")
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """The system's numbers of a full disk, a full share of one, one that is only read."""
 LONGEST_FIELD = 2**31 - 1
@@ -156,7 +154,12 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     path = Path(recipe.hub_id)
     markers = ("dataset_dict.json", "state.json")
     is_saved = any((path / name).is_file() for name in markers)
-    _check_there(path, recipe)
+    if recipe.name and recipe.hub_id.startswith("./") and not path.exists():
+        raise AttnProbeError(
+            f"expected a folder of data files at {recipe.hub_id}, which is not there; "
+            f"`attnprobe datasets {recipe.name}` says what to bring, and "
+            f"{recipe.name}=FOLDER as the data set says where it is"
+        )
     try:
         if is_file(path):
             return {
@@ -175,10 +178,7 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     except Exception as reason:
         # datasets, pyarrow, the file system and the network raise many kinds.
         raise AttnProbeError(_cannot_load(recipe.hub_id, reason)) from reason
-    splits = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
-    if path.is_dir():
-        _check_columns(splits, recipe)
-    return splits
+    return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
 
 
 def _texts_of(recipe: Recipe) -> set[str]:
@@ -208,7 +208,9 @@ def _load_dataset(name: str, config: str | None, texts: Collection[str]) -> Any:
             check_fields(file, builder.config.sep)
             for file in _files_of(builder.config)
         ]
-        options["converters"] = _converters(chain(*headers), texts)
+        options["converters"] = {
+            name: str for name in chain(*headers) if name.strip() in texts
+        }
     loaded = datasets.load_dataset(name, config, **options)  # nosec B615
     return {
         split: _without_gaps(examples) for split, examples in loaded.items()
@@ -239,7 +241,7 @@ def _cannot_load(name: str, reason: Exception) -> str:
             f"cannot write to Hugging Face's cache ({_in_short(reason)}); make room "
             "there, or set HF_HOME to a folder that can be written to"
         )
-    if Path(name).exists() and _is_empty_parquet(Path(name)):
+    if "BatchSize must be greater" in str(reason.__cause__):
         return f"expected examples in {name}, its Parquet files have no rows; write some"
     if Path(name).is_file() and not Path(name).stat().st_size:
         return f"expected examples in {name}, the file is empty; write some"
@@ -259,20 +261,13 @@ def _is_of_the_cache(reason: BaseException | None) -> bool:
     """Whether an error comes from a full or read-only disk, or a home that is none."""
     from datasets.config import HF_DATASETS_CACHE
 
-    places = [
-        str(place)
-        for place in (HF_DATASETS_CACHE, *Path(HF_DATASETS_CACHE).parents)
-    ]
+    places = [HF_DATASETS_CACHE, *map(str, Path(HF_DATASETS_CACHE).parents)]
     while reason is not None:
-        said_so = "Not enough disk space" in str(
-            reason
-        )  # datasets, without a number
         is_known = isinstance(reason, OSError) and reason.errno in CANNOT_WRITE
-        if (
-            said_so
-            or is_known
-            or str(getattr(reason, "filename", "")) in places
-        ):
+        # datasets has no number for a full disk
+        is_full = "Not enough disk space" in str(reason)
+        is_place = str(getattr(reason, "filename", "")) in places
+        if is_known or is_full or is_place:
             return True
         reason = reason.__cause__ or reason.__context__
     return False
@@ -286,63 +281,6 @@ def _in_short(reason: Exception) -> str:
     text = " ".join(": ".join(filter(None, messages)).split())
     text = text or type(reason).__name__
     return text if len(text) <= 200 else text[:199] + "…"
-
-
-# --- folders ------------------------------------------------------------------------------------
-
-
-def _check_there(path: Path, recipe: Recipe) -> None:
-    """Raises AttnProbeError if the files to bring are missing."""
-    if not recipe.name or path.is_file():
-        return
-    if recipe.hub_id.startswith("./") and not path.exists():
-        raise AttnProbeError(
-            f"expected a folder of data files at {recipe.hub_id}, which is not there; "
-            f"`attnprobe datasets {recipe.name}` says what to bring, and "
-            f"{recipe.name}=FOLDER as the data set says where it is"
-        )
-    if not path.is_dir():
-        return
-    names = sorted(file.name for file in path.iterdir())
-    inside = [file.name for file in path.glob("*/*")]
-    if not any(name.endswith(DATA_FILES) for name in [*names, *inside]):
-        raise AttnProbeError(
-            f"expected the files of {recipe.name} in {path}, found "
-            f"{', '.join(names[:5]) or 'nothing'}; `attnprobe datasets {recipe.name}` "
-            "says which to bring"
-        )
-
-
-def _check_columns(
-    splits: "Mapping[str, datasets.Dataset]", recipe: Recipe
-) -> None:
-    """Raises AttnProbeError if a folder lacks columns of the data set it replaces."""
-    if not recipe.name:
-        return
-    texts = recipe.text_column or "text"
-    expected = list(recipe.rows) or (
-        [texts] if isinstance(texts, str) else list(texts)
-    )
-    expected += [recipe.text_pair_column] if recipe.text_pair_column else []
-    label = recipe.label_column or "label"
-    expected += [label] if isinstance(label, str) else list(label)
-    present = {
-        name for examples in splits.values() for name in examples.column_names
-    }
-    if present & {"text", "sentence"} and not recipe.text_pair_column:
-        present.update(texts if isinstance(texts, list | tuple) else [texts])
-    if (
-        "label" in present
-    ):  # the usual names are read in place of the source's own
-        present.update([label] if isinstance(label, str) else label)
-    lacking = [name for name in expected if name not in present]
-    if lacking:
-        raise AttnProbeError(
-            f"expected the columns {', '.join(expected)} of {recipe.name} in "
-            f"{recipe.hub_id}, got {', '.join(sorted(present))}; rename them, or name "
-            "them with --text-column, --text-pair-column and --label-column "
-            f"(`attnprobe datasets {recipe.name}` says what else it may hold)"
-        )
 
 
 # --- tables and memory ---------------------------------------------------------------------------
@@ -383,10 +321,9 @@ def read_file(
         examples = _of_json(path)
     else:
         separator = separator_of(path)
-        converters = _converters(check_fields(path, separator), texts)
-        frame = pd.read_csv(
-            path, sep=separator, converters=converters, **CSV_OPTIONS
-        )
+        header = check_fields(path, separator)
+        kept = {name: str for name in header if name.strip() in texts}
+        frame = pd.read_csv(path, sep=separator, converters=kept, **CSV_OPTIONS)
         examples = _without_gaps(
             datasets.Dataset.from_pandas(frame, preserve_index=False)
         )
@@ -395,13 +332,6 @@ def read_file(
             f"expected examples in {path}, it has no rows; write some"
         )
     return examples
-
-
-def _converters(
-    header: Iterable[str], texts: Collection[str]
-) -> dict[str, type[str]]:
-    """What keeps the texts of a table as they are written, by the names in its header."""
-    return {name: str for name in header if name.strip() in texts}
 
 
 def _of_json(path: Path) -> "datasets.Dataset":
@@ -440,19 +370,6 @@ def _check_json(path: Path) -> None:
             f"expected a list of rows, or a row per line, in {path}, which begins with "
             f"{in_short(first)}; write rows as names with values"
         )
-
-
-def _is_empty_parquet(path: Path) -> bool:
-    """Whether a Parquet file, or every one in a folder, is readable and has no rows."""
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    try:
-        rows = [parquet.read_metadata(file).num_rows for file in files]
-    except (OSError, pa.ArrowException):
-        return False
-    return bool(rows) and not any(rows)
 
 
 def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
@@ -508,25 +425,15 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
     if isinstance(dataset, datasets.Dataset):
         return dataset
     if isinstance(dataset, pd.DataFrame):
-        twice = dataset.columns[dataset.columns.duplicated()]
-        if len(twice):
+        if not dataset.columns.is_unique:
             raise AttnProbeError(
-                f"expected columns with a name each, got {str(twice[0])[:80]!r} twice; rename one"
+                "expected columns with a name each, got "
+                f"{', '.join(map(str, dataset.columns))}; rename one"
             )
         frame = dataset.astype(object).where(dataset.notna(), None)
-        return _from_columns(
-            {str(name): frame[name].tolist() for name in frame}
-        )
+        return _from_columns(dict(frame.items()))
     if _is_columns(dataset):
-        columns = {str(name): values for name, values in dataset.items()}
-        for (
-            name,
-            values,
-        ) in columns.items():  # arrays and series hold no plain Python values
-            columns[name] = (
-                values.tolist() if hasattr(values, "tolist") else values
-            )
-        return _from_columns(columns)
+        return _from_columns(dataset)
     if not isinstance(dataset, list | tuple):
         return None
     if dataset and all(isinstance(row, str) for row in dataset):
@@ -539,16 +446,21 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
     return None
 
 
-def _from_columns(columns: Mapping[str, Any]) -> "datasets.Dataset":
+def _from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
+    """Columns by name as one split, without ids that do not fit into int64."""
     import datasets
 
+    plain: dict[str, list[Any]] = {}
     for name, values in columns.items():
+        # arrays and series hold no plain Python values
+        values = values.tolist() if hasattr(values, "tolist") else values
         if not isinstance(values, list | tuple):
             raise AttnProbeError(
                 f"expected a list of values in column {name!r}, got "
                 f"{type(values).__name__}; give every column as a list"
             )
-    lengths = {name: len(values) for name, values in columns.items()}
+        plain[str(name)] = [*values]
+    lengths = {name: len(values) for name, values in plain.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(
             f"{name} {length}" for name, length in lengths.items()
@@ -556,54 +468,21 @@ def _from_columns(columns: Mapping[str, Any]) -> "datasets.Dataset":
         raise AttnProbeError(
             f"expected columns of one length, got {counts}; give each text one value"
         )
-    usable = {
-        n: values for n, values in columns.items() if _can_be_kept(n, values)
-    }
-    for name, values in usable.items():
-        _check_one_type(name, values)
+    usable = {}
+    for name, values in plain.items():
         try:
             datasets.Dataset.from_dict({name: values})
+            usable[name] = values
         except Exception as reason:  # pyarrow raises many kinds
+            is_long = isinstance(reason, OverflowError)
+            if is_long and name == "example_id":  # rows are numbered then
+                continue
             short = " ".join(str(reason).split())[:120]
             raise AttnProbeError(
                 f"column {name!r} must hold values of one type, also within lists: "
                 f"{short}; convert them"
             ) from reason
     return datasets.Dataset.from_dict(usable)
-
-
-def _can_be_kept(name: str, values: list[Any]) -> bool:
-    """Whether ids fit into int64; else rows are numbered."""
-    if name != "example_id":
-        return True
-    return not any(isinstance(k, int) and abs(k) > LARGEST_ID for k in values)
-
-
-def _check_one_type(column: str, values: list[Any]) -> None:
-    """Checks that numbers have one type, whole or not; NaN and None fit any."""
-    present = [
-        (row, value) for row, value in enumerate(values) if _is_there(value)
-    ]
-    kinds = [
-        float if _is_number(value) else type(value) for _, value in present
-    ]
-    for (row, value), kind in zip(present, kinds, strict=True):
-        if kind is not kinds[0]:
-            raise AttnProbeError(
-                f"column {column!r} must hold values of one type, row {row} is "
-                f"{type(value).__name__} after {type(present[0][1]).__name__}; convert "
-                "them"
-            )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_there(value: Any) -> bool:
-    return value is not None and not (
-        isinstance(value, float) and math.isnan(value)
-    )
 
 
 def check_fields(

@@ -13,8 +13,7 @@ from hf_attnprobe.auditing.subject import is_language_model, make_subject
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.origins import origin_of
-from hf_attnprobe.data.answers import Answers
-from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.arguments import Answers, Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.answers import answered, encode_answers, of_span
 from hf_attnprobe.inference.choices import encode

@@ -19,7 +19,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.pretrained import evaluating, unwrapped
-from hf_attnprobe.data.answers import Answers
+from hf_attnprobe.data.arguments import Answers
 from hf_attnprobe.data.tokenizer import sentences
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import (

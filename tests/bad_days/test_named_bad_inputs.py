@@ -20,8 +20,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints.loading import check_values
 from hf_attnprobe.checkpoints.origins import origin_of
-from hf_attnprobe.data.answers import Answers
-from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.data.arguments import Answers, Data
 from hf_attnprobe.data.examples import label_names, load_examples
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
 from hf_attnprobe.faithfulness.registry import tests as known_tests
@@ -109,7 +108,7 @@ def test_columns_that_cannot_be_are_one_line(columns, said):
 
 def test_a_frame_with_a_column_twice_is_one_line():
     frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
-    with pytest.raises(AttnProbeError, match="expected columns with a name each, got 'text' twice"):
+    with pytest.raises(AttnProbeError, match="expected columns with a name each, got text, label, text"):
         load_examples(frame, "test")
 
 
