@@ -116,8 +116,8 @@ from hf_attnprobe.testing import check_adapter as check_adapter
 from hf_attnprobe.training.classifier import (
     train_classifier as train_classifier,
 )
-from hf_attnprobe.training.fine_tuning import fine_tune as fine_tune
 from hf_attnprobe.training.options import TrainingOptions as TrainingOptions
+from hf_attnprobe.training.run import fine_tune as fine_tune
 from hf_attnprobe.training.run import train as train
 from hf_attnprobe.training.trainer import TrainedClassifier as TrainedClassifier
 

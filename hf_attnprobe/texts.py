@@ -41,8 +41,7 @@ from hf_attnprobe.faithfulness.units import (
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.inference.tokenizer_state import leaves_tokenizer
+from hf_attnprobe.inference.encoding import Text, leaves_tokenizer
 
 
 OF_PROMPT = ("input_ids", "unit_ids", "labelled")

@@ -46,7 +46,7 @@ from hf_attnprobe.statistics.heads import EFFECT
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES, Finding
-from hf_attnprobe.storage.asked import OBJECT, repeating
+from hf_attnprobe.storage.provenance import OBJECT, repeating
 from made_up_rows import judged_rows
 
 

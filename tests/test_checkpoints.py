@@ -154,17 +154,16 @@ def test_tied_weights_of_masked_models_are_not_missing(tmp_path):
 def test_values_of_the_wrong_kind(bert_folder, copy_of):
     for k, (values, message) in enumerate(
         (
-            ({"sep_token_id": "102"}, "expected a token id for sep_token_id"),
-            ({"unk_token_id": {}}, "expected a token id for unk_token_id"),
-            ({"eos_token_id": ["a"]}, "expected a token id for eos_token_id"),
-            ({"max_position_embeddings": "64"}, "for max_position_embeddings"),
+            ({"eos_token_id": ["a"]}, "does not load"),
+            ({"max_position_embeddings": "64"}, "does not load"),
             ({"num_labels": 10**12}, "for num_labels"),
-            ({"num_labels": "2"}, "for num_labels"),
-            ({"architectures": "Bert"}, "for architectures"),
-            ({"architectures": [3]}, "for architectures"),
+            ({"num_hidden_layers": 10**9}, "for num_hidden_layers"),
+            ({"num_labels": "2"}, "does not load"),
+            ({"architectures": "Bert"}, "with a head that attnprobe can read"),
+            ({"architectures": [3]}, "with a head that attnprobe can read"),
             ({"id2label": {"1": "a", "2": "b"}}, "for id2label"),
             ({"id2label": {"a": "b"}}, "for id2label"),
-            ({"id2label": ["a", "b"]}, "for id2label"),
+            ({"id2label": ["a", "b"]}, "does not load"),
             ({"hidden_size": "16"}, "does not load"),
             ({"num_attention_heads": 5}, "does not load"),
             ({"hidden_act": "none at all"}, "does not load"),
@@ -174,6 +173,10 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
         change(folder, **values)
         refused(message, load_model, folder)
     check_values({"eos_token_id": [1, 2], "pad_token_id": -1, "own": "x"}, "model")  # may be
+    for name in ("sep_token_id", "cls_token_id"):  # compared with the tokenizer's
+        folder = copy_of(bert_folder, f"copy-{name}")
+        change(folder, **{name: "102"})
+        refused(f"the configuration says {name} 102", audit, folder, ROWS, **FEW)
 
 
 def test_outputs_without_names(bert_folder, copy_of):

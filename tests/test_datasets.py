@@ -57,7 +57,9 @@ def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
     assert "expected the classes rec.sport.baseball" in message(f"20news={folder}")
     other = write(tmp_path / "o", train__jsonl=[{"tekst": "a", "label": 0}])
-    assert "no column 'text' or 'sentence' among the columns tekst, label" in message(f"20news={other}")
+    assert "no column 'text' or 'sentence' among the columns tekst, label" in message(
+        f"20news={other}"
+    )
     assert "no column 'question2' among the columns text, label" in message(f"qqp={folder}")
     assert "no column 'text_pair' among the columns text, label" in message(f"cnn={folder}")
     assert "did you mean imdb=" in message(f"imbd={folder}")

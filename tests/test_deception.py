@@ -41,8 +41,8 @@ from hf_attnprobe.retraining.deceive import (
 )
 from hf_attnprobe.retraining.options import DeceptionOptions
 from hf_attnprobe.statistics.scores import compare_scores
-from hf_attnprobe.training.fine_tuning import fine_tune
 from hf_attnprobe.training.options import TrainingOptions
+from hf_attnprobe.training.run import fine_tune
 from shown_page import Reader
 
 

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from accelerate import PartialState
 
 from hf_attnprobe import AttnProbeError
-from hf_attnprobe.storage.folders import check_free, claim, differing, write_json
+from hf_attnprobe.storage.folders import alone_in, check_free, differing, write_json
 
 
 IDENTITY = {"seed": 0, "layers": (0, 1), "options": {"erasure": {"draw": "uniform"}}}
@@ -36,9 +35,9 @@ def test_a_folder_is_free_if_new_empty_or_marked(tmp_path):
 
 
 def test_another_identity_is_refused_with_what_differs(tmp_path):
-    with claim(tmp_path, IDENTITY, PartialState()):
+    with alone_in(tmp_path, "audit.json", identity=IDENTITY):
         pass
-    with claim(tmp_path, IDENTITY, PartialState()):
+    with alone_in(tmp_path, "audit.json", identity=IDENTITY):
         pass
     other = IDENTITY | {"options": {"erasure": {"draw": "released"}}}
     message = (
@@ -47,7 +46,7 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
     )
     with (
         pytest.raises(AttnProbeError, match=message),
-        claim(tmp_path, other, PartialState()),
+        alone_in(tmp_path, "audit.json", identity=other),
     ):
         pass
 
@@ -57,7 +56,7 @@ def test_the_mark_of_a_run_that_failed_before_its_rows_goes(rows, tmp_path):
     folder = tmp_path / "out"
     with (
         pytest.raises(KeyboardInterrupt),
-        claim(folder, IDENTITY, PartialState(), kind="retraining"),
+        alone_in(folder, "retraining.json", identity=IDENTITY),
     ):
         (folder / "rows").mkdir()
         if rows:

@@ -7,8 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 import zoo
 from hf_attnprobe import AttnProbeError, build_tokenizer, load_examples, wrap
-from hf_attnprobe.inference.guides import guide_rows, special_ids
-from hf_attnprobe.inference.outputs import predict, read_outputs, to_guide
+from hf_attnprobe.inference.outputs import guide_rows, predict, read_outputs, special_ids, to_guide
 
 
 ROWS = [

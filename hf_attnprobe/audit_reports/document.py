@@ -66,8 +66,7 @@ from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import ALL_TEXTS, site_of_model
 from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by
 from hf_attnprobe.statistics.wording import Words
-from hf_attnprobe.storage.asked import is_repeatable, repeating
-from hf_attnprobe.storage.provenance import in_words
+from hf_attnprobe.storage.provenance import in_words, is_repeatable, repeating
 
 
 GLOSSARY: Mapping[str, str] = read_packaged(

@@ -31,7 +31,7 @@ from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
 from hf_attnprobe.statistics.scale import placed
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import Finding, conclude
-from hf_attnprobe.storage.asked import is_repeatable, repeating
+from hf_attnprobe.storage.provenance import is_repeatable, repeating
 from hf_attnprobe.terminal import tail
 
 

@@ -41,14 +41,13 @@ from hf_attnprobe.statistics.rows import (
 from hf_attnprobe.statistics.summary import Statistic, site_of_model, summarize
 from hf_attnprobe.statistics.wording import words_of
 from hf_attnprobe.storage.folders import differing, write_atomically
-from hf_attnprobe.storage.provenance import read_summary
+from hf_attnprobe.storage.provenance import read_summary, read_texts
 from hf_attnprobe.storage.rows import (
     parts_in,
     read_part,
     rows_in,
     rows_of_parts,
 )
-from hf_attnprobe.storage.texts import read_texts
 from hf_attnprobe.terminal import tail
 
 

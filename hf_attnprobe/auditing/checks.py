@@ -32,8 +32,7 @@ from hf_attnprobe.inference.batching import (
     portions,
     text_in_words,
 )
-from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.inference.encoding import ImageReader, Text
 from hf_attnprobe.options import Options
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.storage.rows import said_of

@@ -29,8 +29,7 @@ from hf_attnprobe.charts.shown_text import (
 )
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.distributed import process_state
-from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.inference.encoding import ImageReader, Text
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import by_hash
 from hf_attnprobe.statistics.summary import (
@@ -38,7 +37,7 @@ from hf_attnprobe.statistics.summary import (
     predictions_of,
     site_of_model,
 )
-from hf_attnprobe.storage.texts import read_texts, write_texts
+from hf_attnprobe.storage.provenance import read_texts, write_texts
 from hf_attnprobe.texts import Explainer, Strings
 
 

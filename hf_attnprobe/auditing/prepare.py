@@ -62,17 +62,17 @@ from hf_attnprobe.inference.batching import (
 )
 from hf_attnprobe.inference.choices import encode, unknown_share
 from hf_attnprobe.inference.encoding import (
+    ImageReader,
     Text,
     Tokenized,
     has_rationales,
     second_texts,
 )
-from hf_attnprobe.inference.images import ImageReader
 from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options, SavedModel, as_saved
 from hf_attnprobe.progress import say
 from hf_attnprobe.statistics.samples import places_in, sample
-from hf_attnprobe.storage.asked import WITHOUT_EFFECT, asked_for, named
+from hf_attnprobe.storage.provenance import WITHOUT_EFFECT, asked_for, named
 
 
 if TYPE_CHECKING:
@@ -485,7 +485,7 @@ def audit_asked_for(
     options: AuditOptions,
     scores: Any = None,
 ) -> dict[str, Any]:
-    """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.asked.asked_for`."""
+    """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.provenance.asked_for`."""
     answers = isinstance(data, Answers)
     usual = {
         name: test.usual(answers=answers) for name, test in tests().items()

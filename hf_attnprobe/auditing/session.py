@@ -63,7 +63,7 @@ from hf_attnprobe.options import Asked, public_function
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.rows import PREDICTION, STOPPING
 from hf_attnprobe.storage.folders import (
-    claim,
+    alone_in,
     write_atomically,
     write_json,
 )
@@ -167,7 +167,7 @@ def begun(
         rounding = compared_with_float32(
             sweep.adapter, job.subject.exact, sweep.texts, sweep.pad_token_id
         )
-        with claim(folder, job.identity, process_state()):
+        with alone_in(folder, "audit.json", identity=job.identity):
             check_kept(sweep, N_BEFORE, CHANGED)
             yield sweep, job.besides | rounding
 

@@ -42,8 +42,12 @@ from hf_attnprobe.checkpoints.origins import Origin, commit_of, origin_of
 from hf_attnprobe.checkpoints.weights import change_weights
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hardware import multiplies_bfloat16
-from hf_attnprobe.inference.encoding import mask_id
-from hf_attnprobe.inference.images import ImageReader, reader_of, takes_images
+from hf_attnprobe.inference.encoding import (
+    ImageReader,
+    mask_id,
+    reader_of,
+    takes_images,
+)
 from hf_attnprobe.options import SavedModel, as_saved
 from hf_attnprobe.plain_data import in_short
 

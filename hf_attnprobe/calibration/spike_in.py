@@ -57,8 +57,7 @@ from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.faithfulness.units import log_prob
 from hf_attnprobe.inference.batching import by_length, collated
-from hf_attnprobe.inference.encoding import Text
-from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.inference.encoding import ImageReader, Text
 from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import plain_fields
 from hf_attnprobe.reports.document import Cell as Entry
@@ -86,7 +85,7 @@ from hf_attnprobe.statistics.detection import (
 )
 from hf_attnprobe.statistics.known_truth import share
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.folders import claim, write_atomically, write_json
+from hf_attnprobe.storage.folders import alone_in, write_atomically, write_json
 from hf_attnprobe.storage.provenance import versions
 from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts, to_rows
 
@@ -304,7 +303,7 @@ def spike_in(
         "test_limit": job.data.test_limit,
         "spike": asdict(options),
     }
-    with claim(Path(output_dir), identity, process_state(), kind="spike"):
+    with alone_in(output_dir, "spike.json", identity=identity):
         found = _found(job, options, begun)
         if process_state().is_main_process:
             _write(found, Path(output_dir))

@@ -44,15 +44,13 @@ from hf_attnprobe.checkpoints.origins import (
 )
 from hf_attnprobe.checkpoints.records import check_whole
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import LARGEST
+from hf_attnprobe.plain_data import in_short
 
 
 MOST_LABELS = 1_000_000
 """Transformers names every label when it reads a configuration: 10^12 take for ever."""
 MOST_LAYERS = 2_000
 """They are made one by one, before any weight is looked for; the deepest models have 1,000."""
-ENDS_A_TEXT = "eos_token_id"
-"""Of a model that generates there may be several."""
 
 
 def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
@@ -84,76 +82,38 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
 
 
 def check_values(values: Mapping[str, Any], name: str) -> None:
-    """Checks configuration values that Transformers accepts unchecked.
+    """Checks configuration values that Transformers takes for ever to read, or misreads.
 
     Args:
         values: of a config.json.
         name: of the model, for the error.
 
     Raises:
-        AttnProbeError: the first that is of the wrong type or range.
+        AttnProbeError: too many labels or layers, or names of labels that are not for the
+            numbers from 0 on.
     """
-
-    def refuse(key: str, expected: str) -> None:
-        value = str(values[key])
-        value = value if len(value) <= 80 else value[:80] + "…"
-        raise AttnProbeError(
-            f"expected {expected} for {key} in the configuration of {name}, got {value}; "
-            "correct its config.json"
-        )
-
     for key, value in values.items():
-        if key.endswith("_token_id") and not _is_id(
-            value, several=key == ENDS_A_TEXT
-        ):
-            refuse(key, "a token id")
-    longest = values.get("max_position_embeddings")
-    if longest is not None and not (_is_int(longest) and longest <= LARGEST):
-        refuse("max_position_embeddings", f"a whole number up to {LARGEST:,}")
-    n_labels = values.get("num_labels")
-    if n_labels is not None and not (
-        _is_int(n_labels) and n_labels <= MOST_LABELS
-    ):
-        refuse("num_labels", f"a whole number up to {MOST_LABELS:,}")
-    for key, value in values.items():
+        is_layers = key.endswith(("layer", "layers"))
+        most = MOST_LABELS if key == "num_labels" else MOST_LAYERS
         if (
-            key.endswith(("layer", "layers"))
-            and _is_int(value)
-            and value > MOST_LAYERS
+            isinstance(value, int)
+            and value > most
+            and (is_layers or key == "num_labels")
         ):
-            refuse(key, f"a whole number up to {MOST_LAYERS:,}")
-    if not _is_list_of_names(values.get("architectures")):
-        refuse("architectures", "a list of names")
-    if not _is_numbered(values.get("id2label")):
-        refuse("id2label", "names for the numbers from 0 on")
+            raise _unusable(key, f"a whole number up to {most:,}", value, name)
+    names = values.get("id2label")
+    if isinstance(names, dict) and set(names) != set(
+        map(str, range(len(names)))
+    ):
+        expected = "names for the numbers from 0 on"
+        raise _unusable("id2label", expected, names, name)
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_id(value: Any, *, several: bool) -> bool:
-    """Whether a value is a token id; with ``several``, also None or a list of ids."""
-    values = value if isinstance(value, list) and value and several else [value]
-    return value is None or all(
-        _is_int(v) and abs(v) <= LARGEST for v in values
+def _unusable(key: str, expected: str, value: Any, name: str) -> AttnProbeError:
+    return AttnProbeError(
+        f"expected {expected} for {key} in the configuration of {name}, got "
+        f"{in_short(value)}; correct its config.json"
     )
-
-
-def _is_list_of_names(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, list) and all(
-        isinstance(name, str) for name in value
-    )
-
-
-def _is_numbered(names: Any) -> bool:
-    if names is None:
-        return True
-    if not isinstance(names, dict):
-        return False
-    return {str(key) for key in names} == {str(k) for k in range(len(names))}
 
 
 # --- What a checkpoint predicts, by its head, and whether the head's weights are there -----------

@@ -20,7 +20,7 @@ from hf_attnprobe.cards.metadata import (
 )
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import read_json
-from hf_attnprobe.storage.folders import write_atomically
+from hf_attnprobe.storage.folders import lock, write_atomically
 
 
 if TYPE_CHECKING:
@@ -126,9 +126,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         return {}
     again = "train the model again"
     data = read_json(file, dict[str, Any], again)
-    return dict(
-        read_json(file, Trained if WEIGHTS in data else Training, again)
-    )
+    kind = Trained if WEIGHTS in data else Training
+    return dict(read_json(file, kind, again))
 
 
 # --- Writes a checkpoint's card, beside whatever its user wrote ----------------------------------
@@ -165,23 +164,33 @@ def write_files(folder: Path, card: Card) -> list[Path]:
         The files that were written.
 
     Raises:
-        AttnProbeError: what is there cannot be read or kept, or nothing can be written.
+        AttnProbeError: what is there cannot be read or kept.
     """
     readme, results = folder / README, folder / EVAL_RESULTS
     text = updated(read_text(readme), card)
     found = eval_results_yaml(card, read_text(results))
+    write_atomically(readme, text)
+    if found is None:
+        results.unlink(missing_ok=True)
+        return [readme]
+    results.parent.mkdir(exist_ok=True)
+    write_atomically(results, found)
+    return [readme, results]
+
+
+def write_alone(folder: Path, card: Card) -> list[Path]:
+    """Writes the same, alone in the folder.
+
+    Raises:
+        AttnProbeError: also where another run is at work there, or nothing can be written.
+    """
     try:
-        write_atomically(readme, text)
-        if found is None:
-            results.unlink(missing_ok=True)
-            return [readme]
-        results.parent.mkdir(exist_ok=True)
-        write_atomically(results, found)
+        with lock(folder):
+            return write_files(folder, card)
     except OSError as error:
         raise AttnProbeError(
             f"cannot write the card into {folder} ({error}); make it writable"
         ) from error
-    return [readme, results]
 
 
 def read_text(file: Path) -> str | None:

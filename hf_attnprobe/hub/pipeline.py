@@ -17,7 +17,7 @@ from hf_attnprobe.data.arguments import Answers, Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.answers import answered, encode_answers, of_span
 from hf_attnprobe.inference.choices import encode
-from hf_attnprobe.inference.images import ImageReader
+from hf_attnprobe.inference.encoding import ImageReader
 from hf_attnprobe.options import check_known, public_function
 from hf_attnprobe.reports.document import Texts
 from hf_attnprobe.reports.html import to_cell

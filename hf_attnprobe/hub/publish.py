@@ -46,14 +46,14 @@ from hf_attnprobe.checkpoints.records import (
     RECORD,
     describe,
     read_text,
-    write_files,
+    write_alone,
 )
 from hf_attnprobe.data.columns import PAIRED
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.hub.options import CardOptions
 from hf_attnprobe.options import public_function
-from hf_attnprobe.storage.asked import OBJECT, repeating
+from hf_attnprobe.storage.provenance import OBJECT, repeating
 
 
 ROWS = "{repository}-attention-audit"
@@ -366,7 +366,7 @@ def write_card(
         license=options.license,
     )
     if options.push_to_hub is None:
-        return WrittenCard(tuple(write_files(folder, card)))
+        return WrittenCard(tuple(write_alone(folder, card)))
     return _publish(folder, card, read, options.push_to_hub, options)
 
 
@@ -408,7 +408,7 @@ def _publish(
         hub.commit(rows, "dataset", files)
         told = tuple(replace(audit, rows_url=rows_url) for audit in card.audits)
         card = replace(card, audits=told)
-    written = write_files(folder, card)
+    written = write_alone(folder, card)
     model_url = hub.make(repository, "model")
     hub.commit(repository, "model", _files_of(folder, card, hub, repository))
     return WrittenCard(tuple(written), model_url, rows_url)

@@ -9,8 +9,14 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.answers import encode_answers
-from hf_attnprobe.inference.encoding import Text, TextModel, Tokenized, tokenize
-from hf_attnprobe.inference.images import ImageReader, encode_images
+from hf_attnprobe.inference.encoding import (
+    ImageReader,
+    Text,
+    TextModel,
+    Tokenized,
+    encode_images,
+    tokenize,
+)
 from hf_attnprobe.inference.labels import labels_of
 
 

@@ -46,11 +46,12 @@ from hf_attnprobe.faithfulness.adversarial import (
 )
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import largest_jsd, tvd
-from hf_attnprobe.inference.guides import guide_rows, special_ids
 from hf_attnprobe.inference.outputs import (
     Outputs,
+    guide_rows,
     observations,
     over_texts,
+    special_ids,
     to_guide,
 )
 from hf_attnprobe.readings import share

@@ -46,8 +46,7 @@ from transformers import PreTrainedModel
 
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.checkpoints.records import RECORD
-from hf_attnprobe.inference.guides import Guide
-from hf_attnprobe.inference.outputs import read_outputs, to_guide
+from hf_attnprobe.inference.outputs import Guide, read_outputs, to_guide
 from hf_attnprobe.options import Options
 from hf_attnprobe.readings import share
 from hf_attnprobe.retraining import register_retraining

@@ -33,8 +33,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint, label_names
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.fingerprint import model_fingerprint
-from hf_attnprobe.inference.guides import Guide
-from hf_attnprobe.inference.outputs import Outputs, predict, read_outputs
+from hf_attnprobe.inference.outputs import Guide, Outputs, predict, read_outputs
 from hf_attnprobe.options import Options
 from hf_attnprobe.retraining import retrainings
 from hf_attnprobe.retraining.options import KINDS

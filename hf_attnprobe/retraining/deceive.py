@@ -92,9 +92,9 @@ from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.training.classifier import papers_trainer, procedure_of
-from hf_attnprobe.training.fine_tuning import USUAL, trainer_settings
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import papers_loss
+from hf_attnprobe.training.run import USUAL, trainer_settings
 from hf_attnprobe.training.trainer import (
     PlainTrainer,
     begin,
@@ -347,7 +347,7 @@ def _base(saved: SavedModel, options: DeceptionOptions) -> Base:
     """The model in eval mode, made to return its attention, with the settings it gets.
 
     An attention classifier is trained as it was before, but for epochs and batches; a
-    Transformer as :func:`hf_attnprobe.training.fine_tuning.fine_tune` does it.
+    Transformer as :func:`hf_attnprobe.training.run.fine_tune` does it.
     """
     name, origin = str(saved.model), origin_of(saved)
     loaded = load_model(origin, task="text-classification").eval()

@@ -51,11 +51,11 @@ from hf_attnprobe.retraining.verdict import (
 from hf_attnprobe.statistics.scores import Score, find_score
 from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.verdicts import RULES, Finding
-from hf_attnprobe.storage.asked import repeating
 from hf_attnprobe.storage.provenance import (
     Provenance,
     in_words,
     read_summary,
+    repeating,
 )
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.terminal import tail

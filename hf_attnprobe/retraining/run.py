@@ -20,7 +20,7 @@ from hf_attnprobe.checkpoints.loading import (
 )
 from hf_attnprobe.data.arguments import Data, as_data
 from hf_attnprobe.data.examples import dataset_name
-from hf_attnprobe.distributed import check_one_process, process_state
+from hf_attnprobe.distributed import check_one_process
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import classes
@@ -54,9 +54,8 @@ from hf_attnprobe.retraining.verdict import (
     farther_than_a_seed,
 )
 from hf_attnprobe.statistics.summary import PREDICTION, summarize
-from hf_attnprobe.storage.asked import asked_for
-from hf_attnprobe.storage.folders import claim
-from hf_attnprobe.storage.provenance import SUMMARY, versions
+from hf_attnprobe.storage.folders import alone_in
+from hf_attnprobe.storage.provenance import SUMMARY, asked_for, versions
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     append_rows,
@@ -127,7 +126,7 @@ def retrain(
         shared = asdict(chosen.get("adversary", Adversary()))
         identity["adversary"] = {name: shared[name] for name in OF_ADVERSARIES}
     with (
-        claim(setup.folder, identity, process_state(), kind=KIND),
+        alone_in(setup.folder, f"{KIND}.json", identity=identity),
         suited_threads(base.model),
     ):
         # Rows first: from here on the folder is this run's, whatever interrupts it.
@@ -210,7 +209,7 @@ def transfer(
         name: model_fingerprint(other) for name, other in others.items()
     }
     setup = replace(setup, progress=lambda made: progress and made.name)
-    with claim(setup.folder, identity, process_state(), kind=KIND):
+    with alone_in(setup.folder, f"{KIND}.json", identity=identity):
         tested = Tested(setup, setup.folder, setup.own.labels)
         tested.add("own", "own", {"probs": setup.own.probs})
         # Rows first: from here on the folder is this run's, whatever interrupts it.

@@ -12,10 +12,10 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -23,10 +23,6 @@ from hf_attnprobe import options
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import read_json
-
-
-if TYPE_CHECKING:
-    from accelerate import PartialState
 
 
 OF_SYSTEM = re.compile(r"\(os error (\d+)\)")
@@ -82,16 +78,8 @@ def _number_of(error: Exception, folder: Path) -> int | None:
 LOCK = ".attnprobe.lock"
 ENDING = ".attnprobe"
 """Of files that are being written: ``.NAME.PROCESS.attnprobe``."""
-OURS = (
-    r"(audit|retraining|training|study|demo|comparison|deception|summary|texts)"
-    r"\.json|report\.(md|html)|comparison\.md"
-)
-LEFT = {
-    ".": re.compile(rf"\..+\.\d+\{ENDING}|\.({OURS})\.\d+"),
-    "rows": re.compile(rf"\..+\.\d+\{ENDING}|\.[0-9a-f]{{32}}"),
-}
-"""Names of half written files by the folder below that of a run: as they are called, and
-as they were before they had an ending of their own."""
+LEFT = re.compile(rf"\..+\.\d+\{ENDING}")
+"""Names of half written files."""
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What network disks without locks answer."""
 
@@ -172,10 +160,9 @@ def _holder(folder: Path) -> str:
 
 def _clean(folder: Path) -> None:
     """Takes away the files that a killed run was writing; no others."""
-    for name, pattern in LEFT.items():
-        place = folder / name
+    for place in (folder, folder / "rows"):
         for file in place.iterdir() if place.is_dir() else ():
-            if pattern.fullmatch(file.name) and file.is_file():
+            if LEFT.fullmatch(file.name) and file.is_file():
                 file.unlink(missing_ok=True)
 
 
@@ -185,7 +172,6 @@ def _clean(folder: Path) -> None:
 # nothing visible, or has the writer's mark; then the settings in the mark must be the
 # same.
 
-Taken = TypeVar("Taken")
 URL = re.compile(r"[A-Za-z][\w+.-]+:/")
 """How a URL begins, as a path too, which has no two slashes in a row; no drive has two letters."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -319,128 +305,70 @@ def as_json(settings: Mapping) -> dict:
 
 
 @contextlib.contextmanager
-def alone_in(folder: str | Path, *marks: str) -> Iterator[Path]:
+def alone_in(
+    folder: str | Path, *marks: str, identity: Mapping | None = None
+) -> Iterator[Path]:
     """Has a folder for this run alone, on all its processes together.
+
+    With an identity the first mark says whose the folder is, until the run fails before
+    its first rows.
 
     Args:
         folder: of the output; made where there is none, and taken away again where
             nothing was written to it.
         marks: as for :func:`check_free`.
-
-    Raises:
-        AttnProbeError: another run is at work in it, it holds other files, or cannot be
-            written to.
-    """
-    folder = Path(folder)
-
-    def take(held: contextlib.ExitStack) -> None:
-        check_free(folder, *marks)
-        held.enter_context(lock(folder))
-
-    with _taken_once(folder, process_state(), take):
-        yield folder
-
-
-@contextlib.contextmanager
-def _taken_once(
-    folder: Path,
-    state: "PartialState",
-    take: Callable[[contextlib.ExitStack], Taken],
-) -> Iterator[Taken]:
-    """What the main process takes, given up after the block; its error is everybody's."""
-    with contextlib.ExitStack() as held:
-        outcome: list[tuple[Taken | None, str | None]] = [(None, None)]
-        if state.is_main_process:
-            try:
-                outcome = [(take(held), None)]
-            except AttnProbeError as error:
-                outcome = [(None, str(error))]
-            except OSError as error:
-                outcome = [(None, str(cannot_use(folder, error)))]
-        from accelerate.utils import broadcast_object_list
-
-        broadcast_object_list(
-            outcome
-        )  # no process may wait for one that has given up
-        taken, wrong = outcome[0]
-        if wrong is not None:
-            raise AttnProbeError(wrong)
-        yield cast(Taken, taken)
-
-
-@contextlib.contextmanager
-def claim(
-    folder: Path,
-    identity: Mapping,
-    state: "PartialState",
-    *,
-    kind: str = "audit",
-) -> Iterator[None]:
-    """Marks a folder as this run's, on all processes together.
-
-    Where the run fails before its first rows, the mark is taken away again.
-
-    Args:
-        folder: of the output.
         identity: the settings without which the rows would be other rows.
-        state: of the processes.
-        kind: of run; the mark is ``{kind}.json``.
 
     Raises:
-        AttnProbeError: the folder holds other files, or is of a run with another
-            identity.
+        AttnProbeError: another run is at work in it, it holds other files or is of a run
+            with another identity, or it cannot be written to.
     """
+    from accelerate.utils import broadcast_object_list
 
-    def take(held: contextlib.ExitStack) -> bool:
-        if not (folder / f"{kind}.json").exists():
-            check_free(folder)
-        held.enter_context(lock(folder))
-        return _mark(folder, identity, kind)
-
-    with _taken_once(folder, state, take) as new:
+    folder = Path(folder)
+    is_main = process_state().is_main_process
+    is_new, wrong = False, None
+    with contextlib.ExitStack() as held:
         try:
-            yield
+            if is_main:
+                check_free(folder, *marks)
+                held.enter_context(lock(folder))
+                if identity is not None:
+                    is_new = _mark(folder / marks[0], identity)
+        except AttnProbeError as error:
+            wrong = str(error)
+        except OSError as error:
+            wrong = str(cannot_use(folder, error))
+        # no process may wait for one that has given up
+        said = [wrong]
+        broadcast_object_list(said)
+        if said[0] is not None:
+            raise AttnProbeError(said[0])
+        try:
+            yield folder
         except BaseException:
-            if new and state.is_main_process:
-                _give_back(folder, kind)
+            if is_new and not any((folder / "rows").glob("part-*")):
+                (folder / marks[0]).unlink(missing_ok=True)
+                shutil.rmtree(folder / "rows", ignore_errors=True)
             raise
 
 
-def _mark(folder: Path, identity: Mapping, kind: str) -> bool:
+def _mark(mark: Path, identity: Mapping) -> bool:
     """Writes the mark if the folder has none; whether it was so."""
-    mark = folder / f"{kind}.json"
     if not mark.exists():
         write_json(mark, identity)
         return True
-    _check_mark(mark, identity, kind)
-    return False
-
-
-def _check_mark(mark: Path, identity: Mapping, kind: str) -> None:
     held = read_json(mark, Any, "choose another --output-dir")
-    _check_identity(mark.parent, held, identity, kind)
-
-
-def _give_back(folder: Path, kind: str) -> None:
-    """Takes the mark away, unless there are rows."""
-    if any((folder / "rows").glob("part-*")):
-        return
-    (folder / f"{kind}.json").unlink(missing_ok=True)
-    shutil.rmtree(folder / "rows", ignore_errors=True)
-
-
-def _check_identity(
-    folder: Path, held: object, identity: Mapping, kind: str
-) -> None:
     wrong = differing(held, identity)
-    if not wrong:
-        return
-    names = ", ".join(name.replace("_", " ") for name in wrong)
-    theirs, ours = next(iter(wrong.values()))
-    raise AttnProbeError(
-        f"{folder} belongs to another {kind}: its {names} ({_changed(theirs, ours)}) "
-        f"is not this one's ({_changed(ours, theirs)}); choose another --output-dir"
-    )
+    if wrong:
+        names = ", ".join(name.replace("_", " ") for name in wrong)
+        theirs, ours = next(iter(wrong.values()))
+        raise AttnProbeError(
+            f"{mark.parent} belongs to another {mark.stem}: its {names} "
+            f"({_changed(theirs, ours)}) is not this one's ({_changed(ours, theirs)}); "
+            "choose another --output-dir"
+        )
+    return False
 
 
 def _changed(value: object, other: object) -> object:

@@ -29,7 +29,7 @@ from hf_attnprobe.data.examples import (
 from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import second_texts
-from hf_attnprobe.inference.guides import Guide, guide_rows, special_ids
+from hf_attnprobe.inference.outputs import Guide, guide_rows, special_ids
 from hf_attnprobe.options import public_function
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
