@@ -28,11 +28,35 @@ from hf_attnprobe.demonstration import TEMPLATE
 from hf_attnprobe.faithfulness.head_roles import head_roles
 from hf_attnprobe.inference.answers import answered, encode_answers
 from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.training.decoder import N_STEPS, exact_share, train_decoder
+from hf_attnprobe.training.decoder import N_STEPS, train_decoder
 
 
 QUESTIONS_SEED = 1000  # of passages that no training has seen
 MOST_OF_IT = 0.5  # of a head's attention, which names it an induction head
+
+
+@torch.no_grad()
+def exact_share(
+    model: Any,
+    tokenizer: Any,
+    asked: Sequence[dict[str, Any]],
+) -> float:
+    """Returns the share of questions whose whole answer greedy decoding says.
+
+    Args:
+        asked: rows of :func:`~hf_attnprobe.data.synthetic.record_questions`.
+    """
+    right = []
+    for row in asked:
+        question = f"{row['context']} {row['question']}"
+        prompt = tokenizer(question)["input_ids"][:-1]
+        answer = tokenizer(row["answer"], add_special_tokens=False)["input_ids"]
+        ids = torch.tensor([[*prompt, *answer]], device=model.device)
+        logits = model(ids).logits[0]
+        of_answer = logits[len(prompt) - 1 : -1]
+        said = of_answer.argmax(-1).tolist()
+        right.append(said == answer)
+    return sum(right) / len(right)
 
 
 def share_without(

@@ -109,7 +109,7 @@ def demo_language_model(
     *,
     seed: int = 0,
     progress: bool = True,
-) -> "tuple[Report, dict[str, float]]":
+) -> "Report":
     """Trains a small decoder to answer from passages and audits it.
 
     What every answer rests on is known: one record of the passage, see
@@ -120,22 +120,19 @@ def demo_language_model(
         seed: of weights, passages and questions.
 
     Returns:
-        report: of the audit.
-        metrics: shares in [0, 1]: of questions whose answer greedy decoding says.
+        The report of the audit.
     """
     from hf_attnprobe.data.arguments import Answers
     from hf_attnprobe.data.synthetic import record_questions
-    from hf_attnprobe.training.decoder import exact_share, train_decoder
+    from hf_attnprobe.training.decoder import train_decoder
 
     check_one_process("demo")
     asked = [*record_questions(N_QUESTIONS, seed=seed)]
     with alone_in(output_dir, MARK) as folder:
         write_json(folder / MARK, {"language_model": True, "seed": seed})
         shutil.rmtree(folder / "audit", ignore_errors=True)
-        model, tokenizer = train_decoder(
-            folder / "model", seed=seed, progress=progress
-        )
-        report = audit(
+        train_decoder(folder / "model", seed=seed, progress=progress)
+        return audit(
             folder / "model",
             Answers(asked, units="passage", template=TEMPLATE),
             ["default", "head_roles", "head_ablation"],
@@ -143,7 +140,6 @@ def demo_language_model(
             output_dir=folder / "audit",
             progress=progress,
         )
-    return report, {"exact_answers": exact_share(model, tokenizer, asked)}
 
 
 def _trained(

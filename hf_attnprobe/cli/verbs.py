@@ -405,12 +405,9 @@ def run_demo(arguments: dict[str, Any]) -> None:
     from hf_attnprobe.audit_reports.report import place_line
 
     if options.language_model:
-        report, metrics = demo_language_model(folder, seed=options.seed)
+        report = demo_language_model(folder, seed=options.seed)
         show(report.to_text(verbose=verbose))
         show(place_line(folder / "audit"))
-        show(
-            f"\ngreedy decoding answers {metrics['exact_answers']:.0%} of the questions"
-        )
         return
     report, metrics = demo(folder, options=options)
     show(report.to_text(verbose=verbose))

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.layout import image_shape
-from hf_attnprobe.data.columns import column_of, image_column
+from hf_attnprobe.data.columns import column_of, image_column, not_images
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import (
@@ -239,27 +239,7 @@ def tokenize(
             f"{'' if segment is None else f' in the segment {segment}'}; check the text "
             "column"
         )
-    _warn_of_answers(texts, getattr(model, "answers", ()))
     return Tokenized(texts, n_empty=len(ids) - len(texts), n_cut=n_cut)
-
-
-def _warn_of_answers(texts: Sequence[Text], answers: Sequence[int]) -> None:
-    """Warns of labels that are not among the answers in their own texts."""
-    n_outside = 0
-    for text in texts if answers else ():
-        tokens, segments = text.inputs["input_ids"], text.inputs["segment_ids"]
-        first = {
-            token for token, s in zip(tokens, segments, strict=True) if s == 0
-        }
-        label = text.label if isinstance(text.label, int) else -1
-        if label >= 0 and first & set(answers) and answers[label] not in first:
-            n_outside += 1
-    if n_outside:
-        logger.warning(
-            "of %d texts the label does not occur in the text, so that this model gives "
-            "it no probability",
-            n_outside,
-        )
 
 
 def second_texts(examples: "datasets.Dataset") -> list[str] | None:
@@ -506,7 +486,10 @@ class ImageReader:
                 "expected a column 'pixel_values' or 'image' for a model of images, got "
                 f"the columns {', '.join(examples.column_names)}; audit it on images"
             )
-        images = column_of(examples, name)
+        try:
+            images = column_of(examples, name)
+        except Exception as reason:  # of Pillow and the file system
+            raise not_images(name, reason) from reason
         if name == "pixel_values":
             pixels = [
                 torch.as_tensor(image, dtype=torch.float32) for image in images

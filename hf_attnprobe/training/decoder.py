@@ -8,9 +8,8 @@ token by the one before it and a head that looks for that mark, an induction hea
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,27 +167,3 @@ def train_decoder(
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     return model, tokenizer
-
-
-@torch.no_grad()
-def exact_share(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    asked: Sequence[Mapping[str, Any]],
-) -> float:
-    """Returns the share of questions whose whole answer greedy decoding says.
-
-    Args:
-        asked: rows of :func:`~hf_attnprobe.data.synthetic.record_questions`.
-    """
-    right = []
-    for row in asked:
-        question = f"{row['context']} {row['question']}"
-        prompt = tokenizer(question)["input_ids"][:-1]
-        answer = tokenizer(row["answer"], add_special_tokens=False)["input_ids"]
-        ids = torch.tensor([[*prompt, *answer]], device=model.device)
-        logits = model(ids).logits[0]
-        of_answer = logits[len(prompt) - 1 : -1]
-        said = of_answer.argmax(-1).tolist()
-        right.append(said == answer)
-    return sum(right) / len(right)
