@@ -105,7 +105,7 @@ def test_half_a_file_is_taken_away(monkeypatch, tmp_path):
         write_atomically(tmp_path / "file", "text")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
-    def full(table, file):
+    def full(table, file, owner):
         file.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
@@ -151,22 +152,24 @@ def origin_of(
                 f"expected no revision with a folder, got {revision!r} for {name}; name "
                 "a Hub id, or leave it out"
             )
-        chosen = _folder_meant(Path(name), subfolder)
-        return Origin(
-            chosen,
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-            gguf_file=gguf_file,
-        )
-    check_path("model", name)
-    name, found, behind = name.partition("@")
-    if found and revision not in (None, behind):
-        raise AttnProbeError(
-            f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one out"
-        )
-    at = behind if found else revision
+        name = _folder_meant(Path(name), subfolder)
+        token = subfolder = None
+    else:
+        check_path("model", name)
+        name, found, behind = name.partition("@")
+        if found and revision not in (None, behind):
+            raise AttnProbeError(
+                f"expected one revision of {name}, got {behind!r} and {revision!r}; leave one out"
+            )
+        revision = behind if found else revision
     return Origin(
-        name, at, token, subfolder, trust_remote_code, allow_pickle, gguf_file
+        name,
+        revision,
+        token,
+        subfolder,
+        trust_remote_code,
+        allow_pickle,
+        gguf_file,
     )
 
 
@@ -191,19 +194,14 @@ def _folder_meant(folder: Path, subfolder: str | None) -> str:
         folder = folder / subfolder
     if any((folder / name).exists() for name in CONFIGS):
         return str(folder)
-    saved = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
-    numbered = [
-        path for path in saved if path.name.rpartition("-")[2].isdigit()
-    ]
-    if not numbered:
+    newest = get_last_checkpoint(str(folder))
+    if newest is None:
         return str(folder)
-    newest = max(numbered, key=lambda path: int(path.name.rpartition("-")[2]))
-    best = _best_checkpoint(folder) or _best_checkpoint(newest)
+    best = _best_checkpoint(folder) or _best_checkpoint(Path(newest))
     if best is None or not (folder / best).is_dir():
         raise AttnProbeError(
-            f"expected a model in {folder}, found {len(numbered)} checkpoints of a "
-            f"training and no record of a best one among them; name one, such as the "
-            f"newest, {newest}"
+            f"expected a model in {folder}, found checkpoints of a training and no record "
+            f"of a best one among them; name one, such as the newest, {newest}"
         )
     logger.warning("of %s the best checkpoint is taken, %s", folder, best)
     return str(folder / best)

@@ -90,25 +90,23 @@ def choose_columns(
     readings = [pair for pair in KNOWN_PAIRS if set(pair) <= set(present)]
     single = next((name for name in SINGLE if name in present), None)
     alone = [] if single is None or single in sum(readings, ()) else [(single,)]
-    if len(readings) + len(alone) > 1:
-        names = " or ".join(
-            " with ".join(reading) for reading in [*readings, *alone]
-        )
+    found: list[tuple[str, ...]] = [*readings, *alone]
+    if not found and TOKENS in present:
+        found = [(TOKENS,)]
+    if len(found) > 1:
+        names = " or ".join(PAIRED.join(reading) for reading in found)
         raise AttnProbeError(
             f"expected one way to read the texts, the columns allow several: {names}; "
             "say which with --text-column and, for pairs, --text-pair-column"
         )
-    if readings:
-        return TextColumns((readings[0][0],), readings[0][1])
-    if single is None and TOKENS in present:
-        return TextColumns((TOKENS,))
-    if single is None:
+    if not found:
         raise AttnProbeError(
             "no column 'text' or 'sentence' among the columns "
             f"{', '.join(present)}, and no known pair such as premise with hypothesis; "
             f"{BOTH}"
         )
-    return TextColumns((single,))
+    first, *second = found[0]
+    return TextColumns((first,), *second)
 
 
 def _check_pair(columns: TextColumns) -> TextColumns:
@@ -159,16 +157,12 @@ def read_texts(
     Raises:
         AttnProbeError: a text that is missing or no string.
     """
-    if len(columns.text) == 1:
-        texts = _strings(source, columns.text[0], "--text-column")
-    else:
-        parts = [
-            _strings(source, name, "--text-column", may_lack=True)
-            for name in columns.text
-        ]
-        texts = [
-            " ".join(filter(None, row)) for row in zip(*parts, strict=True)
-        ]
+    are_several = len(columns.text) > 1
+    parts = [
+        _strings(source, name, "--text-column", may_lack=are_several)
+        for name in columns.text
+    ]
+    texts = [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
     if columns.text_pair is None:
         return texts, None
     return texts, _strings(source, columns.text_pair, "--text-pair-column")

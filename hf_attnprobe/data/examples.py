@@ -912,14 +912,8 @@ def _at_hand(source: str) -> str:
     """
     if source.startswith("./"):
         return source if Path(source).is_dir() else ""
-    import datasets
     from huggingface_hub import constants
 
-    downloaded = (
-        Path(constants.HF_HUB_CACHE) / f"datasets--{source.replace('/', '--')}"
-    )
-    prepared = Path(datasets.config.HF_DATASETS_CACHE) / source.replace(
-        "/", "___"
-    )
-    is_there = any((downloaded / "snapshots").glob("*/*")) or prepared.is_dir()
-    return "in the Hub's cache" if is_there else ""
+    repository = f"datasets--{source.replace('/', '--')}"
+    snapshots = Path(constants.HF_HUB_CACHE) / repository / "snapshots"
+    return "in the Hub's cache" if any(snapshots.glob("*/*")) else ""

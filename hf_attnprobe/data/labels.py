@@ -454,11 +454,11 @@ def read_choices(
     """
     present = source.column_names
     numbered = sorted(
-        (name for name in present if re.fullmatch(r"(ending|choice)\d", name)),
+        name for name in present if re.fullmatch(r"(ending|choice)\d", name)
     )
-    if "choices" in present or "endings" in present:
-        name = "choices" if "choices" in present else "endings"
-        cells = column_of(source, name)
+    lists = [name for name in ("choices", "endings") if name in present]
+    if lists:
+        cells = column_of(source, lists[0])
         rows = [
             cell["text"] if isinstance(cell, Mapping) else cell
             for cell in cells
@@ -466,12 +466,9 @@ def read_choices(
     elif len(numbered) > 1:
         columns = [column_of(source, name) for name in numbered]
         rows = [list(row) for row in zip(*columns, strict=True)]
-        if "sent2" in present:
-            begins = column_of(source, "sent2")
-            rows = [
-                [f"{begin} {ending}" for ending in row]
-                for begin, row in zip(begins, rows, strict=True)
-            ]
+        begins = column_of(source, "sent2") if "sent2" in present else []
+        for row, begin in zip(rows, begins, strict=False):
+            row[:] = [f"{begin} {ending}" for ending in row]
     else:
         return None
     _check_choices(rows)

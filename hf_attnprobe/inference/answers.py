@@ -135,7 +135,11 @@ def _one_behind_another(
 def _found(
     passages: Sequence[str], texts: Sequence[str], name: str
 ) -> list[Place]:
-    """Where passages stand that somebody wrote into prompts or turns, in their order."""
+    """Where passages stand that somebody wrote into prompts or turns, in their order.
+
+    Nothing of ours marks them there: the text alone says the place, so that it has to stand
+    there once.
+    """
     places: list[Place] = []
     for passage in passages:
         bare = passage.strip()

@@ -127,30 +127,29 @@ def collate(
     }
     held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
-    batch = replace(adapter.prepare(inputs, ids, _labels(texts)), own=own)
+    batch = adapter.prepare(inputs, ids, _labels(texts))
+    device = batch.mask.device
+    besides: dict[str, Any] = {"own": own}
     known = [text.identity for text in texts if text.identity is not None]
     if known:
-        batch = replace(batch, identities=torch.tensor(known))
+        besides["identities"] = torch.tensor(known)
     segments = batch.inputs.get("segment_ids", inputs.get("segment_ids"))
     if segments is not None and segments.shape == batch.mask.shape:
-        batch = replace(batch, segments=segments.to(batch.mask.device))
+        besides["segments"] = segments.to(device)
     if held is not None:
-        held = held.to(batch.content_mask.device)
+        held = held.to(device)
         if "chosen" in batch.inputs:  # of several choices one is explained
             chosen = batch.inputs["chosen"].flatten()
-            held = held[torch.arange(len(held), device=held.device), chosen]
-        batch = _holding(held, batch)
+            held = held[torch.arange(len(held), device=device), chosen]
+        besides["content_mask"] = _without(held, batch)
     if texts[0].scores is not None:
-        scores = padded("scores", [text.scores or () for text in texts]).to(
-            batch.mask.device
-        )
-        batch = replace(batch, scores=_at_keys(scores, batch))
+        scores = padded("scores", [text.scores or () for text in texts])
+        besides["scores"] = _at_keys(scores.to(device), batch)
+    batch = replace(batch, **besides)
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
-    return replace(
-        batch, rationale=_of_units(rationale.to(batch.mask.device), batch)
-    )
+    return replace(batch, rationale=_of_units(rationale.to(device), batch))
 
 
 def _labels(texts: Sequence[Text]) -> Tensor:
@@ -161,15 +160,14 @@ def _labels(texts: Sequence[Text]) -> Tensor:
     return pad_sequence(labels, batch_first=True, padding_value=-1)
 
 
-def _holding(held: Tensor, batch: Batch) -> Batch:
-    """The batch without the held tokens, int [batch, keys], among the explained ones."""
+def _without(held: Tensor, batch: Batch) -> Tensor:
+    """The explained tokens without the held ones, int [batch, keys]."""
     if held.shape != batch.content_mask.shape:
         raise AttnProbeError(
             "expected a model that attends to tokens to explain one text of a pair, "
             "this one attends to sentences; leave --segment out"
         )
-    free = held == 0
-    return replace(batch, content_mask=batch.content_mask & free)
+    return batch.content_mask & (held == 0)
 
 
 def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:

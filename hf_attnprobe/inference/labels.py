@@ -75,16 +75,16 @@ def labels_of(
         raise AttnProbeError(
             "expected passages with questions for a language model, got texts; give Answers"
         )
-    kinds: Mapping[str, Callable[[], list[Label]]] = {
-        "classes": lambda: [*labels_of_model(prediction.outcomes, examples)],
-        "choice": lambda: [*_integers(prediction, examples)],
-        "labels": lambda: [*_several(prediction, examples)],
-        "number": lambda: [*_numbers(prediction, examples)],
-        "words": lambda: [*_words(examples, tokenizer, inputs)],
-        "tags": lambda: [*_tags(prediction, examples, inputs, offsets)],
-        "span": lambda: [*_spans(prediction, examples, inputs, offsets)],
+    kinds: Mapping[str, Callable[[], Sequence[Label]]] = {
+        "classes": lambda: labels_of_model(prediction.outcomes, examples),
+        "choice": lambda: _integers(prediction, examples),
+        "labels": lambda: _several(prediction, examples),
+        "number": lambda: _numbers(prediction, examples),
+        "words": lambda: _words(examples, tokenizer, inputs),
+        "tags": lambda: _tags(prediction, examples, inputs, offsets),
+        "span": lambda: _spans(prediction, examples, inputs, offsets),
     }
-    return kinds[prediction.kind]()
+    return [*kinds[prediction.kind]()]
 
 
 def labels_of_model(

@@ -198,19 +198,13 @@ def write_json(file: Path, data: object) -> None:
 def check_usable(folder: str | Path) -> None:
     """Raises AttnProbeError where a folder can be neither made nor written to."""
     there = check_name(folder)
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
     try:
-        while not os.path.lexists(there) and there != there.parent:
-            there = there.parent
-        if not there.is_dir():
-            raise NotADirectoryError(
-                errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there)
-            )
-        if not os.access(there, os.W_OK | os.X_OK):
-            only_read = os.statvfs(there).f_flag & os.ST_RDONLY
-            cause = errno.EROFS if only_read else errno.EACCES
-            raise OSError(cause, os.strerror(cause), str(there))
+        TemporaryFile(dir=there).close()
     except OSError as error:
-        raise cannot_use(folder, error) from error
+        refused = OSError(error.errno, error.strerror, str(there))
+        raise cannot_use(folder, refused) from error
 
 
 def check_name(folder: str | Path) -> Path:

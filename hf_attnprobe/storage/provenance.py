@@ -10,7 +10,6 @@ import platform
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -280,13 +279,7 @@ def read_texts(
 def text_from_plain(data: Mapping[str, Any]) -> ShownText:
     """The inverse of ``plain``."""
     text = from_plain(ShownText, data)
+    if "attention" not in text.scores:
+        raise ValueError(f"expected attention in text {text.example_id}")
     known = {name: n for name, n in text.numbers.items() if n == n}
-    numbers = [*chain(*text.scores.values()), *text.segments, *known.values()]
-    numbers.append(text.probability or 0.0)
-    if "attention" not in text.scores or not all(
-        isinstance(n, int | float) for n in numbers
-    ):
-        raise ValueError(
-            f"expected numbers in the shown text {text.example_id}"
-        )
     return dataclasses.replace(text, numbers=known)

@@ -262,23 +262,21 @@ def _described(
     table: pa.Table,
     sites: Sites,
     statistics: Mapping[str, Sequence[str]],
-    owner: str | None = None,
 ) -> pa.Table:
     """The table with metadata that say of each test the sites and the statistics."""
     said = {
         "attnprobe_rows": VERSION,
         "sites": sites,
         "statistics": statistics,
-        "audit": owner,
     }
     return table.replace_schema_metadata(
         {METADATA: json.dumps(said, sort_keys=True)}
     )
 
 
-def _sealed(table: pa.Table) -> pa.Table:
-    """The table with a hash of every column in its metadata."""
-    said = _said(table.schema)
+def _sealed(table: pa.Table, owner: str | None) -> pa.Table:
+    """The table with its audit and a hash of every column in its metadata."""
+    said = _said(table.schema) | {"audit": owner}
     said["columns"] = {
         name: _digest(table[name]) for name in table.column_names
     }
@@ -357,13 +355,13 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     return _described(ordered.combine_chunks(), sites, by_test)
 
 
-def write_parquet(table: pa.Table, sink: Path) -> None:
+def write_parquet(table: pa.Table, sink: Path, owner: str | None) -> None:
     """Writes the table as a Parquet file, with a hash of every column.
 
     Bytes of a float64 are stored apart (byte-stream split) and compressed (zstd), except
     where a column repeats so few values that a dictionary of them is smaller.
     """
-    table = _sealed(table)
+    table = _sealed(table, owner)
     lists = [name for name in table.column_names if name not in (TEST, TEXT)]
     repeats = [name for name in lists if _repeats(table[name])]
     others = [name for name in lists if name not in repeats]
@@ -409,10 +407,8 @@ def append_rows(
     folder.mkdir(parents=True, exist_ok=True)
     name = name or uuid.uuid4().hex
     hidden = half_written(folder / name)
-    said = _said(rows.schema)
-    rows = _described(rows, said["sites"], said["statistics"], owner(folder))
     try:
-        write_parquet(rows, hidden)
+        write_parquet(rows, hidden, owner(folder))
         os.replace(hidden, folder / f"part-{name}.parquet")
     except BaseException:  # a full disk needs the space
         hidden.unlink(missing_ok=True)
@@ -650,11 +646,7 @@ class Parts:
 
     def _places(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """Returns the ids of all texts, and where those of each list are among them."""
-        ids = np.concatenate([np.empty(0, np.int64), *self._texts])
-        ids.sort()
-        is_again = ids[1:] == ids[:-1]
-        if is_again.any():
-            ids = np.delete(ids, np.flatnonzero(is_again))
+        ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._texts]))
         places = [
             np.searchsorted(ids, own).astype(np.int32) for own in self._texts
         ]

@@ -358,7 +358,6 @@ def train_or_load(
     prepare: "Callable[[Path], tuple[PlainTrainer, PreTrainedTokenizerBase]]",
     *,
     resume: bool = True,
-    load: Callable[..., PreTrainedModel] = load_model,
     trust_remote_code: bool = False,
     data_name: str | None = None,
 ) -> TrainedClassifier:
@@ -368,8 +367,7 @@ def train_or_load(
         record: the training's settings, its seed among them.
         prepare: makes the Trainer and the tokenizer, given the folder.
         resume: False trains anew, whatever the folder holds of a training.
-        load: reads a finished model.
-        trust_remote_code: run code that comes with it.
+        trust_remote_code: run code that comes with a finished model.
         data_name: what the data set is called; None where nobody says.
 
     Raises:
@@ -378,7 +376,7 @@ def train_or_load(
     folder = Path(output_dir)
     held = read_record(folder) if resume else {}
     if held:
-        return _finished(folder, held, record, load, trust_remote_code)
+        return _finished(folder, held, record, trust_remote_code)
     with begin(folder, record["seed"]):
         trainer, tokenizer = prepare(folder)
         return finish(
@@ -508,14 +506,13 @@ def _finished(
     folder: Path,
     held: Mapping[str, Any],
     record: Mapping[str, Any],
-    load: Callable[..., PreTrainedModel],
     trust_remote_code: bool,
 ) -> TrainedClassifier:
     """The result of a finished training, which had the settings asked for."""
     check_same(folder, held, record)
     check_digests(folder, held)
     logger.info("%s holds this training, finished", folder)
-    model = load(folder, trust_remote_code=trust_remote_code)
+    model = load_model(folder, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     if any((folder / left).exists() for left in (STEPS, LOCK)):
         _tidy(folder, model)
