@@ -54,10 +54,10 @@ from hf_attnprobe.checkpoint_comparison import (
 from hf_attnprobe.checkpoint_comparison import survive as survive
 from hf_attnprobe.data.arguments import Answers as Answers
 from hf_attnprobe.data.arguments import Data as Data
-from hf_attnprobe.data.examples import KnownDataset as KnownDataset
-from hf_attnprobe.data.examples import known_datasets as known_datasets
 from hf_attnprobe.data.examples import load_examples as load_examples
 from hf_attnprobe.data.examples import load_splits as load_splits
+from hf_attnprobe.data.known import KnownDataset as KnownDataset
+from hf_attnprobe.data.known import known_datasets as known_datasets
 from hf_attnprobe.data.synthetic import rationale_dataset as rationale_dataset
 from hf_attnprobe.data.tokenizer import build_tokenizer as build_tokenizer
 from hf_attnprobe.demonstration import DemoOptions as DemoOptions

@@ -22,7 +22,7 @@ from hf_attnprobe.calibration.spike_in import spike_in
 from hf_attnprobe.cli import verbs
 from hf_attnprobe.data import examples as data
 from hf_attnprobe.data.arguments import Answers, Data
-from hf_attnprobe.data.examples import known_datasets
+from hf_attnprobe.data.known import known_datasets
 from hf_attnprobe.faithfulness.options import OPTIONS
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.hub import publish as publishing

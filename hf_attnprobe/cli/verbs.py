@@ -50,7 +50,7 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 if TYPE_CHECKING:
     from hf_attnprobe.audit_reports.comparison import AuditComparison
     from hf_attnprobe.audit_reports.report import Report
-    from hf_attnprobe.data.examples import KnownDataset
+    from hf_attnprobe.data.known import KnownDataset
 
 
 FAILED = 3
@@ -636,7 +636,7 @@ def add_datasets(parser: argparse.ArgumentParser) -> None:
 
 def run_datasets(arguments: dict[str, Any]) -> None:
     """Lists the data sets that have a name, or says what to bring for some."""
-    from hf_attnprobe.data.examples import known_datasets
+    from hf_attnprobe.data.known import known_datasets
 
     known = known_datasets(*arguments["names"])
     if arguments["json"]:
