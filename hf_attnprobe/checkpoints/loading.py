@@ -206,32 +206,29 @@ def head_of(
     """
     meant = None if task is None else head_for(task)
     classes = [str(kind) for kind in config.architectures or []]
+    kind = classes[0] if classes else "model with code of its own"
+    found = head_named(kind)
     remote = getattr(config, "auto_map", None) or {}
     own = [head for head in HEADS if head.auto.__name__ in remote]
-    named = head_named(classes[0]) if classes else None
-    if (
-        named is None and len(own) == 1
-    ):  # code of its own, whatever its classes' names
-        named = own[0]
-    if named is None and classes:
-        check_reads_text_alone(classes[0], config, name)
+    if found is None and len(own) == 1:  # whatever its classes' names
+        found = own[0]
+    if found is None and classes:
+        check_reads_text_alone(kind, config, name)
         raise AttnProbeError(
             f"expected a model with a head that attnprobe can read ({_understood()}), {name} "
-            f"is a {classes[0]}; fine-tune it first with attnprobe train --model"
+            f"is a {kind}; fine-tune it first with attnprobe train --model"
         )
-    if named is None and meant is None:
+    found = found or meant
+    if found is None:
         raise AttnProbeError(
             f"expected the configuration of {name} to name the model's class, found no "
             "architectures in it; say with --task which head it has"
         )
-    if named is not None and meant is not None and named.task != meant.task:
-        kind = classes[0] if classes else "model with code of its own"
+    if meant is not None and found.task != meant.task:
         raise AttnProbeError(
-            f"expected a model for {meant.task}, {name} is a {kind}, for {named.task}; "
+            f"expected a model for {meant.task}, {name} is a {kind}, for {found.task}; "
             "choose another"
         )
-    found = named or meant
-    assert found is not None
     return found
 
 
@@ -417,17 +414,7 @@ def load_adapted(
     n_labels = _labels_of(weights, config, head)
     if n_labels not in (None, config.num_labels):
         config.num_labels = n_labels
-    with base.reported():
-        model, info = head.auto.from_pretrained(
-            base.name,
-            config=config,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            trust_remote_code=base.trust_remote_code,
-            use_safetensors=None if base.allow_pickle else True,
-            adapter_kwargs={},
-            **base.place,
-        )
+    model, info = _loaded(head, base, config, adapter_kwargs={})
     # The base may have had another head, or none: then the adapter must bring all of it.
     info["unexpected_keys"] = []
     check_weights(base.name, model.base_model_prefix, info, brought=brought)
@@ -534,20 +521,28 @@ def load_model(
     head = CLASSIFIER if new_head else head_of(config, origin.name, task)
     if origin.gguf_file is None:  # else they are in that file
         check_weights_are_data(origin, config.to_dict())
-    with origin.reported():
-        loaded, info = head.auto.from_pretrained(
-            origin.name,
-            config=config,
-            trust_remote_code=origin.trust_remote_code,
-            use_safetensors=None if origin.allow_pickle else True,
-            ignore_mismatched_sizes=True,  # said below, and which
-            output_loading_info=True,
-            **origin.loading,
-        )
+    loaded, info = _loaded(head, origin, config)
     check_weights(
         origin.name, loaded.base_model_prefix, info, new_head=new_head
     )
     return loaded
+
+
+def _loaded(
+    head: Head, origin: Origin, config: PreTrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A model, and which weights were missing, left over or of another shape."""
+    with origin.reported():
+        return head.auto.from_pretrained(
+            origin.name,
+            config=config,
+            trust_remote_code=origin.trust_remote_code,
+            use_safetensors=None if origin.allow_pickle else True,
+            ignore_mismatched_sizes=True,  # said by check_weights, and which
+            output_loading_info=True,
+            **origin.loading,
+            **options,
+        )
 
 
 def load_attention_classifier(

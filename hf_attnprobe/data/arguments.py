@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from hf_attnprobe.data.examples import OpenedSplit
 
 
+COLUMNS = (
+    "dataset_config",
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "labels",
+    "holdout",
+)
+"""Fields of :class:`Data` that say how its source is read."""
+
+
 @dataclass(frozen=True)
 class Data(Options):
     """A data set, its columns, and how much of it is used.
@@ -114,14 +125,7 @@ class Data(Options):
         )
 
     def _columns(self) -> dict[str, Any]:
-        return {
-            "dataset_config": self.dataset_config,
-            "text_column": self.text_column,
-            "text_pair_column": self.text_pair_column,
-            "label_column": self.label_column,
-            "labels": self.labels,
-            "holdout": self.holdout,
-        }
+        return {name: getattr(self, name) for name in COLUMNS}
 
 
 def as_data(dataset: Any) -> Data:

@@ -506,47 +506,49 @@ def _distinct(examples: "datasets.Dataset", column: str) -> list[Any]:
     return examples.with_format(None).unique(column)
 
 
+FEATURES: dict[str, Any] = {
+    "example_id": "int64",
+    "text": "string",
+    "text_pair": "string",
+    "rationale": ["int64"],
+    "rationale_pair": ["int64"],
+    "answer_start": "int64",
+    "answer_end": "int64",
+    "choices": ["string"],
+    "pixel_values": [[["float32"]]],
+}
+"""Types of columns, lists of them in brackets; of labels and images they are below."""
+
+
+def _feature(kind: Any) -> Any:
+    """A type of a column, of lists as deep as the brackets."""
+    from datasets import List, Value
+
+    return List(_feature(kind[0])) if isinstance(kind, list) else Value(kind)
+
+
 def _to_dataset(
     table: Mapping[str, Sequence[Any]],
     labels: Labels,
     word_names: tuple[str, ...] | None,
     columns: TextColumns,
 ) -> "datasets.Dataset":
-    from datasets import (
-        ClassLabel,
-        Dataset,
-        DatasetInfo,
-        Features,
-        Image,
-        List,
-        Value,
-    )
+    from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
     def numbers(names: tuple[str, ...] | None) -> Any:
         return (
-            Value("int64") if names is None else ClassLabel(names=list(names))
+            _feature("int64") if names is None else ClassLabel(names=[*names])
         )
 
-    label = {
+    of_labels = {
         "classes": numbers(labels.names),
-        "numbers": Value("float64"),
+        "numbers": _feature("float64"),
         "several": List(numbers(labels.names)),
     }
-    known = {
-        "example_id": Value("int64"),
-        "text": Value("string"),
-        "text_pair": Value("string"),
-        "label": label[labels.kind],
-        "rationale": List(Value("int64")),
-        "rationale_pair": List(Value("int64")),
-        "word_labels": List(numbers(word_names)),
-        "answer_start": Value("int64"),
-        "answer_end": Value("int64"),
-        "choices": List(Value("string")),
-        "pixel_values": List(List(List(Value("float32")))),
-        "image": Image(),
-        "img": Image(),
-    }
+    known = {name: _feature(kind) for name, kind in FEATURES.items()}
+    known["label"] = of_labels[labels.kind]
+    known["word_labels"] = List(numbers(word_names))
+    known["image"] = known["img"] = Image()
     features = Features({name: known[name] for name in table})
     info = DatasetInfo(description=f"{READ_FROM}{columns}", features=features)
     try:

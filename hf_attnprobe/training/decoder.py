@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,27 @@ FEWEST, MOST, WIDEST_GAP = 2, 8, 5
 WIDTH, N_HEADS = 64, 4
 NEAR = 30.0
 """Base of the rotary positions: passages are short, and neighbours have to be told apart."""
+ARCHITECTURE: dict[str, Any] = {
+    "hidden_size": WIDTH,
+    "intermediate_size": 2 * WIDTH,
+    "num_attention_heads": N_HEADS,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.05,
+}
+SETTINGS: dict[str, Any] = {
+    "per_device_train_batch_size": 1,  # a step's passages are one item
+    "train_sampling_strategy": "sequential",
+    "num_train_epochs": 1,
+    "learning_rate": 2e-3,
+    "adam_beta2": 0.98,
+    "weight_decay": 0.01,
+    "warmup_steps": 50,
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+    "dataloader_pin_memory": False,
+}
 
 
 class Recitals(Dataset):
@@ -124,33 +146,18 @@ def train_decoder(
     vocabulary = tokenizer.get_vocab()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
         num_hidden_layers=n_layers,
-        num_attention_heads=N_HEADS,
-        max_position_embeddings=512,
-        initializer_range=0.05,
-        rope_parameters={"rope_type": "default", "rope_theta": NEAR},
         bos_token_id=vocabulary[BOS],
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        rope_parameters={"rope_type": "default", "rope_theta": NEAR},
+        **ARCHITECTURE,
     )
     settings = TrainingArguments(
         output_dir=str(output_dir),
-        per_device_train_batch_size=1,  # a step's passages are one item
-        train_sampling_strategy="sequential",
-        num_train_epochs=1,
-        learning_rate=2e-3,
-        adam_beta2=0.98,
-        weight_decay=0.01,
-        warmup_steps=50,
         seed=seed,
-        save_strategy="no",
-        logging_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=False,
+        **SETTINGS,
     )
     model = LlamaForCausalLM(config)
     trainer = PlainTrainer(

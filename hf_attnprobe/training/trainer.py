@@ -67,6 +67,18 @@ Columns = Callable[
     [str, "datasets.Dataset", list[list[int]]], Mapping[str, list]
 ]
 
+USUAL_SETTINGS: Mapping[str, Any] = {
+    "per_device_eval_batch_size": 128,
+    "train_sampling_strategy": "group_by_length",
+    "save_total_limit": 1,
+    "greater_is_better": True,
+    # How many epochs brought no progress is kept over an interruption.
+    "restore_callback_states_from_checkpoint": True,
+    "logging_strategy": "epoch",
+    "report_to": [],
+    "disable_tqdm": True,
+}
+"""Of :class:`TrainingArguments`, whatever is trained."""
 KNOWN = ("input_ids", "token_type_ids", "attention_mask", "label")
 SHOWN = {"accuracy": "accuracy", "reward": "reward"}
 """Scores that the bar shows, the first that there is."""
@@ -98,7 +110,6 @@ def make_trainer(
     check_pads(tokenizer)
     arguments = {
         **_settings(model, output_dir, splits.get("validation")),
-        "disable_tqdm": True,
         **settings,
     }
     encoded = {
@@ -159,22 +170,16 @@ def _settings(
         n_present = len(set(column_of(validation, "label")))
         if model.config.num_labels == n_present == 2:
             metric = "roc_auc"
+    has_gpu = torch.cuda.is_available()
     return {
+        **USUAL_SETTINGS,
         "output_dir": str(output_dir / STEPS),
-        "per_device_eval_batch_size": 128,
-        "train_sampling_strategy": "group_by_length",
         "eval_strategy": when,
         "save_strategy": when,
-        "save_total_limit": 1,
         "load_best_model_at_end": validation is not None,
         "metric_for_best_model": metric,
-        "greater_is_better": True,
-        # How many epochs brought no progress is kept over an interruption.
-        "restore_callback_states_from_checkpoint": True,
-        "logging_strategy": "epoch",
-        "report_to": [],
-        "use_cpu": not torch.cuda.is_available(),
-        "dataloader_pin_memory": torch.cuda.is_available(),
+        "use_cpu": not has_gpu,
+        "dataloader_pin_memory": has_gpu,
     }
 
 
