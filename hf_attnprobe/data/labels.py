@@ -122,23 +122,16 @@ def read_labels(
         if names is None:
             names = tuple(sorted(set(present)))
         return Labels("classes", _numbered(values, names, column), tuple(names))
-    _check_numbers(values, column)
-    if any(
-        value != int(value) for value in present if isinstance(value, float)
-    ):
-        if names is None:
-            floats = [
-                math.nan if value is None else float(value) for value in values
-            ]
-            return Labels("numbers", floats)
-        row = next(
-            k for k, value in enumerate(values) if value not in (None, 0, 1)
-        )
+    _check_numbers(present, column)
+    fractions = [value for value in present if value != int(value)]
+    if fractions and names is not None:
         raise AttnProbeError(
-            f"expected the number of one of the {len(names)} classes in column "
-            f"{column!r}, row {row} has {values[row]}; convert them or name another "
-            "column with --label-column"
+            f"expected the numbers of the {len(names)} classes in column {column!r}, got "
+            f"{fractions[0]}; convert them or name another column with --label-column"
         )
+    if fractions:
+        floats = [math.nan if value is None else value for value in values]
+        return Labels("numbers", [*map(float, floats)])
     numbers = [-1 if value is None else int(value) for value in values]
     known = [place for place in enumerate(numbers) if place[1] != -1]
     _check_range(known, names, first)
@@ -252,18 +245,13 @@ def _check_no_masks(lists: list[list[Any]], column: str) -> None:
         )
 
 
-def _check_numbers(values: list[Any], column: str) -> None:
-    for row, value in enumerate(values):
-        if not isinstance(value, int | float | None):
+def _check_numbers(present: list[Any], column: str) -> None:
+    for value in present:
+        if not isinstance(value, int | float) or math.isinf(value):
             raise AttnProbeError(
-                f"column {column!r} must hold integers, strings, numbers or lists of "
-                f"them as labels, all of one kind, row {row} is {type(value).__name__}; "
+                f"column {column!r} must hold finite numbers, texts or lists of them as "
+                f"labels, all of one kind, got {type(value).__name__} {value!s:.60}; "
                 "convert them or name another column with --label-column"
-            )
-        if isinstance(value, float) and math.isinf(value):
-            raise AttnProbeError(
-                f"expected finite labels in column {column!r}, row {row} has {value}; "
-                "mend or drop it"
             )
 
 
