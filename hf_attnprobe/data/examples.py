@@ -399,7 +399,8 @@ def _as_present(
         wanted = {own} if isinstance(own, str) else {*(own or ())}
         there = present & {*usual}
         if given.get(name) is None and there and not wanted <= present:
-            recipe = replace(recipe, **{name: None})
+            without: dict[str, Any] = {name: None}
+            recipe = replace(recipe, **without)
             logger.warning(
                 "no column %s as in %s, %s is read instead",
                 ", ".join(sorted(wanted)),

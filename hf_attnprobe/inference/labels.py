@@ -234,8 +234,8 @@ def _several(
     rows = []
     for row, label in enumerate(labels):
         hold = [-1] * n_labels
-        for number in known if label is not None else ():
-            hold[number] = 0
+        for place in known if label is not None else ():
+            hold[place] = 0
         for k in label or ():
             number = numbers[k] if k < len(numbers) else None
             if number is None:
