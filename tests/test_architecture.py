@@ -33,9 +33,8 @@ from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
 from hf_attnprobe.studies.steps import StudyOptions
 from hf_attnprobe.training import classifier as training
-from hf_attnprobe.training import fine_tuning
 from hf_attnprobe.training.options import Architecture
-from hf_attnprobe.training.run import train
+from hf_attnprobe.training.run import fine_tune, train
 
 
 DENSE = 0.07
@@ -253,7 +252,7 @@ DOCUMENTED = (
     survival.survive,
     deception.deceive,
     training.train_classifier,
-    fine_tuning.fine_tune,
+    fine_tune,
     train,
     demo.demo,
     publishing.write_card,
