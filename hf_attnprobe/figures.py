@@ -373,7 +373,7 @@ def _axes(chart: Chart, ax: Axes) -> None:
     x_range, y_range = chart.x_range, chart.y_range
     is_dots = chart.kind == "dots"
     if is_dots:
-        across, upright = chart.y_label, ""  # the categories say what they are
+        across, upright = upright, across
         x_range, y_range = chart.y_range, None
     ax.set_xlabel(_wrapped(across, ACROSS))
     ax.set_ylabel(_wrapped(upright, UPRIGHT))
