@@ -193,6 +193,10 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
 
 def _as_list(folder: Folders) -> list[Path]:
     several = [folder] if isinstance(folder, str | Path) else folder
+    if not several:
+        raise AttnProbeError(
+            "expected a folder of results, got none; name the output folder of a verb"
+        )
     return [Path(one) for one in several]
 
 

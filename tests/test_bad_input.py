@@ -12,7 +12,13 @@ import torch
 
 import zoo
 from by_name import audit_by_name
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, audit, train_classifier
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttnProbeError,
+    audit,
+    render_report,
+    train_classifier,
+)
 from hf_attnprobe.cli import main
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.inference.batching import parse_bytes
@@ -277,6 +283,8 @@ def test_what_the_model_has_not(refused_audit, make_checkpoint):
         ("query", -1, "got -1; choose another --query"),
     ):
         assert message in refused_audit(f"--{flag}={value}"), (flag, value)
+    line = refused_audit("--target", "film", "--tests", "permutation")  # which explains no class
+    assert "expected a target class from 0 to 1, got film" in line
     four = make_checkpoint("bilstm", "additive", 4)
     line = refused_audit("--set", "adversarial.method=exact", model=four)
     assert "use method='search'" in line
@@ -452,6 +460,8 @@ def test_reports_that_cannot_be(refused, audited, tmp_path):
         ([audited, "--output", tmp_path / "nowhere" / "report.md"], "cannot write"),
     ):
         assert message in refused("report", *arguments)
+    with pytest.raises(AttnProbeError, match="expected a folder of results, got none"):
+        render_report([])
 
 
 BAD_SPLITS = [

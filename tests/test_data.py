@@ -81,6 +81,8 @@ def test_ids_of_the_source_are_kept_if_usable():
     for unusable in ([3] * 10, [str(i) for i in range(10)], range(-5, 5)):
         rows = [{**row, "example_id": i} for row, i in zip(ROWS, unusable, strict=True)]
         assert load_examples(rows, "test")["example_id"][:] == list(range(10))
+    both = [{"text": f"a film {i}", "label": 0, "example_id": i} for i in (True, False)]
+    assert load_examples(both, "test")["example_id"][:] == [0, 1]  # a truth value is no id
 
 
 def test_columns_are_text_then_sentence_then_as_named():

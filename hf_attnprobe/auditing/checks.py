@@ -23,6 +23,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.auditing.selection import check_query
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.faithfulness.options import ExplainsClass
 from hf_attnprobe.faithfulness.registry import AuditPreview, tests
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.hardware import in_halves
@@ -227,6 +228,7 @@ def rehearse(
     *,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     rationales: bool,
+    target: str | int | None = None,
 ) -> None:
     """Runs the model on the longest and the shortest texts, and each test's check.
 
@@ -236,10 +238,11 @@ def rehearse(
         sites: heads that the options name.
         tokenizer: that the texts are from.
         rationales: whether the data says what people marked.
+        target: the class that the audit explains.
 
     Raises:
         AttnProbeError: edits that do not arrive, probabilities that are not the model's
-            own, or what a test refuses.
+            own, a class that the model lacks, or what a test refuses.
     """
     by_length = sorted(texts, key=lambda text: text.n_content)
     n_longest = 1 if adapter.texts_at_once == 1 else N_LONGEST
@@ -276,7 +279,10 @@ def rehearse(
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)
+    shortest.explaining(target)
     for name, options in chosen.items():
+        if isinstance(options, ExplainsClass):
+            shortest.explaining(options.target)
         tests()[name].check(preview, options)
 
 

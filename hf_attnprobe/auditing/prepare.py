@@ -315,6 +315,7 @@ class PreparedAudit:
             self.choice.sites,
             tokenizer=self.subject.tokenizer,
             rationales=self.choice.rationales,
+            target=self.options.target,
         )
 
     @contextlib.contextmanager

@@ -31,7 +31,7 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.faithfulness.options import AttributionAgreement
-from hf_attnprobe.faithfulness.registry import check_target, register_test
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.functional.predictions import entry_sum
@@ -100,7 +100,6 @@ class AttributionAgreementResult:
     needs=(Differentiable, IntegratedGradients),
     default="on request",
     groups=True,
-    check=check_target,
 )
 def attribution_agreement(
     observation: Observation,

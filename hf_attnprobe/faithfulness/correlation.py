@@ -46,7 +46,7 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.faithfulness.options import Correlation
-from hf_attnprobe.faithfulness.registry import check_target, register_test
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.rank import (
     chance_of_agreement,
@@ -208,7 +208,6 @@ class CorrelationResult:
     does="compares the order of attention with that of gradients and of leave-one-out",
     groups=True,
     needs=(Differentiable, EditableInputs),
-    check=check_target,
 )
 def correlation(
     observation: Observation,

@@ -62,7 +62,7 @@ from hf_attnprobe.faithfulness.rankings import (
     ranking,
     tied,
 )
-from hf_attnprobe.faithfulness.registry import check_target, register_test
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.erasure import (
     FlipSet,
@@ -243,7 +243,6 @@ class ErasureResult:
     does="sets weights to 0 one after the other until the decision flips",
     groups=True,
     needs=(Decisions,),
-    check=check_target,
 )
 @torch.no_grad()
 def erasure(

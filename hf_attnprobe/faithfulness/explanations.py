@@ -41,7 +41,6 @@ from hf_attnprobe.faithfulness.rankings import (
 )
 from hf_attnprobe.faithfulness.registry import (
     AuditPreview,
-    check_target,
     register_test,
 )
 from hf_attnprobe.functional.rank import kendall_tau_b
@@ -124,7 +123,6 @@ def with_layers(sites: Sequence[Site]) -> list[Site]:
 
 
 def _check(preview: AuditPreview, options: Explanations) -> None:
-    check_target(preview, options)
     n_positions = int(preview.shortest.batch.mask.sum(-1).amin())
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(

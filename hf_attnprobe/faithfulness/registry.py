@@ -26,7 +26,6 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import (
     GROUP,
     TESTS,
-    ExplainsClass,
     NoOptions,
 )
 from hf_attnprobe.options import DEFAULT, Asked, Options, options_by_test
@@ -50,11 +49,6 @@ class AuditPreview:
     shortest: Observation
     sites: Sequence[Site]
     rationales: bool
-
-
-def check_target(preview: AuditPreview, options: ExplainsClass) -> None:
-    """Raises AttnProbeError where the model lacks the target class."""
-    preview.shortest.explaining(options.target)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ from hf_attnprobe.faithfulness.rankings import (
     is_possible,
     ranking,
 )
-from hf_attnprobe.faithfulness.registry import check_target, register_test
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.attribution import shapley_values
 from hf_attnprobe.functional.divergence import (
@@ -99,7 +99,6 @@ class ScaleResult:
     does="places attention between a random order of the tokens and the best one",
     needs=(EditableInputs,),
     groups=True,
-    check=check_target,
 )
 def scale(
     observation: Observation,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import Differentiable, Observation, Site
 from hf_attnprobe.faithfulness.options import Screen
-from hf_attnprobe.faithfulness.registry import check_target, register_test
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import uniform
 
 
@@ -51,7 +51,6 @@ class ScreenResult:
     estimates=ESTIMATES,
     needs=(Differentiable,),
     default="many heads",
-    check=check_target,
 )
 def screen(
     observation: Observation,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
 from hf_attnprobe.faithfulness.options import SingleToken
-from hf_attnprobe.faithfulness.registry import check_target, register_test
+from hf_attnprobe.faithfulness.registry import register_test
 
 
 READINGS = {
@@ -58,7 +58,6 @@ class SingleTokenResult:
     does="lets each token be read alone",
     needs=(EditableInputs,),
     default="on request",
-    check=check_target,
 )
 @torch.no_grad()
 def single_token(
