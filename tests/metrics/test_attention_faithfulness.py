@@ -14,9 +14,10 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import hf_attnprobe
+import speakers
 import zoo
 from by_name import BY_DEFAULT
-from hf_attnprobe import AttnProbeError, AuditOptions, audit
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit
 from hf_attnprobe import evaluate_module as metrics
 from mini_hub import MiniHub
 from refusals import refuses
@@ -255,6 +256,25 @@ def test_texts_without_a_value_are_nan_and_in_no_mean(metric, checkpoint, texts)
         2
     ] == 0
     assert plain(found)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_passages_with_questions_are_those_of_audit(is_given, metric, tmp_path):
+    chat = speakers.tokenizer()
+    folder = zoo.saved(tmp_path / "speaker", speakers.llama(chat), chat)
+    keys = ("context", "question", "answer") if is_given else ("context", "question")
+    asked = [{key: row[key] for key in keys} for row in speakers.ROWS]
+    found = metric.compute(predictions=asked, model_id=str(folder), seed=3)
+    expected = audit(folder, Answers(asked), options=AuditOptions(seed=3), progress=False)
+    rows = expected.to_pandas()
+    for name in ("contextual_gain", "answer_is_greedy", "source_found@attention"):
+        own = rows[(rows.test == "sources") & (rows.statistic == name)]
+        values = own.sort_values("example_id").value.tolist()
+        assert found[f"sources_{name}"] == pytest.approx(values, nan_ok=True)
+    assert found["answer"] == "cannot say"
+    assert [f["rule"] for f in found["findings"]] == [f.rule for f in expected.findings]
+    own_answers = found["sources_answer_is_greedy"]
+    assert is_given or own_answers == [1.0, 1.0]
 
 
 def test_texts_added_bit_by_bit(metric, checkpoint, texts):

@@ -20,12 +20,18 @@ NUMBER = datasets.Value(
 SEVERAL = datasets.List(datasets.Value("int64"))
 SINGLE = datasets.Value("string")
 PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
-TEXTS = (SINGLE, PAIR)
+ASKED = {
+    "context": datasets.Value("string"),
+    "question": datasets.Value("string"),
+}
+GIVEN = {**ASKED, "answer": datasets.Value("string")}
+TEXTS = (SINGLE, PAIR, ASKED, GIVEN)
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
 gradients and leave-one-out, shuffled attention, and adversarial attention (Jain &
-Wallace 2019), exact where the model's read-out is linear.
+Wallace 2019), exact where the model's read-out is linear. Of a language model it asks which
+sentence of a passage an answer rests on, and whether attention finds it.
 """
 
 _CITATION = """
@@ -41,7 +47,8 @@ _KWARGS_DESCRIPTION = """
 Args:
     predictions (list of str, or of dict): the texts to audit; of pairs dicts with
         "text" and "text_pair", as pipelines and evaluate's text-classification
-        evaluator take them.
+        evaluator take them; of a language model dicts with "context" and "question", all or
+        none with the "answer" that is explained (else what the model says).
     references (list of int, optional): their labels; of a regression numbers, of several
         labels at once lists of the numbers of those that hold.
     model_id (str): folder or Hub id of the model; or
@@ -92,7 +99,7 @@ class AttentionFaithfulness(evaluate.Metric):
         """By the first text and label; evaluate itself fails where there is none."""
         if len(batch["predictions"]) == 0:
             return self.features[0]
-        text = PAIR if isinstance(batch["predictions"][0], Mapping) else SINGLE
+        text = _kind_of(batch["predictions"][0])
         is_list = isinstance(batch["references"][0], list | tuple)
         return _features(text, SEVERAL if is_list else NUMBER)
 
@@ -196,21 +203,28 @@ def _features(text: Any, label: Any) -> datasets.Features:
     return datasets.Features({"predictions": text, "references": label})
 
 
+def _kind_of(text: Any) -> Any:
+    """The feature of a text by its keys; a dict with others is a pair that lacks some."""
+    if not isinstance(text, Mapping):
+        return SINGLE
+    named = {frozenset(kind): kind for kind in (PAIR, ASKED, GIVEN)}
+    return named.get(frozenset(text), PAIR)
+
+
 def _check_texts(predictions: Any) -> None:
-    """Texts or pairs, all of one kind; evaluate itself says so in several lines."""
-    is_pair = any(isinstance(text, Mapping) for text in predictions)
+    """Texts of one kind; evaluate itself says so in several lines."""
+    dicts = [text for text in predictions if isinstance(text, Mapping)]
+    kind = _kind_of(dicts[0]) if dicts else SINGLE
     for row, text in enumerate(predictions):
         parts = [text]
-        if is_pair:
-            parts = (
-                [text.get(k) for k in PAIR]
-                if isinstance(text, Mapping)
-                else [None]
-            )
+        if dicts:
+            is_dict = isinstance(text, Mapping)
+            parts = [text.get(k) for k in kind] if is_dict else [None]
         if not all(isinstance(part, str) for part in parts):
             raise hf_attnprobe.AttnProbeError(
-                "expected as predictions texts, or dicts with a text and a text_pair, "
-                f"all of one kind, row {row} is {text!r:.60}; mend or drop it"
+                "expected as predictions texts, or dicts with a text and a text_pair, or with a "
+                f"context and a question, all of one kind, row {row} is {text!r:.60}; mend or "
+                "drop it"
             )
 
 
