@@ -139,7 +139,7 @@ def planted(n: int, n_sentences: int = 8, seed: int = 0) -> list[dict[str, Any]]
 
 
 def share(name: str, hits: Sequence[bool]) -> None:
-    low, high = share_interval(np.array([sum(hits)]), np.array([len(hits)]))[0]
+    low, high = share_interval(np.array(sum(hits)), np.array(len(hits)))
     print(f"{name}: {np.mean(hits):.3f} [{low:.3f}, {high:.3f}] of {len(hits)}")
 
 

@@ -627,7 +627,7 @@ def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_s
     audit((model, chat), data, ["sources"])
     said = capsys.readouterr().err
     assert "1 of 2 prompts" in said
-    assert "2 prompts: fewer than 10 answer no question" in said
+    assert "fewer than 10 prompts answer no question" in said
 
 
 def test_what_twenty_prompts_can_tell():

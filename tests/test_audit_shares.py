@@ -195,7 +195,13 @@ def test_a_language_model_is_audited_in_shares(tmp_path):
 
     folders = shared(asked, tmp_path / "job", of=2)
     options = AuditOptions(shown_texts=0, prune=False)
-    same_rows(joined_report(folders), asked(options=options, progress=False))
+    joined, whole = joined_report(folders), asked(options=options, progress=False)
+    same_rows(joined, whole)
+    order = ["example_id", "unit"]
+    ours, theirs = (one.sentences().sort_values(order) for one in (joined, whole))
+    assert len(ours) == sum(len(text.tokens) for text in whole.examples) > 0
+    assert ours.text.tolist() == theirs.text.tolist()
+    np.testing.assert_allclose(ours.leave_one_out, theirs.leave_one_out, **ROUNDING)
 
 
 RAY = """

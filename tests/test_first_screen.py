@@ -100,7 +100,7 @@ def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low,
     assert bool(re.search(WEAK[rule], said)) == (is_known and 0 <= high < rule_of.partly)
     assert ("worse than a random order" in said) == (is_known and high < 0)
     if not is_known:
-        assert said == f"{n} texts are too few, 30 are needed"
+        assert said == f"only {n} of the 30 texts that are needed"
 
 
 @given(value=st.sampled_from(EDGES) | st.floats(0, 1), n=st.sampled_from((1, 9, 10, 29, 30, 500)))
@@ -142,7 +142,7 @@ def test_nothing_is_told_of_fewer_than_ten_texts(n):
     said = str(report) + report.to_html().partition("</main>")[0].partition("<main")[2]
     first = said.partition("More texts")[0]
     assert not re.search(r"0\.61|61%|0\.17|0\.93", str(report))
-    assert f"{n} texts are too few, 30 are needed" in first
+    assert f"Only {n} of the 30 texts that are needed." in first
 
 
 def test_an_open_answer_begins_with_its_reason_and_has_the_command():

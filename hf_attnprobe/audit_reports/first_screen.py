@@ -43,13 +43,18 @@ NOT_ASKED = (
 
 
 def first_screen(report: AuditResult) -> list[Block]:
-    """Returns the answer with what to do about it, and a row for every question."""
+    """Returns the answer with what to do about it, and a row for every question.
+
+    Of fewer texts than have a number the answer alone says that they are too few.
+    """
+    is_few = report.n < MIN_SHOWN
+    numbers = () if is_few else (*_on_the_scale(report), *_of_effects(report))
     return [
         Answered("", str(report.answer), why(report)),
         found_by_attention(report),
         what_to_do(report),
         [f"CONTRADICTION, report it: {said}" for said in report.contradictions],
-        Scores([*_on_the_scale(report), *_beside(report)]),
+        Scores([*numbers, *_beside(report)]),
     ]
 
 
@@ -88,9 +93,10 @@ def found_by_attention(report: AuditResult) -> str | None:
         for name in dict.fromkeys(["chance", "longest", oftenest])
     )
     unit = report.words.units.removesuffix("s")
+    prompts = report.words.counted(source.n)
     return (
-        f"In {counts['found']} of {source.n:,} prompts the {unit} with most attention is the one "
-        f"that the answer rests on. {beside}."
+        f"In {counts['found']} of {prompts} the {unit} with most attention is the one that the "
+        f"answer rests on. {beside}."
     )
 
 
@@ -130,6 +136,8 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
     needed = [n for f in open_ones if (n := texts_in_all(f, least)) is not None]
     if not needed:
         return None
+    if _shares(report.provenance.get("share")):
+        return "Shares are missing; attnprobe report joins them."
     if "test_limit" not in report.provenance.get("asked_for", {}):
         texts = report.words.texts
         return f"These are all {texts} of the split; others of their kind would have to be added."
@@ -185,18 +193,30 @@ def line_of(finding: Finding) -> NumberLine | None:
     return NumberLine(number, rule.thresholds, marks, ends, before)
 
 
-def _beside(report: AuditResult) -> Iterator[Score]:
-    """Yields what stands beside the scale, a sentence each."""
+def _of_effects(report: AuditResult) -> Iterator[Score]:
+    """Yields what edits of attention do, a sentence each."""
     by_rule = {f.rule: f for f in report.findings}
     said = {
         "effect": _effect(by_rule.get("effect"), report),
         "path": _clause(by_rule.get("path"), report),
         "interchange": _interchange(report),
         "uniqueness": _uniqueness(by_rule.get("uniqueness"), report),
+    }
+    yield from _sentences(said)
+
+
+def _beside(report: AuditResult) -> Iterator[Score]:
+    """Yields the heads, the time and the model, a sentence each."""
+    said = {
         "heads": which_heads(report),
         "time": _time(report.provenance.get("stopping")),
         "model": _model(report),
     }
+    yield from _sentences(said)
+
+
+def _sentences(said: Mapping[str, str]) -> Iterator[Score]:
+    """Yields a row for every name of which something is said."""
     for name, words in said.items():
         if words:
             yield Score(name, None, words, is_beside=True)
@@ -318,7 +338,7 @@ def _model(report: AuditResult) -> str:
         if not f.is_about_attention and f.n >= MIN_SHOWN
     }
     shares = _shares(report.provenance.get("share"))
-    texts = f"{report.n:,} {report.words.texts} of {report.dataset}{shares}"
+    texts = f"{report.words.counted(report.n)} of {report.dataset}{shares}"
     accuracy, own = known.get("accuracy"), known.get("own")
     if own is not None:
         texts = f"{texts}; {_own(own)}"

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from hf_attnprobe.audit_reports.result import (
 from hf_attnprobe.audit_reports.trackers import Tracker, log_to, numbers_by_name
 from hf_attnprobe.audit_reports.verdict import findings
 from hf_attnprobe.charts.chart import Chart, HeatMap
+from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.options import public_function
@@ -381,7 +382,17 @@ def joined_report(folders: Sequence[str | Path]) -> Report:
         seed=first.seed,
         provenance=provenance,
         notes=_progress(shares),
+        examples=tuple(_prompts(shares)),
     )
+
+
+def _prompts(shares: Sequence[Report]) -> Iterator[ShownText]:
+    """Yields a language model's prompts, all of which a share keeps with their scores."""
+    for share in shares:
+        for text in share.examples:
+            why = f"{text.why} in its share" if text.why else ""
+            if text.unit:
+                yield dataclasses.replace(text, why=why)
 
 
 def _check_one_audit(places: Sequence[Path]) -> None:

@@ -44,6 +44,7 @@ from hf_attnprobe.statistics.verdicts import (
     answered,
     conclude,
     finding,
+    too_few,
 )
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
@@ -521,7 +522,7 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
         return f"more {texts} will not settle it: {finding.open_because.rstrip('.')}"
     enough = texts_in_all(finding, least)
     if 0 < finding.n < least:
-        return f"{finding.n} {texts} are too few, {least} are needed"
+        return words.fill(too_few(finding.n, least))
     if finding.ci95 is None:
         return "labels, or something to compare with, are missing"
     possible = possible_answers(
@@ -565,8 +566,8 @@ def foreseen(n: int) -> str:
     """Says what so many prompts can answer, before they run."""
     if n < MIN_PROMPTS:
         return (
-            f"{n} prompts: fewer than {MIN_PROMPTS} answer no question; each is shown with what "
-            "its answer rests on"
+            f"fewer than {MIN_PROMPTS} prompts answer no question; what each answer rests on is "
+            "shown"
         )
     low, high = share_interval(np.array(n / 2), np.array(n))
     return (

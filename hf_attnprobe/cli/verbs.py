@@ -235,6 +235,7 @@ def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     """Prints a report in the form that is asked for, from one process."""
     from hf_attnprobe.audit_reports.report import place_line
     from hf_attnprobe.audit_reports.result import to_json
+    from hf_attnprobe.auditing.options import folder_of
     from hf_attnprobe.distributed import process_state
 
     if not process_state().is_main_process:
@@ -243,7 +244,10 @@ def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
         show(json.dumps(to_json(report)))
     else:
         show(report.to_text(verbose=arguments["verbose"]))
-        show(place_line(arguments["output_dir"]))
+        folder, share = arguments["output_dir"], arguments["share"]
+        if folder is not None and share is not None:
+            folder = folder_of(folder, report.provenance["share"])
+        show(place_line(folder))
 
 
 def run_compare(arguments: dict[str, Any]) -> int:

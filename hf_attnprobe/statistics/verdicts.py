@@ -491,6 +491,11 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
     return Conclusion(answer, why, score, asked)
 
 
+def too_few(n: int, least: int) -> str:
+    """Returns why so few texts have no answer, with a place for what they are."""
+    return f"only {n} of the {least} {{texts}} that are needed"
+
+
 def _decided(
     asked: Asked,
     gate: Finding | None,
@@ -498,6 +503,9 @@ def _decided(
     score: Finding | None,
 ) -> tuple[Answer, str]:
     """The answer, and the reason where it is not the score alone."""
+    counted = [f.n for f in (gate, *effects, score) if f is not None]
+    if 0 < max(counted, default=0) < asked.least_texts:
+        return Answer.CANNOT_SAY, too_few(max(counted), asked.least_texts)
     if gate is not None and gate.n and gate.answer != Answer.YES:
         return Answer.CANNOT_SAY, asked.closed[0]
     if any(f.is_nothing for f in effects):

@@ -57,6 +57,10 @@ class Words:
         """A text with its places filled."""
         return text.format(**asdict(self), **more)
 
+    def counted(self, n: int) -> str:
+        """A number of texts: "1 text", "1,200 texts"."""
+        return f"{n:,} {self.texts.removesuffix('s') if n == 1 else self.texts}"
+
     @property
     def is_number(self) -> bool:
         return self.kind == "number"
