@@ -90,20 +90,8 @@ def model(family: str, seed: int) -> Any:
 # --- Prompts put together here --------------------------------------------------------------------------
 
 
-WORDS = [
-    "Paris",
-    "You",
-    "helpful",
-    "🐈",
-    "naïve",
-    "a",
-    "user",
-    "No",
-    "這",
-    "{question}",
-    "3.5",
-    "-",
-]
+WORDS = ["Paris", "You", "helpful", "🐈", "naïve", "a", "user", "No", "這", "{question}", "3.5"]
+WORDS += ["-"]
 WORDS += ["Question", "Answer:", "<|end|>", "Ω", "it's", "(no)", "𝒳"]
 
 

@@ -333,25 +333,16 @@ def test_an_unknown_test(cli):
     assert f"unknown test 'shuffle'; expected one of {known}, default" in done.err
 
 
-USAGE = [
-    "",
-    "audits",
-    "audit",
-    "audit --model x",
-    "audit --model x --dataset y --frobnicate",
-    "audit --model x --dataset y --seed one",
-    "audit --model x --dataset y --seed -1",
-    "audit --model x --dataset y --test-limit 0",
-    "audit --model x --dataset y --batch-size 0",
-    "audit --model x --dataset y --dtype int8",
-    "train --dataset x --output-dir y --encoder rnn",
-    "train --dataset x --output-dir y --epochs 0",
-    "train --dataset x --output-dir y --embedding-size 0",
-    "train --dataset x --output-dir y --learning-rate fast",
-    "demo --encoder lstm",
-    "demo --n-examples -1",
-    "report",
-]
+USAGE = ["", "audits", "audit", "audit --model x", "audit --model x --dataset y --frobnicate"]
+USAGE += ["audit --model x --dataset y --seed one", "audit --model x --dataset y --seed -1"]
+USAGE += ["audit --model x --dataset y --test-limit 0"]
+USAGE += ["audit --model x --dataset y --batch-size 0"]
+USAGE += ["audit --model x --dataset y --dtype int8"]
+USAGE += ["train --dataset x --output-dir y --encoder rnn"]
+USAGE += ["train --dataset x --output-dir y --epochs 0"]
+USAGE += ["train --dataset x --output-dir y --embedding-size 0"]
+USAGE += ["train --dataset x --output-dir y --learning-rate fast", "demo --encoder lstm"]
+USAGE += ["demo --n-examples -1", "report"]
 
 
 MISTYPED = {

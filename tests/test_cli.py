@@ -21,39 +21,13 @@ TESTS = ("correlation", "permutation", "adversarial")
 COLUMNS = ["test", "statistic", "example_id", "layer", "head", "value"]
 
 
-STATISTIC = [
-    "test",
-    "statistic",
-    "layer",
-    "head",
-    "group",
-    "mean",
-    "ci95",
-    "n",
-    "median",
-    "std",
-    "undefined",
-]
+STATISTIC = ["test", "statistic", "layer", "head", "group", "mean", "ci95", "n", "median", "std"]
+STATISTIC += ["undefined"]
 
 
-WHOLE = [
-    "schema_version",
-    "model",
-    "dataset",
-    "n",
-    "seed",
-    "predicts",
-    "answer",
-    "score",
-    "verdict",
-    "accuracy",
-    "findings",
-    "statistics",
-    "contradictions",
-    "notes",
-    "comparisons",
-    "provenance",
-]
+WHOLE = ["schema_version", "model", "dataset", "n", "seed", "predicts", "answer", "score"]
+WHOLE += ["verdict", "accuracy", "findings", "statistics", "contradictions", "notes"]
+WHOLE += ["comparisons", "provenance"]
 
 
 def strict(text):

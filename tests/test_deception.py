@@ -46,21 +46,8 @@ from hf_attnprobe.training.run import fine_tune
 from shown_page import Reader
 
 
-FILLERS = [
-    "the",
-    "film",
-    "a",
-    "plot",
-    "was",
-    "seen",
-    "by",
-    "many",
-    "and",
-    "some",
-    "of",
-    "them",
-    "slept",
-]
+FILLERS = ["the", "film", "a", "plot", "was", "seen", "by", "many", "and", "some", "of", "them"]
+FILLERS += ["slept"]
 
 
 CUES = (("dull", "poor"), ("superb", "witty"))

@@ -28,24 +28,8 @@ from hf_attnprobe.statistics.summary import Statistic
 from test_sentences import check
 
 
-WORDS = [
-    "the",
-    "a",
-    "film",
-    "is",
-    "very",
-    "good",
-    "bad",
-    "not",
-    "great",
-    "dull",
-    "plot",
-    "who",
-    "wrote",
-    "it",
-    "anna",
-    "ben",
-]
+WORDS = ["the", "a", "film", "is", "very", "good", "bad", "not", "great", "dull", "plot", "who"]
+WORDS += ["wrote", "it", "anna", "ben"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TESTS = ["correlation", "permutation", "uniform_attention", "input_erasure", "scale", "erasure"]
 NOT_OF_NUMBERS = TESTS[:-1]

@@ -40,26 +40,12 @@ from hf_attnprobe.reports.text import to_text
 from shown_page import Reader
 
 
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "![picture](http://x/y.png)",
-    "[link](javascript:alert(1))",
-    "`code` | cell",
-    "``` fence",
-    "[red]rich[/red] :smile:",
-    "\x1b[31mred\x1b]0;title\x07",
-    "\u202eturned\u2066",
-    '"quoted" & <b',
-    "{{ 7 * 7 }} {% raw %}",
-    "line\nbreak\r\n# heading",
-    "half \ud800 surrogate",
-    "\\\\<b>twice\\",
-    "`a|b` <i> `c`",
-    "a picture!",
-    "[x]: http://x",
-    "</style></title>",
-]
+HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>"]
+HOSTILE += ["![picture](http://x/y.png)", "[link](javascript:alert(1))", "`code` | cell"]
+HOSTILE += ["``` fence", "[red]rich[/red] :smile:", "\x1b[31mred\x1b]0;title\x07"]
+HOSTILE += ["\u202eturned\u2066", '"quoted" & <b', "{{ 7 * 7 }} {% raw %}"]
+HOSTILE += ["line\nbreak\r\n# heading", "half \ud800 surrogate", "\\\\<b>twice\\"]
+HOSTILE += ["`a|b` <i> `c`", "a picture!", "[x]: http://x", "</style></title>"]
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 MARKS = count(1)
 LETTERS = str.maketrans("0123456789", "abcdefghij")

@@ -150,7 +150,8 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
     if code == 2:
         return "usage", None if "see attnprobe" in said else f"no usage: {said}"
     if code == 1:
-        return "line", _wrong_with_line(said, before, _contents(folder))
+        keeps = case.arguments[:1] == ("survive",)  # versions that were done before
+        return "line", _wrong_with_line(said, before, _contents(folder), keeps)
     wrong = [_wrong_with(report, case, model) for report in reports]
     left = [str(file) for file in folder.rglob(".*") if file.name != ".eval_results"]
     return "result", next(filter(None, wrong), f"left behind: {left}" if left else None)
@@ -207,7 +208,7 @@ def _contents(folder: Path) -> dict[str, Any]:
     }
 
 
-def _wrong_with_line(said: str, before: dict, after: dict) -> str | None:
+def _wrong_with_line(said: str, before: dict, after: dict, keeps: bool) -> str | None:
     lines = said.splitlines()
     ours = [line for line in lines if line.startswith("attnprobe: ")]
     if len(ours) != 1 or lines[-1] != ours[0] or "Traceback" in said:
@@ -215,8 +216,8 @@ def _wrong_with_line(said: str, before: dict, after: dict) -> str | None:
     if len(ours[0]) > 2000:
         return f"a line of {len(ours[0])} characters: {said[:300]}"
     steps = json.loads(after.get("out/study.json") or b"{}").get("steps", {})
-    may_go_on = any(step["done"] for step in steps.values()) or "give more with --time" in said
-    if before != after and not may_go_on:
+    done = any(step["done"] for step in steps.values()) or "give more with --time" in said
+    if before != after and not (done or keeps):
         return f"refused, but wrote {sorted(set(after) ^ set(before)) or 'over files'}"
     return None
 
