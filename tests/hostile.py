@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -27,7 +28,6 @@ import transformers
 from torch import Tensor
 
 import speakers
-import zoo
 from full_passes import softmax_edited
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit, compare_audits, survive
 from hf_attnprobe.audit_reports.limits import ROWS, SPIKED, spiked_rows
@@ -425,12 +425,6 @@ CHANGED_AUDITS: dict[str, Callable[[Draws, list], dict[str, Any]]] = {
 # --- Scores that somebody gave ---------------------------------------------------------------------------------
 
 
-@cache
-def classifier() -> tuple[Any, Any]:
-    words = zoo.words() if hasattr(zoo, "words") else speakers.tokenizer(chat=False)
-    return zoo.bert(words), words
-
-
 def judged(draws: Draws, folder: Path) -> str:
     """Scores come to stand at their units, and what cannot be theirs is refused."""
     one, of = asked(draws), model("Llama", 0)
@@ -504,41 +498,28 @@ MISTAKES: dict[str, Callable[[list[float]], Any]] = {
 
 def limits(draws: Draws, folder: Path) -> str:
     """Limits of another model, or of rows that are not as they were written."""
-    identity = {
-        f"{name}_fingerprint": f"{draws.getrandbits(64):016x}"
-        for name in ("model", "configuration", "tokenizer")
-    }
+    names = [f"{name}_fingerprint" for name in ("model", "configuration", "tokenizer")]
+    identity = {name: f"{draws.getrandbits(64):016x}" for name in names}
     rows = pd.DataFrame({"head": "0.1", "dose": [0.0, 0.5] * 4, "example_id": range(8)})
     rows = rows.assign(statistic="standard_tvd", value=[draws.random() for _ in range(8)])
     content = rows.to_csv(index=False).encode()
-    said = {
-        "model": "m",
-        "fingerprints": identity,
-        "rows_sha256": hashlib.sha256(content).hexdigest(),
+    said = {"model": "m", "fingerprints": identity}
+    text = json.dumps(said | {"rows_sha256": hashlib.sha256(content).hexdigest()})
+    place = draws.randrange(len(content))
+    spoilt = {
+        "cut": content[:place],
+        "value": content.replace(b"0.", b"0.9", 1),
+        "dose": rows[rows.dose > 0].to_csv(index=False).encode(),
+        "flip": content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :],
+        "line": content + content.splitlines(keepends=True)[-1],
     }
-    change = draws.choice(
-        [*[None] * 5, "cut", "value", "dose", "flip", "line", "model", "json", "gone"]
-    )
-    asked_of = dict(identity)
-    if change == "cut":
-        content = content[: draws.randrange(len(content))]
-    elif change == "value":
-        content = content.replace(b"0.", b"0.9", 1)
-    elif change == "dose":
-        content = rows[rows.dose > 0].to_csv(index=False).encode()
-    elif change == "flip":
-        place = draws.randrange(len(content))
-        content = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-    elif change == "line":
-        content += content.splitlines(keepends=True)[-1]
-    elif change == "model":
-        asked_of[draws.choice([*identity])] = "0" * 16
-    text = json.dumps(said)
+    change = draws.choice([*[None] * 5, *spoilt, "model", "json", "gone"])
+    asked_of = identity | ({draws.choice(names): "0" * 16} if change == "model" else {})
     text = draws.choice(["null", "[]", '"x"', text[:-3], "{}"]) if change == "json" else text
     folder.mkdir(exist_ok=True)
     (folder / SPIKED).write_text(text)
     if change != "gone":
-        (folder / ROWS).write_bytes(content)
+        (folder / ROWS).write_bytes(spoilt.get(change, content))
     try:
         found = spiked_rows(folder, asked_of)
     except AttnProbeError as error:
@@ -569,58 +550,33 @@ def rows_on_disk(draws: Draws, folder: Path) -> str:
     expected = read_audit(place).to_pandas()
     part = next((place / "rows").glob("part-*"))
     data, table = part.read_bytes(), pq.read_table(part)
-    lists = [name for name in table.column_names[2:] if any(table[name].to_pylist())]
-    name = draws.choice(lists)
+    name = draws.choice([n for n in table.column_names[2:] if any(table[n].to_pylist())])
     cells = table[name].to_pylist()
     row = draws.choice([k for k, cell in enumerate(cells) if cell])
-    change = draws.choice(
-        [
-            "flip",
-            "cut",
-            "value",
-            "shorter",
-            "longer",
-            "none",
-            "ids",
-            "other",
-            "turned",
-            "drop",
-            "type",
-        ]
-    )
-    if change == "flip":
-        at = draws.randrange(len(data))
-        part.write_bytes(data[:at] + bytes([data[at] ^ (1 << draws.randrange(8))]) + data[at + 1 :])
-    elif change == "cut":
-        part.write_bytes(data[: draws.randrange(len(data))])
-    elif change == "other":
-        other = next((audited(1, folder.parent) / "rows").glob("part-*"))
-        part.write_bytes(other.read_bytes())
+    at, bit = draws.randrange(len(data)), 1 << draws.randrange(8)
+    others = {
+        "value": [draws.choice([7.0, -1.0, float("inf"), 0.0]) for _ in cells[row]],
+        "shorter": cells[row][1:],
+        "longer": [*cells[row], 0.5],
+        "none": None,
+    }
+    of_bytes = {"flip": data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :], "cut": data[:at]}
+    of_bytes["other"] = next((audited(1, folder.parent) / "rows").glob("part-*")).read_bytes()
+    change = draws.choice([*of_bytes, *others, "ids", "turned", "drop", "type"])
+    column, kind = table.column_names.index(name), table.schema.field(name).type
+    if change in of_bytes:
+        part.write_bytes(of_bytes[change])
+    elif change == "ids":
+        moved = [[k + 1 for k in table["example_id"].to_pylist()]]
+        pq.write_table(table.set_column(1, "example_id", moved), part)
+    elif change == "drop":
+        pq.write_table(table.drop_columns([name]), part)
+    elif change == "type":
+        pq.write_table(table.set_column(column, name, [[0.5] * len(cells)]), part)
     else:
-        if change == "value":
-            cells[row] = [draws.choice([7.0, -1.0, float("inf"), 0.0]) for _ in cells[row]]
-        elif change == "shorter":
-            cells[row] = cells[row][1:]
-        elif change == "longer":
-            cells[row] = [*cells[row], 0.5]
-        elif change == "none":
-            cells[row] = None
-        elif change == "turned":
-            cells = cells[::-1]
-        if change == "ids":
-            table = table.set_column(
-                1, "example_id", [[k + 1 for k in table["example_id"].to_pylist()]]
-            )
-        elif change == "drop":
-            table = table.drop_columns([name])
-        elif change == "type":
-            table = table.set_column(table.column_names.index(name), name, [[0.5] * len(cells)])
-        else:
-            import pyarrow as pa
-
-            column = pa.array(cells, table.schema.field(name).type)
-            table = table.set_column(table.column_names.index(name), name, column)
-        pq.write_table(table, part)
+        cells = cells[::-1] if change == "turned" else cells
+        cells[row] = others.get(change, cells[row])
+        pq.write_table(table.set_column(column, name, pa.array(cells, kind)), part)
     try:
         found = read_audit(place).to_pandas()
     except AttnProbeError as error:

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 
 import jsonschema
@@ -48,6 +47,7 @@ from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import OBJECT, repeating
 from made_up_rows import judged_rows
+from shown_page import Reader
 
 
 EVIL = "<script>alert(1)</script>"
@@ -63,35 +63,10 @@ def transformer(audited):
     return audited("heads")
 
 
-class Read(HTMLParser):
-    """What a browser shows of a page, and which elements it has; no text of scripts and styles."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.words, self.tags, self.data, self.rows = [], [], [], "", []
-        self.feed(page)
-        self.text = re.sub(r"\s+", " ", " ".join(self.words))
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag in ("script", "style"):
-            self.open.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        if self.open and self.open[-1][0] == tag:
-            self.open.pop()
-
-    def handle_data(self, data):
-        if not self.open:
-            self.words.append(data)
-        elif self.open[-1][1].get("type") == "application/json":
-            self.data += data
-
-
 def pages_of(folder):
     report = read_audit(folder)
     page = report.to_html()
-    return report, page, Read(page)
+    return report, page, Reader(page)
 
 
 @pytest.fixture(params=["classifier", "transformer"], scope="module")
@@ -104,13 +79,13 @@ def test_every_finding_is_there_once_with_its_question_and_answer(shown):
     report, _, read = shown
     assert len(report.findings) >= 3
     for finding in report.findings:
-        assert read.text.count(finding.said) == 1
+        assert read.apart.count(finding.said) == 1
         rule = RULES[finding.rule]
-        assert f"{rule.name}: {rule.question}" in read.text
-        assert rule.source in read.text
-    assert "Does attention explain these predictions?" in read.text
+        assert f"{rule.name}: {rule.question}" in read.apart
+        assert rule.source in read.apart
+    assert "Does attention explain these predictions?" in read.apart
     assert f'class="answer {str(report.answer).replace(" ", "-")}"' in shown[1]
-    assert " ".join(may_be_shown(report.findings)) in read.text
+    assert " ".join(may_be_shown(report.findings)) in read.apart
 
 
 def test_one_minute_first_then_folded(shown):
@@ -127,7 +102,7 @@ def test_one_minute_first_then_folded(shown):
 def test_every_number_over_all_texts_is_there(shown):
     report, page, read = shown
     several = len({(s.layer, s.head) for s in report.statistics}) > 1
-    seen = set(re.findall(r"-?\d+\.\d+(?:e-?\d+)?", read.text))
+    seen = set(re.findall(r"-?\d+\.\d+(?:e-?\d+)?", read.apart))
     checked = 0
     for s in report.statistics:
         own = not several or (s.layer, s.head) == (-1, -1)
@@ -151,21 +126,21 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
     report, page, read = shown
     assert len(page.encode()) < 300_000
     assert report.to_html() == page
-    assert str(time.localtime().tm_year) not in read.text
-    assert all(name not in ("img", "iframe", "form") for name, _ in read.tags)
-    assert not [a for _, a in read.tags if a.get("src") or a.get("href", "#")[:1] not in "#d"]
-    ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
+    assert str(time.localtime().tm_year) not in read.apart
+    assert all(name not in ("img", "iframe", "form") for name, _ in read.elements)
+    assert not [a for _, a in read.elements if a.get("src") or a.get("href", "#")[:1] not in "#d"]
+    ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     wanted = "texts may-i-show-this-to-users questions audited numbers limits glossary origin"
     assert set(wanted.split()) <= set(ids)
-    links = {a["href"][1:] for name, a in read.tags if name == "a" and "href" in a}
+    links = {a["href"][1:] for name, a in read.elements if name == "a" and "href" in a}
     assert links <= set(ids)
 
 
 def test_heads_are_beside_groups(sketched, transformer):
     _, _, read = pages_of(transformer)
-    assert "Which heads count" in read.text
-    table = read.text.partition("Heads and groups of heads, all numbers")[2]
+    assert "Which heads count" in read.apart
+    table = read.apart.partition("Heads and groups of heads, all numbers")[2]
     for place in ("all attention", "layer 0", "layer 1", "0.0", "0.1", "1.0", "1.1"):
         assert place in table
     assert "simultaneous" in table
@@ -301,7 +276,7 @@ def test_every_answer_has_a_symbol_and_a_tone():
 def test_the_command_repeats_the_audit(
     sketched, cli, classifier, checkpoint, reviews_folder, tmp_path
 ):
-    page = Read(read_audit(classifier).to_html()).text
+    page = Reader(read_audit(classifier).to_html()).apart
     repeated = page.partition("How to repeat it")[2]
     line = re.search(r"attnprobe audit --model .*?(?= The same command)", repeated)[0]
     asked = shlex.split(line)[1:]
@@ -320,7 +295,7 @@ def test_the_command_repeats_the_audit(
 def test_an_audit_with_a_time_promises_no_equal_numbers(sketched, classifier):
     """Which texts it reaches depends on the machine; each of them has the same numbers."""
     report = read_audit(classifier)
-    assert "The same command gives the same numbers" in Read(report.to_html()).text
+    assert "The same command gives the same numbers" in Reader(report.to_html()).apart
     said = {"stopping": {"limits": {"seconds": 60.0}}}
     text = str(origin(dataclasses.replace(report, provenance={**report.provenance, **said})))
     assert "gives the same numbers" not in text
@@ -415,8 +390,8 @@ def test_a_quarter_of_a_million_rows(transformer):
 def test_the_fragment_has_the_verdict_and_is_short(classifier):
     report = read_audit(classifier)
     fragment = report._repr_html_()
-    read = Read(fragment)
-    assert len(fragment) < 60_000 and not any(name == "script" for name, _ in read.tags)
-    assert str(report.answer) in read.text
+    read = Reader(fragment)
+    assert len(fragment) < 60_000 and not any(name == "script" for name, _ in read.elements)
+    assert str(report.answer) in read.apart
     for finding in report.findings:
-        assert finding.rule in read.text or not finding.is_about_attention
+        assert finding.rule in read.apart or not finding.is_about_attention

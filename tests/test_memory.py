@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from hf_attnprobe import AttnProbeError, AuditOptions, Permutation, audit
+from hf_attnprobe import AttnProbeError, AuditOptions, Data, Permutation, audit
 from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.hardware import PeakMemory, in_halves, is_out_of_memory
 from hf_attnprobe.storage.rows import read_rows
@@ -74,9 +74,9 @@ ROOM = 100  # padded tokens that a made-up device holds
 def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
     checkpoint, reviews_folder, monkeypatch
 ):
-    options = AuditOptions(shown_texts=0, batch_size=20)
+    options, data = AuditOptions(shown_texts=0, batch_size=10), Data(reviews_folder, test_limit=20)
     tests = [Permutation(n_permutations=3)]
-    expected = rows_of(audit(checkpoint, reviews_folder, tests, options=options, progress=False))
+    expected = rows_of(audit(checkpoint, data, tests, options=options, progress=False))
     failed_after, done, run_batch = [], set(), sweeps.run_batch
 
     def on_a_small_device(adapter, batch, *rest):
@@ -88,9 +88,9 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
         return rows
 
     monkeypatch.setattr(sweeps, "run_batch", on_a_small_device)
-    found = rows_of(audit(checkpoint, reviews_folder, tests, options=options, progress=False))
+    found = rows_of(audit(checkpoint, data, tests, options=options, progress=False))
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
-    assert failed_after and max(failed_after) < 20  # the second batch is cut at once
+    assert failed_after and max(failed_after) < 10  # the second batch is cut at once
 
 
 def test_a_text_is_named_that_does_not_fit_on_a_device(checkpoint, reviews, monkeypatch, tmp_path):

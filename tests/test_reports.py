@@ -1,7 +1,6 @@
 """Documents: every form says all of them, nothing else, and takes no text for anything but text."""
 
 import re
-from html.parser import HTMLParser
 from itertools import count
 
 import numpy as np
@@ -152,20 +151,6 @@ def test_every_form_says_all_texts_and_no_other_numbers(document):
             assert set(NUMBERS.findall(said)) <= numbers, name
 
 
-class Tags(HTMLParser):
-    """All elements, what they may do, and their attributes."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.attributes = set(), set()
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        assert all(not (value or "").startswith("javascript:") for _, value in attrs)
-
-
 OURS = {
     *("html", "head", "meta", "title", "link", "style", "body", "script", "header", "footer"),
     *("a", "nav", "main", "section", "article", "h1", "h2", "h3", "h4", "h5", "h6", "p", "div"),
@@ -180,9 +165,11 @@ OURS = {
 def test_no_text_is_anything_but_text(document):
     page, text = to_html(document), to_text(document, verbose=True)
     page.encode("utf-8")
-    seen = Tags(page)
-    assert seen.tags <= OURS and page.count("<script") == 1
-    assert not {name for name in seen.attributes if name.startswith("on") or name == "src"}
+    seen = Reader(page).elements
+    assert {tag for tag, _ in seen} <= OURS and page.count("<script") == 1
+    given = [(name, value or "") for _, own in seen for name, value in own.items()]
+    assert not [name for name, _ in given if name.startswith("on") or name == "src"]
+    assert not [value for _, value in given if value.startswith("javascript:")]
     assert "\x1b" not in page and "\u202e" not in page
     assert not re.search(
         "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text

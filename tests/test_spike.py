@@ -55,7 +55,9 @@ def fitted(kind: str) -> tuple:
     return model, spikes.fit(model, plain, with_token, site, token), plain, with_token
 
 
-@pytest.fixture(scope="module", params=["bert", "classifier", "llama"])
+@pytest.fixture(
+    scope="module", params=zoo.daily(["bert", "classifier", "llama"], ("bert", "llama"))
+)
 def one(request):
     model = made(request.param)[0]
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
