@@ -27,137 +27,73 @@ HARM = "<script>alert('x')</script> & \"quoted\" 🙂 é 漢字 \u202e]]> --> \u
 
 def charts() -> list[Chart]:
     """One of each kind, and what is hard to draw."""
+    jain, nan = "Jain & Wallace 2019, figure 2", math.nan
     edges = tuple(round(-1 + 0.1 * k, 1) for k in range(20))
     bell = tuple(round(math.exp(-((x - 0.3) ** 2) / 0.08), 3) for x in edges)
     flat = tuple(round(0.8 * math.exp(-((x + 0.1) ** 2) / 0.2), 3) for x in edges)
+    tau = Chart(
+        *("tau", "Agreement with gradients, by predicted class"),
+        (
+            "Where the model says positive, attention and gradient rank the words much alike (0.30).",
+        ),
+        *(jain, "histogram", "Kendall's τ between attention and gradient", "share of texts"),
+        series=(Series("negative", edges, flat), Series("positive", edges, bell)),
+        references=(Reference("chance", 0.0, "x"), Reference("random", 0.08, "x")),
+        bin_width=0.1,
+    )
+    bins = ("0–.25", ".25–.5", ".5–.75", ".75–1")
+    low, lower, high = (0.02, 0.08, 0.2, 0.31), (0.01, 0.06, 0.15, 0.25), (0.03, 0.11, 0.26, 0.36)
+    other = ((0.03, 0.05, nan, 0.22), (0.02, 0.03, nan, 0.12), (0.04, 0.08, nan, 0.34))
+    shuffles = Chart(
+        *("shuffles", "What shuffled attention changes"),
+        ("The larger the largest weight, the more a shuffle moves the output: 0.02 to 0.31.",),
+        *(jain, "dots", "largest attention weight", "median change of the output"),
+        series=(
+            Series("negative", bins, low, lower, high, (200, 120, 61, 12)),
+            Series("positive", bins, *other, (180, 99, 0, 9)),
+        ),
+        references=(Reference("threshold of mattering", 0.1),),
+    )
+    names = ("attention", "gradient", "attention × gradient", "leave one out", "random")
+    means, below = (0.41, 0.35, 0.3, 0.33, 0.62, 0.5), (0.38, 0.32, 0.27, 0.3, 0.58, 0.5)
+    above = (0.44, 0.39, 0.33, 0.36, 0.66, 0.5)
+    rankings = Chart(
+        *("rankings", "How many weights must go before the decision flips"),
+        ("Attention needs 41% of the weights, a random order 62%, the exact minimum is 22%.",),
+        *("Serrano & Smith 2019, figure 4", "dots", "ranking", "share of weights removed"),
+        series=(Series("", (*names, "a ranking with a name too long"), means, below, above),),
+        references=(Reference("exact minimum", 0.22), Reference("first of all", 0.24)),
+        y_range=(0, 1),
+    )
     steps = tuple(0.02 * k for k in range(12))
-    common = {"source": "Jain & Wallace 2019, figure 2"}
-    return [
-        Chart(
-            "tau",
-            "Agreement with gradients, by predicted class",
-            ("Where the model says positive, attention and gradient rank the words much "
-            "alike (mean τ 0.30); where it says negative, hardly (−0.10).",),
-            kind="histogram",
-            x_label="Kendall's τ between attention and gradient",
-            y_label="share of texts",
-            series=(Series("negative", edges, flat), Series("positive", edges, bell)),
-            references=(
-                Reference("chance", 0.0, "x"),
-                Reference("random", 0.08, "x"),
-            ),
-            bin_width=0.1,
-            **common,
+    curves = (("trained adversary", 9), ("seeds", 4), ("search", 1))
+    levels = (Reference("uniform attention", 0.3), Reference("majority class", 0.32))
+    penalty = Chart(
+        *("penalty", "How far attention can move while the output stays"),
+        ("An adversary trained for it reaches 0.61 of at most 0.69 at the same output.",),
+        *("Wiegreffe & Pinter 2019, figure 5", "curve", "JSD of attention", "TVD of predictions"),
+        series=tuple(
+            Series(
+                *(name, steps, tuple(a * x**2 + 0.02 for x in steps)),
+                *(tuple(a * x**2 for x in steps), tuple(a * x**2 + 0.05 + x / 10 for x in steps)),
+            )
+            for name, a in curves
         ),
-        Chart(
-            "shuffles",
-            "What shuffled attention changes",
-            ("The larger the largest weight, the more a shuffle moves the output: 0.02 below "
-            ".25, 0.31 above .75.",),
-            kind="dots",
-            x_label="largest attention weight",
-            y_label="median change of the output",
-            series=(
-                Series(
-                    "negative",
-                    ("0–.25", ".25–.5", ".5–.75", ".75–1"),
-                    (0.02, 0.08, 0.2, 0.31),
-                    (0.01, 0.06, 0.15, 0.25),
-                    (0.03, 0.11, 0.26, 0.36),
-                    (200, 120, 61, 12),
-                ),
-                Series(
-                    "positive",
-                    ("0–.25", ".25–.5", ".5–.75", ".75–1"),
-                    (0.03, 0.05, math.nan, 0.22),
-                    (0.02, 0.03, math.nan, 0.12),
-                    (0.04, 0.08, math.nan, 0.34),
-                    (180, 99, 0, 9),
-                ),
-            ),
-            references=(Reference("threshold of mattering", 0.1),),
-            **common,
-        ),
-        Chart(
-            "rankings",
-            "How many weights must go before the decision flips",
-            ("Attention needs 41% of the weights, a random order 62%, the exact minimum is 22%.",),
-            kind="dots",
-            x_label="ranking",
-            y_label="share of weights removed",
-            series=(
-                Series(
-                    "",
-                    (
-                        "attention",
-                        "gradient",
-                        "attention × gradient",
-                        "leave one out",
-                        "random",
-                        "a ranking with a name too long",
-                    ),
-                    (0.41, 0.35, 0.3, 0.33, 0.62, 0.5),
-                    (0.38, 0.32, 0.27, 0.3, 0.58, 0.5),
-                    (0.44, 0.39, 0.33, 0.36, 0.66, 0.5),
-                ),
-            ),
-            references=(
-                Reference("exact minimum", 0.22),
-                Reference("first of all", 0.24),
-            ),
-            y_range=(0, 1),
-            source="Serrano & Smith 2019, figure 4",
-        ),
-        Chart(
-            "penalty",
-            "How far attention can move while the output stays",
-            ("An adversary trained for it reaches 0.61 of at most 0.69 at the same output.",),
-            kind="curve",
-            x_label="JSD of attention from the base's",
-            y_label="TVD of predictions",
-            series=tuple(
-                Series(
-                    name,
-                    steps,
-                    tuple(a * x**2 + 0.02 for x in steps),
-                    tuple(a * x**2 for x in steps),
-                    tuple(a * x**2 + 0.05 + x / 10 for x in steps),
-                )
-                for name, a in (("trained adversary", 9), ("seeds", 4), ("search", 1))
-            ),
-            references=(
-                Reference("uniform attention", 0.3),
-                Reference("majority class", 0.32),
-                Reference("ceiling", 0.2, "x"),
-            ),
-            source="Wiegreffe & Pinter 2019, figure 5",
-        ),
-        Chart(
-            "points",
-            "Each text once",
-            ("No relation to be seen.",),
-            kind="points",
-            x_label="Δα",
-            y_label="ΔJS",
-            series=tuple(
-                Series(
-                    name, *(tuple(random.Random(k + j).random() for k in range(n)) for j in (0, 7))
-                )
-                for name, n in (("wrong", 40), ("right", 60))
-            ),
-            source="",
-        ),
-        Chart(
-            "nothing",
-            f"Nothing to draw {HARM}",
-            (HARM,),
-            kind="dots",
-            x_label=HARM,
-            y_label="",
-            series=(Series(HARM, ("a", "b"), (math.nan, math.inf)),),
-            source=HARM,
-        ),
-    ]  # fmt: skip
+        references=(*levels, Reference("ceiling", 0.2, "x")),
+    )
+    drawn = {
+        n: [tuple(random.Random(k + j).random() for k in range(n)) for j in (0, 7)]
+        for n in (40, 60)
+    }
+    both = (Series("wrong", *drawn[40]), Series("right", *drawn[60]))
+    points = Chart(
+        *("points", "Each text once", ("No relation to be seen.",), "", "points", "Δα", "ΔJS", both)
+    )
+    no_series = (Series(HARM, ("a", "b"), (nan, math.inf)),)
+    nothing = Chart(
+        *("nothing", f"Nothing to draw {HARM}", (HARM,), HARM, "dots", HARM, "", no_series)
+    )
+    return [tau, shuffles, rankings, penalty, points, nothing]
 
 
 def heads(n_layers: int, n_heads: int, key: str = "heads") -> HeatMap:
