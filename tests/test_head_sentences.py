@@ -229,7 +229,7 @@ def test_changes_by_part_average_to_the_change(reports, kind):
     np.testing.assert_allclose(parts.mean(axis=1), wide.uniform_tvd, atol=1e-6)
     means = wide.filter(regex="^median_tvd_of@").mean()
     for name, mean in means.items():
-        assert f"| {name.partition('@')[2]} | {mean:.3f} [" in report.to_markdown()
+        assert f"| {name} (all attention) | all | {mean:.3f} [" in report.to_markdown()
 
 
 def test_a_threshold_gives_a_number_sides(tmp_path):
