@@ -328,7 +328,7 @@ class PreparedAudit:
             yield
 
 
-FEW_TEXTS, FEW_PROMPTS = 21, 3
+FEW_TEXTS, FEW_PROMPTS = 21, 2
 """Of a first round; prompts are answered before."""
 
 

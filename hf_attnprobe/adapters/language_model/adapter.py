@@ -73,7 +73,7 @@ DELETIONS = ("deletion", "gap")
 """How units are left out: the others close up, or keep their positions."""
 LARGE_LOGIT = 32
 """Logits of this size round by so many eps."""
-DELETION_TOKENS_ON_CPU = 256
+DELETION_TOKENS_ON_CPU = 512
 """Rows of shorter prompts in a pass: more at once take no less time each."""
 MOST_AGAIN = 1 / 4
 """Of the rows of a prompt in such a pass those that need not run."""
@@ -352,37 +352,37 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         """
         batch, prompt = observation.batch, observation.state.prompt
         own = partial(self._by_own_model, batch)
+        found: dict[str, float] = {}
         gone = torch.zeros_like(batch.content_mask)[None]
         gone[..., unit] = True
         left = prompt.left_without([unit])
-        pairs = {}
         if len(left) >= prompt.n_answer:
             ours = self.erase_inputs(observation, gone)[0]
             shorter = torch.cat(
                 [prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1
             )
-            pairs["deletion"] = ours, own(shorter, n_behind=1)
-        every = prompt.ids.new_ones(prompt.n_tokens, prompt.n_tokens)
-        causal = every.tril().bool()
+            found["deletion"] = _apart(ours, own(shorter, n_behind=1))
+
+        causal = torch.ones_like(prompt.ids[0], dtype=torch.bool)
+        causal = causal.expand(prompt.n_tokens, -1).tril()
+        looks = causal.clone()
+        is_gone = prompt.columns(prompt.n_tokens).of_keys == unit
+        looks[prompt.start :, is_gone] = False
+        if not looks.any(-1).all():
+            return found
+        stays = (~gone)[..., None, None, :].to(observation.attention[0].dtype)
+        kept = dict.fromkeys(range(len(self.layers)), stays)
+        ours = self.replay_masked(observation, kept, operator="renormalised")[0]
+        rounding = relative_tolerance(self.model.dtype)
         try:
-            as_it_is = own(prompt.ids, visible=causal)
+            error = _apart(ours, own(prompt.ids, visible=looks))
+            if not error <= rounding:
+                as_it_is = own(prompt.ids, visible=causal)
+                if not _apart(as_it_is, observation.probs) <= rounding:
+                    return found
         except Exception:  # a model raises whatever it likes
-            return _largest(pairs)
-        cells = torch.zeros_like(causal)
-        cells[prompt.start :] = prompt.columns(prompt.n_tokens).of_keys == unit
-        is_same = (
-            as_it_is - observation.probs
-        ).abs().max() <= relative_tolerance(self.model.dtype)
-        if is_same and (causal & ~cells).any(-1).all():
-            stays = (~gone)[..., None, None, :].to(
-                observation.attention[0].dtype
-            )
-            kept = dict.fromkeys(range(len(self.layers)), stays)
-            ours = self.replay_masked(
-                observation, kept, operator="renormalised"
-            )[0]
-            pairs["knockout"] = ours, own(prompt.ids, visible=causal & ~cells)
-        return _largest(pairs)
+            return found
+        return found | {"knockout": error}
 
     # Edits
 
@@ -796,8 +796,6 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         self._unchecked.difference_update(layers)
 
 
-def _largest(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
-    return {
-        name: float((ours - own).abs().max())
-        for name, (ours, own) in pairs.items()
-    }
+def _apart(ours: Tensor, own: Tensor) -> float:
+    """The largest difference of two probabilities."""
+    return float((ours - own).abs().max())
