@@ -32,6 +32,7 @@ mean over the draws of both sides. For τ on the union all of them are in. Both 
 texts of k tokens or fewer, whose top is the whole text.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -272,21 +273,22 @@ def _tops(
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
     """
     n_tokens = content.sum(-1)
-    first = ranked[:, [pair[0] for pair in PAIRS]].flatten(0, 1)
-    second = ranked[:, [pair[1] for pair in PAIRS]].flatten(0, 1)
+    one, other = (list(side) for side in zip(*PAIRS, strict=True))
+    first = ranked[:, one].flatten(0, 1)
+    second = ranked[:, other].flatten(0, 1)
     mask = content.repeat_interleave(len(PAIRS), 0)
-    found: dict[str, dict[int, Tensor]] = {}
+    found: dict[str, dict[int, Tensor]] = defaultdict(dict)
     for k in sorted(set(tops)):
         too_short = n_tokens <= k
         chance = k / n_tokens.double()
-        by_chance = found.setdefault("top_overlap_by_chance", {})
-        by_chance[k] = chance.masked_fill(too_short, torch.nan)
+        chance = chance.masked_fill(too_short, torch.nan)
+        found["top_overlap_by_chance"][k] = chance
         for kind, measure in (("overlap", top_overlap), ("tau", top_tau)):
             measured = measure(first, second, mask, k)
-            by_pair = measured.unflatten(0, (-1, len(PAIRS))).unbind(1)
-            for name, values in zip(NAMES, by_pair, strict=True):
-                of_kind = found.setdefault(f"{name}_top_{kind}", {})
-                of_kind[k] = values.masked_fill(too_short, torch.nan)
+            by_pair = measured.unflatten(0, (-1, len(PAIRS)))
+            by_pair = by_pair.masked_fill(too_short[:, None], torch.nan)
+            for name, values in zip(NAMES, by_pair.unbind(1), strict=True):
+                found[f"{name}_top_{kind}"][k] = values
     return found
 
 

@@ -133,21 +133,19 @@ def donors_of(
     seed: int,
 ) -> Donors:
     """Returns the most attended states of some texts at each of the sites, and their decisions."""
-    decisions: list[Tensor] = []
-    states: dict[Site, dict[int, list[Tensor]]] = {
-        site: {layer: [] for layer in model.members(site)} for site in sites
-    }
+    decisions, attended = [], []
     for batch in batches:
         observation = model.observe(batch)
         decisions.append(model.prediction.decision(observation.probs))
-        for site in sites:
-            for layer, found in _attended(observation, site, seed).items():
-                states[site][layer].append(found)
-    joined = {
-        site: {layer: torch.cat(parts) for layer, parts in by_layer.items()}
-        for site, by_layer in states.items()
-    }
-    return Donors(torch.cat(decisions), joined)
+        found = {site: _attended(observation, site, seed) for site in sites}
+        attended.append(found)
+    states: dict[Site, dict[int, Tensor]] = {}
+    for site in sites:
+        states[site] = {
+            layer: torch.cat([found[site][layer] for found in attended])
+            for layer in model.members(site)
+        }
+    return Donors(torch.cat(decisions), states)
 
 
 def _attended(

@@ -267,20 +267,16 @@ def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
 
 def _best_of_equal(sets: Tensor, values: Tensor) -> Tensor:
     """Returns the values [copies, batch]; copies of a set get −∞ but for the first best."""
-    number = same_sets(sets)
-    numbers = number.flatten()
-    n_numbers = int(numbers.max()) + 1
-    best = values.new_full((n_numbers,), -torch.inf)
-    best = best.scatter_reduce(0, numbers, values.flatten(), "amax")
-
-    none = len(sets)
-    copy = torch.arange(none, device=sets.device)
-    copy = copy[:, None].expand(number.shape)
-    is_best = values == best[number]
-    best_copy = torch.where(is_best, copy, none)
-    first = copy.new_full((n_numbers,), none)
-    first = first.scatter_reduce(0, numbers, best_copy.flatten(), "amin")
-    return values.masked_fill(copy != first[number], -torch.inf)
+    # By value first: of equal sets the best comes first, and of equally good ones the first.
+    by_value = values.argsort(dim=0, descending=True, stable=True)
+    numbers = same_sets(sets).gather(0, by_value)
+    numbers, place = numbers.sort(dim=0, stable=True)
+    is_again = torch.zeros_like(numbers, dtype=torch.bool)
+    is_again[1:] = numbers[1:] == numbers[:-1]
+    copy = by_value.gather(0, place)
+    is_copy = torch.zeros_like(is_again)
+    is_copy.scatter_(0, copy, is_again)
+    return values.masked_fill(is_copy, -torch.inf)
 
 
 def same_sets(sets: Tensor) -> Tensor:

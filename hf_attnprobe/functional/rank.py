@@ -293,10 +293,14 @@ def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     return (_chance_of_top(x, mask, k) * _chance_of_top(y, mask, k)).sum(-1) / k
 
 
-def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
+def _chance_of_top(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
     """Returns the probability of being one of the k largest when ties are drawn.
 
-    Shape: float64 [batch, keys].
+    Args:
+        k: one for all, or int [..., 1].
+
+    Returns:
+        float64 [..., keys].
     """
     least = _least_of_top(values, mask, k)
     above = (values > least) & mask
@@ -308,15 +312,16 @@ def _chance_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
     return above.double() + at * share.clamp(0, 1)
 
 
-def _least_of_top(values: Tensor, mask: Tensor, k: int) -> Tensor:
-    """The k-th largest value, [batch, 1]; the smallest one if there are fewer."""
-    largest = (
-        values.masked_fill(~mask, -torch.inf)
-        .topk(min(k, values.shape[-1]))
-        .values
-    )
-    last = mask.sum(-1, keepdim=True).clamp(1, k) - 1
-    return largest.gather(-1, last.expand(*largest.shape[:-1], 1))
+def _least_of_top(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
+    """The k-th largest value, [..., 1]; the smallest one if there are fewer."""
+    real = values.masked_fill(~mask, -torch.inf)
+    largest_first, _ = real.sort(-1, descending=True)
+    n_real = mask.sum(-1, keepdim=True)
+    most = torch.as_tensor(k, device=n_real.device)
+    n = torch.minimum(n_real, most)
+    place = (n - 1).clamp_min(0)
+    place = place.expand(*values.shape[:-1], 1)
+    return largest_first.gather(-1, place)
 
 
 def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
@@ -424,19 +429,8 @@ def precision(order: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
         float64 [...] in [0, 1]; NaN where none is wanted.
     """
     n_wanted = (wanted & mask).sum(-1, keepdim=True)
-    place = (n_wanted - 1).clamp_min(0)
-    real = order.double().masked_fill(~mask, -torch.inf)
-    largest_first, _ = real.sort(-1, descending=True)
-    last = largest_first.gather(-1, place)
-    sure = (real > last) & mask
-    tied = (real == last) & mask
-
-    n_left = n_wanted - sure.sum(-1, keepdim=True)
-    n_tied = tied.sum(-1, keepdim=True)
-    chance = n_left.double() / n_tied
-    is_put_first = sure.double() + tied * chance
-    hits = is_put_first * wanted
-
-    n_wanted = n_wanted[..., 0]
-    n_wanted = n_wanted.double().masked_fill(n_wanted == 0, torch.nan)
-    return hits.sum(-1) / n_wanted
+    chance = _chance_of_top(order.double(), mask, n_wanted)
+    hits = (chance * wanted).sum(-1)
+    n_wanted = n_wanted[..., 0].double()
+    n_wanted = n_wanted.masked_fill(n_wanted == 0, torch.nan)
+    return hits / n_wanted

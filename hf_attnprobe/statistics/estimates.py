@@ -297,15 +297,18 @@ def difference_interval(
     variance = variance_of + variance_other
     freedom_of = _at_least_one(of.n - 1)
     freedom_other = _at_least_one(other.n - 1)
-    squares = variance_of**2 / freedom_of + variance_other**2 / freedom_other
+    squares = variance_of**2 / freedom_of
+    squares += variance_other**2 / freedom_other
     freedom = np.ones_like(variance)
     np.divide(variance**2, squares, out=freedom, where=squares > 0)
 
     # Skewness of the difference, from the moments of the two means.
     n_of = _at_least_one(of.n)
     n_other = _at_least_one(other.n)
-    m2 = of.m2 / n_of**2 + other.m2 / n_other**2
-    m3 = of.m3 / n_of**3 - other.m3 / n_other**3
+    m2 = of.m2 / n_of**2
+    m2 = m2 + other.m2 / n_other**2
+    m3 = of.m3 / n_of**3
+    m3 = m3 - other.m3 / n_other**3
     skewness = _skewness(m2, m3)
 
     difference = of.mean - other.mean

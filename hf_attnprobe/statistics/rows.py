@@ -175,7 +175,8 @@ class Rows:
         """A value per row, in the order of ``KEY``."""
         cells = [self.is_there(column) for column in self.columns]
         shape = len(self.columns), len(self)
-        column, text = np.array(cells, dtype=bool).reshape(shape).nonzero()
+        is_there = np.array(cells, dtype=bool).reshape(shape)
+        column, text = is_there.nonzero()
         named = pd.DataFrame(self.columns, columns=COLUMNS)
         family = named.groupby(COLUMNS[:2], sort=False).ngroup().to_numpy()
         order = np.lexsort((column, text, family[column]))
