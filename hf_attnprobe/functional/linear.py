@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd, vertex_jsd
+from hf_attnprobe.functional.search import bisected
 
 
 CANDIDATES_AT_ONCE = 1 << 16  # what stays in a core's cache
@@ -498,11 +499,12 @@ def _on_edges(
     place = pair[..., None].expand(-1, -1, logits.shape[-1])
     from_i = logits_i.gather(1, place)
     to_j = logits_j.gather(1, place)
-    for _ in range(N_BISECTIONS):
-        middle = (inside + outside) / 2
-        within = is_within(middle, from_i, to_j)
-        inside = torch.where(within, middle, inside)
-        outside = torch.where(within, outside, middle)
+    inside, _ = bisected(
+        lambda weight: is_within(weight, from_i, to_j),
+        inside,
+        outside,
+        N_BISECTIONS,
+    )
 
     two = attention.new_zeros(*pair.shape, attention.shape[-1])
     pair, weight_on_j = pair[..., None], inside[..., None]

@@ -36,6 +36,30 @@ FACTORS_AT_ONCE = 5
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
+def bisected(
+    is_within: Callable[[Tensor], Tensor],
+    inside: Tensor,
+    outside: Tensor,
+    n_steps: int,
+) -> tuple[Tensor, Tensor]:
+    """Returns where something ends on the ways from points within it to points outside.
+
+    Args:
+        is_within: points -> bool of their shape.
+        inside, outside: the ends of every way, of one shape.
+        n_steps: each halves what is left of the way.
+
+    Returns:
+        The last points found inside and outside.
+    """
+    for _ in range(n_steps):
+        middle = (inside + outside) / 2
+        within = is_within(middle)
+        inside = torch.where(within, middle, inside)
+        outside = torch.where(within, outside, middle)
+    return inside, outside
+
+
 def linear_distance(logits: Tensor, probs: Tensor) -> Distance:
     """The total variation distance, and its gradient, for a linear read-out.
 
@@ -231,11 +255,12 @@ def steered_candidates(
     largest_slope = largest_slope.clamp_min(torch.finfo(slope.dtype).tiny)
     high = LARGEST_MULTIPLIER / largest_slope
     low = -high
-    for _ in range(N_BISECTIONS):
-        middle = (low + high) / 2
-        rises = (slope * vertices_at(middle)).sum((-2, -1)) > original_output
-        low = torch.where(rises, middle, low)
-        high = torch.where(rises, high, middle)
+
+    def rises(multiplier: Tensor) -> Tensor:
+        moved = (slope * vertices_at(multiplier)).sum((-2, -1))
+        return moved > original_output
+
+    low, high = bisected(rises, low, high, N_BISECTIONS)
 
     farthest, below, above = (
         vertices_at(multiplier) - attention
@@ -396,13 +421,13 @@ def pulled_back(
     at_end = _outcome(candidates, attention, replay, probs)
     whole = at_end.change <= epsilon
     near = near.masked_fill(whole[..., None], 1)
-    for _ in range(EDGE_BISECTIONS):
-        middle = (near + far) / 2
-        moved = attention + middle * (candidates - attention)
+
+    def is_within(part: Tensor) -> Tensor:
+        moved = attention + part * (candidates - attention)
         outcome = _outcome(moved, attention, replay, probs)
-        inside = (outcome.change <= epsilon)[..., None]
-        near = torch.where(inside, middle, near)
-        far = torch.where(inside, far, middle)
+        return (outcome.change <= epsilon)[..., None]
+
+    near, _ = bisected(is_within, near, far, EDGE_BISECTIONS)
     return attention + near * (candidates - attention)
 
 
@@ -509,14 +534,13 @@ def _ends(
         left = torch.where(falls, left + third, left)
         right = torch.where(falls, right, right - third)
     start = torch.where(at(is_inside), weight, (left + right) / 2)
+
+    def is_within(weight: Tensor) -> Tensor:
+        return change_at(weight) <= epsilon
+
     ends = []
     for end in (low, high):
-        near, far = start, end
-        for _ in range(EDGE_BISECTIONS):
-            middle = (near + far) / 2
-            within = change_at(middle) <= epsilon
-            near = torch.where(within, middle, near)
-            far = torch.where(within, far, middle)
+        near, _ = bisected(is_within, start, end, EDGE_BISECTIONS)
         ends.append(near)
     points = _Points(first.repeat(2, 1), second.repeat(2, 1), torch.cat(ends))
     return points, (reach >= 0).repeat(2, 1)
