@@ -65,17 +65,15 @@ def attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
     [0.5, 1.0]
     """
     n = len(maps[0])
-    capacities = [_capacities(layer) for layer in maps]
+    # ½ map + ½ I in units of 1 / SCALE.
+    capacities = []
+    for layer in maps:
+        weights = (layer + np.eye(n)) / 2
+        capacities.append(np.rint(weights * SCALE).astype(np.int32))
     graph = _graph(capacities)
     top = len(maps) * n + source
     flows = [maximum_flow(graph, top, sink).flow_value for sink in range(n)]
     return np.array(flows) / SCALE
-
-
-def _capacities(layer: np.ndarray) -> np.ndarray:
-    """½ map + ½ I in units of 1 / SCALE, int32."""
-    weights = (layer + np.eye(len(layer))) / 2
-    return np.rint(weights * SCALE).astype(np.int32)
 
 
 def _graph(capacities: Sequence[np.ndarray]) -> csr_array:

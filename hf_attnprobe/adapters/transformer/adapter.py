@@ -273,14 +273,11 @@ class TransformerAdapter(
         if (
             capability is Stack
             and site is not None
-            and self._joins_stacks(site.layer)
+            and self.layers[site.layer].kind in ("decoder", "cross")
         ):
             name = self.layer_names[site.layer]
             return f"expected a single stack up to {name}, which joins two"
         return super().lacks(capability, site)
-
-    def _joins_stacks(self, layer: int) -> bool:
-        return self.layers[layer].kind in ("decoder", "cross")
 
     @cached_property
     def _heads(self) -> Heads:
@@ -560,30 +557,11 @@ class TransformerAdapter(
             gradients.append(slope.reshape(attention.shape).to(attention.dtype))
         return gradients
 
-    def _of_whole(self, observation: Observation) -> dict[str, Tensor]:
-        """The model's inputs, with the whole text's prediction where it is needed."""
-        inputs = dict(observation.batch.inputs)
-        if "reads" in inputs:
-            inputs["whole"] = observation.probs[:, None]
-        return inputs
-
     def _probs_of(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities of texts; see :meth:`_of_whole`."""
+        """Probabilities of shortened texts."""
         with in_one_line(texts):
             scores = self.logits(texts)
         return self.head.probabilities(scores, texts)
-
-    @property
-    def _passes(self) -> dict[str, Any]:
-        """Arguments of the functions that run shortened texts."""
-        n_tokens = self.tokens_per_pass
-        if self.model.device.type == "cpu":
-            n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
-        return {
-            "pad_id": self.model.config.get_text_config().pad_token_id or 0,
-            "tokens_per_pass": n_tokens,
-            "left": self.pads_left,
-        }
 
     @torch.no_grad()
     def erase_inputs(
@@ -595,16 +573,24 @@ class TransformerAdapter(
         even a special token.
         """
         self.require(EditableInputs)
+        inputs = dict(observation.batch.inputs)
+        if "reads" in inputs:  # a shorter text may lack what is read
+            inputs["whole"] = observation.probs[:, None]
+        n_tokens = self.tokens_per_pass
+        if self.model.device.type == "cpu":
+            n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
         return erased_probs(
             observation,
             erased,
             self._probs_of,
-            inputs=self._of_whole(observation),
-            units=observation.batch.inputs["units"],
+            inputs=inputs,
+            units=inputs["units"],
             by=by,
             mask_id=self.mask_id,
             empty=observation.probs,
-            **self._passes,
+            pad_id=self.model.config.get_text_config().pad_token_id or 0,
+            tokens_per_pass=n_tokens,
+            left=self.pads_left,
         )
 
     def self_check(self, batch: Batch) -> None:
