@@ -60,6 +60,7 @@ from hf_attnprobe.faithfulness.rankings import (
     attention_of,
     is_possible,
     ranking,
+    removals_until,
     tied,
 )
 from hf_attnprobe.faithfulness.registry import register_test
@@ -477,41 +478,30 @@ def _removals_by_replay(
     *,
     renormalise: bool,
     all_zero: bool,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Like :func:`removals_to_flip`, but runs the model after every removal.
 
     Returns:
         Removals until the decision flips, and until nine tenths of its lead are gone,
-        each float64 [orders, batch].
+        float64 [2, orders, batch].
     """
     n_tokens = content.sum(-1)
-    longest = int(n_tokens.max())
-    turn = order.argsort(-1)
-    steps = torch.cartesian_prod(
-        torch.arange(len(order)), torch.arange(longest)
-    )
-    n_layers = len(observation.model.members(site))
-    n_at_once = max(1, COPIES_AT_ONCE // n_layers)
+    steps = torch.arange(1, int(n_tokens.max()) + 1, device=content.device)
+    counts = steps[:, None].expand(-1, len(content))
     raised = _raised(observation)
-    flips = []
-    loses = []
-    for part in steps.to(order.device).split(n_at_once):
-        which, n_before = part.unbind(1)
-        gone = (turn[which] <= n_before[:, None, None]) & content
+
+    def happens(gone: Tensor) -> Tensor:
         after = erased(
             observation, site, gone, renormalise=renormalise, all_zero=all_zero
         )
         is_real = ~after.isnan().any(-1)
-        flips.append(observation.flips(after) & is_real)
-        loses.append(observation.flips(after * raised) & is_real)
+        flips = observation.flips(after) & is_real
+        loses = observation.flips(after * raised) & is_real
+        return torch.stack([flips, loses])
 
-    def first(events: list[Tensor]) -> Tensor:
-        happened = torch.cat(events).unflatten(0, (len(order), longest))
-        n_removed = (happened.to(torch.int8).argmax(1) + 1).double()
-        never = ~happened.any(1) | (n_tokens < 2)
-        return n_removed.masked_fill(never, torch.nan)
-
-    return first(flips), first(loses)
+    turns = order.argsort(-1)
+    n_removed = removals_until(happens, 2, turns, content, counts)
+    return n_removed.masked_fill(n_tokens < 2, torch.nan)
 
 
 def _by_ranking(
@@ -577,6 +567,20 @@ def erased(
         gone: bool [copies, batch, keys], the units whose weights are set to 0.
         all_zero: keep the answer where no weight is left; else NaN.
     """
+    n_layers = len(observation.model.members(site))
+    parts = gone.split(max(1, COPIES_AT_ONCE // n_layers))
+    together = partial(_erased, observation, site, renormalise)
+    probs = torch.cat([*map(together, parts)])
+    if all_zero:
+        return probs
+    left = (attention_of(observation, site) * ~gone).sum(-1, keepdim=True) > 0
+    return probs.masked_fill(~left, torch.nan)
+
+
+def _erased(
+    observation: Observation, site: Site, renormalise: bool, gone: Tensor
+) -> Tensor:
+    """:func:`erased` of few copies at once, also where no weight is left."""
     model = observation.model
 
     def change(layer: int, attention: Tensor) -> Tensor:
@@ -586,11 +590,7 @@ def erased(
             attention, keys, renormalise=renormalise, movable=movable
         )
 
-    probs = model.replay(observation, observation.edited(site, change))
-    if all_zero:
-        return probs
-    left = (attention_of(observation, site) * ~gone).sum(-1, keepdim=True) > 0
-    return probs.masked_fill(~left, torch.nan)
+    return model.replay(observation, observation.edited(site, change))
 
 
 def other_positions(

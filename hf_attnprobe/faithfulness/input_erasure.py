@@ -51,6 +51,7 @@ from hf_attnprobe.faithfulness.rankings import (
     is_possible,
     ranking,
     rankings_of_text,
+    removals_until,
     tied,
 )
 from hf_attnprobe.faithfulness.registry import (
@@ -65,9 +66,6 @@ from hf_attnprobe.readings import TestReadings, share
 OF_SITE = ("attention", "product")
 FLAGS_AT_ONCE = 1 << 22
 """Copies × texts × positions of erased sets that are looked through together."""
-STEPS_AT_ONCE = (
-    8  # of tokens to flip: then the orders that have flipped are left out
-)
 
 CAUTION = (
     "Texts with tokens deleted or masked are unlike those that the model was trained on, "
@@ -308,10 +306,15 @@ def _flips(
         names: of the rankings.
         turns: [rankings, batch, keys].
     """
-    n_units = observation.batch.content_mask.sum(-1)
-    n_removed = _removals_to_flip(
-        observation, options.by, turns, n_steps=options.n_steps
-    )
+    content = observation.batch.content_mask
+    n_units = content.sum(-1)
+    counts = aopc.removal_steps(n_units, options.n_steps)
+
+    def happens(gone: Tensor) -> Tensor:
+        after = erased_inputs(observation, options.by, gone)
+        return observation.flips(after)[None]
+
+    (n_removed,) = removals_until(happens, 1, turns, content, counts)
     flips = ~n_removed.isnan()
     can_flip = flips.any(0)
     counted = never_as_all(n_removed, n_units, can_flip)
@@ -322,29 +325,6 @@ def _flips(
         "tokens_never_flip": dict(zip(names, never, strict=True)),
         "no_tokens_flip": none,
     }
-
-
-def _removals_to_flip(
-    observation: Observation, by: str, turns: Tensor, *, n_steps: int
-) -> Tensor:
-    """Units erased when the decision first flips, [rankings, batch]; NaN where it never does."""
-    content = observation.batch.content_mask
-    n_removed = torch.full(turns.shape[:2], torch.nan, dtype=torch.float64)
-    n_removed = n_removed.to(turns.device)
-    for counts in aopc.removal_steps(content.sum(-1), n_steps).split(
-        STEPS_AT_ONCE
-    ):
-        is_open = n_removed.isnan()
-        if not is_open.any():
-            break
-        gone = (turns < counts[:, None, :, None]) & content & is_open[..., None]
-        after = erased_inputs(observation, by, gone.flatten(0, 1))
-        flips = observation.flips(after).unflatten(0, gone.shape[:2])
-        flips &= gone.any(-1)
-        first = flips.to(torch.int8).argmax(0)  # [rankings, batch]
-        count = counts.double().gather(0, first)
-        n_removed = torch.where(flips.any(0), count, n_removed)
-    return n_removed
 
 
 def erased_inputs(observation: Observation, by: str, erased: Tensor) -> Tensor:

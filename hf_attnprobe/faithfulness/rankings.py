@@ -572,3 +572,44 @@ def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
     return ranks(
         values, content, values.abs().masked_fill(~content, 0).amax(-1, True)
     )
+
+
+STEPS_AT_ONCE = 8
+"""Of removals: then the orders in which all has happened are left out."""
+
+
+def removals_until(
+    happens: Callable[[Tensor], Tensor],
+    n_events: int,
+    turns: Tensor,
+    content: Tensor,
+    counts: Tensor,
+) -> Tensor:
+    """Units that are gone when something first happens, as they leave in some orders.
+
+    Args:
+        happens: sets of units bool [copies, batch, keys] -> bool [events, copies, batch].
+        n_events: how many events it tells of.
+        turns: at which each unit leaves, int [orders, batch, keys].
+        content: bool [batch, keys], the units.
+        counts: how many are gone at each step, int [steps, batch].
+
+    Returns:
+        float64 [events, orders, batch]; NaN where it never happens.
+    """
+    shape = n_events, *turns.shape[:2]
+    n_removed = torch.full(shape, torch.nan, dtype=torch.float64)
+    n_removed = n_removed.to(turns.device)
+    for some in counts.split(STEPS_AT_ONCE):
+        is_open = n_removed.isnan()
+        if not is_open.any():
+            break
+        is_followed = is_open.any(0)[..., None]
+        gone = (turns < some[:, None, :, None]) & content & is_followed
+        happened = happens(gone.flatten(0, 1)).unflatten(1, gone.shape[:2])
+        happened &= gone.any(-1)
+        first = happened.to(torch.int8).argmax(1)
+        count = some.double().gather(0, first.flatten(0, 1)).view(shape)
+        is_new = is_open & happened.any(1)
+        n_removed = torch.where(is_new, count, n_removed)
+    return n_removed

@@ -32,7 +32,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from hf_attnprobe.attention_model import EditableInputs, Observation, Site
-from hf_attnprobe.faithfulness.erasure import COPIES_AT_ONCE, erased
+from hf_attnprobe.faithfulness.erasure import erased
 from hf_attnprobe.faithfulness.input_erasure import (
     erased_inputs,
     losses,
@@ -268,13 +268,7 @@ class _Game:
         unit_of = self.unit_of.expand(len(sets), -1, -1)
         gone = sets.gather(-1, unit_of) & self.content
         if self.options.by == "attention":
-            n_layers = len(self.observation.model.members(self.site))
-            parts = gone.split(max(1, COPIES_AT_ONCE // n_layers))
-            edited = [
-                erased(self.observation, self.site, part, all_zero=True)
-                for part in parts
-            ]
-            after = torch.cat(edited)
+            after = erased(self.observation, self.site, gone, all_zero=True)
         else:
             after = erased_inputs(self.observation, self.options.by, gone)
         lost = losses(self.observation, after).double()
