@@ -6,7 +6,6 @@ each token only W_p h_t, computed once.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -220,12 +219,12 @@ class PairAdapter(SingleHeadAdapter):
             "query": state.query[:, None],
             "candidates": state.candidates[:, None],
         }
-        first = replace(observation, batch=replace(batch, inputs=inputs))
         nothing = torch.zeros_like(observation.attention[0])[None]
         return erased_probs(
-            first,
+            observation,
             erased,
             self._run_first,
+            inputs=inputs,
             by=by,
             mask_id=self.mask_id,
             empty=self.replay(observation, {self.layer: nothing})[0],
