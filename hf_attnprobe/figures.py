@@ -34,7 +34,7 @@ from hf_attnprobe.charts.chart import (
     drawable,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.grades import MIN_SHOWN
+from hf_attnprobe.statistics.estimates import MIN_SHOWN
 from hf_attnprobe.terminal import visible
 
 

@@ -632,4 +632,4 @@ def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_s
 
 def test_what_twenty_prompts_can_tell():
     low, high = beta.ppf([0.025, 0.975], [10, 11], [11, 10])  # Clopper and Pearson, 10 of 20
-    assert f"20 prompts tell a share to ±{(high - low) / 2:.2f} or better" in foreseen(20)
+    assert f"20 prompts tell a share to ±{(high - low) / 2:.2f} or better" in foreseen(20, True)

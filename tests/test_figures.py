@@ -18,7 +18,7 @@ from hf_attnprobe.audit_reports.charts import audit_charts
 from hf_attnprobe.audit_reports.heads import head_maps
 from hf_attnprobe.charts.chart import Chart, HeatMap, Reference, Series
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.statistics.grades import MIN_SHOWN
+from hf_attnprobe.statistics.estimates import MIN_SHOWN
 from hf_attnprobe.statistics.heads import judged
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize

@@ -13,6 +13,7 @@ from hf_attnprobe.audit_reports.report import Report
 from hf_attnprobe.audit_reports.verdict import (
     answer_sentence,
     conclusion_sentence,
+    foreseen,
     may_be_shown,
     meaning,
     texts_in_all,
@@ -163,6 +164,30 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     memory = {"dataset": "an object in Python", "test_limit": 30}
     told = str(report_of(*all_yes(faithfulness=crossing), asked_for=memory))
     assert "Run the audit again with --test-limit" in told
+
+
+def test_an_audit_that_time_stopped_is_gone_on_with():
+    crossing = found("faithfulness", 0.6, (0.53, 0.67), 60)
+    facts = {"seconds": 480, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 1776}
+    lines = str(report_of(*all_yes(faithfulness=crossing), stopping=facts)).splitlines()
+    assert lines[2].startswith("Cannot say. Partly or yes: about")
+    assert lines[4] == "The same command, run again, goes on where it stopped."
+    assert any("Stopped after about 8 min (--time)" in line for line in lines)
+    whole = facts | {"runs_done": 900}
+    said = str(report_of(*all_yes(faithfulness=crossing), stopping=whole))
+    assert "These are all texts of the split" in said and "Stopped" not in said
+
+
+def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
+    asked = ("accuracy", "effect", "faithfulness")
+    said = answer_sentence([found(rule, 0.02, (-0.2, 0.24), 20) for rule in asked])
+    assert said == "Only 20 of the 30 texts that are needed."
+
+
+@given(n=st.integers(1, 100))
+def test_too_few_texts_are_said_before_they_run(n):
+    said = f"only {n} of the 30 texts that are needed" if n < 30 else ""
+    assert foreseen(n, False) == said
 
 
 def test_a_question_that_was_not_asked_is_asked_by_the_command():

@@ -111,6 +111,24 @@ def test_each_part_is_of_the_texts_that_have_it():
     assert found.parts["mass"].n == np.isfinite(columns["mass@attention"]).sum()
 
 
+def test_a_part_of_few_texts_is_not_counted_beside_parts_of_many():
+    """As where time ended a slow test: nine texts would move the score of sixty."""
+    columns = measured()
+    without = [IMPORTANCE, REMOVAL, MASS]
+    for n, counted in ((9, without), (10, [IMPORTANCE, ERASURE, REMOVAL, MASS])):
+        few = {
+            name: np.where(np.arange(60) < n, values, np.nan) if "lead" in name else values
+            for name, values in columns.items()
+        }
+        texts = texts_of(few)
+        found = placed(texts)
+        assert list(found.parts) == [part.key for part in counted]
+        assert found.score == placed(texts, parts=counted).score
+        assert np.isclose(contributions(texts).mean(), contributions(texts, parts=counted).mean())
+    all_few = {name: values[:9] for name, values in columns.items()}
+    assert list(placed(texts_of(all_few)).parts) == ["importance", "erasure", "removal", "mass"]
+
+
 def test_two_parts_are_needed_and_what_was_not_asked_is_left_out():
     columns = measured()
     one = {name: values for name, values in columns.items() if name.startswith("importance")}

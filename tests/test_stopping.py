@@ -89,7 +89,7 @@ def test_with_time_enough_nothing_is_left_out(model):
     report = run(model, time="1h")
     facts = report.provenance["stopping"]
     assert facts["runs_done"] == facts["runs_of_full_audit"]
-    assert report.notes[0].startswith("Stopping (--time, about")
+    assert report.notes[0].startswith("With --time (about 60 min), ")
     assert all(s.n == 60 for s in means_of(report).values())
 
 

@@ -15,9 +15,8 @@ import pandas as pd
 from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.published import PUBLISHED, Published
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
 from hf_attnprobe.statistics.evidence import Evidence
-from hf_attnprobe.statistics.grades import MIN_SHOWN
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.samples import sample

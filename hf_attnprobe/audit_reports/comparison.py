@@ -50,8 +50,8 @@ from hf_attnprobe.reports.document import (
 )
 from hf_attnprobe.reports.forms import Documented, as_json
 from hf_attnprobe.statistics.differences import Difference
-from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS, Answer
+from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import EFFECT, Place
 from hf_attnprobe.statistics.verdicts import RULES
 

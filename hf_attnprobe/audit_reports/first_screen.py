@@ -1,7 +1,7 @@
 """The first screen of an audit: the answer, what to do about it, and its numbers. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from hf_attnprobe.audit_reports.heads import at_places, which_heads
 from hf_attnprobe.audit_reports.result import AuditResult
@@ -24,8 +24,9 @@ from hf_attnprobe.reports.document import (
     Scores,
     Table,
 )
+from hf_attnprobe.statistics.estimates import MIN_SHOWN
 from hf_attnprobe.statistics.evidence import evidence_of
-from hf_attnprobe.statistics.grades import MIN_SHOWN, Answer
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
 from hf_attnprobe.statistics.scale import placed
@@ -136,6 +137,8 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
     needed = [n for f in open_ones if (n := texts_in_all(f, least)) is not None]
     if not needed:
         return None
+    if stopped_early(report.provenance.get("stopping")):
+        return GOES_ON
     if _shares(report.provenance.get("share")):
         return "Shares are missing; attnprobe report joins them."
     if "test_limit" not in report.provenance.get("asked_for", {}):
@@ -285,6 +288,18 @@ def whole(report: AuditResult, name: str) -> Statistic | None:
     return known.get(EVERYWHERE, only)
 
 
+GOES_ON = "The same command, run again, goes on where it stopped."
+
+
+def stopped_early(
+    facts: Mapping[str, Any] | None,
+) -> TypeGuard[Mapping[str, Any]]:
+    """Whether time ended an audit before it was whole; ``facts`` as below."""
+    return (
+        facts is not None and facts["runs_done"] < facts["runs_of_full_audit"]
+    )
+
+
 LEFT_OUT = "accuracy as heads are removed together, all shown texts but three"
 """Of a report in haste, because it takes the model once more."""
 
@@ -304,15 +319,14 @@ def stopping_notes(
     sizes = [s.n + s.undefined for s in statistics if s.group == "all"]
     texts = f"{min(sizes)} to {max(sizes)}" if sizes else "0"
     said = (
-        f"Stopping (--time, {in_words(facts['seconds'])}): {done:,} of the {full:,} runs of a full "
-        f"audit are done, {done / max(full, 1):.1%} (a run is one test at one head, or group of "
-        "heads, on one text; runs of different tests do not cost the same)"
+        f"With --time ({in_words(facts['seconds'])}), {done:,} of the {full:,} runs of a whole audit "
+        "were made (a run is one test of one head, or set of heads, on one text)"
     )
-    if done >= full:
+    if not stopped_early(facts):
         return [f"{said}, so nothing was left out."]
     return [
-        f"{said}. Each test saw {texts} of the {facts['n_texts']} texts, the first in a fixed "
-        "random order. The same command goes on; without the option it runs to the end.",
+        f"{said}. Tests saw {texts} of the {facts['n_texts']:,} texts, drawn at random. "
+        f"{GOES_ON}",
         "Intervals are those of as many texts chosen beforehand: who goes on until an answer "
         "pleases errs more often than they say.",
         f"Left out for want of time: {LEFT_OUT}.",
@@ -320,14 +334,10 @@ def stopping_notes(
 
 
 def _time(facts: Mapping[str, Any] | None) -> str:
-    """Returns how far the time reached, in a sentence; nothing of an audit without --time."""
-    if facts is None:
+    """Returns that time ended the audit, in a sentence; nothing of one that is whole."""
+    if not stopped_early(facts):
         return ""
-    done = facts["runs_done"] / max(facts["runs_of_full_audit"], 1)
-    return (
-        f"{in_words(facts['seconds'])} for {done:.0%} of the work; left out: {LEFT_OUT}; the same "
-        "command goes on."
-    )
+    return f"Stopped after {in_words(facts['seconds'])} (--time). {GOES_ON}"
 
 
 def _model(report: AuditResult) -> str:

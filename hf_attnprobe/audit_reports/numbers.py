@@ -24,7 +24,8 @@ from hf_attnprobe.reports.document import (
     Table,
 )
 from hf_attnprobe.statistics.differences import Comparison
-from hf_attnprobe.statistics.grades import MIN_SHOWN, MIN_TEXTS
+from hf_attnprobe.statistics.estimates import MIN_SHOWN
+from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,

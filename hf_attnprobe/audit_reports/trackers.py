@@ -10,8 +10,7 @@ from typing import Any
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_known
 from hf_attnprobe.reports.forms import Documented
-from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import MIN_SHOWN
+from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
 from hf_attnprobe.statistics.verdicts import Finding
 
 

@@ -12,11 +12,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import Estimate, share_interval
+from hf_attnprobe.statistics.estimates import (
+    MIN_SHOWN,
+    Estimate,
+    share_interval,
+)
 from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import (
     MIN_PROMPTS,
-    MIN_SHOWN,
     MIN_TEXTS,
     Answer,
     Rule,
@@ -562,8 +565,15 @@ def more_texts(finding: Finding) -> float | None:
     )  # at exactly so many an end is the threshold
 
 
-def foreseen(n: int) -> str:
-    """Says what so many prompts can answer, before they run."""
+def foreseen(n: int, are_prompts: bool) -> str:
+    """Says what so many texts can answer, before they run; nothing of enough texts.
+
+    Args:
+        are_prompts: whether a language model answers them; of these a share is told less exactly.
+    """
+    if not are_prompts:
+        few = too_few(n, MIN_TEXTS) if n < MIN_TEXTS else ""
+        return CLASSES.fill(few)
     if n < MIN_PROMPTS:
         return (
             f"fewer than {MIN_PROMPTS} prompts answer no question; what each answer rests on is "

@@ -123,8 +123,10 @@ def run_prepared(
         Path(subject.name)
     )  # what is wrong with it is said before anything runs
     with begun(job, output_dir, clock) as (sweep, besides):
-        if not sweep.adapter.lacks(AnswersFromPassage):
-            clock.bar.say(foreseen(len(sweep.texts)))
+        are_prompts = not sweep.adapter.lacks(AnswersFromPassage)
+        expected = foreseen(len(sweep.texts), are_prompts)
+        if expected:
+            clock.bar.say(expected)
         facts = run_tests(sweep, choice, options, limit)
         check_kept(sweep, N_AFTER, NOT_ALONE)
         if facts:

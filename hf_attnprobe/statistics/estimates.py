@@ -21,6 +21,10 @@ from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 from hf_attnprobe import markdown
 
 
+MIN_SHOWN = 10
+"""Below this many texts no mean, interval or chart is shown."""
+
+
 @dataclass(frozen=True)
 class Key:
     """Identifies a number of an audit: test, statistic, layer, head and group.

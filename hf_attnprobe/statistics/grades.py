@@ -21,8 +21,6 @@ MIN_TEXTS = 30
 MIN_PROMPTS = 10
 """The same of language models: a prompt costs seconds, its numbers are of many units, and
 intervals of few prompts are those of Student's t, of shares the exact ones."""
-MIN_SHOWN = 10
-"""Below this many texts no mean, interval or chart is shown."""
 
 
 class Answer(StrEnum):

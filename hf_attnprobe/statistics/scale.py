@@ -18,9 +18,9 @@ source      how often the first unit is the one that the answer rests on, from t
             that chance, the longest, the first, the last unit or the commonest place reaches,
             to 1.
 
-Faithfulness is the mean of the parts that were asked, two at least. All parts are smooth
-functions of means, so one jackknife of the texts gives it an interval (Miller 1974). Below 0
-is worse than random.
+Faithfulness is the mean of the parts that were asked of ten texts or more, two at least. All
+parts are smooth functions of means, so one jackknife of the texts gives it an interval (Miller
+1974). Below 0 is worse than random.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hf_attnprobe.statistics.estimates import (
+    MIN_SHOWN,
     Estimate,
     function_estimate,
     mean_estimate,
@@ -185,6 +186,11 @@ class _Columns:
     is_asked: np.ndarray
 
     @property
+    def n(self) -> int:
+        """Returns the number of texts that the part was asked of."""
+        return int(self.is_asked.sum())
+
+    @property
     def stacked(self) -> np.ndarray:
         """Returns the columns whose means :meth:`place` takes, [texts, columns + 3]."""
         flags = np.stack([self.is_there, self.reached, self.is_asked], axis=1)
@@ -247,7 +253,7 @@ def placed(
         ranking: a key of the statistics, such as "attention" or "input_gradient".
         parts: of the kind of model.
     """
-    asked = _asked(texts, ranking, parts)
+    asked = _counted(texts, ranking, parts)
     by_part = {columns.part.key: _estimate([columns]) for columns in asked}
     enough = len(asked) >= MIN_PARTS
     return Faithfulness(_estimate(asked) if enough else NOTHING, by_part)
@@ -270,7 +276,7 @@ def contributions(
 
     Jackknife pseudo-values; None where fewer than ``at_least`` parts were asked.
     """
-    asked = _asked(texts, ranking, parts)
+    asked = _counted(texts, ranking, parts)
     if len(asked) < at_least:
         return None
     return pseudo_values(*_mean_of_places(asked))[1]
@@ -282,6 +288,15 @@ def _asked(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_Columns]:
     return [
         c for c in found if c is not None and np.isfinite(_estimate([c]).value)
     ]
+
+
+def _counted(
+    texts: Texts, ranking: str, parts: Sequence[Part]
+) -> list[_Columns]:
+    """Returns the parts that make the mean: not those of few texts beside others of many."""
+    asked = _asked(texts, ranking, parts)
+    enough = [c for c in asked if c.n >= MIN_SHOWN]
+    return enough if len(enough) >= MIN_PARTS else asked
 
 
 def _estimate(asked: Sequence[_Columns]) -> Estimate:
