@@ -58,7 +58,7 @@ def sentences(n):
 
 
 TEXTS = sentences(32)
-LABELS = [[j for j in range(3) if (k >> j) % 2] for k in range(len(TEXTS))]
+LABELS = [[j for j in range(3) if (k >> j) % 4 == 0] for k in range(len(TEXTS))]
 NUMBERS = [(k * 7 % 32) / 3 for k in range(len(TEXTS))]
 
 
