@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import wraps
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,11 +26,12 @@ from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.audit_reports.verdict import foreseen
 from hf_attnprobe.charts.shown_text import GAIN, ShownText
 from hf_attnprobe.data.arguments import as_answers
-from hf_attnprobe.inference.answers import encode_answers
+from hf_attnprobe.inference.answers import encode_answers, generated
 from hf_attnprobe.statistics.rows import OF_UNITS
 from refusals import refused
 from speakers import PASSAGE, ROWS, units
 from speakers import prompts as made
+from tiny_models import tiny_language_model
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +213,79 @@ def test_without_an_answer_the_models_own_is_taken(chat, model):
         said = model(torch.tensor([row["input_ids"]])).logits[0].argmax(-1)
         assert row["generated"] and row["input_ids"][n:] == said[n - 1 : -1].tolist()
         assert len(row["input_ids"]) - n <= 5 and row["answer"] == chat.decode(row["input_ids"][n:])
+
+
+def said_alone(model, ids, n):
+    """Greedy decoding of one prompt, without the end's token."""
+    asking = torch.tensor([ids])
+    mask = torch.ones_like(asking)
+    said = model.generate(asking, attention_mask=mask, max_new_tokens=n, do_sample=False)
+    tokens = said[0, len(ids) :].tolist()
+    return tokens[: tokens.index(1)] if 1 in tokens else tokens
+
+
+ENDS = SimpleNamespace(eos_token_id=1, pad_token_id=None)
+
+
+def answers_of(model, monkeypatch, n_prompts=11, n=12):
+    """Answers to prompts of unequal length, those to each alone, and how many ran at once."""
+    draws = torch.Generator().manual_seed(0)
+    lengths = [5 + 3 * (k % 7) for k in range(n_prompts)]
+    prompts = {
+        str(k): torch.randint(2, 60, (length,), generator=draws).tolist()
+        for k, length in enumerate(lengths)
+    }
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 1
+    alone = {name: said_alone(model, ids, n) for name, ids in prompts.items()}
+    generate, at_once = model.generate, []
+
+    def counted(ids, **given):
+        at_once.append(len(ids))
+        return generate(ids, **given)
+
+    monkeypatch.setattr(model, "generate", counted)
+    return generated(model, ENDS, prompts, n), alone, at_once
+
+
+DECODERS = {
+    "LlamaForCausalLM": "llama",
+    "GPT2LMHeadModel": "gpt2",  # learned positions
+    "MistralForCausalLM": "mistral",  # a window shorter than a prompt
+    "BloomForCausalLM": "bloom",  # positions by distance
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_prompts_that_are_answered_together_are_answered_as_alone(name, monkeypatch):
+    model = tiny_language_model(name, DECODERS[name])
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and at_once[0] == 8 and at_once.count(1) < len(alone)
+
+
+def test_where_padding_is_read_or_rounding_decides_each_is_answered_alone(monkeypatch):
+    model = tiny_language_model("LlamaForCausalLM", "llama")
+    forward = model.forward
+
+    @wraps(forward)
+    def reads_padding(*given, attention_mask=None, **others):
+        return forward(*given, **others)
+
+    monkeypatch.setattr(model, "forward", reads_padding)
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and at_once.count(1) > len(alone)
+
+
+def test_rounding_decides_between_equal_tokens(monkeypatch):
+    model = tiny_language_model("LlamaForCausalLM", "llama")
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and at_once.count(1) > len(alone)
+
+
+def test_in_half_precision_each_is_answered_alone(monkeypatch):
+    model = tiny_language_model("LlamaForCausalLM", "llama").bfloat16()
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and {*at_once} == {1}
 
 
 def test_a_plain_prompts_answer_is_its_line(plain, model):
@@ -626,7 +702,7 @@ def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_s
     data = Answers(str(folder / "qa.jsonl"), max_new_tokens=2)
     audit((model, chat), data, ["sources"])
     said = capsys.readouterr().err
-    assert "1 of 2 prompts" in said
+    assert "2 of 2 prompts" in said
     assert "fewer than 10 prompts answer no question" in said
 
 

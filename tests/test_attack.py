@@ -190,8 +190,8 @@ def test_an_audit_does_not_go_on_with_another_answer(tmp_path, monkeypatch):
     audit((llama(), plain()), data, **FEW, output_dir=tmp_path)
     from hf_attnprobe.inference import answers
 
-    def another(*given):
-        return greedy(*given[:1], *given[2:4])[::-1]
+    def another(model, tokenizer, prompts, n, count):
+        return {name: greedy(model, ids, n)[::-1] for name, ids in prompts.items()}
 
     monkeypatch.setattr(answers, "generated", another)
     again = FEW | {"tests": ["sources", "knockout"], "output_dir": tmp_path}

@@ -13,15 +13,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.pretrained import evaluating, unwrapped
+from hf_attnprobe.adapters.pretrained import (
+    evaluating,
+    positions_by_length,
+    unwrapped,
+)
+from hf_attnprobe.adapters.transformer.resume import relative_tolerance
 from hf_attnprobe.data.arguments import Answers
 from hf_attnprobe.data.tokenizer import sentences
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.hardware import in_halves
 from hf_attnprobe.inference.encoding import (
     Text,
     TextModel,
@@ -352,20 +359,56 @@ def continued(
     return [*alone]
 
 
-@torch.no_grad()
+TOGETHER = 8
+"""Prompts of like length that are answered in one batch."""
+
+
+class Said(NamedTuple):
+    """What a model says behind a prompt, up to the end's token.
+
+    Attributes:
+        tokens: of the answer.
+        leads: of each step's likeliest token before the next one, in logits, [steps].
+        rounding: what two runs of the model may differ by, in logits.
+    """
+
+    tokens: list[int]
+    leads: Tensor
+    rounding: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether rounding can decide no token."""
+        return bool((self.leads > self.rounding).all())
+
+    def agrees(self, other: "Said") -> bool:
+        """Whether another run said the same."""
+        if self.tokens != other.tokens:
+            return False
+        return bool(((self.leads - other.leads).abs() <= self.rounding).all())
+
+
 def generated(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    prompt_ids: Sequence[int],
+    prompts: Mapping[str, Sequence[int]],
     n: int,
-    name: str,
-) -> list[int]:
-    """At most ``n`` tokens of what a model says by greedy decoding, without the end's token.
+    count: Callable[[int], None] = lambda n_done: None,
+) -> dict[str, list[int]]:
+    """At most ``n`` tokens of what a model says behind each prompt by greedy decoding.
 
-    Of the model's generation settings only the tokens that end an answer count.
+    Of the model's generation settings only the tokens that end an answer count. Prompts of like
+    length are answered together, with padding in front. So that an answer is that of its prompt
+    alone, it is generated again alone where rounding may decide a token, and all of a batch are
+    where padding changes what is said behind its shortest prompt. In half precision rounding decides
+    too much, so that each is generated alone, as it is where positions depend on the length.
+
+    Args:
+        prompts: token ids, by name.
+        count: told how many are answered.
 
     Raises:
-        AttnProbeError: logits that are no numbers.
+        AttnProbeError: logits that are no numbers, or memory for one prompt runs out.
     """
     ends = model.generation_config.eos_token_id
     ends = [
@@ -373,30 +416,78 @@ def generated(
         *(ends if isinstance(ends, list) else [ends]),
     ]
     ends = [end for end in ends if end is not None]
-    own = GenerationConfig(
+    settings = GenerationConfig(
         max_new_tokens=n,
         eos_token_id=ends or None,
         pad_token_id=tokenizer.pad_token_id or next(iter(ends), 0),
         return_dict_in_generate=True,
         output_logits=True,
     )
-    ids = torch.tensor([[*prompt_ids]], device=model.device)
-    with evaluating(model), _generating_by(model, own):
-        said = model.generate(
-            ids, attention_mask=torch.ones_like(ids), generation_config=own
-        )
-    if any(
-        not logits.isfinite().any() or logits.isnan().any()
-        for logits in said.logits
-    ):
-        raise AttnProbeError(
-            f"the model's logits behind the prompt of {name} are no numbers (NaN or infinite); "
-            "load it in another dtype, or mend its weights"
-        )
-    tokens = said.sequences[0, len(prompt_ids) :].tolist()
-    return tokens[
-        : next((k for k, token in enumerate(tokens) if token in ends), None)
+
+    def answers(names: Sequence[str]) -> list[Said]:
+        return _continued(model, settings, {k: prompts[k] for k in names})
+
+    def as_alone(names: Sequence[str]) -> list[list[int]]:
+        together = answers(names)
+        if len(names) > 1:
+            is_same = answers(names[:1])[0].agrees(together[0])
+            together = [
+                said if is_same and said.is_sure else answers([name])[0]
+                for name, said in zip(names, together, strict=True)
+            ]
+        return [said.tokens for said in together]
+
+    is_half = torch.finfo(model.dtype).bits < 32
+    by_length = positions_by_length(model.config)
+    at_once = 1 if is_half or by_length else TOGETHER
+    shortest_first = sorted(prompts, key=lambda name: len(prompts[name]))
+    found: dict[str, list[int]] = {}
+    for start in range(0, len(prompts), at_once):
+        batch = shortest_first[start : start + at_once]
+        for names, said in in_halves(batch, as_alone):
+            found |= zip(names, said, strict=True)
+            count(len(found))
+    return found
+
+
+@torch.no_grad()
+def _continued(
+    model: Any,
+    settings: GenerationConfig,
+    prompts: Mapping[str, Sequence[int]],
+) -> list[Said]:
+    """What a model says behind prompts that are one batch."""
+    longest = max(map(len, prompts.values()))
+    n_padded = [longest - len(ids) for ids in prompts.values()]
+    padded = [
+        [settings.pad_token_id] * n + [*ids]
+        for n, ids in zip(n_padded, prompts.values(), strict=True)
     ]
+    mask = [[0] * n + [1] * (longest - n) for n in n_padded]
+    with evaluating(model), _generating_by(model, settings):
+        output = model.generate(
+            torch.tensor(padded, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=settings,
+        )
+    ends = settings.eos_token_id or []
+    rounding = relative_tolerance(model.dtype)
+    said = []
+    for row, name in enumerate(prompts):
+        tokens = output.sequences[row, longest:].tolist()
+        end = next((k for k, token in enumerate(tokens) if token in ends), None)
+        n_decided = len(tokens) if end is None else end + 1
+        likeliest = [step[row].topk(2).values for step in output.logits]
+        first, second = torch.stack(likeliest[:n_decided]).T
+        leads = first - second
+        if leads.isnan().any():
+            raise AttnProbeError(
+                f"the model's logits behind the prompt of {name} are no numbers (NaN or infinite); "
+                "load it in another dtype, or mend its weights"
+            )
+        largest = float(first.abs().max())
+        said.append(Said(tokens[:end], leads, rounding * largest))
+    return said
 
 
 @contextmanager
@@ -478,22 +569,31 @@ def answered(
         if kept is None
         else {row["example_id"]: row for row in kept if row["generated"]}
     )
-    rows, n_single, n_silent = [], 0, 0
+    asked = [
+        _asked(example, data, tokenizer, facts)
+        for example in examples.with_format(None)
+    ]
+    silent = {
+        one.name: one.ids
+        for one in asked
+        if one.given is None and one.example["example_id"] not in known
+    }
     with Bar("answers", shown) as bar:
-        for number, example in enumerate(examples.with_format(None), 1):
-            row = _row(
-                example,
-                data,
-                tokenizer,
-                facts,
-                model,
-                known.get(example["example_id"]),
-            )
-            n_single += len(row["units"]) < 2
-            n_silent += not any(row["labelled"])
-            if len(row["units"]) > 1 and any(row["labelled"]):
-                rows.append(row)
-            bar.count(number, len(examples), "prompts")
+        own = generated(
+            model,
+            tokenizer,
+            silent,
+            data.max_new_tokens,
+            lambda n_done: bar.count(n_done, len(silent), "prompts"),
+        )
+    rows, n_single, n_silent = [], 0, 0
+    for one in asked:
+        again = known.get(one.example["example_id"])
+        row = _row(one, tokenizer, facts, own.get(one.name), again)
+        n_single += len(row["units"]) < 2
+        n_silent += not any(row["labelled"])
+        if len(row["units"]) > 1 and any(row["labelled"]):
+            rows.append(row)
     for n, reason in (
         (
             n_single,
@@ -528,19 +628,42 @@ def answered(
     return made
 
 
-def _row(
+class Asked(NamedTuple):
+    """A row of the data as the model reads it.
+
+    Attributes:
+        example: the row.
+        name: in words.
+        prompt: rendered.
+        ids: the prompt's tokens.
+        units: the characters of each.
+        unit_ids: of each token, -1 in none.
+    """
+
+    example: Mapping[str, Any]
+    name: str
+    prompt: Prompt
+    ids: list[int]
+    units: list[Span]
+    unit_ids: list[int]
+
+    @property
+    def given(self) -> str | None:
+        """The answer that the data gives."""
+        return self.example.get("answer")
+
+
+def _asked(
     example: Mapping[str, Any],
     data: Answers,
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
-    model: Any,
-    kept: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """One row of :func:`answered`."""
+) -> Asked:
+    """A prompt in tokens, and their units."""
     name = f"text {example['example_id']}"
     prompt = rendered(example, data, tokenizer)
-    prompt_ids, offsets = _tokens(tokenizer, prompt.text, prompt)
-    _check_prompt(prompt_ids, facts, tokenizer, name)
+    ids, offsets = _tokens(tokenizer, prompt.text, prompt)
+    _check_prompt(ids, facts, tokenizer, name)
     units = units_of(prompt, data.units, offsets)
     unit_ids = units_of_tokens(prompt.text, units, offsets)
     without = sorted({*range(len(units))} - {*unit_ids})
@@ -550,14 +673,31 @@ def _row(
             f"expected tokens of every {data.units} of {name}, {said[:60]!r} has none of its own; "
             "choose larger units"
         )
-    given = example.get("answer")
+    return Asked(example, name, prompt, ids, units, unit_ids)
+
+
+def _row(
+    asked: Asked,
+    tokenizer: PreTrainedTokenizerBase,
+    facts: TextModel,
+    own: list[int] | None,
+    kept: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """One row of :func:`answered`.
+
+    Args:
+        own: tokens that the model says, where no answer is known.
+        kept: the row of another model, whose answer is taken.
+    """
+    example, name, prompt, prompt_ids, units, unit_ids = asked
+    given = asked.given
     if given is not None:
         ids = continued(tokenizer, prompt, prompt_ids, given, name)
-    elif kept is not None:
-        ids = _again(kept, tokenizer, prompt, prompt_ids, name)
+    elif own is not None:
+        ids = _first_line(tokenizer, own) if prompt.is_plain else own
     else:
-        ids = generated(model, tokenizer, prompt_ids, data.max_new_tokens, name)
-        ids = _first_line(tokenizer, ids) if prompt.is_plain else ids
+        assert kept is not None
+        ids = _again(kept, tokenizer, prompt, prompt_ids, name)
     _check_length(len(prompt_ids) + len(ids), facts, tokenizer, name)
     check_ids([ids], facts)
     other_ids = [-1] * len(ids)
