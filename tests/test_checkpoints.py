@@ -10,10 +10,11 @@ from transformers import BertConfig, LlamaConfig, LlavaConfig, T5Config, ViTConf
 import zoo
 from adapters import families
 from hf_attnprobe import audit, wrap
-from hf_attnprobe.auditing.options import AuditOptions, Task
+from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.loading import HEADS, check_values, task_saved
 from hf_attnprobe.checkpoints.origins import origin_of
+from hf_attnprobe.options import Task
 from refusals import refused
 
 

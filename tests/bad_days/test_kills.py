@@ -11,7 +11,7 @@ from hf_attnprobe import AttnProbeError, TrainingOptions, train_classifier
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.cli import main
 from hf_attnprobe.data.arguments import as_data
-from hf_attnprobe.storage.folders import LOCK, half_written, write_atomically
+from hf_attnprobe.storage.folders import ENDING, LOCK, half_written, write_atomically
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.procedures import papers_config
 
@@ -158,7 +158,8 @@ def test_what_a_killed_audit_left_is_taken_away_and_nothing_else(commands, cli, 
         assert killed(command(folder), f"{folder}/{written}", at)
         left = [file.name for file in hidden_in(folder)]
         assert LOCK in left and len(left) == 2, left
-    older = [".summary.json.99999", ".report.md.7", "rows/." + "0f" * 16]
+    older = [".summary.json.99999", ".report.md.7", "rows/.part-0f.parquet.12"]
+    older = [f"{name}{ENDING}" for name in older]
     for name in older:
         (folder / name).write_text("{")
     others = [folder / ".notes.json.1", folder / ".git", folder / "rows" / ".thesis"]
