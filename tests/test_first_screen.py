@@ -160,7 +160,7 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     assert command[command.index("--test-limit") + 1] == str(30 + int(promised[1]))
     assert command[command.index("--layers") + 1] == "1"
     whole = str(report_of(*all_yes(faithfulness=crossing)))
-    assert "These are all texts of the split" in whole and "--test-limit" not in whole
+    assert "These are all texts of these data" in whole and "--test-limit" not in whole
     memory = {"dataset": "an object in Python", "test_limit": 30}
     told = str(report_of(*all_yes(faithfulness=crossing), asked_for=memory))
     assert "Run the audit again with --test-limit" in told

@@ -291,7 +291,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.jsonl", "null", "which begins with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
         ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
-        ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "scores of text 4: expected units"),
+        ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "text 4: expected units .* 0 for one"),
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 0.5, "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 4, "score": "a"}', "row 0 .* score: expected a number or"),

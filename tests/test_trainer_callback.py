@@ -17,8 +17,9 @@ from transformers import (
 )
 from transformers.integrations import integration_utils
 
+import speakers
 import zoo
-from hf_attnprobe import AttnProbeError, AuditOptions, Data, audit, build_tokenizer
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, Data, audit, build_tokenizer
 from hf_attnprobe.hub.trainer_callback import PREFIX, AttentionFaithfulnessCallback, unchanged
 
 
@@ -109,6 +110,41 @@ def test_the_numbers_reach_what_report_to_names(make_trainer, reviews):
         assert numbers[f"{key}_low"] <= numbers[key] <= numbers[f"{key}_high"]
         assert numbers[f"{key}_n"] == 12 == whole.example_id.nunique()
     assert numbers[f"{PREFIX}faithfulness"] == callback.report.score.value
+
+
+def test_a_language_models_answers_are_audited_by_their_own_tests(tmp_path):
+    words = speakers.tokenizer(chat=False)
+    words.pad_token = words.eos_token
+    encoded = [words(speakers.PASSAGE) for _ in range(4)]
+    asked = [{k: row[k] for k in ("context", "question")} for row in speakers.ROWS]
+    arguments = TrainingArguments(
+        str(tmp_path),
+        max_steps=1,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="no",
+        learning_rate=1e-9,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(
+        speakers.llama(words).train(),
+        arguments,
+        train_dataset=[{**one, "labels": one["input_ids"]} for one in encoded],
+        eval_dataset=[{**one, "labels": one["input_ids"]} for one in encoded],
+        processing_class=words,
+    )
+    callback = AttentionFaithfulnessCallback(Answers(asked, max_new_tokens=4))
+    callback.add_to(trainer)
+    trainer.train()
+    assert callback.report.provenance["tests"] == ["permutation", "sources", "knockout"]
+    (logged,) = (e for e in trainer.state.log_history if f"{PREFIX}permutation.standard_tvd" in e)
+    rows = callback.report.to_pandas()
+    for name in ("contextual_gain", "source_found@attention"):
+        values = rows[(rows.test == "sources") & (rows.statistic == name)].value
+        key = f"{PREFIX}sources.{name}".replace("@", ".")
+        assert logged[key] == pytest.approx(values.mean())
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
         return "Shares are missing; attnprobe report joins them."
     if "test_limit" not in report.provenance.get("asked_for", {}):
         texts = report.words.texts
-        return f"These are all {texts} of the split; others of their kind would have to be added."
+        return f"These are all {texts} of these data; others of their kind would have to be added."
     return _command(report, test_limit=max(needed))
 
 

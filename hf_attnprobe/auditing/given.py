@@ -162,7 +162,7 @@ def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
         if [*table.unit] != [*range(len(table))]:
             raise _wrong(
                 example_id,
-                "units numbered from 0, each once",
+                "units numbered from 0, each once (a score of 0 for one not chosen)",
                 f"{[*table.unit][:5]}…",
             )
     spans = None

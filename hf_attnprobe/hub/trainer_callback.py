@@ -19,7 +19,7 @@ from hf_attnprobe.audit_reports.report import Report
 from hf_attnprobe.audit_reports.trackers import GROUP, with_interval
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.data.arguments import Data, as_data
+from hf_attnprobe.data.arguments import Answers, Data, as_data
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import Asked
@@ -39,8 +39,12 @@ LOGGED = (
     "uniform_tvd",
     "zero_tvd",
     "share_of_largest@0.01",
+    "contextual_gain",
+    "source_found@attention",
 )
 """The score, and statistics that are logged where their test runs."""
+CHEAP = ("scale", "permutation")
+"""Tests of a classifier that is in training."""
 REHEARSED = (
     2  # texts that are audited before the training, to hear of mistakes early
 )
@@ -61,7 +65,8 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
     Args:
         dataset: as :func:`~hf_attnprobe.audit` takes it.
-        tests: names of tests, or their options.
+        tests: names of tests, or their options. None: scale and permutation, of a language
+            model's answers those of an audit.
         options: of the audit. None audits a model with several heads without single ones.
         every: an audit at each so manieth evaluation, beginning with the first.
         limit: texts, drawn by a hash of their ids, the same at each audit; a
@@ -73,7 +78,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
     def __init__(
         self,
         dataset: Any,
-        tests: Asked = ("scale", "permutation"),
+        tests: Asked | None = None,
         *,
         options: AuditOptions | None = None,
         every: int = 1,
@@ -90,7 +95,8 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         self.data = dataclasses.replace(
             data, test_limit=data.test_limit or limit
         )
-        self.tests = tests
+        of_answers = isinstance(data, Answers)
+        self.tests = tests or (None if of_answers else CHEAP)
         self.options = options
         self.every = every
         names = [statistics] if isinstance(statistics, str) else statistics
