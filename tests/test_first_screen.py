@@ -39,8 +39,8 @@ STRONG = {
 WEAK = {
     "faithfulness": "mostly points at other words",
     "importance": "says little",
-    "erasure": "little sooner",
-    "removal": "little more",
+    "erasure": "(little|no) sooner",
+    "removal": "(little|no) more",
     "mass": "much of the attention lies on words that do not matter",
 }
 """What may be said below the lower threshold alone."""
@@ -102,6 +102,68 @@ def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low,
     assert ("worse than a random order" in said) == (is_known and high < 0)
     if not is_known:
         assert said == f"only {n} of the 30 texts that are needed"
+
+
+@given(
+    rule=st.sampled_from(["source", "drop", "erasure", "removal"]),
+    value=st.sampled_from((*EDGES, 0.0, -0.21)) | st.floats(-1, 0.39),
+    width=st.sampled_from((0.0, 0.01)) | st.floats(0, 0.5),
+)
+def test_a_little_more_is_said_of_a_number_above_nothing_alone(rule, value, width):
+    """And of what stands below it "no more"; below random only where 0 is a random order."""
+    one = found(rule, value, (value - width, value + width))
+    said, is_no = meaning(one), one.answer == Answer.NO
+    is_worse = is_no and value + width < 0 and rule != "source"
+    assert ("worse than a random order" in said) == is_worse
+    assert bool(re.search("little (more|sooner)", said)) == (is_no and value > 0)
+    assert bool(re.search("no (more|sooner)", said)) == (is_no and value <= 0 and not is_worse)
+
+
+@given(
+    rule=st.sampled_from((*ON_THE_SCALE, "source", "drop", "order", "path", "effect")),
+    ends=st.tuples(*[st.sampled_from(EDGES) | st.floats(-1, 1)] * 2).map(sorted),
+)
+def test_an_open_number_names_every_answer_between_its_ends(rule, ends):
+    one = found(rule, sum(ends) / 2, tuple(ends))
+    if one.answer != Answer.CANNOT_SAY:
+        return
+    by_end = [grade(Estimate(end, (end, end), 100), RULES[rule]) for end in ends]
+    order = ["no", "partly", "yes"]
+    first, last = map(order.index, by_end)
+    between = set(order[first : last + 1])
+    if RULES[rule].partly == RULES[rule].yes:
+        between -= {"partly"}
+    said = what_is_missing(one).partition(":")[0]
+    assert set(re.findall("no|partly|yes", said)) == between
+    assert f"cannot say ({said})" in one.sentence
+
+
+@given(value=st.sampled_from(EDGES) | st.floats(-1, 2))
+def test_a_path_says_how_much_passes_by_its_number(value):
+    path = found("path", value)
+    said = meaning(path)
+    amount = {"yes": "most", "partly": "part", "no": "little"}.get(path.answer)
+    whole = f"{amount} of what the words give the answer passes through the attention to them"
+    assert (said == whole) == (amount is not None)
+    assert amount or re.search("would decide|too near", said)
+
+
+@given(
+    right=st.floats(0, 1),
+    usual=st.floats(0, 1),
+    half=st.floats(0.001, 0.5),
+    n=st.integers(30, 2000),
+)
+def test_an_accuracy_that_is_too_close_to_tell_says_its_numbers(right, usual, half, n):
+    beyond, shares = right - usual, {"accuracy": right, "majority": usual}
+    close = found("accuracy", beyond, (beyond - half, beyond + half), n, yardsticks=shares)
+    said = answer_sentence(all_yes(accuracy=close))
+    is_close = beyond - half <= 0 < beyond
+    assert is_close == ("more texts are needed" in said)
+    assert is_close == said.startswith(
+        f"Right in {right:.0%} of {n:,} texts; always guessing the most frequent answer: {usual:.0%}"
+    )
+    assert (beyond <= 0) == ("not shown to be better than guessing" in said)
 
 
 @given(value=st.sampled_from(EDGES) | st.floats(0, 1), n=st.sampled_from((1, 9, 10, 29, 30, 500)))
@@ -173,6 +235,7 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     assert lines[2].startswith("Cannot say. Partly or yes: about")
     assert lines[4] == "The same command, run again, goes on where it stopped."
     assert any("Stopped after about 8 min (--time)" in line for line in lines)
+    assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
     said = str(report_of(*all_yes(faithfulness=crossing), stopping=whole))
     assert "These are all texts of the split" in said and "Stopped" not in said

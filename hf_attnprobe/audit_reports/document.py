@@ -242,7 +242,7 @@ def audited(report: AuditResult) -> Section:
         "classes": classes_note(report),
         "attention": attention_line(report) or None,
         "attention tested": _tested(report),
-        "this verdict elsewhere": _calibrated(report),
+        "how often it errs": _calibrated(report),
         "seed": str(report.seed),
     }
     notes = [*units_note(report), *target_note(report), *report.notes]

@@ -337,7 +337,7 @@ def _time(facts: Mapping[str, Any] | None) -> str:
     """Returns that time ended the audit, in a sentence; nothing of one that is whole."""
     if not stopped_early(facts):
         return ""
-    return f"Stopped after {in_words(facts['seconds'])} (--time). {GOES_ON}"
+    return f"Stopped after {in_words(facts['seconds'])} (--time)."
 
 
 def _model(report: AuditResult) -> str:

@@ -8,6 +8,7 @@ and their sources, and how the answers make a verdict, are in ``statistics/verdi
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from hf_attnprobe.statistics.grades import (
     MIN_TEXTS,
     Answer,
     Rule,
+    either,
     grade,
     possible_answers,
 )
@@ -325,13 +327,10 @@ def _so(
 ) -> str:
     """What follows from a number that is above 0, is not, or cannot be told from it."""
     if answer == Answer.CANNOT_SAY:
-        return f"{_too_few(number, least)}cannot be told from 0"
+        if (number.n or 0) < least:
+            return f"too few texts to say ({least} are needed)"
+        return "which cannot be told from 0"
     return f"so {yes if answer == Answer.YES else no}"
-
-
-def _too_few(estimate: Estimate, least: int) -> str:
-    few = (estimate.n or 0) < least
-    return f"which with fewer than {least} texts " if few else "which "
 
 
 def _right(found: Quality, words: Words) -> str:
@@ -364,9 +363,11 @@ def meaning(finding: Finding, words: Words = CLASSES) -> str:
     finding = _graded_as_usual(finding, least_texts(words))
     if finding.answer == Answer.CANNOT_SAY:
         return what_is_missing(finding, words)
-    if finding.role in ("score", "part") and ends is not None and ends[1] < 0:
+    rule = RULES[finding.rule]
+    if "random order" in rule.ends and ends is not None and ends[1] < 0:
         return words.fill(WORSE)
-    return words.fill(RULES[finding.rule].in_short(finding.answer))
+    little = "little" if finding.value > 0 else "no"
+    return words.fill(rule.in_short(finding.answer), little=little)
 
 
 def least_texts(words: Words) -> int:
@@ -384,10 +385,29 @@ def _graded_as_usual(finding: Finding, least: int) -> Finding:
     return replace(finding, answer=usual, partly=None, yes=None)
 
 
+TOO_CLOSE = (
+    "Right in {accuracy:.0%} of {n}; always guessing the most frequent answer: {majority:.0%}. "
+    "Too close to tell; more {texts} are needed."
+)
+
+
+def _is_close(gate: Finding | None) -> TypeGuard[Finding]:
+    """Whether an accuracy is above guessing, and more texts would tell it from that."""
+    return (
+        gate is not None
+        and gate.answer == Answer.CANNOT_SAY
+        and gate.value > 0
+        and "accuracy" in gate.yardsticks
+    )
+
+
 def answer_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str:
     """Returns what the verdict rests on, in one sentence."""
     concluded = conclude(found)
     score = concluded.score
+    gate = next((f for f in found if f.rule == concluded.asked.gate), None)
+    if concluded.is_closed and _is_close(gate):
+        return words.fill(TOO_CLOSE, n=words.counted(gate.n), **gate.yardsticks)
     if concluded.why or score is None:
         return sentence(words.fill(concluded.why))
     if score.partly is not None and score.answer != Answer.CANNOT_SAY:
@@ -533,7 +553,7 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     )
     if len(possible) < 2:
         return "the bounds that are known leave it open"
-    between = f"{possible[0]} or {possible[-1]}"
+    between = either(possible)
     if enough is None:
         return f"{between}: too near to a threshold for any number of {texts} to tell"
     return f"{between}: about {enough - finding.n:,} more {texts} would decide"

@@ -192,7 +192,7 @@ def _begun(rule: str, answer: Answer, number: Estimate) -> str:
         return RULES[rule].in_short(answer).capitalize()
     if (number.n or 0) < MIN_TEXTS:
         return f"Fewer than {MIN_TEXTS} texts tell nothing"
-    return f"The interval holds {RULES[rule].yes:g}"
+    return f"Undecided, since the threshold {RULES[rule].yes:g} lies in the interval"
 
 
 def _chance(statistics: Statistics, seeds: Sequence[float]) -> str | None:

@@ -99,7 +99,8 @@ class Rule:
             :class:`~hf_attnprobe.statistics.wording.Words`.
         scale: what the graded number is, beneath its number line.
         if_yes, if_partly, if_no: what may be said where the answer is so, as a clause; has the
-            places of :class:`~hf_attnprobe.statistics.wording.Words`.
+            places of :class:`~hf_attnprobe.statistics.wording.Words`, and ``{little}``, which is
+            "no" where the number is not above 0.
         if_open: what is left open where it is neither.
         ends: what stands at a place of the number line, whatever was measured.
         yardsticks: what the numbers are that a finding is to be seen beside, by name.
@@ -196,6 +197,16 @@ def possible_answers(
     if rule.partly == rule.yes:
         left_open = [answer for answer in left_open if answer != Answer.PARTLY]
     return tuple(left_open)
+
+
+def either(possible: Sequence[Answer]) -> str:
+    """Returns the answers that are open in words; two at least.
+
+    >>> either(GRADES)
+    'no, partly or yes'
+    """
+    *first, last = possible
+    return f"{', '.join(first)} or {last}"
 
 
 def _place(value: float, rule: Rule) -> int:

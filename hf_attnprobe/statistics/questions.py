@@ -173,13 +173,12 @@ RANKED_BESIDE = {
     "Faithfulness",
     "Does attention show what the predictions rest on?",
     "mean of importance, erasure, removal and mass (of answers order, drop and source), those "
-    "that were asked, two at least; each is 0 for a random order of the tokens and 1 for the best "
-    "one",
+    "that were asked, two at least; each is 0 for a random order and 1 for the best one",
     partly=PARTLY,
     yes=YES,
     source=BY_CALIBRATION,
     done="Several questions ask the same of the same texts, each in its own way, on a scale from a "
-    "random order of the tokens, 0, to the best possible order, 1. Faithfulness is their mean.",
+    "random order of the {units}, 0, to the best possible order, 1. Faithfulness is their mean.",
     scale="place between a random order and the best one",
     if_yes="the {units} with most attention are the {units} that the model decides by",
     if_partly="attention points at the {units} that the model decides by more often than not",
@@ -208,7 +207,7 @@ def faithfulness(evidence: Evidence, rule: Rule) -> Measured | None:
         f"{name} {part.value:.2f}" for name, part in found.parts.items()
     )
     said = (
-        f"On the scale from a random order of the tokens, 0, to the best one, 1, attention "
+        f"On the scale from a random order, 0, to the best one, 1, attention "
         f"stands at {found.score.said} ({rule.graded}): {parts}."
     )
     return Measured(
@@ -358,7 +357,7 @@ _ask_part(
         "the smallest set that does it. A text in which no order gets there counts as 0.",
         if_yes="setting the largest weights to zero undoes the decision",
         if_partly="setting the largest weights to zero undoes it sooner than random ones would",
-        if_no="setting the largest weights to zero undoes it little sooner than random ones would",
+        if_no="setting the largest weights to zero undoes it {little} sooner than random ones would",
         yardsticks={
             "attention": "share of tokens erased in attention's order",
             "random": "share of tokens erased in a random order",
@@ -444,7 +443,7 @@ _ask_part(
     "known reaches.",
     if_yes="taking the most attended {units} out undoes the prediction",
     if_partly="taking the most attended {units} out costs more than random ones would",
-    if_no="taking the most attended {units} out costs little more than random ones",
+    if_no="taking the most attended {units} out costs {little} more than random ones",
     test="scale",
     charts=("comprehensiveness", "sufficiency"),
 )
@@ -599,7 +598,7 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
         f"The farthest attention that keeps the output within {evidence.words.within} has "
         f"{least}{share.said} of the largest distance there is, on average over texts "
         f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
-        f"The answer is yes up to {1 - rule.yes:.2f}, partly up to {1 - rule.partly:.2f}, and no beyond. The share also depends on {_room_depends(evidence.words)}."
+        f"The share also depends on {_room_depends(evidence.words)}."
     )
     unbounded = (
         not exact and not upper.n and pinned_at_most.value >= rule.partly
@@ -719,7 +718,7 @@ _ask_part(
     "the first by what each costs by itself.",
     if_yes="deleting the most attended {units} undoes the answer",
     if_partly="deleting the most attended {units} costs more than random ones would",
-    if_no="deleting the most attended {units} costs little more than random ones",
+    if_no="deleting the most attended {units} costs {little} more than random ones",
     among=(OF_ANSWERS,),
     test="sources",
 )
@@ -742,7 +741,8 @@ _ask_part(
         "their place, so what needs no attention at all counts as 0.",
         if_yes="the most attended of the {units} is the one that the answer rests on",
         if_partly="attention finds what the answer rests on more often than length or place would",
-        if_no="attention finds what the answer rests on little more often than length or place",
+        if_no="attention finds what the answer rests on {little} more often than "
+        "length or place",
         ends={"without attention": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",
@@ -787,9 +787,9 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     "and what the answer then loses is compared with what it loses without the unit. What is "
     "missing has reached the answer through other tokens.",
     scale="share of what deletion costs that knocking out the unit's cells costs",
-    if_yes="what the answer takes from the {units} it takes by looking at them",
-    if_partly="part of what the answer takes from the {units} it takes by looking at them",
-    if_no="the answer takes little from the {units} by looking at them",
+    if_yes="most of what the {units} give the answer passes through the attention to them",
+    if_partly="part of what the {units} give the answer passes through the attention to them",
+    if_no="little of what the {units} give the answer passes through the attention to them",
     ends={"nothing": 0.0, "as deletion": 1.0},
     yardsticks={
         "knockout": "nats that the unit whose cells matter most costs",

@@ -15,6 +15,7 @@ from hf_attnprobe.statistics.grades import (
     MIN_TEXTS,
     Answer,
     Rule,
+    either,
     grade_between,
     of_statistic,
     possible_answers,
@@ -351,7 +352,7 @@ def finding(
         possible: the answers that are open.
     """
     is_open = answer == Answer.CANNOT_SAY and len(possible) > 1
-    between = f" ({' or '.join(possible)})" if is_open else ""
+    between = f" ({either(possible)})" if is_open else ""
     has_own_thresholds = rule != RULES[key]
     return Finding(
         rule=key,
