@@ -646,7 +646,9 @@ def test_a_table_has_a_row_for_every_sentence(usual):
     table = usual.sentences()
     assert table.text.tolist() == [unit for text in usual.examples for unit in text.tokens]
     first = usual.examples[0]
-    assert table[table.example_id == 0].leave_one_out.tolist() == [*first.scores["leave_one_out"]]
+    own = table[table.example_id == 0]
+    assert own.leave_one_out.tolist() == [*first.scores["leave_one_out"]]
+    assert own.unit.tolist() == [*range(1, len(own) + 1)]
     assert table.matters.sum() == sum(len(text.matters) for text in usual.examples)
     printed = str(first)
     assert first.rests_on in printed and all(unit in printed for unit in first.tokens)

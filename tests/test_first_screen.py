@@ -319,6 +319,12 @@ def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
     assert grade(Estimate(value, ends, enough), RULES[rule]) != Answer.CANNOT_SAY
 
 
+def test_one_part_says_and_two_say():
+    two = dict.fromkeys(("erasure", "removal", "effect"))
+    assert "Importance and mass say yes." in may_be_shown(all_yes(**two))
+    assert "Importance says yes." in may_be_shown(all_yes(**two, mass=None))
+
+
 def test_without_rows_there_are_no_rankings():
     assert rankings(report_of(*all_yes())) is None
     assert len(first_screen(report_of())) >= 1

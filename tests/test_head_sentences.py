@@ -261,6 +261,7 @@ def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
     assert standard in finding(report, "removal").sentence
     said = report.to_text() + " ".join(f.sentence for f in report.findings)
     assert "of the labels" not in said and "units of" not in said
+    assert "mean over the numbers" not in report.to_markdown()  # there is one
 
 
 @pytest.mark.parametrize("kind", ["labels", "number", "choice"])

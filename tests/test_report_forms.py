@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe import Report, audit
+from hf_attnprobe.audit_reports.first_screen import rankings
 from hf_attnprobe.audit_reports.result import SCHEMA_VERSION, to_json
+from hf_attnprobe.reports.document import written
 from hf_attnprobe.reports.text import WIDTH
 from hf_attnprobe.statistics.verdicts import RULES
 from refusals import refuses
@@ -47,6 +49,8 @@ def test_the_verdict_comes_first_a_row_for_each_question(report):
     said = re.findall(r"-?\d\.\d\d", "\n".join(lines))
     assert set(said) <= numbers_of(report)
     assert "attention_leave_one_out_tau" in report.to_text(verbose=True)
+    cells = [written(score) for _, score in rankings(report).rows]
+    assert all(re.fullmatch(r"-?\d\.\d\d \[-?\d\.\d\d, -?\d\.\d\d\]", cell) for cell in cells)
 
 
 def test_what_has_no_labels_says_so(checkpoint, reviews):

@@ -68,6 +68,12 @@ def test_pairs_that_all_agree_still_leave_a_doubt():
         assert low < middle <= high and 0.005 < high - low < 0.03
 
 
+def test_differences_of_shares_stay_between_minus_one_and_one():
+    """Of two texts the interval would reach 1.35."""
+    low, high = paired_share_interval(np.array([[1.0, -1.0]] * 2))
+    assert (low[1], high[0]) == (-1, 1)
+
+
 def test_a_model_that_is_always_right_may_still_be_wrong_once_in_28():
     """Its accuracy was 1.00 [1.00, 1.00]; of one that says the majority +0 [0, 0]."""
     n = 100
