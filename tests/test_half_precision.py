@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from hf_attnprobe import AttnProbeError, AuditOptions, audit
+import speakers
+import zoo
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.auditing import checks
 from hf_attnprobe.inference.batching import collate
@@ -42,3 +44,13 @@ def test_the_difference_is_that_of_the_two_models(
     monkeypatch.setattr(checks, "TOO_MUCH", expected / 4)
     with pytest.raises(AttnProbeError, match="say --dtype float32"):
         checks.compared_with_float32(half, lambda: exact, texts, 0)
+
+
+def test_a_language_model_saved_in_half_precision_is_audited_in_float32(tmp_path):
+    """Its own passes are as coarse as it was saved, and are compared so."""
+    tokenizer = speakers.tokenizer(chat=False)
+    model = speakers.llama(tokenizer, initializer_range=0.5).to(torch.bfloat16)
+    folder = zoo.saved(tmp_path / "half", model, tokenizer)
+    options = AuditOptions(dtype="float32", shown_texts=2)
+    report = audit(folder, Answers(speakers.ROWS), ["knockout"], options=options, progress=False)
+    assert report.n == len(speakers.ROWS)

@@ -373,7 +373,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         stays = (~gone)[..., None, None, :].to(observation.attention[0].dtype)
         kept = dict.fromkeys(range(len(self.layers)), stays)
         ours = self.replay_masked(observation, kept, operator="renormalised")[0]
-        rounding = relative_tolerance(self.model.dtype)
+        rounding = self._own_rounding
         try:
             error = _apart(ours, own(prompt.ids, visible=looks))
             if not error <= rounding:
@@ -774,12 +774,18 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         top = len(self.layers) - 1
         self._check(observation, sorted({0, top // 2, top}))
 
+    @property
+    def _own_rounding(self) -> float:
+        """How far the user's own model may be away: the coarser of both formats."""
+        kinds = (self.model.dtype, self.given.dtype)
+        return max(relative_tolerance(kind) for kind in kinds)
+
     def _check_last_token(self, observation: Observation) -> None:
         batch = observation.batch
         error = float(
             (self.native_probs(batch) - observation.probs).abs().max()
         )
-        if not error <= relative_tolerance(self.model.dtype):
+        if not error <= self._own_rounding:
             raise AttnProbeError(
                 f"self-check: probabilities of text {batch.example_ids[0]} differ by {error:.1e} "
                 "where the answer's last token is read too, which changes nothing where tokens see "
