@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import beta
 
-from hf_attnprobe.audit_reports.first_screen import found_by_attention
+from hf_attnprobe.audit_reports.first_screen import found_by_attention, what_to_do, why
 from hf_attnprobe.audit_reports.verdict import findings, meaning
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
@@ -128,6 +128,10 @@ def test_too_few_answers_of_its_own_say_nothing(n_own):
     found = findings(rows_of(40, own=n_own / 40), (), words=ANSWERS)
     assert conclude(found).answer == Answer.CANNOT_SAY
     assert next(f for f in found if f.rule == "own").answer == Answer.NO
+    report = SimpleNamespace(findings=found, words=ANSWERS, provenance={})
+    says_none = why(report).startswith("The model itself says none of the 40 answers")
+    assert says_none == (n_own == 0)
+    assert says_none == (what_to_do(report) is None)  # leaving answers out is said there
 
 
 def test_the_mediated_share_is_a_ratio_of_sums():

@@ -238,7 +238,7 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
     said = str(report_of(*all_yes(faithfulness=crossing), stopping=whole))
-    assert "These are all texts of the split" in said and "Stopped" not in said
+    assert "These are all texts of these data" in said and "Stopped" not in said
 
 
 def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():

@@ -41,6 +41,10 @@ NOT_ASKED = (
     "No question about the attention as a whole was asked: heads were tested one by one, "
     "or too few tests were run."
 )
+NONE_OWN = (
+    "The model itself says none of the {n} answers that were given, so nothing explains how it "
+    "says them: leave the answers out, and it gives its own."
+)
 
 
 def first_screen(report: AuditResult) -> list[Block]:
@@ -61,9 +65,17 @@ def first_screen(report: AuditResult) -> list[Block]:
 
 def why(report: AuditResult) -> str:
     """Returns what the answer rests on, in a sentence."""
+    own = _own_answers(report)
+    if own is not None and own.value == 0:
+        return NONE_OWN.format(n=own.n)
     if not any(f.is_about_attention for f in report.findings):
         return NOT_ASKED
     return answer_sentence(report.findings, report.words)
+
+
+def _own_answers(report: AuditResult) -> Finding | None:
+    """Returns how many answers are a language model's own; None of other models."""
+    return next((f for f in report.findings if f.rule == "own"), None)
 
 
 WITHOUT = {
@@ -115,14 +127,17 @@ def what_to_do(report: AuditResult) -> Listing | str | None:
     missing = [
         key for key in missing if key not in {f.rule for f in report.findings}
     ]
+    own = _own_answers(report)
+    if own is not None and own.value == 0:
+        return None
     if missing and not concluded.is_closed:
         ran = report.provenance.get("asked_for", {}).get("tests", {})
         tests: dict[str, dict] = {
             EVERY_QUESTION[key].test: {} for key in missing
         }
-        return _command(
-            report, tests={**ran, "scale": {}, "erasure": {}, **tests}
-        )
+        if own is None:
+            tests = {"scale": {}, "erasure": {}, **tests}
+        return _command(report, tests={**ran, **tests})
     return _more_texts(report)
 
 
