@@ -380,7 +380,11 @@ def example_ids(source: "datasets.Dataset") -> list[int]:
     if "example_id" not in source.column_names:
         return by_row
     ids = column_of(source, "example_id")
-    are_valid = all(type(i) is int and 0 <= i <= LARGEST_ID for i in ids)
+    are_valid = all(
+        # True is an int to Python, and no id
+        type(i) is int and 0 <= i <= LARGEST_ID
+        for i in ids
+    )
     return ids if are_valid and len(set(ids)) == len(ids) else by_row
 
 
