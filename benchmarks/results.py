@@ -165,7 +165,6 @@ def cards() -> None:
         run("card", model, f"audit-{model}", *data_id)
         kept = ROOT / "model_cards" / model
         shutil.copy(Path(model, "README.md"), kept)
-        shutil.copytree(Path(model, ".eval_results"), kept / ".eval_results", dirs_exist_ok=True)
 
 
 def pages() -> None:

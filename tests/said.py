@@ -257,10 +257,9 @@ def of_deception() -> Iterator[Told]:
 
 
 def of_card() -> Iterator[Told]:
-    """The README of a classifier with its audit, and its results for the Hub."""
+    """The README of a classifier with its audit."""
     told = attnprobe.write_card(_trained(), [_audited(_trained())])
-    results = sorted(Path("trained/.eval_results").glob("*"))
-    yield Told("card", told, files=(Path("trained/README.md"), *results))
+    yield Told("card", told, files=(Path("trained/README.md"),))
 
 
 VERBS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from huggingface_hub import ModelCard, parse_eval_result_entries
+from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +20,7 @@ from hf_attnprobe.cards.metadata import (
     Card,
     Checkpoint,
     DataName,
-    entries,
     eval_results,
-    eval_results_yaml,
     metadata,
     public,
 )
@@ -114,10 +112,10 @@ def check_plain(value):
         assert type(value) is not float or math.isfinite(value)
 
 
-# --- both formats -------------------------------------------------------------------
+# --- the results -------------------------------------------------------------------
 
 
-def test_both_formats_parse_back_to_the_same_results(tmp_path):
+def test_the_results_are_read_back_as_they_were_written(tmp_path):
     made = card(finding(), finding(rule="removal", answer=Answer.YES))
     read = reread(updated(None, made), tmp_path)
     assert read.data.eval_results == eval_results(made)
@@ -128,11 +126,7 @@ def test_both_formats_parse_back_to_the_same_results(tmp_path):
     told = read.data.eval_results[2]
     assert (told.metric_value, told.metric_args["ci95"]) == (0.22, [0.2, 0.24])
     assert (told.metric_args["n"], told.metric_args["answer"]) == (40, "no")
-    back = parse_eval_result_entries(yaml.safe_load(eval_results_yaml(made)))
-    assert back == entries(made)
-    assert [entry.value for entry in back] == [0.22, 0.22]
-    assert {entry.dataset_id for entry in back} == {"SetFit/sst2"}
-    assert "40 texts, split test" in back[0].notes
+    assert told.dataset_type == "SetFit/sst2"
 
 
 numbers = st.one_of(
@@ -172,19 +166,14 @@ def test_the_cards_here_parse_and_are_as_the_command_writes_them():
         assert read.data.model_name == file.parent.name
         told = [r for r in read.data.eval_results if r.metric_type == "attention_faithfulness"]
         assert told and "accuracy" in {r.metric_type for r in read.data.eval_results}
-        results = file.parent / ".eval_results" / "attention_faithfulness.yaml"
-        found = yaml.safe_load(results.read_text())
-        values = [entry.value for entry in parse_eval_result_entries(found)]
-        assert values == [r.metric_value for r in told]
         for r in told:
             low, high = r.metric_args["ci95"]
             shown = f"{r.metric_value:z.2f} [{low:z.2f}, {high:z.2f}]"
             row = f"| {r.metric_args['answer']} | {r.metric_args['measure']} | {shown} |"
             assert row in text
-        check_plain(found)
         check_plain(read.data.to_dict())
         folder = re.compile(r"(?<![:/\w.])/(home|root|tmp|work|usr|Users)/")
-        assert not folder.search(text + results.read_text())
+        assert not folder.search(text)
         assert str(read) == text
         assert text.startswith("---\n") and text.endswith(f"{END}\n")
         for title in re.findall("^## .*$", written, re.MULTILINE):
@@ -216,10 +205,8 @@ def test_odd_numbers_and_names(value, low, yardsticks, score, said, tmp_path_fac
     check_plain(read.data.to_dict())
     wanted = eval_results(made)
     assert (read.data.eval_results or []) == wanted
-    found = yaml.safe_load(eval_results_yaml(made) or "[]")
-    check_plain(found)
-    assert parse_eval_result_entries(found) == entries(made)
-    assert len(found) == math.isfinite(value)
+    told = [r for r in wanted if r.metric_type == "attention_faithfulness"]
+    assert len(told) == math.isfinite(value)
     assert updated(text, made) == text  # whatever the names, our part is found again
     assert "python/" not in text
 
@@ -227,7 +214,6 @@ def test_odd_numbers_and_names(value, low, yardsticks, score, said, tmp_path_fac
 def test_a_card_without_an_audit_says_so():
     text = updated(None, card())
     assert "Not audited yet" in text and "attention_faithfulness" not in text
-    assert eval_results_yaml(card()) is None
     assert "Do not show its attention" in text
 
 
@@ -257,7 +243,9 @@ def test_what_is_not_on_the_hub_has_no_id_of_it(tmp_path):
     assert (score.dataset_type, score.dataset_name) == ("local", "claims.csv")
     audit = AuditedOn(DataName.of("/data/claims.csv"), "test", 40, 0, None, (finding(),))
     local = Card(made.checkpoint, (audit,))
-    assert entries(local) == [] and len(entries(Card(made.checkpoint, (audit,), "me/claims"))) == 1
+    named = Card(made.checkpoint, (audit,), "me/claims")
+    assert {r.dataset_type for r in eval_results(local)} == {"local"}
+    assert {r.dataset_type for r in eval_results(named)} == {"me/claims"}
     assert reread(updated(None, local), tmp_path).data.eval_results == eval_results(local)
 
 
@@ -352,15 +340,6 @@ OTHER_FRONTS = [
 ]
 
 
-def test_entries_that_are_not_ours_stay():
-    theirs = [{"dataset": {"id": "cais/hle", "task_id": "default"}, "value": 20.9}]
-    text = eval_results_yaml(card(finding()), yaml.safe_dump(theirs))
-    assert yaml.safe_load(text)[0] == theirs[0] and len(yaml.safe_load(text)) == 2
-    assert yaml.safe_load(eval_results_yaml(card(), text)) == theirs
-    with pytest.raises(AttnProbeError, match="expected a list of results"):
-        eval_results_yaml(card(finding()), "a: 1")
-
-
 def test_what_only_the_other_version_says_is_taken_over(tmp_path):
     here = updated(None, card(finding()))
     read = reread(with_others(here, USERS), tmp_path)
@@ -400,7 +379,7 @@ def test_no_training_fails_because_of_its_card(monkeypatch, tmp_path, reviews, c
     def broken(*_):
         raise RuntimeError("no room for cards")
 
-    monkeypatch.setattr(trainer, "write_files", broken)
+    monkeypatch.setattr(trainer, "write_readme", broken)
     architecture = AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="none")
     few = {name: part.select(range(20)) for name, part in reviews.items()}
     given = {"options": TrainingOptions(epochs=1), "progress": False}

@@ -10,17 +10,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import yaml
-from huggingface_hub import (
-    EvalResult,
-    EvalResultEntry,
-    ModelCardData,
-    eval_result_entries_to_yaml,
-)
-from huggingface_hub.utils import yaml_dump
+from huggingface_hub import EvalResult, ModelCardData
 
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import HUB_ID
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
@@ -328,14 +320,12 @@ class Card:
         return DataName(data.name, data.hub_id or self.data_id)
 
 
-# --- The YAML of a card: scores and findings in both of the Hub's formats ------------------------
-# ``model-index`` stands in the README, ``.eval_results/*.yaml`` beside it. Both are made by,
-# and read back with, huggingface_hub.
+# --- The YAML of a card: scores and findings as the README's ``model-index`` ---------------------
+# Made by, and read back with, huggingface_hub.
 
 METRIC = "attention_faithfulness"
 BY = "attnprobe card"
 """Marks our results among a user's: the value of ``by`` in a metric's arguments."""
-EVAL_RESULTS = f".eval_results/{METRIC}.yaml"
 LOCAL = "local"
 """The type of data that are not on the Hub."""
 TAGS = ("attention", "interpretability", "hf_attnprobe")
@@ -446,79 +436,3 @@ def _title(finding: Finding) -> str:
     rule = RULES.get(finding.rule)
     name = finding.rule if rule is None else rule.name
     return f"Attention: {name.lower()}"
-
-
-# --- .eval_results ------------------------------------------------------------------
-
-
-def entries(card: Card) -> list[EvalResultEntry]:
-    """The findings as entries; the number that was graded, its measure in the notes.
-
-    The format names data by their id on the Hub; audits on data without one have no entry.
-    """
-    made = []
-    for audit in card.audits:
-        hub_id = card.known(audit.data).hub_id
-        for f in audit.findings:
-            if (
-                hub_id is None
-                or f.rule == "accuracy"
-                or not math.isfinite(f.value)
-            ):
-                continue
-            entry = EvalResultEntry(
-                dataset_id=hub_id,
-                task_id=f"{METRIC}/{f.rule}",
-                value=float(f.value),
-                source_url=audit.rows_url,
-                source_name="attnprobe audit" if audit.rows_url else None,
-                notes=_notes(audit, f),
-            )
-            made.append(entry)
-    return made
-
-
-def _notes(audit: AuditedOn, finding: Finding) -> str:
-    rule = RULES.get(finding.rule)
-    graded = "" if rule is None else f"Graded: {rule.measure}. "
-    known = audit.provenance.get("data_fingerprint", "not recorded")
-    text = (
-        f"{finding.sentence} {graded}{finding.n} texts, split {audit.split}, "
-        f"seed {audit.seed}, data fingerprint {known}"
-    )
-    return shown(text, most=LONGEST)
-
-
-def eval_results_yaml(card: Card, existing: str | None = None) -> str | None:
-    """The file ``.eval_results/attention_faithfulness.yaml``; None without results.
-
-    Args:
-        existing: the file that is there; its entries that are not ours stay.
-
-    Raises:
-        AttnProbeError: it is no list of entries.
-    """
-    kept = [item for item in _parsed(existing) if not _is_ours(item)]
-    data = [*kept, *eval_result_entries_to_yaml(entries(card))]
-    return yaml_dump(data, sort_keys=False) if data else None
-
-
-def _parsed(existing: str | None) -> list[Any]:
-    try:
-        data = yaml.safe_load(existing or "") or []
-    except yaml.YAMLError as error:
-        raise AttnProbeError(_no_entries(error)) from error
-    if not isinstance(data, list):
-        raise AttnProbeError(_no_entries(type(data).__name__))
-    return data
-
-
-def _no_entries(found: object) -> str:
-    said = str(found).splitlines()[0]
-    return f"expected a list of results in {EVAL_RESULTS}, got {said}; mend or delete it"
-
-
-def _is_ours(item: Any) -> bool:
-    data = item.get("dataset") if isinstance(item, Mapping) else None
-    task = data.get("task_id") if isinstance(data, Mapping) else None
-    return str(task).partition("/")[0] == METRIC

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hf_attnprobe.cards.card import updated
-from hf_attnprobe.cards.metadata import (
-    EVAL_RESULTS,
-    Card,
-    Checkpoint,
-    eval_results_yaml,
-)
+from hf_attnprobe.cards.metadata import Card, Checkpoint
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.storage.folders import lock, write_atomically
@@ -157,28 +152,18 @@ def describe(
     )
 
 
-def write_files(folder: Path, card: Card) -> list[Path]:
-    """Writes README.md and, if there are findings, the results beside it.
-
-    Returns:
-        The files that were written.
+def write_readme(folder: Path, card: Card) -> Path:
+    """Writes or updates README.md, and returns its path.
 
     Raises:
         AttnProbeError: what is there cannot be read or kept.
     """
-    readme, results = folder / README, folder / EVAL_RESULTS
-    text = updated(read_text(readme), card)
-    found = eval_results_yaml(card, read_text(results))
-    write_atomically(readme, text)
-    if found is None:
-        results.unlink(missing_ok=True)
-        return [readme]
-    results.parent.mkdir(exist_ok=True)
-    write_atomically(results, found)
-    return [readme, results]
+    readme = folder / README
+    write_atomically(readme, updated(read_text(readme), card))
+    return readme
 
 
-def write_alone(folder: Path, card: Card) -> list[Path]:
+def write_alone(folder: Path, card: Card) -> Path:
     """Writes the same, alone in the folder.
 
     Raises:
@@ -186,7 +171,7 @@ def write_alone(folder: Path, card: Card) -> list[Path]:
     """
     try:
         with lock(folder):
-            return write_files(folder, card)
+            return write_readme(folder, card)
     except OSError as error:
         raise AttnProbeError(
             f"cannot write the card into {folder} ({error}); make it writable"

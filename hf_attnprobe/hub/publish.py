@@ -29,13 +29,11 @@ from hf_attnprobe.cards.card import (
     with_others,
 )
 from hf_attnprobe.cards.metadata import (
-    EVAL_RESULTS,
     IN_MEMORY,
     AuditedOn,
     Card,
     DataName,
     anonymous,
-    eval_results_yaml,
     public,
     public_record,
 )
@@ -77,20 +75,20 @@ AGAIN = "nothing here is lost: run the same command again"
 
 @dataclass(frozen=True)
 class WrittenCard:
-    """Paths of the files written, and URLs of what was published.
+    """Path of the card, and URLs of what was published.
 
     Attributes:
-        files: in the checkpoint's folder.
+        file: in the checkpoint's folder.
         model_url: of the repository on the Hub; None where it was not published.
         rows_url: of the data set of rows; None where there are no audits.
     """
 
-    files: tuple[Path, ...]
+    file: Path
     model_url: str | None = None
     rows_url: str | None = None
 
     def __str__(self) -> str:
-        lines = [f"card in {', '.join(map(str, self.files))}"]
+        lines = [f"card in {self.file}"]
         if self.model_url:
             lines.append(f"model at {self.model_url}")
         if self.rows_url:
@@ -314,7 +312,7 @@ def write_card(
     *,
     options: CardOptions = CardOptions(),
 ) -> WrittenCard:
-    """Writes or updates a checkpoint's README.md and ``.eval_results``, and publishes it.
+    """Writes or updates a checkpoint's README.md, and publishes it with the checkpoint.
 
         write_card("bilstm-sst", ["audit"])
         write_card(
@@ -366,7 +364,7 @@ def write_card(
         license=options.license,
     )
     if options.push_to_hub is None:
-        return WrittenCard(tuple(write_alone(folder, card)))
+        return WrittenCard(write_alone(folder, card))
     return _publish(folder, card, read, options.push_to_hub, options)
 
 
@@ -411,7 +409,7 @@ def _publish(
     written = write_alone(folder, card)
     model_url = hub.make(repository, "model")
     hub.commit(repository, "model", _files_of(folder, card, hub, repository))
-    return WrittenCard(tuple(written), model_url, rows_url)
+    return WrittenCard(written, model_url, rows_url)
 
 
 def _files_of(
@@ -432,11 +430,6 @@ def _files_of(
         ).encode()
     there = hub.text(repository, "model", README)
     files[README] = _joined(read_text(folder / README), there, card).encode()
-    results = eval_results_yaml(
-        card, hub.text(repository, "model", EVAL_RESULTS)
-    )
-    if results is not None:
-        files[EVAL_RESULTS] = results.encode()
     return files
 
 

@@ -40,7 +40,7 @@ from hf_attnprobe.checkpoints.records import (
     describe,
     digests,
     read_record,
-    write_files,
+    write_readme,
 )
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
@@ -478,7 +478,7 @@ def _save(
 def _write_card(folder: Path, model: PreTrainedModel) -> None:
     """Writes the checkpoint's README; no training fails because of it."""
     try:
-        write_files(folder, Card(describe(folder, model)))
+        write_readme(folder, Card(describe(folder, model)))
     except Exception as error:
         logger.warning("no model card was written in %s: %s", folder, error)
 
