@@ -39,7 +39,7 @@ from hf_attnprobe.auditing.prepare import (
 )
 from hf_attnprobe.auditing.selection import parse_head_sets
 from hf_attnprobe.auditing.subject import make_subject
-from hf_attnprobe.auditing.sweep import rows_of_tests, run_batch
+from hf_attnprobe.auditing.sweep import rows_of_tests
 from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.calibration.spike import (
     NoSpike,
@@ -109,12 +109,8 @@ SEES = {
 """Statistics of how far an edit of the head moves the output, by test; the rule of effect reads
 the first, and the others are held against its threshold."""
 
-NAMING = ("zero_tvd", "mean_tvd", "first_order_zero")
-"""Every head has one of these, so that they name a head."""
-FITTED, NAMED = 48, 12
-"""Texts to which a spike is fitted, and on which all heads are compared."""
-AT_ONCE, MOST_HEADS = 16, 144
-"""Texts in a batch; of more heads the screen alone compares all."""
+FITTED, AT_ONCE = 48, 16
+"""Texts to which a spike is fitted, and texts in a batch."""
 TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
 TABLES = ("limits", "planted", "effects", "responses")
 Record = dict[str, Entry]
@@ -133,7 +129,7 @@ class SpikeIn(Documented):
         fingerprints: of the model's weights, configuration and tokenizer, as an audit names them.
         limits: of every head and statistic, with half, as many and twice as many texts.
         planted: every head that was written.
-        effects: by head and dose: what the token does, and the head's place among all.
+        effects: by head and dose: what the token does.
         responses: of every head and statistic the mean at every dose.
         without: heads that could not be written, with the reason.
         versions: of the packages that computed the numbers.
@@ -163,12 +159,7 @@ class SpikeIn(Documented):
             f"{', '.join(f'{k} {v}' for k, v in self.versions.items())}."
         )
         planted = [_table(self.planted, "Heads that look at the token")]
-        planted += [
-            _table(
-                self.effects,
-                "Mean effect of each dose, and the head's place, 1 first",
-            )
-        ]
+        planted += [_table(self.effects, "Mean effect of each dose")]
         smallest = (
             "Smallest effect on the probability with a yes in 95% of draws"
         )
@@ -347,10 +338,9 @@ def _found(job: PreparedAudit, options: SpikeOptions, begun: float) -> SpikeIn:
             logger.warning("%s", reason)
             without[head] = str(reason)
             continue
-        twins = [
-            _measured(job, spike, dose, texts) for dose in (0.0, *options.doses)
-        ]
-        of_head = pd.concat([part for part, _ in twins], ignore_index=True)
+        doses = (0.0, *options.doses)
+        twins = [_measured(job, spike, dose, texts) for dose in doses]
+        of_head = pd.concat(twins, ignore_index=True)
         rows.append(of_head.assign(head=head))
         spiked = {
             "attention": spike.attention,
@@ -361,13 +351,14 @@ def _found(job: PreparedAudit, options: SpikeOptions, begun: float) -> SpikeIn:
             {"head": head, "token": str(reads.decode([token])), **spiked}
         )
         moved, raised = effects_of(of_head, spike.sign)
-        for k, dose in enumerate((0.0, *options.doses)):
-            effect = {
-                "probability": float(moved[k]),
-                "log-odds": float(raised[k]),
-            }
+        for k, dose in enumerate(doses):
             found["effects"].append(
-                {"head": head, "dose": dose, **effect, **twins[k][1]}
+                {
+                    "head": head,
+                    "dose": dose,
+                    "probability": float(moved[k]),
+                    "log-odds": float(raised[k]),
+                }
             )
         for response, limits in _seen(head, of_head, spike.sign, options.seed):
             found["responses"].append(response)
@@ -416,12 +407,8 @@ def _batches(
 
 def _measured(
     job: PreparedAudit, spike: Spike, dose: float, texts: Sequence[Text]
-) -> tuple[pd.DataFrame, Record]:
-    """Audits a twin.
-
-    Returns:
-        Rows of the head, and its place among all heads by statistic.
-    """
+) -> pd.DataFrame:
+    """Audits a twin, and returns the rows of the head."""
     unit = job.data.units if isinstance(job.data, Answers) else None
     reads = job.subject.tokenizer
     options = job.options
@@ -445,9 +432,7 @@ def _measured(
         parts += [to_rows("effect", batch.example_ids, {NO_SITE: own})]
         parts += [rows_of_tests(observation, where, TEST_OPTIONS, options.seed)]
     rows = rows_of_parts(parts).long().assign(dose=dose)
-    some = _batches(job, adapter, _spread(texts, NAMED))
-    kept = rows.statistic.isin([*SEES, LOG_PROB])
-    return rows[kept], _places(adapter, site, some, options.seed)
+    return rows[rows.statistic.isin([*SEES, LOG_PROB])]
 
 
 def _log_prob(observation: Observation) -> torch.Tensor:
@@ -455,27 +440,3 @@ def _log_prob(observation: Observation) -> torch.Tensor:
     if observation.model.lacks(AnswersFromPassage) is None:
         return log_prob(observation).double()
     return observation.probs[:, -1].double().log()
-
-
-def _places(
-    adapter: AttentionModelBase, site: Site, batches: Sequence[Batch], seed: int
-) -> Record:
-    """Where the head stands among all heads, 1 the first, by statistic; of one head nothing."""
-    sites = adapter.sites()
-    if len(sites) == 1:
-        return {}
-    where = {
-        "screen": sites,
-        "head_ablation": sites if len(sites) <= MOST_HEADS else [],
-    }
-    parts = [run_batch(adapter, batch, where, {}, seed) for batch in batches]
-    rows = rows_of_parts(parts).long()
-    means = rows.groupby(["statistic", "layer", "head"]).value.mean()
-    found: Record = {}
-    for statistic in NAMING:
-        if statistic in means.index:
-            of_heads = means[statistic]
-            found[statistic] = (
-                int((of_heads > of_heads[site.layer, site.head]).sum()) + 1
-            )
-    return found
