@@ -18,7 +18,6 @@ from hf_attnprobe.audit_reports.differences import (
     questions_of,
     shared_texts,
     short_names,
-    signed,
     statistics_of,
 )
 from hf_attnprobe.audit_reports.document import GLOSSARY
@@ -38,8 +37,6 @@ from hf_attnprobe.reports.document import (
     Block,
     Cell,
     Document,
-    Figures,
-    Folded,
     Link,
     Note,
     Number,
@@ -56,9 +53,7 @@ from hf_attnprobe.statistics.heads import EFFECT, Place
 from hf_attnprobe.statistics.verdicts import RULES
 
 
-SCHEMA_VERSION = 1
-MOST_ROWS = 150
-"""Of the table of statistics; a CSV file has all."""
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -218,7 +213,7 @@ def compare(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
     names = short_names(reports)
     shared = [shared_texts(reports[0], report) for report in reports[1:]]
     n_shared = tuple(map(len, shared))
-    questions = questions_of(reports, shared, names, seed)
+    questions = questions_of(reports, shared, seed)
     return AuditComparison(
         names=names,
         models=tuple(r.model for r in reports),
@@ -271,10 +266,6 @@ def data_of(comparison: AuditComparison) -> dict[str, Any]:
 def _document_of(comparison: AuditComparison) -> Document:
     first, *others = comparison.names
     parts = [
-        *(
-            _against_first(comparison, k)
-            for k in range(1, len(comparison.names))
-        ),
         _for_users(comparison),
         _question_by_question(comparison),
         Section(
@@ -287,16 +278,14 @@ def _document_of(comparison: AuditComparison) -> Document:
         Section("Heads", list(maps_of_differences(comparison)), id="heads"),
     ]
     lead: list[Block] = [LEAD, _audits(comparison), _overview(comparison)]
-    numbers = _statistics(comparison)
     return Document(
         f"{', '.join(others)} beside {first}",
         lead,
         [
             *parts,
-            glossary([*lead, *parts, numbers], GLOSSARY),
+            glossary([*lead, *parts], GLOSSARY),
             _what_differs(comparison),
             Section("How to repeat them", [HOW_TO_REPEAT], id="origin"),
-            numbers,
         ],
         data={
             **data_of(comparison),
@@ -427,17 +416,6 @@ def _moved(difference: Difference | None) -> Cell:
     return Number(difference.value, ends, digits=2, sign="+", before=side)
 
 
-def _against_first(comparison: AuditComparison, number: int) -> Section:
-    """How an audit differs from the first."""
-    first, other = comparison.names[0], comparison.names[number]
-    return Section(
-        f"{other} against {first}",
-        [[q.sentences[number - 1] for q in comparison.questions]],
-        id=f"against-{number}",
-        brief=True,
-    )
-
-
 def _for_users(comparison: AuditComparison) -> Section:
     """Whether each attention may be shown, by its audit's own answers."""
     return Section(
@@ -551,66 +529,6 @@ def _what_differs(comparison: AuditComparison) -> Section:
 
 HOW_TO_REPEAT = (
     "Each audit's own page says how it was made and the command that repeats it. "
-    "This page is made again from their folders with attnprobe report."
+    "This page is made again from their folders with attnprobe report; every statistic of every "
+    "head, with its difference, is written by attnprobe report FOLDER FOLDER --output numbers.csv."
 )
-
-
-def _statistics(comparison: AuditComparison) -> Section:
-    """All statistics, a row per audit behind the first, as far as they fit."""
-    told = [row for row in told_statistics(comparison) if row[2].n]
-    # No single heads before the model's, nothing unsure before the sure.
-    first = sorted(
-        told, key=lambda row: (row[0].is_of_head, not row[2].can_be_told)
-    )
-    fitting = {id(row) for row in first[:MOST_ROWS]}
-    rows = [_row(comparison, *row) for row in told if id(row) in fitting]
-    left_out = len(told) - len(rows)
-    columns = [
-        name
-        for name in (rows[0] if rows else ())
-        if name not in WHERE or len({row[name] for row in rows}) > 1
-    ]
-    table = Table(
-        columns,
-        [[row[name] for name in columns] for row in rows],
-        "Means are over all texts of each audit; differences are over the texts that both have, "
-        "and their intervals hold for all rows at once",
-    )
-    return Section(
-        "All statistics",
-        [
-            reading_note(comparison),
-            f"{left_out:,} rows, of single heads or without a sure difference, are only in "
-            "attnprobe report FOLDER FOLDER --output numbers.csv."
-            if left_out
-            else None,
-            Folded(f"the table: {len(rows):,} differences", [table]),
-        ],
-        id="statistics",
-    )
-
-
-WHERE = ("layer", "head", "audit")
-"""Columns of the table that are left out where all rows say the same."""
-
-
-def _row(
-    comparison: AuditComparison,
-    s: ComparedStatistic,
-    number: int,
-    difference: Difference,
-) -> dict[str, Any]:
-    """A difference by the columns of the table."""
-    told = "higher" if difference.value > 0 else "lower"
-    return {
-        "test": s.test,
-        "statistic": s.statistic,
-        "told apart": told if difference.can_be_told else "no",
-        "layer": s.layer,
-        "head": s.head,
-        "audit": comparison.names[number],
-        comparison.names[0]: s.means[0],
-        "its mean": s.means[number],
-        "difference": Figures(signed(difference)),
-        "texts": difference.n,
-    }

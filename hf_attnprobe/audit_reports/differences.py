@@ -48,7 +48,6 @@ class ComparedQuestion:
         measure: the number whose differences are taken, in words; empty without any.
         means: each audit's own number, as it was graded; None without one.
         differences: of every audit behind the first to the first; None without both.
-        sentences: what each of these differences says.
     """
 
     rule: str
@@ -56,7 +55,6 @@ class ComparedQuestion:
     measure: str
     means: tuple[Estimate | None, ...]
     differences: tuple[Difference | None, ...]
-    sentences: tuple[str, ...]
 
     @property
     def question(self) -> str:
@@ -379,7 +377,6 @@ class Numbers:
 def questions_of(
     reports: Sequence[AuditResult],
     shared: Sequence[np.ndarray],
-    names: Sequence[str],
     seed: int,
 ) -> tuple[ComparedQuestion, ...]:
     """All questions, with intervals simultaneous over questions and audits.
@@ -387,7 +384,6 @@ def questions_of(
     Args:
         reports: with their rows.
         shared: ids of the texts that each audit behind the first shares with it.
-        names: of the audits.
         seed: of the resamples.
     """
     chosen = _chosen(reports)
@@ -421,13 +417,8 @@ def questions_of(
             measure=numbers.words,
             means=tuple(map(_own_number, findings, numbers.by_text)),
             differences=tuple(changed.get(rule) for changed in found_changes),
-            sentences=(),
         )
-        said = (
-            difference_sentence(question, k, names)
-            for k in range(1, len(names))
-        )
-        questions.append(replace(question, sentences=tuple(said)))
+        questions.append(question)
     return tuple(questions)
 
 
@@ -556,49 +547,3 @@ def _means(report: AuditResult, *, to: AuditResult) -> dict[Place, Estimate]:
         if s.group == "all":
             means[s.test, s.statistic, *site] = Estimate(s.mean, s.ci95, s.n)
     return means
-
-
-# --- in words ----------------------------------------------------------------------
-
-
-def signed(difference: Difference | None, *, digits: int = 3) -> str:
-    """A difference with its simultaneous interval; a dash without one.
-
-    A difference too small for its digits is written with one of its own.
-    """
-    if difference is None or difference.value != difference.value:
-        return markdown.MISSING
-    value = difference.value
-    shown = markdown.number(value, digits=digits, sign="+")
-    if value and abs(value) < 0.5 / 10**digits:
-        shown = f"{value:+.0e}"
-    bounds = markdown.bounds(difference.simultaneous, digits=digits, sign="+")
-    return f"{shown} {bounds}"
-
-
-def difference_sentence(
-    question: ComparedQuestion, number: int, names: Sequence[str]
-) -> str:
-    """States how an audit differs from the first in one question."""
-    rule = RULES[question.rule].name
-    first, other = names[0], names[number]
-    answers = question.answer(0), question.answer(number)
-    difference = question.differences[number - 1]
-    sides = f"{rule}: {answers[0] or 'not asked'} for {first}, {answers[1] or 'not asked'} for {other}"
-    if difference is None or difference.value != difference.value:
-        return f"{sides}; the numbers are not compared."
-    values = f"{difference.other:z.3f} against {difference.first:z.3f}"
-    pairs = f"{difference.n} texts that both have"
-    if not difference.paired:
-        pairs = f"other texts, {difference.n} or more of each"
-    measured = f"{question.measure}: {values} over {pairs}, difference {signed(difference)}"
-    if difference.can_be_told:
-        moved = "higher" if difference.value > 0 else "lower"
-        said = f"the number of {other} is {moved}"
-        if question.changed(number):
-            said = f"the answer changed: {said}"
-    else:
-        said = f"the two {CANNOT_BE_TOLD}"
-        if answers[0] != answers[1]:
-            said = f"the answers differ, but over all texts {said}"
-    return f"{sides}; {said} ({measured})."
