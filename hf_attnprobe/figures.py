@@ -277,14 +277,12 @@ def _dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
     for k, series in enumerate(chart.series):
         lane = ((k + 0.5) / len(chart.series) - 0.5) * ROOM
         places = [names.index(str(x)) + lane for x in series.x]
-        is_published = series.name.startswith("published")
         yield ax.errorbar(
             _known(series.y),
             places,
             xerr=_bars(series),
             fmt=MARKERS[k % len(MARKERS)],
             color=COLOURS[k % len(COLOURS)],
-            markerfacecolor="white" if is_published else None,
             elinewidth=1.2,
             label=_wrapped(series.name),
         )

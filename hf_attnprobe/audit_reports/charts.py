@@ -7,14 +7,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart, Reference, Series
-from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
@@ -26,7 +25,6 @@ from hf_attnprobe.statistics.summary import (
     attention_bin,
     bin_names,
     js_by_gap,
-    key_of,
     position,
     predictions_of,
     quantiles,
@@ -62,11 +60,9 @@ class SiteEvidence(Evidence):
 
     Attributes:
         groups: by predicted class, where there are few of them; else all texts.
-        published: where the papers' numbers are, if they have any.
     """
 
     groups: tuple[Group, ...] = ()
-    published: Published | None = None
 
     @property
     def values(self) -> Texts:
@@ -92,7 +88,6 @@ def evidence_at(
     *,
     site: tuple[int, int],
     words: Words,
-    published: Published | None = None,
 ) -> SiteEvidence:
     """The statistics at a site, from the rows.
 
@@ -101,14 +96,13 @@ def evidence_at(
         classes: their names.
         site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
         words: of the kind of prediction.
-        published: what the papers call data and model.
     """
     texts = at_site(rows, site).known(MIN_SHOWN)
     everything = Evidence(texts, words=words)
     predictions = predictions_of(rows)
     groups = tuple(_classes(everything, predictions, classes))
     groups = groups or (Group("all texts", None, everything),)
-    return SiteEvidence(**vars(everything), groups=groups, published=published)
+    return SiteEvidence(**vars(everything), groups=groups)
 
 
 def _classes(
@@ -128,38 +122,6 @@ def _classes(
                 yield Group(
                     f"predicted {classes[k]}", k, everything.where(members)
                 )
-
-
-def _published(
-    evidence: SiteEvidence, table: Mapping, before: str = "", after: str = ""
-) -> dict[str, Any]:
-    """The papers' numbers for a model of this kind, by the names of the groups drawn."""
-    if evidence.published is None:
-        return {}
-    keys = [key for key in (before, evidence.published.encoder, after) if key]
-    found = {
-        group.name: evidence.published.of_class(
-            table, *keys, number=group.number
-        )
-        for group in evidence.groups
-    }
-    return {
-        name: number for name, number in found.items() if number is not None
-    }
-
-
-def _published_lines(
-    evidence: SiteEvidence, name: str, table: Mapping, before: str = ""
-) -> list[Reference]:
-    """The same as lines across a chart; of several numbers the first, which is the mean."""
-    found = _published(evidence, table, before)
-    numbers = {
-        k: n[0] if isinstance(n, Sequence) else n for k, n in found.items()
-    }
-    return [
-        Reference(f"{name}, {group}", number, "x")
-        for group, number in numbers.items()
-    ]
 
 
 def kind_of_distance(evidence: SiteEvidence) -> str:
@@ -235,7 +197,6 @@ def audit_charts(
     *,
     site: tuple[int, int],
     words: Words = CLASSES,
-    published: Published | None = None,
 ) -> tuple[Chart, ...]:
     """The charts of one audit at one site.
 
@@ -244,14 +205,10 @@ def audit_charts(
         classes: names of the classes.
         site: layer and head, see :func:`~hf_attnprobe.statistics.summary.site_of_model`.
         words: of the kind of prediction.
-        published: what the papers call data and model, for their numbers.
     """
     if not len(rows):
         return ()
-    evidence = evidence_at(
-        rows, classes, site=site, words=words, published=published
-    )
-    return charts_of(evidence)
+    return charts_of(evidence_at(rows, classes, site=site, words=words))
 
 
 def charts_of(evidence: SiteEvidence) -> tuple[Chart, ...]:
@@ -333,10 +290,7 @@ def tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
         TAUS[measure],
         sentences=_tau_sentences(evidence, groups, measure),
         series=tuple(_histogram(group, column) for group in groups),
-        references=(
-            Reference("chance", 0.0, "x"),
-            *_published_lines(evidence, "published", PUBLISHED.tau, measure),
-        ),
+        references=(Reference("chance", 0.0, "x"),),
     )
 
 
@@ -426,10 +380,7 @@ def permutation_by_max_attention(evidence: SiteEvidence) -> Chart | None:
             "0 says that it does not matter which token got which weight.",
         ),
         y_label=f"{PERMUTATION.y_label} ({words.measured})",
-        series=(
-            *_by_bin(evidence, "median_tvd"),
-            *_published_medians(evidence),
-        ),
+        series=tuple(_by_bin(evidence, "median_tvd")),
         y_range=None if words.is_number else PERMUTATION.y_range,
     )
 
@@ -484,25 +435,6 @@ def _by_bin(evidence: SiteEvidence, column: str) -> list[Series]:
     ]
 
 
-def _published_medians(evidence: SiteEvidence) -> list[Series]:
-    """Medians of the authors' reruns, by class, for bins with texts."""
-    names = tuple(bin_names())
-    by_bin = [
-        _published(evidence, PUBLISHED.permutation, after=name)
-        for name in names
-    ]
-    groups = dict.fromkeys(group for found in by_bin for group in found)
-    nan = float("nan")
-    return [
-        Series(
-            f"published, {group}",
-            names,
-            tuple(found.get(group, nan) for found in by_bin),
-        )
-        for group in groups
-    ]
-
-
 def _sentences_by_bin(
     evidence: SiteEvidence,
     column: str,
@@ -536,7 +468,6 @@ LN_2 = math.log(2)
 GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
 ROUNDING = 1e-9  # a distance is reached up to rounding
 PAPERS_EPSILONS = (0.01, 0.05)
-PUBLISHED_EPSILON = 0.05  # that the authors' code evaluates at
 MOST_EPSILONS = 3
 
 
@@ -586,7 +517,6 @@ def adversarial_distance(evidence: SiteEvidence) -> Chart | None:
         DISTANCE,
         sentences=_distance_sentences(evidence, epsilons, kind),
         series=tuple(series),
-        references=tuple(_published_distances(evidence)),
     )
 
 
@@ -595,18 +525,6 @@ def _reached(evidence: SiteEvidence, column: str, name: str) -> Series:
     reached = len(values) - np.searchsorted(values, GRID - ROUNDING)
     shares = reached / len(values)
     return Series(name, tuple(GRID.tolist()), tuple(shares.tolist()))
-
-
-def _published_distances(evidence: SiteEvidence) -> list[Reference]:
-    """The authors' medians at ε = .05, by predicted class."""
-    drawn = [
-        key_of(n) for n in evidence.values if n.startswith("epsilon_max_jsd@")
-    ]
-    if PUBLISHED_EPSILON not in drawn:
-        return []
-    return _published_lines(
-        evidence, "published median (ε = .05)", PUBLISHED.epsilon_max_jsd
-    )
 
 
 def _distance_sentences(
@@ -728,7 +646,6 @@ LEAST = {
     BEST_TRIED: "the least that was tried",
 }
 OPTIMAL = "margin"  # the order that the smallest set is read from
-THEIRS = "Serrano & Smith (medians)"
 
 
 FRACTION_TO_FLIP = Chart(
@@ -767,7 +684,7 @@ def fraction_to_flip(evidence: SiteEvidence) -> Chart | None:
     return replace(
         FRACTION_TO_FLIP,
         sentences=_flip_sentences(evidence, best_name, best),
-        series=(*series, *_published_flips(evidence, list(orders))),
+        series=tuple(series),
     )
 
 
@@ -781,21 +698,6 @@ def _least(
         orders.values()
     )
     return BEST_TRIED, reduce(np.fmin, map(evidence.values.values, tried))
-
-
-def _published_flips(evidence: SiteEvidence, keys: list[str]) -> list[Series]:
-    if evidence.published is None:
-        return []
-    dataset, encoder, _ = evidence.published
-    by_encoder = PUBLISHED.fraction_to_flip.get(
-        PUBLISHED.nearest.get(dataset, dataset), {}
-    )
-    theirs = by_encoder.get(encoder, {})
-    known = [key for key in keys if key in theirs]
-    if not known:
-        return []
-    places = tuple(map(ranking_name, known))
-    return [Series(THEIRS, places, tuple(theirs[key] for key in known))]
 
 
 def _flip_sentences(

@@ -40,7 +40,6 @@ from hf_attnprobe.charts.shown_text import FIRST, ShownText
 from hf_attnprobe.faithfulness.input_erasure import CAUTION as INPUTS_CAUTION
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.plain_data import read_packaged
-from hf_attnprobe.published import Published
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
@@ -384,17 +383,6 @@ def charts_of_audit(
         report.provenance.get("classes", ()),
         site=place,
         words=report.words,
-        published=published_as(report),
-    )
-
-
-def published_as(report: AuditResult) -> Published | None:
-    """The papers' names of data and model; None if the kind of model is unknown."""
-    kind = report.provenance.get("architecture")
-    if kind is None:
-        return None
-    return Published(
-        report.dataset.published_as, kind["encoder"], kind["attention"]
     )
 
 

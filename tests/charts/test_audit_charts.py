@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from hf_attnprobe.audit_reports.charts import audit_charts
-from hf_attnprobe.published import PUBLISHED, Published
 from hf_attnprobe.statistics.questions import QUESTIONS
 from hf_attnprobe.statistics.wording import words_of
 from made_up_rows import audit_rows, long_rows
@@ -208,27 +207,6 @@ def test_rankings_beside_a_random_one(rows, drawn, key, family):
     assert chart.series[0].y[:2] == pytest.approx((random.mean(), own.mean()))
     assert [r.value for r in chart.references] == pytest.approx([random.mean()])
     assert f"a difference of {(own - random).mean():.2f} [" in chart.finding
-
-
-def test_published_numbers_stand_beside_ours(rows):
-    drawn = by_key(rows, published=Published("sst", "bilstm"))
-    theirs = [r.value for r in drawn["tau_gradient"].references if "published" in r.name]
-    assert theirs == [row[0] for row in PUBLISHED.tau["sst"]["gradient"]["bilstm"]]
-    bins = drawn["permutation_by_max_attention"].series[2:]
-    for k, series in enumerate(bins):
-        for b, medians in enumerate(PUBLISHED.permutation["sst"]["bilstm"].values()):
-            known = medians[k]
-            assert series.y[b] == (
-                known if known is not None else pytest.approx(np.nan, nan_ok=True)
-            )
-    jsd = [r.value for r in drawn["adversarial_distance"].references]
-    assert tuple(jsd) == PUBLISHED.epsilon_max_jsd["sst"]["bilstm"]
-
-
-def test_other_attention_or_unknown_data_has_no_published_numbers(rows):
-    plain = by_key(rows)
-    assert by_key(rows, published=Published("sst", "bilstm", "dot_product")) == plain
-    assert by_key(rows, published=Published("mine", "bilstm")) == plain
 
 
 def test_many_classes_are_not_divided():
