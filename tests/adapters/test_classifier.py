@@ -119,9 +119,8 @@ def test_the_users_model_stays_as_it_was():
     model = make().train()
     before = {name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()}
     zoo.seen(model, IDS)
-    assert model.training and before == {
-        name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()
-    }
+    assert model.training
+    assert before == {name: (p.dtype, p.requires_grad) for name, p in model.named_parameters()}
 
 
 def test_a_base_model_is_refused():

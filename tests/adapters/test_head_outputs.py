@@ -68,10 +68,8 @@ def test_replacing_outputs_is_editing_attention(adapter):
     observation = adapter.observe(prepare(adapter))
     values = adapter.head_values(observation)
     for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
-        edits, own = (
-            random_attention(adapter, observation, layer, 3),
-            observation.attention[layer],
-        )
+        edits = random_attention(adapter, observation, layer, 3)
+        own = observation.attention[layer]
         for query in (None, 1):
             rows = slice(None) if query is None else slice(query, query + 1)
             edited = own.expand(3, *own.shape).clone()
@@ -120,10 +118,8 @@ def test_block_outputs_are_those_of_a_full_pass(adapter):
             expected = hidden_of(adapter, outputs[adapter.layers[layer].n_skipped])
             assert expected.shape[:2] == observation.attention[layer].shape[::2]
             torch.testing.assert_close(copy, expected, atol=1e-5, rtol=1e-5)
-    assert (
-        state_of(adapter.model) == before
-        and torch.overrides._get_current_function_mode_stack() == []
-    )
+    assert state_of(adapter.model) == before
+    assert torch.overrides._get_current_function_mode_stack() == []
 
 
 def test_projections_are_slices_of_the_weights(family, adapter):

@@ -274,9 +274,8 @@ def test_words_are_explained_as_one():
     read = [seen.read(Site(1, 2)) for seen in (of_words, of_tokens)]
     slopes = words.gradient(of_words, target), tokens.gradient(of_tokens, target)
     for whole, pieces in (read, slopes):
-        assert torch.allclose(whole[0, 5], pieces[0, 5:8].sum()) and torch.allclose(
-            whole[1, 1], pieces[1, 1:3].sum()
-        )
+        assert torch.allclose(whole[0, 5], pieces[0, 5:8].sum())
+        assert torch.allclose(whole[1, 1], pieces[1, 1:3].sum())
         assert torch.allclose(whole.sum(1), pieces.sum(1)) and not whole[0, 6:8].any()
         torch.testing.assert_close(
             whole[0, :3], torch.stack([*pieces[0, :2], pieces[0, 2:4].sum()])
@@ -367,9 +366,8 @@ def test_another_dtype_is_a_copy():
 def test_half_precision_stays(family):
     adapter = TransformerAdapter(make(family).bfloat16())
     observation = adapter.observe(prepare(adapter))
-    assert {a.dtype for a in observation.attention} == {
-        torch.float32
-    } and observation.probs.dtype == torch.float32
+    assert {a.dtype for a in observation.attention} == {torch.float32}
+    assert observation.probs.dtype == torch.float32
     full = TransformerAdapter(shared(family))
     torch.testing.assert_close(
         observation.probs, full.observe(prepare(full)).probs, atol=0.05, rtol=0

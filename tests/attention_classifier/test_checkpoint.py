@@ -266,9 +266,8 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
     """Sentences are found by tokenizer.json alone; the attention of words is in the first layer, of sentences in the second."""
     model, tokenizer, folder = hierarchical
     loaded = AutoModelForSequenceClassification.from_pretrained(folder)
-    assert (
-        type(loaded) is AttentionClassifierForSequenceClassification and loaded.config.hierarchical
-    )
+    assert type(loaded) is AttentionClassifierForSequenceClassification
+    assert loaded.config.hierarchical
     text = "The film was dull. A wonderful plot!<br />Superb"
     batch = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
     words, sentences = loaded(**batch, output_attentions=True).attentions

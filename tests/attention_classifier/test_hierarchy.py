@@ -88,7 +88,8 @@ def test_the_attention_size_of_the_papers(encoder):
         model.attention_classifier.attention,
         model.attention_classifier.sentences.attention,
     ):
-        assert attention.projection.weight.shape[0] == 100 and attention.query.weight.shape == (
+        assert attention.projection.weight.shape[0] == 100
+        assert attention.query.weight.shape == (
             1,
             100,
         )
@@ -165,10 +166,8 @@ def test_a_gru_starts_as_the_papers():
     for suffix in ("l0", "l0_reverse"):
         given, recurrent = (weights[f"weight_ih_{suffix}"], weights[f"weight_hh_{suffix}"])
         assert given.abs().max() <= bound and given.abs().max() > 0.99 * bound
-        assert (
-            given.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
-            and abs(given.mean().item()) < 0.005
-        )
+        assert given.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
+        assert abs(given.mean().item()) < 0.005
         torch.testing.assert_close(recurrent.t() @ recurrent, torch.eye(50), atol=1e-5, rtol=0)
         assert not weights[f"bias_ih_{suffix}"].any() and not weights[f"bias_hh_{suffix}"].any()
 

@@ -204,9 +204,8 @@ def test_connections():
     states, beside, added = (
         m.attention_classifier.encode(vectors, (IDS != 0).long()) for m in (plain, concat, residual)
     )
-    assert torch.equal(beside, torch.cat([states, vectors], dim=-1)) and torch.equal(
-        added, states + vectors
-    )
+    assert torch.equal(beside, torch.cat([states, vectors], dim=-1))
+    assert torch.equal(added, states + vectors)
     assert concat.classifier.in_features == concat.config.hidden_size == 16
 
 

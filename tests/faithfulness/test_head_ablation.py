@@ -239,8 +239,8 @@ def test_prune_curve_equals_hooks(observed):
     )
     assert (
         blocks([prune_table(curve)])[0].splitlines()[2].startswith("| 0 | 1.000 [0.478, 1.000] | ")
-        and len(blocks([prune_table(curve)])[0].splitlines()) == 2 + 9
     )
+    assert len(blocks([prune_table(curve)])[0].splitlines()) == 2 + 9
 
 
 def test_the_least_effect_goes_first():
@@ -270,11 +270,11 @@ def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
     )
     key = ["test", "statistic", "example_id", "layer", "head"]
     both = two.to_pandas().merge(five.to_pandas(), on=key, suffixes=("_two", "_five"))
-    assert len(both) == len(two.to_pandas()) and np.allclose(
-        both.value_two, both.value_five, atol=1e-5, equal_nan=True
-    )
+    assert len(both) == len(two.to_pandas())
+    assert np.allclose(both.value_two, both.value_five, atol=1e-5, equal_nan=True)
     rows = both[both.test == "head_ablation"]
-    assert set(rows.statistic) == set(readings()["head_ablation"]) and set(rows["head"]) == {
+    assert set(rows.statistic) == set(readings()["head_ablation"])
+    assert set(rows["head"]) == {
         ALL,
         0,
         1,

@@ -40,10 +40,8 @@ def pieces():
         token: n for n, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES])
     }
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = (
-        normalizers.BertNormalizer(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
@@ -199,11 +197,9 @@ def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tm
         "--output-dir",
         tmp_path / "out",
     )
-    assert (
-        done.code == 1
-        and "give the data a column 'rationale'" in done.err
-        and done.err.count("\n") == 1
-    )
+    assert done.code == 1
+    assert "give the data a column 'rationale'" in done.err
+    assert done.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -66,10 +66,8 @@ class ByHand:
 
     def f(self, layer, head):
         """(x W_V + b_V) W_O of every token."""
-        module, part = (
-            self.model.bert.encoder.layer[layer].attention,
-            slice(head * WIDTH, (head + 1) * WIDTH),
-        )
+        module = self.model.bert.encoder.layer[layer].attention
+        part = slice(head * WIDTH, (head + 1) * WIDTH)
         value, dense = module.self.value, module.output.dense
         values = self.hidden[layer][0] @ value.weight[part].T + value.bias[part]
         return (values @ dense.weight[:, part].T).detach()
@@ -184,9 +182,8 @@ def test_what_a_model_does_not_allow_is_left_out(monkeypatch):
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     heads, layer = (statistics_of(explanations(observation, Site(1, head))) for head in (1, ALL))
     assert heads.keys() == {"raw_attention_tau", "attention_times_gradient_tau"}
-    assert (
-        "layer_norm_based_tau" not in layer and {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
-    )
+    assert "layer_norm_based_tau" not in layer
+    assert {"rollout_tau", "value_zeroing_tau"} <= layer.keys()
 
 
 def test_two_stacks_have_no_rollout():

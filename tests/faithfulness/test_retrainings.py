@@ -65,9 +65,8 @@ def test_the_base_is_trained_again_as_it_was(base, reviews, tmp_path):
     """Same configuration, settings and seed: the same weights, which says that the settings are all of them."""
     again = train_again(base, reviews, tmp_path / "again")
     assert_equal_weights(again.model, base.model)
-    assert {
-        name: getattr(base.settings, name) for name in SETTINGS
-    } == SETTINGS and base.notes == ()
+    assert {name: getattr(base.settings, name) for name in SETTINGS} == SETTINGS
+    assert base.notes == ()
 
 
 def test_settings_given_win_and_those_not_recorded_are_named(base, checkpoint):
@@ -83,9 +82,8 @@ def test_settings_given_win_and_those_not_recorded_are_named(base, checkpoint):
 def test_the_uniform_model_reads_out_the_mean_state(flat, base, reviews):
     (trained,) = flat.trained
     model = AutoModelForSequenceClassification.from_pretrained(trained.folder).double()
-    assert model.config.attention == "uniform" and not list(
-        model.attention_classifier.attention.parameters()
-    )
+    assert model.config.attention == "uniform"
+    assert not list(model.attention_classifier.attention.parameters())
     outputs = read_outputs(model, base.tokenizer, reviews["test"])
     texts = dict(zip(reviews["test"]["example_id"], reviews["test"]["text"], strict=True))
     for k, example_id in enumerate(outputs.example_ids[:10]):
@@ -96,10 +94,8 @@ def test_the_uniform_model_reads_out_the_mean_state(flat, base, reviews):
 
 
 def test_uniform_against_scipy(flat, base, reviews):
-    own, other = (
-        base.outputs(reviews["test"]),
-        read_outputs(flat.trained[0].model, base.tokenizer, reviews["test"]),
-    )
+    own = base.outputs(reviews["test"])
+    other = read_outputs(flat.trained[0].model, base.tokenizer, reviews["test"])
     for k in range(len(own.labels)):
         n_tokens = int(own.mask[k].sum())
         expected = jensenshannon(own.attention[k, :n_tokens], np.full(n_tokens, 1 / n_tokens)) ** 2
@@ -373,9 +369,8 @@ def test_an_interrupted_training_continues_to_the_same_weights(
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(Stopwatch, "on_step_end", stop_at(step))
         train(base, reviews, tmp_path / "cut")
-    assert (
-        not (tmp_path / "cut" / "training.json").exists() and (tmp_path / "cut" / ".steps").exists()
-    )
+    assert not (tmp_path / "cut" / "training.json").exists()
+    assert (tmp_path / "cut" / ".steps").exists()
     torch.manual_seed(77)  # where another process would be
     continued = train(base, reviews, tmp_path / "cut")
     assert_equal_weights(continued.model, whole[train].model)

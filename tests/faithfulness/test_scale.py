@@ -132,10 +132,8 @@ def test_multiplied_logits_change_no_part(gain):
 
 def test_other_texts_of_the_batch_change_nothing():
     model = classifier()
-    together, alone = (
-        scale(observe(model), SITE),
-        scale(observe(model, texts=TEXTS[2:3], ids=(4,)), SITE),
-    )
+    together = scale(observe(model), SITE)
+    alone = scale(observe(model, texts=TEXTS[2:3], ids=(4,)), SITE)
     for part in ("importance", "mass", "removal"):
         for name, values in getattr(alone, part).items():
             torch.testing.assert_close(

@@ -91,10 +91,8 @@ def test_ridge_is_the_minimum_that_a_search_finds():
 
 
 def test_rows_of_a_text_sum_the_attention_to_what_stays():
-    attention, kept = (
-        zoo.drawn(2, 3).abs(),
-        torch.tensor([[True, False, True], [False, True, True]]),
-    )
+    attention = zoo.drawn(2, 3).abs()
+    kept = torch.tensor([[True, False, True], [False, True, True]])
     columns, outputs = of_text(attention, kept, torch.tensor([1.0, 3.0]))
     first = attention[:, 0] + attention[:, 2]
     second = attention[:, 1] + attention[:, 2]

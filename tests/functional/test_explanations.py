@@ -62,10 +62,8 @@ def test_effective_attention_gives_the_same_output_without_the_null_space(dtype)
 
 
 def test_effective_attention_of_a_short_text_is_attention():
-    attention, values = (
-        random_attention(1, 4, 4),
-        torch.randn(1, 4, 6, generator=generator(), dtype=torch.double),
-    )
+    attention = random_attention(1, 4, 4)
+    values = torch.randn(1, 4, 6, generator=generator(), dtype=torch.double)
     torch.testing.assert_close(effective_attention(attention, values), attention)
 
 
@@ -84,10 +82,8 @@ def test_norm_based_is_the_norm_of_each_summand():
     attention = random_attention(2, 3, 5, 6)
     values = torch.randn(2, 3, 6, 4, generator=generator(1)).double()
     projection = torch.randn(3, 4, 12, generator=generator(2)).double()
-    heads, layer = (
-        norm_based(attention, values, projection),
-        norm_based_layer(attention, values, projection),
-    )
+    heads = norm_based(attention, values, projection)
+    layer = norm_based_layer(attention, values, projection)
     for b in range(2):
         for i in range(5):
             for j in range(6):

@@ -27,10 +27,8 @@ def instance(kind, n_classes, n_keys, random):
 
     In "ties" and "zeros" all are small multiples of powers of two, so that every sum is exact and equal logits occur.
     """
-    weights, logits = (
-        random.dirichlet(np.ones(n_keys)),
-        random.standard_normal((n_keys, n_classes)),
-    )
+    weights = random.dirichlet(np.ones(n_keys))
+    logits = random.standard_normal((n_keys, n_classes))
     if kind in ("ties", "zeros"):
         weights = random.integers(0 if kind == "zeros" else 1, 4, n_keys) / 16.0
         weights[random.integers(n_keys)] = 0.25
@@ -53,10 +51,8 @@ def padded(instances, n_keys):
     )  # also at padding
     mask = torch.zeros(len(instances), n_keys, dtype=torch.bool)
     for row, (weights, u) in enumerate(instances):
-        attention[row, : len(weights)], logits[row, : len(weights)] = (
-            torch.from_numpy(weights),
-            torch.from_numpy(u),
-        )
+        attention[row, : len(weights)] = torch.from_numpy(weights)
+        logits[row, : len(weights)] = torch.from_numpy(u)
         mask[row, : len(weights)] = True
     return attention, logits, mask
 
@@ -177,11 +173,9 @@ def test_one_cumulative_sum_is_the_papers_loop(n_classes, all_zero, renormalise)
 def test_the_released_rule_counts_the_bias_alone():
     """Both tokens speak for class 0, the bias for class 1."""
     attention, mask = torch.tensor([[0.75, 0.25]]), torch.ones(1, 2, dtype=torch.bool)
-    logits, bias, order = (
-        torch.tensor([[[2.0, 0.0], [1.0, 0.0]]]),
-        torch.tensor([0.0, 1.0]),
-        torch.tensor([[0, 1]]),
-    )
+    logits = torch.tensor([[[2.0, 0.0], [1.0, 0.0]]])
+    bias = torch.tensor([0.0, 1.0])
+    order = torch.tensor([[0, 1]])
     assert removals_to_flip(attention, logits, mask, order, bias=bias).isnan().all()
     n_removed = removals_to_flip(attention, logits, mask, order, bias=bias, all_zero=True)
     assert n_removed.tolist() == [2.0]
@@ -273,10 +267,8 @@ def test_a_beam_finds_orders_and_a_wide_one_the_best(n_units, seed, width):
     drops, positions = set_function(seed, n_units), list(range(1, n_units + 1))
     content = torch.zeros(1, n_units + 2, dtype=torch.bool)
     content[0, positions] = True
-    found, exact = (
-        all_orders(drops[:, 0], n_units),
-        aopc.chain_bounds(drops, torch.tensor([n_units])),
-    )
+    found = all_orders(drops[:, 0], n_units)
+    exact = aopc.chain_bounds(drops, torch.tensor([n_units]))
     lower, upper = aopc.beam_bounds(lookup(drops, positions), content, width)
     assert exact[0] - 1e-12 <= lower <= upper + 1e-12 <= exact[1] + 2e-12
     for bound in (lower, upper):

@@ -26,11 +26,9 @@ def tensor(rows):
 @st.composite
 def pairs(draw):
     """Two vectors of one length, often with ties, with some padding behind them."""
-    n, n_pad, n_values = (
-        draw(st.integers(2, 45)),
-        draw(st.integers(0, 5)),
-        draw(st.sampled_from([2, 4, 1000])),
-    )
+    n = draw(st.integers(2, 45))
+    n_pad = draw(st.integers(0, 5))
+    n_values = draw(st.sampled_from([2, 4, 1000]))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     x = rng.integers(0, n_values, n) / 7
     y = np.where(rng.random(n) < draw(st.floats(0, 1)), x, rng.integers(0, n_values, n) / 3)
