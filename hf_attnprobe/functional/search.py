@@ -253,7 +253,9 @@ def steered_candidates(
     original_output = (slope * attention).sum((-2, -1))
     largest_slope = slope.abs().amax((-2, -1))
     largest_slope = largest_slope.clamp_min(torch.finfo(slope.dtype).tiny)
-    high = LARGEST_MULTIPLIER / largest_slope
+    # Finite, as sums of two are, also where nothing moves the output: times 0 it is 0.
+    largest = torch.finfo(slope.dtype).max / 4
+    high = (LARGEST_MULTIPLIER / largest_slope).clamp_max(largest)
     low = -high
 
     def rises(multiplier: Tensor) -> Tensor:

@@ -6,10 +6,8 @@ import torch
 import zoo
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
-from hf_attnprobe.attention_model import AnswersFromPassage, Site
+from hf_attnprobe.attention_model import Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness import registry
-from hf_attnprobe.storage.rows import statistics_of
 
 
 SEP = 4
@@ -58,19 +56,6 @@ def test_observation_equals_the_models_own_forward(kind):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
     assert observation.batch.content_mask.sum(-1).tolist() == [len(text) for text in TEXTS]
     assert observation.read(Site(1)).shape == observation.batch.mask.shape == (4, 4)
-
-
-@pytest.mark.parametrize("kind", zoo.daily(KINDS, zoo.FEW_ENCODERS), ids=str)
-def test_leave_one_out_equals_deleting_the_sentence_and_encoding_again(kind):
-    model = make(*kind)
-    _, observation = observe(model)
-    model = model.double()
-    for row, text in enumerate(TEXTS):
-        for place in range(len(text)):
-            expected = model(**batch_of([text[:place] + text[place + 1 :]])).logits.softmax(-1)[0]
-            torch.testing.assert_close(
-                observation.leave_one_out[row, place], expected, atol=1e-12, rtol=0
-            )
 
 
 @pytest.mark.parametrize("encoder", zoo.daily(["bigru", "cnn", "none"], zoo.FEW_ENCODERS))
@@ -154,22 +139,3 @@ def test_a_class_that_is_never_predicted():
     assert (observation.probs[:, 2] < 1e-12).all() and 2 not in observation.target(None).tolist()
     assert torch.isfinite(observation.explaining(2).gradient_importance()).all()
     assert torch.isfinite(adapter.attention_gradient(observation, torch.full((4,), 2))[1]).all()
-
-
-@pytest.mark.parametrize("num_labels", [2, 4])
-def test_every_probe_runs_on_sentences(num_labels):
-    """And says of a text what it says of the same text alone."""
-    model = make(num_labels=num_labels)
-    (adapter, together), (_, alone) = (observe(model, TEXTS[:3]), observe(model, TEXTS[:1]))
-    for probe in registry.tests().values():
-        if AnswersFromPassage in probe.needs:
-            continue
-        of_three, of_one = (
-            statistics_of(probe.function(seen, adapter.sites()[0], seed=0))
-            for seen in (together, alone)
-        )
-        assert of_three.keys() == of_one.keys()
-        for name, values in of_three.items():
-            torch.testing.assert_close(
-                values[:1], of_one[name], atol=1e-7, rtol=0, equal_nan=True, msg=name
-            )

@@ -16,11 +16,9 @@ from hf_attnprobe.attention_model import (
     LinearReadout,
     Site,
 )
-from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
-from hf_attnprobe.storage.rows import statistics_of
 from hf_attnprobe.testing import check_adapter
 from pairs import PAIRS, ByHand, batch_of, make
 from refusals import refuses
@@ -151,28 +149,6 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     assert max(changes) > 1e-2  # or there is nothing to add up to
 
 
-LACKING = ("LinearReadout", "HeadOutputs", "MaskedReplay", "Stack", "BlockOutputs")
-LACKING += ("AnswersFromPassage",)
-
-
-@pytest.mark.slow
-def test_every_test_that_needs_no_linear_read_out_runs():
-    """And says of a text what it says of the same text alone."""
-    model = make(answers=ANSWERS)
-    (adapter, together), (_, alone) = observe(model), observe(model, PAIRS[:1])
-    for probe in registry.tests().values():
-        missing = probe.lacks(adapter, Site())
-        if missing is not None:
-            assert any(name in missing for name in LACKING), missing
-            continue
-        of_all, of_one = (
-            statistics_of(probe.function(seen, Site(), seed=0)) for seen in (together, alone)
-        )
-        assert of_all.keys() == of_one.keys()
-        for name, values in of_all.items():
-            torch.testing.assert_close(
-                values[:1], of_one[name], atol=1e-8, rtol=0, equal_nan=True, msg=name
-            )
 
 
 def test_inputs_that_are_no_pairs():

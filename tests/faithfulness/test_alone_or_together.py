@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+import pairs
 import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, SET, HeadOutputs, Site
+from hf_attnprobe.attention_model import ALL, SET, ExchangeableStates, HeadOutputs, Site
 from hf_attnprobe.auditing.selection import parse_head_sets, sites_by_test
 from hf_attnprobe.faithfulness import options
+from hf_attnprobe.faithfulness.interchange import donors_of
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.storage.rows import statistics_of
 
@@ -29,6 +31,7 @@ EVERY_OPTION = [
     options.Explanations(flow_positions=8, target=1),
     options.InputErasure(by="mask", beam_width=2, tokens_to_flip=True),
     options.Plausibility(integrated_gradients=True),
+    options.Shapley(exact_units=3, n_orders=5),
 ]
 MODELS = {
     "two classes": lambda: zoo.classifier(20, read_out=10, query=10),
@@ -36,26 +39,35 @@ MODELS = {
         20, read_out=10, encoder="cnn", attention="dot_product", num_labels=4
     ),
     "bert": lambda: zoo.bert(20, num_labels=3),
+    "sentences": lambda: zoo.classifier(
+        20, read_out=5, query=5, encoder="bigru", num_labels=3, hierarchical=True, sep_token_id=8
+    ),
+    "pairs": lambda: pairs.make(answers=[5, 6, 7]),
 }
 GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(SET, 0), Site(ALL, ALL, 0))
 
 
-def observe(adapter, rows, extra=0):
-    """What the adapter sees of some of the texts, of which something is marked."""
-    inputs = zoo.encoded([ROWS[row] for row in rows], extra=extra)
+def batch_of(adapter, rows, extra=0):
+    """Some of the texts, of which something is marked; a pair's second text has its first two words."""
+    chosen = [ROWS[row] for row in rows]
+    inputs = zoo.encoded(chosen, extra=extra)
+    if adapter.model.config.to_dict().get("query_encoder"):
+        longest = max(map(len, chosen)) + 4 + extra
+        inputs = pairs.batch_of([(row[1:-1], row[1:-1][:2]) for row in chosen], longest)
     batch = adapter.prepare(inputs, tuple(IDS[row] for row in rows), LABELS[list(rows)])
-    marked = batch.content_mask & torch.isin(inputs["input_ids"], torch.tensor([6, 7, 8]))
-    return adapter.observe(replace(batch, rationale=marked))
+    marked = batch.content_mask.clone()
+    marked[:, 3::2] = False
+    return replace(batch, rationale=marked)
 
 
 def test_options_that_are_none_of_all_tests():
     assert {type(given) for given in EVERY_OPTION} <= {t.options for t in all_tests().values()}
 
 
-@pytest.mark.parametrize("name", zoo.daily(MODELS, ("two classes", "bert")))
+@pytest.mark.parametrize("name", zoo.daily(MODELS, ("two classes", "bert", "sentences")))
 def test_alone_or_together(name):
     adapter = wrap(MODELS[name](), dtype=torch.float64, mask_id=1)
-    sites, groups = [Site()], ()
+    sites, groups = adapter.sites(), ()
     if name == "bert":
         sites, groups = [Site(0, 1), Site(1, 0, 0)], GROUPS
         adapter.head_sets = parse_head_sets(adapter, ("0.1+1.0",))
@@ -63,9 +75,12 @@ def test_alone_or_together(name):
         sample = zoo.encoded([ROWS[2], [2, 13, 10, 3], [2, 17, 3]])
         adapter.set_reference(adapter.prepare(sample, (4, 7, 8)))
     order, alone_of = (4, 2, 0, 3, 1), (0, 3, 4)
-    together = observe(adapter, range(5))
-    other = observe(adapter, order, extra=3)
-    alone = {row: observe(adapter, [row], extra=row) for row in alone_of}
+    whole_batch = batch_of(adapter, range(5))
+    if not adapter.lacks(ExchangeableStates):
+        adapter.donors = donors_of(adapter, [whole_batch], [*sites, *groups], 3)
+    together = adapter.observe(whole_batch)
+    other = adapter.observe(batch_of(adapter, order, extra=3))
+    alone = {row: adapter.observe(batch_of(adapter, [row], extra=row)) for row in alone_of}
     n_compared, random = 0, set()
     for test_name, places in sites_by_test([*all_tests()], adapter, sites, groups).items():
         test = all_tests()[test_name]
@@ -83,9 +98,9 @@ def test_alone_or_together(name):
                     if not torch.allclose(again[statistic], values, equal_nan=True):
                         random.add(test_name)
                     where = (test_name, site, chosen, statistic)
-                    pairs = [(values[list(order)], moved[statistic])]
-                    pairs += [(values[[row]], single[row][statistic]) for row in alone_of]
-                    for ours, theirs in pairs:
+                    both = [(values[list(order)], moved[statistic])]
+                    both += [(values[[row]], single[row][statistic]) for row in alone_of]
+                    for ours, theirs in both:
                         assert torch.allclose(ours, theirs, atol=1e-8, equal_nan=True), where
                     n_compared += 1
     assert n_compared > 150

@@ -195,7 +195,6 @@ def test_a_hierarchical_model_reads_another_sentence():
 # --- heads of Transformers -----------------------------------------------------------------------
 
 IDS = (3, 1, 4, 15, 9, 8)
-WIDTH = 8
 
 
 def make_bert(implementation="eager", n_labels=3):
@@ -448,26 +447,6 @@ def test_an_audit_keeps_the_states_of_other_texts_once():
     both = part[part.test == "interchange"].merge(found, on=key, validate="1:1")
     assert len(both) == (part.test == "interchange").sum() > 0
     np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-9)
-
-
-@pytest.mark.parametrize("site", [Site(1, 0), EVERYWHERE], ids=str)
-def test_padding_and_order_change_nothing(site):
-    texts, adapter = bert_texts(), wrap(make_bert("sdpa"))
-    batch = adapter.prepare(zoo.encoded(texts, special=(1, 2)), IDS)
-    adapter.donors = donors_of(adapter, [batch], [site], SEED)
-
-    def found(rows, **padding):
-        encoded = zoo.encoded([texts[row] for row in rows], special=(1, 2), **padding)
-        some = adapter.prepare(encoded, tuple(IDS[row] for row in rows))
-        return interchange(adapter.observe(some), site, Interchange(n_others=2), seed=SEED)
-
-    whole = found(range(6))
-    for rows in ((5, 4, 3, 2, 1, 0), (2, 0), (3,)):
-        part = found(rows, extra=3)
-        for field in ("follows", "moved"):
-            for key, values in getattr(part, field).items():
-                expected = getattr(whole, field)[key][list(rows)]
-                torch.testing.assert_close(values, expected, atol=1e-9, rtol=0, equal_nan=True)
 
 
 def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):

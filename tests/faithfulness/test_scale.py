@@ -130,17 +130,6 @@ def test_multiplied_logits_change_no_part(gain):
             )
 
 
-def test_other_texts_of_the_batch_change_nothing():
-    model = classifier()
-    together = scale(observe(model), SITE)
-    alone = scale(observe(model, texts=TEXTS[2:3], ids=(4,)), SITE)
-    for part in ("importance", "mass", "removal"):
-        for name, values in getattr(alone, part).items():
-            torch.testing.assert_close(
-                getattr(together, part)[name][2:3], values, equal_nan=True, atol=1e-9, rtol=0
-            )
-
-
 def test_where_nothing_matters_importance_and_mass_are_undefined_and_removal_is_zero():
     model = classifier()
     with torch.no_grad():

@@ -127,17 +127,6 @@ def test_random_orders_come_near_the_exact_values():
     assert wider.item() == pytest.approx(2 * width[row].item(), rel=0.3)
 
 
-def test_neither_padding_nor_company_changes_a_text():
-    _, together = observe(classifier())
-    _, alone = observe(classifier(), [TEXTS[4]], example_ids=(9,))
-    options = Shapley(exact_units=3, n_orders=5)
-    both = [shapley(seen, Site(), options, seed=3) for seen in (together, alone)]
-    for name in ("shapley_tau", "shapley_agreement"):
-        first, second = (getattr(found, name)["attention"][-1] for found in both)
-        torch.testing.assert_close(first, second)
-    torch.testing.assert_close(both[0].half_width[-1], both[1].half_width[-1])
-
-
 def test_phrases_stand_for_the_units_of_longer_texts():
     _, observation = observe(classifier())
     game = _Game(observation, Site(), Shapley(exact_units=4, longer="phrases"))

@@ -73,7 +73,7 @@ def steered_candidates(attention, slope, movable):
 def problem(n_queries=4, n_keys=6):
     torch.manual_seed(0)
     visible = torch.ones(3, n_queries, n_keys, dtype=torch.bool)
-    visible[1, :, 4:] = False
+    visible[1, :, 0] = visible[1, :, 4:] = False
     visible[2] = torch.ones(n_queries, n_keys, dtype=torch.bool).tril()
     visible[1, 3:] = False  # a row of padding
     scores = torch.randn(visible.shape, dtype=torch.float64)
@@ -81,9 +81,10 @@ def problem(n_queries=4, n_keys=6):
     return attention, torch.randn_like(attention), visible
 
 
-def test_candidates_are_attentions():
+@pytest.mark.parametrize("steepness", [1.0, 1e-306, 0.0])
+def test_candidates_are_attentions(steepness):
     attention, slope, visible = problem()
-    found = steered_candidates(attention, slope, visible)
+    found = steered_candidates(attention, steepness * slope, visible)
     assert found.shape == (search.N_CANDIDATES, *attention.shape)
     assert (found[:, ~visible] == 0).all() and (found >= 0).all()
     assert torch.allclose(found.sum(-1), attention.sum(-1).expand(found.shape[:-1]))
