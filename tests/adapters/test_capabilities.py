@@ -8,7 +8,6 @@ from torch import nn
 import zoo
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import register_adapter, wrap
-from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import (
     AttentionModel,
@@ -125,16 +124,6 @@ def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):
     assert type(wrap(shared("gpt2"))) is TransformerAdapter
     with pytest.raises(AttnProbeError, match="expected a model type or a class"):
         register_adapter(3, PlainAdapter)
-
-
-def test_an_adapter_without_the_core_cannot_be_made():
-    class Half(AttentionModelBase):
-        def sites(self):
-            return [Site()]
-
-    with pytest.raises(TypeError, match="abstract"):
-        Half()
-    assert HierarchicalAdapter.unit == "sentence"
 
 
 # Finding attention

@@ -56,18 +56,6 @@ def test_observation_equals_the_models_own_forward(kind):
 
 
 @pytest.mark.parametrize("kind", FEW, ids=str)
-def test_leave_one_out_equals_deleting_and_encoding_again(kind):
-    model = make(*kind)
-    _, observation = zoo.seen(model, IDS)
-    model = model.double()
-    for row, position in observation.batch.content_mask.nonzero().tolist():
-        ids = IDS[row][IDS[row] != 0]
-        shorter = torch.cat([ids[:position], ids[position + 1 :]])[None]
-        expected = model(shorter).logits.softmax(-1)[0]
-        assert torch.allclose(observation.leave_one_out[row, position], expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", FEW, ids=str)
 def test_gradient_equals_finite_differences(kind):
     model = make(*kind)
     adapter, observation = zoo.seen(model, IDS)
@@ -92,27 +80,6 @@ def test_gradient_equals_finite_differences(kind):
         nudge[:, position] = step
         slope = (explained(1 + nudge) - explained(1 - nudge)) / (2 * step)
         assert torch.allclose(ours[:, position], slope, atol=1e-8)
-
-
-@pytest.mark.parametrize("num_labels", [2, 4])
-def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
-    """Of logits Σ_t a_t W h_t + b, where the weights need not sum to 1: the bias is multiplied by none of them."""
-    model = make("bigru", num_labels=num_labels)
-    with torch.no_grad():
-        model.classifier.bias += 2
-    adapter, observation = zoo.seen(model, IDS)
-    free = observation.attention[0][None].clone().requires_grad_()
-    target = observation.target(None)
-    probs = adapter.replay(observation, {0: free})[0]
-    (slope,) = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), free)
-    assert torch.allclose(adapter.attention_gradient(observation, target)[0], slope[0], atol=1e-12)
-
-
-def test_importance_of_a_given_class():
-    _, observation = zoo.seen(make(num_labels=4), IDS)
-    change = (observation.leave_one_out[..., 2] - observation.probs[:, None, 2]).abs()
-    assert torch.equal(observation.explaining(2).leave_one_out_importance(), change)
-    assert observation.target(None).tolist() == observation.probs.argmax(-1).tolist()
 
 
 def test_the_users_model_stays_as_it_was():

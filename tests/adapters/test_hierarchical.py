@@ -117,20 +117,6 @@ def test_gradient_equals_finite_differences(kind):
         torch.testing.assert_close(ours[:, sentence], slope.detach(), atol=1e-7, rtol=0)
 
 
-@pytest.mark.parametrize("num_labels", [2, 4])
-def test_attention_gradient_is_that_of_attention_as_a_free_variable(num_labels):
-    adapter, observation = observe(make(num_labels=num_labels))
-    free = observation.attention[1][None].clone().requires_grad_()
-    target = observation.target(None)
-    probs = adapter.replay(observation, {1: free})[0]  # weights need not sum to 1 here
-    (slope,) = torch.autograd.grad(probs.gather(-1, target[:, None]).sum(), free)
-    below, ours = adapter.attention_gradient(observation, target)
-    assert (
-        below.shape == observation.attention[0].shape and below.isnan().all()
-    )  # words are no site
-    torch.testing.assert_close(ours, slope[0], atol=1e-12, rtol=0)
-
-
 def test_a_class_that_is_never_predicted():
     model = make(num_labels=4)
     with torch.no_grad():

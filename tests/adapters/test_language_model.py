@@ -5,16 +5,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertLMHeadModel
 
-from full_passes import answer_probs, asked, errors, named_probs, softmax_edited, totals
+from full_passes import answer_probs, asked, errors, named_probs, softmax_edited
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import (
     ALL,
     KNOCKOUTS,
-    AnswersFromPassage,
-    EditableInputs,
-    HeadOutputs,
-    HeadValues,
-    MaskedReplay,
     Site,
 )
 from hf_attnprobe.errors import AttnProbeError
@@ -333,12 +328,6 @@ def test_every_test_works_or_says_what_is_lacking(adapter, observation):
                 assert {name.split("@")[0] for name in found} <= set(test.readings)
 
 
-def test_capabilities(adapter):
-    for capability in (AnswersFromPassage, EditableInputs, MaskedReplay, HeadOutputs):
-        assert adapter.lacks(capability) is None
-    assert "one value per unit" in adapter.lacks(HeadValues)
-
-
 def test_three_layers_are_checked_at_first_and_others_when_edited(monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(__import__("tiny_models").SMALL, "num_hidden_layers", 5)
@@ -393,15 +382,3 @@ def test_bad_options(adapter, observation):
 def test_an_encoder_is_no_language_model():
     with pytest.raises(AttnProbeError, match="is_decoder=True"):
         wrap(BertLMHeadModel(tiny_config("bert")))
-
-
-def test_totals_by_hand_are_what_is_read(adapter, observation):
-    seen = {}
-    prompt = asked()
-    eager = decoder(attn_implementation="eager")
-    answer_probs(eager, prompt, lambda layer, w: seen.setdefault(layer, w))
-    for layer, weights in seen.items():
-        assert totals(weights, prompt).allclose(observation.attention[layer][0], atol=1e-6)
-        assert observation.read(Site(layer, 1)).allclose(
-            totals(weights, prompt)[None, 1, -prompt.n_answer :].mean(1), atol=1e-6
-        )

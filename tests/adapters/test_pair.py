@@ -149,8 +149,6 @@ def test_integrated_gradients_add_up_to_what_the_first_text_changes(kind):
     assert max(changes) > 1e-2  # or there is nothing to add up to
 
 
-
-
 def test_inputs_that_are_no_pairs():
     adapter, batch = wrap(make()), batch_of()
     kinds = batch["token_type_ids"]

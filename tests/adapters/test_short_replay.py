@@ -9,11 +9,9 @@ from families import TEXTS, encode, make, prepare, shared
 from test_transformer import random_attention
 from torch import nn
 
-from hf_attnprobe import Site
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.replay import short_replay
 from hf_attnprobe.adapters.transformer.short_replay import ShortReplay
-from hf_attnprobe.attention_model import ALL
 
 
 WHERE = {
@@ -100,43 +98,6 @@ def test_a_head_of_any_layer_is_what_hooks_give(family):
         expected = hook_loop(family, {layer: edited})
         assert (expected - observation.probs).abs().max() > 1e-4
         close(adapter.replay(observation, {layer: edited}), expected)
-
-
-@pytest.mark.parametrize("family", HOOKED)
-def test_groups_are_what_hooks_give(family):
-    adapter, observation = observed(shared(family))
-    for site in (Site(1, ALL), Site(ALL, ALL)):
-        edits = observation.edited(site, lambda layer, _: shuffled(observation, layer, seed=7))
-        close(adapter.replay(observation, edits), hook_loop(family, edits))
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_masked_attention_is_what_hooks_give(family):
-    """Scaled attention of layers above others is that of what comes from below."""
-    adapter, observation = observed(shared(family))
-    kept = torch.rand(2, 3, 4, 1, 1, generator=torch.Generator().manual_seed(0))
-    edited = observation.attention[1] * kept
-    expected = hook_loop(family, {1: edited})
-    close(adapter.replay_masked(observation, {1: kept}), expected)
-    both = adapter.replay_masked(observation, {0: kept, 1: kept})
-    adapter.sublayers = None
-    close(both, adapter.replay_masked(observation, {0: kept, 1: kept}))
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_a_head_output_is_what_hooks_give(family):
-    adapter, observation = observed(shared(family))
-    for layer, values in enumerate(observation.head_values):
-        edited = shuffled(observation, layer)
-        attention = observation.attention[layer].expand(edited.shape).clone()
-        attention[:, :, 1] = edited[:, :, 1]
-        outputs = edited[:, :, 1] @ values[:, 1]
-        found = adapter.replay_outputs(observation, Site(layer, 1), outputs)
-        close(found, hook_loop(family, {layer: attention}))
-        one = observation.attention[layer].expand(edited.shape).clone()
-        one[:, :, 1, 2] = edited[:, :, 1, 2]
-        found = adapter.replay_outputs(observation, Site(layer, 1, 2), outputs)
-        close(found, hook_loop(family, {layer: one}))
 
 
 @pytest.mark.parametrize("family", SHORT.split())

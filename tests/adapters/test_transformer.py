@@ -384,13 +384,6 @@ def test_weights_trained_after_wrapping_count():
     assert (adapter.observe(prepare(adapter)).probs - before).abs().max() > 1e-3
 
 
-def test_one_logit_is_a_sigmoid():
-    adapter = TransformerAdapter(make("bert", num_labels=1))
-    observation = adapter.observe(prepare(adapter))
-    z = adapter.logits(observation.batch.inputs)
-    torch.testing.assert_close(observation.probs, torch.cat([1 - z.sigmoid(), z.sigmoid()], -1))
-
-
 # The self-check
 
 

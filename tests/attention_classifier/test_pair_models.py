@@ -7,13 +7,9 @@ from datasets import ClassLabel, Dataset
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    DataCollatorWithPadding,
-    Trainer,
-    TrainingArguments,
     pipeline,
 )
 
-import zoo
 from hf_attnprobe import AttentionClassifierConfig, audit, build_tokenizer, load_examples
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.errors import AttnProbeError
@@ -226,22 +222,6 @@ def test_pipeline_saves_and_loads(trained, tmp_path):
         assert [by_name[name] for name in ROOMS] == pytest.approx(row, abs=1e-6)
     with pytest.raises(ValueError, match="no second one"):
         run("the red garden .")
-
-
-def test_transformers_own_trainer_trains_it(tmp_path):
-    rows = stories(16)
-    tokenizer = build_tokenizer([*rows["text"][:], *rows["text_pair"][:]], pairs=True)
-    model = zoo.classifier(tokenizer, num_labels=3, query_encoder=True).train()
-    before = {name: p.clone() for name, p in model.named_parameters()}
-    encoded = rows.map(lambda row: tokenizer(row["text"], row["text_pair"]))
-    arguments = TrainingArguments(
-        str(tmp_path), max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True
-    )
-    Trainer(
-        model, arguments, train_dataset=encoded, data_collator=DataCollatorWithPadding(tokenizer)
-    ).train()
-    for name, parameter in model.named_parameters():
-        assert not torch.equal(parameter, before[name]), name
 
 
 def test_settings_are_the_papers():

@@ -261,14 +261,6 @@ def test_draws():
         assert length == 2 or scipy.stats.chisquare(counts[2 : length + 1]).pvalue > 1e-3
 
 
-def test_random_orders_need_the_expected_share():
-    """One of n weights must go: a random order gets to it after (n + 1) / 2 removals on average."""
-    content = torch.ones(4000, 1, 8, dtype=torch.bool)
-    order = random_permutations(content, 1, seed=ORDER_STREAM, example_ids=range(4000))[0, :, 0]
-    turns = (order.argsort(descending=True) == 3).int().argmax(-1) + 1.0
-    assert turns.mean() == pytest.approx(4.5, abs=0.15)
-
-
 def test_constant_attention(observe):
     """All orders by attention are those from left to right; the largest weight is no larger than the other."""
     adapter, observation = observe("mlp", "uniform")
@@ -660,6 +652,3 @@ def test_no_row_contradicts_another(
 def random_observation(observe):
     """A function to an adapter and its observation by number of classes, to be written over."""
     return functools.cache(lambda n_classes: observe("mlp", "additive", n_classes))
-
-
-# --- audits -------------------------------------------------------------------------------------------------------

@@ -185,6 +185,3 @@ def test_conicity_of_a_hierarchical_models_sentences():
     states = model.double()(torch.tensor([TEXTS[1]]), output_hidden_states=True).hidden_states[0][0]
     assert result.conicity[1].item() == pytest.approx(by_hand(states.tolist())[0], abs=1e-9)
     assert result.conicity[0].item() == pytest.approx(1)
-
-
-# --- all of them --------------------------------------------------------------------------------------------------

@@ -150,17 +150,6 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
     assert np.allclose(found["median_tvd"].numpy(), np.median(changes, axis=0), atol=1e-12)
 
 
-def test_the_shuffles_of_all_attention_are_those_of_its_lowest_layer_there():
-    """How the copies are cut into parts draws nothing else."""
-    few, many = (
-        permutation(observe(), EVERYWHERE, Permutation(n_permutations=n)).median_tvd
-        for n in (1, 40)
-    )
-    assert not torch.allclose(few, many)
-    layer = permutation(observe(), Site(0, ALL), Permutation(n_permutations=1)).median_tvd
-    assert not torch.allclose(few, layer)
-
-
 # --- a group of one, batches, padding, order ------------------------------------------
 
 

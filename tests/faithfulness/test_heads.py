@@ -209,14 +209,6 @@ def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
     assert (found.epsilon_max_jsd_exact == 0).all() and not found.attention
 
 
-def test_more_steps_only_add_candidates(observed):
-    _adapter, observation = observed
-    quick = adversarial(observation, SITES[0])
-    thorough = adversarial(observation, SITES[0], Adversarial(n_steps=25, n_starts=2))
-    for epsilon in quick.epsilon_max_jsd:
-        assert (thorough.epsilon_max_jsd[epsilon] >= quick.epsilon_max_jsd[epsilon] - 1e-9).all()
-
-
 def test_groups_are_not_searched(observed):
     _adapter, observation = observed
     group = Site(1, ALL)

@@ -14,7 +14,6 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.explanations import explanations, with_layers
 from hf_attnprobe.faithfulness.options import Explanations
 from hf_attnprobe.faithfulness.rankings import (
@@ -152,13 +151,6 @@ def test_readings_of_a_head(observed, name, site):
 @pytest.mark.parametrize("name", OF_LAYERS)
 def test_readings_of_a_layer(observed, name, site):
     check(observed, name, OF_LAYERS[name], site)
-
-
-def test_raw_attention_is_what_correlation_measures(observed):
-    _adapter, observation = observed
-    raw = explanations(observation, Site(1, 2)).raw_attention_tau
-    theirs = correlation(observation, Site(1, 2)).attention_leave_one_out_tau
-    torch.testing.assert_close(raw, theirs, equal_nan=True)
 
 
 def test_a_layer_is_asked_once_behind_its_heads():

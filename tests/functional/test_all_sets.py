@@ -27,7 +27,6 @@ from hf_attnprobe.functional.attribution import (
     interactions,
     mean_over_orders,
     shapley_values,
-    smallest_set,
 )
 
 
@@ -67,13 +66,6 @@ def test_interactions_are_those_of_the_definition(n_units):
         torch.testing.assert_close(found[:, i, j], expected)
 
 
-def test_units_that_a_text_does_not_have_interact_with_none():
-    drops = zoo.drawn(2**3, 2)
-    found = interactions(torch.cat([drops, drops]))
-    torch.testing.assert_close(found[:, :3, :3], interactions(drops))
-    assert found[:, 3].abs().max() < 1e-12
-
-
 def test_a_sum_of_effects_has_no_interactions_and_every_ruler_agrees():
     effects = zoo.drawn(4, 5)
     drops = subsets(4).double() @ effects
@@ -97,27 +89,6 @@ def test_areas_are_means_along_the_order_and_within_the_limits():
         torch.testing.assert_close(area, expected)
         areas.append(area.item())
     assert (min(areas), max(areas)) == pytest.approx((lower.item(), upper.item()))
-
-
-def test_shorter_texts_count_their_own_steps():
-    drops = zoo.drawn(2**2, 1)
-    padded = torch.cat([drops, drops])
-    turns = torch.tensor([[1, 0, 2]])
-    area = area_along(padded, turns, torch.tensor([2]))
-    torch.testing.assert_close(area, area_along(drops, turns[:, :2], torch.tensor([2])))
-
-
-def test_necessary_and_sufficient_sets_are_found_among_all():
-    flips = zoo.drawn(2**4, 20, seed=2) > 0.8
-    flips[0] = False
-    necessary, sufficient = smallest_set(flips), smallest_set(~flips.flip(0))
-    sets = [{unit for unit in range(4) if number >> unit & 1} for number in range(16)]
-    for text in range(20):
-        flip_without = {frozenset(s): bool(flips[k, text]) for k, s in enumerate(sets)}
-        sizes = [len(s) for s in sets if flip_without[frozenset(s)]]
-        kept = [len(s) for s in sets if not flip_without[frozenset({0, 1, 2, 3} - s)]]
-        assert necessary[text] == min(sizes) if sizes else necessary[text].isnan()
-        assert sufficient[text] == min(kept)
 
 
 def drawn_gains(drops, n_units, n_orders, generator):

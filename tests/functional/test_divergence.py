@@ -70,9 +70,3 @@ def test_largest_jsd_published_value_and_single_token():
     assert largest_jsd(
         torch.tensor([1.0, 0.0]), torch.tensor([True, False])
     ).item() == pytest.approx(0, abs=1e-6)
-
-
-# Log-odds and the share of their range, against the logistic function
-
-
-ODDS = st.floats(-36, 36)
