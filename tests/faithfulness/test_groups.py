@@ -71,50 +71,40 @@ def attentions(model):
 # --- yardsticks: the same model with other weights ------------------------------------
 
 
-@pytest.mark.parametrize("layers", [(0, 1, 2), (0,), (1,), (2,)], ids=str)
-def test_uniform_is_a_model_whose_queries_and_keys_are_zero(layers):
-    """All scores are then equal, so that softmax itself spreads over what is visible."""
-    model = make_model()
+EDITS = {"uniform_attention": ("uniform", ("query", "key")), "head_ablation": ("zero", ("value",))}
+"""What each does to attention, and the weights without which a model has it of itself."""
+ALL_HEADS = slice(None)
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize(
+    ("site", "layers", "heads"),
+    [
+        (EVERYWHERE, (0, 1, 2), ALL_HEADS),
+        (Site(0, ALL), (0,), ALL_HEADS),
+        (Site(1, ALL), (1,), ALL_HEADS),
+        (Site(2, ALL), (2,), ALL_HEADS),
+        (Site(SET, 0), (1,), [0, 3]),
+    ],
+    ids=str,
+)
+def test_an_edit_of_heads_is_a_model_with_other_weights(name, site, layers, heads):
+    """Where all scores are equal softmax itself spreads over what is visible."""
+    model, (edit, parts) = make_model(), EDITS[name]
     before = output_of(model)
     for layer in layers:
-        for part in (attentions(model)[layer].query, attentions(model)[layer].key):
-            part.weight.data.zero_()
-            part.bias.data.zero_()
-    site = EVERYWHERE if len(layers) == N_LAYERS else Site(layers[0], ALL)
-    found = run(observe(), site, "uniform_attention")
+        for part in (getattr(attentions(model)[layer], part) for part in parts):
+            part.weight.data.unflatten(0, (N_HEADS, WIDTH))[heads] = 0
+            part.bias.data.unflatten(0, (N_HEADS, WIDTH))[heads] = 0
+    found = run(observe(sets=("1.3+1.0",)), site, name)
     after = output_of(model)
     expected = tvd(after, before)
-    assert expected.max() > 0.01
-    assert torch.allclose(found["uniform_tvd"], expected, atol=1e-12)
+    assert expected.max() > 0.01 or site.layer == SET
+    assert torch.allclose(found[f"{edit}_tvd"], expected, atol=1e-12)
     flips = (after.argmax(-1) != before.argmax(-1)).double()
-    assert torch.equal(found["uniform_flip"], flips)
-
-
-@pytest.mark.parametrize("layers", [(0, 1, 2), (0,), (1,), (2,)], ids=str)
-def test_zero_is_a_model_whose_values_are_zero(layers):
-    model = make_model()
-    before = output_of(model)
-    for layer in layers:
-        attentions(model)[layer].value.weight.data.zero_()
-        attentions(model)[layer].value.bias.data.zero_()
-    site = EVERYWHERE if len(layers) == N_LAYERS else Site(layers[0], ALL)
-    found = run(observe(), site, "head_ablation")
-    expected = tvd(output_of(model), before)
-    assert expected.max() > 0.01
-    assert torch.allclose(found["zero_tvd"], expected, atol=1e-12)
-    assert set(found) == {"zero_tvd", "zero_flip"}  # no mean, no resample
-
-
-def test_zero_of_a_set_in_one_layer_is_a_model_without_these_values():
-    model = make_model()
-    before = output_of(model)
-    for head in (0, 3):
-        part = slice(WIDTH * head, WIDTH * (head + 1))
-        attentions(model)[1].value.weight.data[part] = 0
-        attentions(model)[1].value.bias.data[part] = 0
-    found = run(observe(sets=("1.3+1.0",)), Site(SET, 0), "head_ablation")
-    expected = tvd(output_of(model), before)
-    assert torch.allclose(found["zero_tvd"], expected, atol=1e-12)
+    assert torch.equal(found[f"{edit}_flip"], flips)
+    if name == "head_ablation":
+        assert set(found) == {"zero_tvd", "zero_flip"}  # no mean, no resample
 
 
 def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monkeypatch):

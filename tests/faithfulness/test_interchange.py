@@ -1,6 +1,7 @@
 """Interchange against full passes with hooks on the modules, one text at a time, and models whose truth is known."""
 
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -111,85 +112,67 @@ class Hooked:
         return seen["states"], seen["scores"]
 
 
-KINDS = [
-    ("none", "additive", 2),
-    ("mlp", "dot_product", 3),
-    ("cnn", "additive", 2),
-    ("bilstm", "additive", 4),
-]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_classifier_reads_the_other_state_with_the_weights_it_has(kind):
-    encoder, attention, n_labels = kind
+def single(encoder, attention, n_labels):
+    """A model, texts, how they are encoded, and how many units each has."""
     fields = {"encoder": encoder, "attention": attention, "num_labels": n_labels}
     model = zoo.classifier(60, read_out=8, query=5, kernel_sizes=(3, 5), **fields)
-    texts = zoo.five_texts()
-    texts = [[2, *row[1:-1], 3] for row in texts]
-    adapter = wrap(model)
-    ids = (3, 1, 4, 15, 9)
-    batch = adapter.prepare(zoo.encoded(texts), ids)
-    (found,) = result_of(adapter, [batch], [Site()])
-    base, model = model.double().attention_classifier, model
-
-    @torch.no_grad()
-    def run(row):
-        return model(input_ids=torch.tensor([texts[row]])).logits.softmax(-1)[0]
-
-    hooked = Hooked(base.encoder, base.attention, run)
-    weights = adapter.observe(batch).read(Site())
-    tops = weights.argmax(-1).tolist()
-    rows = [
-        (i, range(1, len(text) - 1), top) for i, text, top in zip(ids, texts, tops, strict=True)
-    ]
-    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), rows)
-    assert {"gradient", "product", "leave_one_out", "input_gradient"} < found.follows.keys()
-    assert found.follows.keys() == found.moved.keys()
+    texts = [[2, *row[1:-1], 3] for row in zoo.five_texts()]
+    return model, texts, zoo.encoded, [len(text) - 2 for text in texts]
 
 
-@pytest.mark.parametrize("kind", [("bilstm", "additive"), ("cnn", "dot_product")], ids=str)
-def test_a_model_of_pairs_reads_the_other_state_beside_its_own_question(kind):
+def in_pairs(encoder, attention):
+    """The other state is read beside the text's own question."""
     several = [*pairs.PAIRS, ([7, 10, 12, 5], [9, 9]), ([14, 8], [10])]
-    model = pairs.make(*kind)
+    model = pairs.make(encoder, attention)
     with torch.no_grad():  # texts are predicted otherwise than others
         model.classifier.output.bias -= model(**pairs.batch_of(several)).logits.mean(0)
-    adapter = wrap(model)
-    ids = tuple(range(10, 10 + len(several)))
-    batch = adapter.prepare(pairs.batch_of(several), ids)
-    (found,) = result_of(adapter, [batch], [Site()])
-
-    @torch.no_grad()
-    def run(row):
-        return model(**pairs.batch_of(several[row : row + 1])).logits.softmax(-1)[0]
-
-    base = model.attention_classifier
-    hooked = Hooked(base.encoder, base.attention, run)
-    tops = adapter.observe(batch).read(Site()).argmax(-1).tolist()
-    rows = [
-        (i, range(1, len(first) + 1), top)
-        for i, (first, _), top in zip(ids, several, tops, strict=True)
-    ]
-    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), rows)
+    return model, several, pairs.batch_of, [len(first) for first, _ in several]
 
 
-def test_a_hierarchical_model_reads_another_sentence():
+def in_sentences():
     sep, texts = 4, [[[5, 6, 7, 7], [8], [9, 5, 10]], [[5, 6]], [[7, 9, 8], [6, 6]], [[11], [10]]]
     fields = {"encoder": "bigru", "hierarchical": True, "sep_token_id": sep}
     model = zoo.classifier(read_out=9, query=5, num_labels=3, **fields)
     rows = [[2, *(i for sentence in text for i in [*sentence, sep]), 3] for text in texts]
-    adapter, ids = wrap(model), (2, 7, 1, 8)
-    batch = adapter.prepare(zoo.encoded(rows, special=(2, 3, sep)), ids)
-    (found,) = result_of(adapter, [batch], [Site(1)])
-    reader = model.double().attention_classifier.sentences
+    return model, rows, partial(zoo.encoded, special=(2, 3, sep)), [*map(len, texts)]
+
+
+KINDS = [
+    (single, "none", "additive", 2),
+    (single, "mlp", "dot_product", 3),
+    (single, "cnn", "additive", 2),
+    (single, "bilstm", "additive", 4),
+    (in_pairs, "bilstm", "additive"),
+    (in_pairs, "cnn", "dot_product"),
+    (in_sentences,),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind[1:])))
+def test_a_classifier_reads_the_other_state_with_the_weights_it_has(kind):
+    make, *fields = kind
+    model, texts, encode, n_units = make(*fields)
+    adapter, ids = wrap(model), tuple(range(10, 10 + len(texts)))
+    batch = adapter.prepare(encode(texts), ids)
+    (site,) = adapter.sites()
+    (found,) = result_of(adapter, [batch], [site])
+    base = model.double().attention_classifier
+    reader = base.sentences if model.config.hierarchical else base
 
     @torch.no_grad()
     def run(row):
-        return model(input_ids=torch.tensor([rows[row]])).logits.softmax(-1)[0]
+        inputs = encode(texts[row : row + 1])
+        inputs.pop("special_tokens_mask", None)
+        return model(**inputs).logits.softmax(-1)[0]
 
     hooked = Hooked(reader.encoder, reader.attention, run)
-    tops = adapter.observe(batch).read(Site(1)).argmax(-1).tolist()
-    of_rows = [(i, range(len(t)), top) for i, t, top in zip(ids, texts, tops, strict=True)]
-    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), of_rows)
+    tops = adapter.observe(batch).read(site).argmax(-1).tolist()
+    start = 0 if model.config.hierarchical else 1  # behind a start token
+    places = [range(start, start + n) for n in n_units]
+    rows = [*zip(ids, places, tops, strict=True)]
+    check(found, lambda row, place, donor: hooked(row, place, donor, tops[donor or 0]), rows)
+    assert {"gradient", "product", "leave_one_out", "input_gradient"} <= found.follows.keys()
+    assert found.follows.keys() == found.moved.keys()
 
 
 # --- heads of Transformers -----------------------------------------------------------------------
