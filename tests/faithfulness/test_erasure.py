@@ -309,8 +309,7 @@ def removals_by_replay(adapter, alone, site, order, pieces, *, renormalise=True,
         for layer, heads in members.items():
             for head in heads:
                 weights = edited[layer][0, head]
-                rows = slice(None) if site.query is None else [site.query]
-                for row in weights[rows].unbind():
+                for row in weights.unbind() if site.query is None else [weights[site.query]]:
                     row[pieces[layer][unit]] = 0
                     if renormalise and row.sum() > 0:
                         row /= row.sum()
