@@ -187,7 +187,7 @@ def test_a_caution_stands_with_the_numbers_of_erased_inputs(folder, data, checkp
     of_one = quick(checkpoint, data, tests=["input_erasure"], test_limit=10)
     many = quick(folder, data, tests=["input_erasure"], test_limit=2)
     for report in (of_one, many):
-        assert CAUTION in report.to_markdown().splitlines()
+        assert CAUTION in report.to_markdown()
     for name in ("comprehensiveness", "sufficiency"):
         assert f"{name}@attention: with " in of_one.to_markdown()
         assert "deleted, or masked" in readings()["input_erasure"][name]

@@ -1,7 +1,5 @@
 """What is said of many heads: planted numbers in, words out, recomputed with plain numpy."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +10,6 @@ from hf_attnprobe.audit_reports.heads import (
     heads_of,
     prune_table,
     prune_title,
-    screen_sentences,
 )
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
@@ -91,81 +88,6 @@ def test_groups_of_heads_are_no_heads():
     assert by_head(statistics, "median_tvd").keys() == {(0, 0)}
     two = rows_of("permutation", "median_tvd", {(0, 0): [0.1], (0, 1): [0.1]})
     assert len(heads_of(described(two)[0])) == 2
-
-
-# The screen's word on itself
-
-
-def screened(estimated, measured, n=40):
-    """Rows of an estimate and what it estimates, with these means."""
-
-    def of_heads(means):
-        return {(0, k): exactly(mean, 0.01, n, k) for k, mean in enumerate(means)}
-
-    return pd.concat(
-        [
-            rows_of("screen", "first_order_uniform", of_heads(estimated)),
-            rows_of("uniform_attention", "uniform_tvd", of_heads(measured)),
-        ]
-    )
-
-
-def test_a_screen_of_five_heads_says_nothing_of_itself():
-    estimated, measured = [1, 2, 3, 4, 5], [3, 5, 1, 4, 2.0]
-    assert scipy.stats.spearmanr(estimated, measured).statistic == pytest.approx(-0.3)
-    (said,) = screen_sentences(screened(estimated, measured))
-    assert said == (
-        "Screen: whether first_order_uniform ranks heads as uniform_tvd does cannot be "
-        "said from 5 tested heads (from 10 on)."
-    )
-    assert not [*screen_sentences(screened([1, 2], [1, 2]))]
-
-
-def test_a_screen_of_many_heads_has_an_interval():
-    rng = np.random.default_rng(0)
-    estimated = np.arange(20.0)
-    measured = estimated + 3 * rng.standard_normal(20)
-    (said,) = screen_sentences(screened(estimated, measured))
-    rho = scipy.stats.spearmanr(estimated, measured).statistic
-    assert "ranked 20 tested heads as uniform_tvd did" in said
-    found, low, high = map(float, re.findall(r"-?\d\.\d\d", said))
-    assert found == pytest.approx(rho, abs=0.006) and 0 < low < rho < high < 1
-    unrelated = rng.permutation(20).astype(float)
-    (said,) = screen_sentences(screened(estimated, unrelated))
-    assert "cannot be said from 20 tested heads: Spearman ρ" in said
-    (said,) = screen_sentences(screened(estimated, np.zeros(20)))
-    assert "cannot be said" in said and "ρ" not in said.split(":")[0]
-
-
-@pytest.mark.slow
-def test_the_interval_of_spearman_covers():
-    """Of bivariate normal heads with a known rank correlation."""
-    rng = np.random.default_rng(1)
-    truth, covered = 6 / np.pi * np.arcsin(0.7 / 2), 0
-    for _ in range(60):
-        one = rng.standard_normal(30)
-        other = 0.7 * one + np.sqrt(1 - 0.49) * rng.standard_normal(30)
-        (said,) = screen_sentences(screened(one, other, n=3))
-        _, low, high = map(float, re.findall(r"-?\d\.\d\d", said))
-        covered += low <= truth <= high
-    assert covered >= 52
-
-
-def test_a_screen_is_judged_on_the_texts_where_the_heads_were_tested():
-    """On the texts that chose the heads the estimates are reversed."""
-    sites = [(0, k) for k in range(12)]
-    half = range(20, 40)
-    estimates = {
-        site: np.r_[np.full(20, 100.0 - 10 * k), np.full(20, float(k))]
-        for k, site in enumerate(sites)
-    }
-    exact = {site: np.full(20, k / 20) for k, site in enumerate(sites)}
-    _, rows = described(
-        rows_of("screen", "first_order_uniform", estimates),
-        rows_of("uniform_attention", "uniform_tvd", exact, dict.fromkeys(sites, half)),
-    )
-    (said,) = screen_sentences(rows)
-    assert "Spearman ρ 1.00" in said
 
 
 # The prune curve

@@ -199,8 +199,7 @@ def test_what_was_not_measured_is_said(rows):
     zeroed = rows[rows.statistic == "standard_tvd"].assign(
         test="head_ablation", statistic="zero_tvd"
     )
-    said = which_heads(report_of(zeroed))
-    assert said.startswith("of 72 heads zeroed one by one, 3.3 moves the output most, by 0.50 [")
+    assert which_heads(report_of(zeroed)) == ""
 
 
 # --- a head that is proved necessary -------------------------------------------------------------

@@ -244,23 +244,13 @@ def test_the_report_has_the_tables_of_erasure(report):
     never = np.nanmean(values["never_flips@attention"])
     assert f"over the {n_flippable} of 200 texts that some set flips" in text
     assert f"Attention's order never flips {never:.0%} of them" in text
-    assert "all but the last 3.00% of the attention is gone" in text
-    section = text.split("## erasure")[1].split("\n#### ")[0]
-    assert "of the weights" not in section and "of weights" not in section
+    assert "restates the read-out's algebra" in text
     assert text.count("corrected by Holm over the") == 2  # erasure and input erasure
-    assert "It says nothing about faithfulness" in text.split("# plausibility")[1]
+    assert "It says nothing about faithfulness" in text
     assert (
         "| fraction_to_flip@random | all |" in text
         and "| fraction_to_flip@random | neg |" not in text
     )
-
-
-def test_what_follows_from_the_algebra_is_said_where_it_was_measured(readings):
-    sentences = {0.97: "restates the read-out's algebra", 0.6: "not settled by the algebra"}
-    for tau, said in sentences.items():
-        text = report_of(erasure_rows(product_margin_tau=tau)).to_markdown()
-        assert said in text and f"τ {tau:.2f}" in text
-        assert sum(other in text for other in sentences.values()) == 1
 
 
 def test_comparisons_survive_json(report):

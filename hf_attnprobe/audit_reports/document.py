@@ -23,7 +23,6 @@ from hf_attnprobe.audit_reports.heads import (
     part_section,
     prune_table,
     prune_title,
-    screen_sentences,
     tested_heads,
     which_heads,
 )
@@ -37,7 +36,6 @@ from hf_attnprobe.audit_reports.verdict import (
 )
 from hf_attnprobe.charts.chart import Chart
 from hf_attnprobe.charts.shown_text import FIRST, ShownText
-from hf_attnprobe.faithfulness.input_erasure import CAUTION as INPUTS_CAUTION
 from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.plain_data import read_packaged
 from hf_attnprobe.reports.document import (
@@ -399,14 +397,11 @@ def heads_section(report: AuditResult) -> Section | None:
         return None
     statistics, words = report.statistics, report.words
     answer, curve = which_heads(report), report.prune
-    erased_inputs = any(s.test == "input_erasure" for s in statistics)
     return Section(
         "Which heads count",
         [
             Strong(answer) if answer else None,
-            list(screen_sentences(report.rows)),
             *head_maps(report.judged, report.rules),
-            INPUTS_CAUTION if erased_inputs else None,
             part_section(statistics),
             Folded(
                 "Heads and groups of heads, all numbers",

@@ -5,22 +5,19 @@ once; see :mod:`hf_attnprobe.statistics.heads`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from hf_attnprobe import markdown
 from hf_attnprobe.attention_model import SET
 from hf_attnprobe.charts.chart import Grid, HeatMap
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.head_roles import ROLES
-from hf_attnprobe.faithfulness.registry import tests
 from hf_attnprobe.reports.document import Cell, Number, Section, Table
 from hf_attnprobe.statistics.estimates import (
-    ONE_COLUMN,
     Estimate,
     share_interval,
 )
@@ -33,8 +30,7 @@ from hf_attnprobe.statistics.heads import (
     Place,
     simultaneous,
 )
-from hf_attnprobe.statistics.rows import Rows
-from hf_attnprobe.statistics.summary import ALL_TEXTS, BY_ROUNDING, Statistic
+from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic
 from hf_attnprobe.statistics.wording import CLASSES, Words
 
 
@@ -93,60 +89,6 @@ def has_several(statistics: Sequence[Statistic]) -> bool:
     return has_group or len(heads_of(statistics)) > 1
 
 
-# --- how good the screen was -----------------------------------------------------------------------
-
-MIN_HEADS = 10  # heads from which on a correlation over heads is read
-
-
-def screen_sentences(rows: Rows | pd.DataFrame) -> Iterator[str]:
-    """How well the first-order screen ranked the heads that were then tested.
-
-    By Spearman's ρ over heads. Both means of a head are over the texts on which it was
-    tested, which are not those that chose it. There must be three heads to mention it,
-    and ``MIN_HEADS`` to say something.
-
-    Args:
-        rows: of the audit; may be empty.
-    """
-    rows = Rows.of(rows)
-    pairs = {
-        k: v for test in tests().values() for k, v in test.estimates.items()
-    }
-    for estimate, exact in pairs.items():
-        both = [rows.of_heads(name) for name in (estimate, exact)]
-        if any(values.empty for values in both):
-            continue
-        estimated, measured = both[0].align(both[1], join="inner")
-        is_known = estimated.notna() & measured.notna()
-        means = [v.where(is_known).mean() for v in (estimated, measured)]
-        by_head = pd.concat(means, axis=1).dropna()
-        if len(by_head) >= 3:
-            found = _rank_agreement(by_head.to_numpy(), estimate, exact)
-            yield f"Screen: {found}."
-
-
-def _rank_agreement(values: np.ndarray, estimate: str, exact: str) -> str:
-    """Spearman's ρ of two columns, with its interval over rows or the reason for its absence."""
-    question = f"whether {estimate} ranks heads as {exact} does cannot be said"
-    n_heads = len(values)
-    if n_heads < MIN_HEADS:
-        return f"{question} from {n_heads} tested heads (from {MIN_HEADS} on)"
-    if (np.ptp(values, axis=0) <= BY_ROUNDING).any():
-        return f"{question}: they do not differ over the {n_heads} tested heads"
-    rho = float(pd.DataFrame(values).corr(method="spearman").iloc[0, 1])
-    # Fisher's z of a rank correlation (Bonett & Wright 2000).
-    half = ONE_COLUMN * np.sqrt((1 + rho**2 / 2) / (n_heads - 3))
-    z = np.arctanh(np.clip(rho, -1 + 1e-9, 1 - 1e-9))
-    low, high = float(np.tanh(z - half)), float(np.tanh(z + half))
-    found = markdown.interval(rho, (low, high), digits=2)
-    if low <= 0 <= high:
-        return f"{question} from {n_heads} tested heads: Spearman ρ {found}"
-    return (
-        f"{estimate} ranked {n_heads} tested heads as {exact} did, on the same texts, "
-        f"with Spearman ρ {found}"
-    )
-
-
 # --- which heads count ------------------------------------------------------------------------------
 
 MOST_NAMED = 5
@@ -156,7 +98,7 @@ def which_heads(report: "AuditResult") -> str:
     """Returns which heads move the output, and which of these are faithful; "" without heads."""
     heads = [each for each in report.judged if each.is_head]
     if len(heads) < 2:
-        return _foremost_edit(report)
+        return ""
     effect, faithfulness = report.rules["effect"], report.rules["faithfulness"]
     moving = [each for each in heads if is_surely(each.effect, effect)]
     said = _moving(heads, len(moving), effect)
@@ -203,19 +145,6 @@ def _faithful(heads: Sequence[Judged], rule: Rule) -> str:
     verb = "is" if len(named) == 1 else "are"
     count = f"{len(named)} of these {verb} surely faithful (F {rule.partly:.2f} or more)"
     return f"{count}: {', '.join(told)}{more}"
-
-
-def _foremost_edit(report: "AuditResult") -> str:
-    """Returns which head moves the output most by another edit, where none was shuffled."""
-    for name, done in EDITS.items():
-        means = by_head(report.statistics, name)
-        if len(means) > 1:
-            most = max(means, key=means.__getitem__)
-            ends = simultaneous(report.rows.of_heads(name)).get(most)
-            number = markdown.interval(means[most], ends, digits=2)
-            said = f"of {len(means)} heads {done} one by one, {head_name(most)} moves the output most"
-            return f"{said}, by {number}.{_untested(report, len(means))}"
-    return ""
 
 
 def is_surely(estimate: Estimate, rule: Rule) -> bool:

@@ -35,14 +35,10 @@ from hf_attnprobe.statistics.summary import (
 )
 
 
-# --- What erasing by one ranking or another did, as tables and in words --------------------------
+# --- What erasing by one ranking or another did --------------------------------------------------
 # Pure: statistics, rows and comparisons in, lines out.
 
 SIGNIFICANT = 0.05  # after correction
-PROPORTIONAL = 0.9  # τ of attention × gradient with the exact margins
-NEARLY_ALL = (
-    0.9  # of the attention: what is left then is far from any training text
-)
 COMPARED = (
     "Each line compares the same texts. p is two-sided: of means, a sign-flip "
     "permutation test; of flips, McNemar's exact test; of which ranking needs fewer "
@@ -55,80 +51,24 @@ OF_ERASURE = (
     "tokens flips or, where that is not known, some of the tried orders. There a ranking "
     "that never flips the decision counts as all tokens, and in the sign test as more."
 )
-PLAUSIBILITY = (
-    "Plausibility is agreement with what people marked. It says nothing about "
-    "faithfulness: a ranking that pleases people need not be what the model went by, and "
-    "one that does not may be."
-)
-
-
-def named(statistics: Sequence[Statistic]) -> dict[str, Statistic]:
-    """Returns the statistics over all texts that enough of them have, by name; of one site."""
-    return {
-        s.statistic: s
-        for s in statistics
-        if s.group == "all" and s.n >= MIN_SHOWN
-    }
-
-
-def of_test(test: str, statistics: Sequence[Statistic]) -> list[Block]:
-    """Tables and sentences of a test beyond its single statistics.
-
-    Args:
-        test: its name.
-        statistics: of the test.
-    """
-    if test == "erasure":
-        return [erasure_sentences(statistics)]
-    if test == "input_erasure":
-        return [CAUTION]
-    return [PLAUSIBILITY] if test == "plausibility" else []
-
-
-def erasure_sentences(statistics: Sequence[Statistic]) -> list[str]:
-    """Sentences about the distance from the data, and what is algebra alone."""
-    known = named(statistics)
-    sentences = (
-        _far_from_data(known.get("probability_mass_removed@attention")),
-        _proportional(known.get("product_margin_tau")),
-    )
-    return [sentence for sentence in sentences if sentence]
-
-
-def _far_from_data(mass: Statistic | None) -> str | None:
-    """Whether the decision flips where less attention is left than in any training text."""
-    if mass is None or mass.median <= NEARLY_ALL:
-        return None
-    rest = 1 - mass.median
-    last = (
-        f"the last {rest:.2%}" if rest >= 0.0001 else "less than the last 0.01%"
-    )
-    return (
-        f"Caution: in attention's order all but {last} of the attention is gone when the "
-        "decision flips (median; never counts as all). The decision then rests on that "
-        "rest, renormalised, which the model never saw in training."
-    )
-
-
-def _proportional(agreement: Statistic | None) -> str | None:
-    """Whether attention × gradient is nearly the best ranking by construction."""
-    if agreement is None:
-        return None
-    tau = agreement.mean
-    if tau < PROPORTIONAL:
-        return (
-            "Attention × gradient agrees with the exact margins of the tokens at τ "
-            f"{tau:.2f} (below {PROPORTIONAL:.2f}), so here its removals are not "
-            "settled by the algebra of the read-out alone."
-        )
-    return (
-        "Attention × gradient orders the tokens as their exact margins do (τ "
-        f"{tau:.2f}, from {PROPORTIONAL:.2f} on): with a linear read-out of two "
-        "classes it is, up to the bias, proportional to them, so it is nearly the "
-        "best ranking by construction. That it flips decisions with fewer removals "
-        "than attention, as in Serrano & Smith's experiment, restates the read-out's "
-        "algebra; it does not tell which tokens the encoder used."
-    )
+BEYOND = {
+    "erasure": (
+        "Where an order flips a decision only when nearly all of the attention is gone "
+        "(probability_mass_removed), the decision rests on the rest, renormalised, which the "
+        "model never saw in training. With a linear read-out of two classes attention × "
+        "gradient is, up to the bias, proportional to the exact margins of the tokens "
+        "(product_margin_tau near 1), so nearly the best ranking by construction: that it needs "
+        "fewer removals than attention, as in Serrano & Smith's experiment, restates the "
+        "read-out's algebra and does not tell which tokens the encoder used."
+    ),
+    "input_erasure": CAUTION,
+    "plausibility": (
+        "Plausibility is agreement with what people marked. It says nothing about "
+        "faithfulness: a ranking that pleases people need not be what the model went by, and "
+        "one that does not may be."
+    ),
+}
+"""By test, what its numbers do not say."""
 
 
 def comparisons(compared: Sequence[Comparison]) -> list[Block]:
@@ -249,16 +189,8 @@ MOST_ROWS = 150
 def numbers_section(report: AuditResult) -> Section:
     """Every statistic, and comparisons."""
     shown, left = shown_statistics(report)
-    tests_shown = dict.fromkeys(s.test for s in report.statistics)
-    several = has_several(report.statistics)
-    of_tests = [
-        Section(
-            test,
-            of_test(test, [s for s in report.statistics if s.test == test]),
-        )
-        for test in tests_shown
-        if not several
-    ]
+    ran = dict.fromkeys(s.test for s in report.statistics)
+    notes = [f"{test}: {BEYOND[test]}" for test in ran if test in BEYOND]
     return Section(
         "All numbers",
         [
@@ -267,7 +199,7 @@ def numbers_section(report: AuditResult) -> Section:
                 f"All statistics with their intervals: {len(shown):,}",
                 [left, _statistics(report, shown)],
             ),
-            Folded("Test by test", of_tests),
+            Folded("What numbers of some tests do not say", [notes]),
             *judged(report),
             *comparisons(report.comparisons),
         ],

@@ -82,14 +82,6 @@ READINGS = {
         "correlation {mean:.2f}"
     ),
 }
-LAYER_TITLES = {
-    "mean_attention_tau": "mean attention",
-    "rollout_tau": "rollout",
-    "flow_tau": "flow",
-    "layer_norm_based_tau": "norm-based",
-    "value_zeroing_tau": "value zeroing",
-    "value_zeroing_rollout_tau": "value zeroing, rolled out",
-}
 
 
 @dataclass(frozen=True)
@@ -135,7 +127,6 @@ def _check(preview: AuditPreview, options: Explanations) -> None:
 @register_test(
     readings=READINGS,
     does="compares other explanations of a head with leaving tokens out",
-    layer_titles=LAYER_TITLES,
     needs=(EditableInputs,),
     default="many heads",
     sites=with_layers,

@@ -15,7 +15,7 @@ package names the module with its test in its entry points, in the group
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from operator import methodcaller
@@ -64,8 +64,6 @@ class FaithfulnessTest:
             ``{median}`` and ``{key}``; of a share a
             :class:`~hf_attnprobe.readings.Reading` that says so.
         does: what it does, in a clause for the list of tests that were not run.
-        layer_titles: short titles of statistics of whole layers, reported at head −1.
-        estimates: statistics of this test that estimate a statistic of another one.
         needs: capabilities without which it cannot run; of a tuple in it, one is
             enough.
         default: when it is run of a classifier without being asked for.
@@ -85,8 +83,6 @@ class FaithfulnessTest:
     options: type[Options]
     readings: TestReadings
     does: str = ""
-    layer_titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    estimates: Mapping[str, str] = dataclasses.field(default_factory=dict)
     needs: Sequence[type | tuple[type, ...]] = ()
     default: When = "always"
     of_answers: Options | None = None

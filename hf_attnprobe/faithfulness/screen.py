@@ -30,11 +30,6 @@ READINGS = {
         "to first order, zero-ablating this head moves the output by {mean:.3f} {unit}"
     ),
 }
-ESTIMATES = {
-    "first_order_uniform": "uniform_tvd",
-    "first_order_zero": "zero_tvd",
-}
-"""Statistics of this test with those of other tests that they estimate."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,6 @@ class ScreenResult:
 @register_test(
     readings=READINGS,
     does="estimates quickly what each head does",
-    estimates=ESTIMATES,
     needs=(Differentiable,),
     default="many heads",
 )

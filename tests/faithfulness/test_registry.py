@@ -197,8 +197,6 @@ def test_built_in_tests_in_their_order():
     ]
     for name, test in registry.tests().items():
         assert test.name == name == test.function.__name__
-        titled = {*test.layer_titles, *test.estimates}
-        assert {statistic.split("@")[0] for statistic in titled} <= set(test.readings)
 
 
 def test_a_name_that_is_taken(alone):
