@@ -1,35 +1,28 @@
 """The verbs ``compare`` and ``survive``: models, or versions of one, audited alike and compared."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-import torch
-
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.audit_reports.comparison import (
     AuditComparison,
-    MovedHead,
     compare_audits,
 )
 from hf_attnprobe.auditing.options import AuditOptions, Weights, limit_of
-from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
+from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.auditing.session import run_prepared
 from hf_attnprobe.auditing.subject import is_language_model
 from hf_attnprobe.auditing.sweep import Clock
 from hf_attnprobe.data.arguments import Answers
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.inference.batching import by_length, collated
 from hf_attnprobe.options import (
     Asked,
     SavedModel,
     as_saved,
     public_function,
 )
-from hf_attnprobe.statistics.estimates import simultaneous_interval
 from hf_attnprobe.storage.folders import alone_in
 
 
@@ -93,7 +86,6 @@ def survive(
     ]
     for which, _ in asked:  # a missing one is said before the first is audited
         is_language_model(which)
-    reads: list[Reads] = []
     kept = None
     with alone_in(output_dir, FIRST) as folder:
         places = [folder / name for name in (FIRST, *folders)]
@@ -111,19 +103,12 @@ def survive(
                 shown=clock.shown,
             )
             run_prepared(job, place, clock)
-            reads.append(reads_of(job))
             kept = (
                 job.examples
                 if kept is None and isinstance(job.data, Answers)
                 else kept
             )
         comparison = compare_audits(places, seed=options.seed)
-        moved = [
-            head
-            for name, own in zip(comparison.names[1:], reads[1:], strict=True)
-            for head in moved_heads(reads[0], own, name, seed=options.seed)
-        ]
-        comparison = replace(comparison, moved=tuple(moved))
         if process_state().is_main_process:
             comparison.write(folder, "survival.json")
     return comparison
@@ -183,74 +168,3 @@ def _name_of(number: int, version: Any) -> str:
     if isinstance(saved, SavedModel):
         return f"{number}-{Path(saved.model).name}"
     return f"{number}-{type(version).__name__}"
-
-
-# --- how far attention moves, weight by weight --------------------------------
-
-
-@dataclass(frozen=True)
-class Reads:
-    """The attention of a model to every text.
-
-    Attributes:
-        sites: its heads.
-        weights: by id and tokens of a text what every head gives to what is explained,
-            [heads, units].
-    """
-
-    sites: list[Site]
-    weights: dict[tuple[int, str], np.ndarray]
-
-
-@torch.no_grad()
-def reads_of(job: PreparedAudit) -> Reads:
-    """The attention of a model to every text."""
-    adapter, weights = job.subject.adapter, {}
-    sites = adapter.sites()
-    texts = by_length(job.tokenized.texts)
-    tokens = {
-        text.example_id: str(text.inputs.get("input_ids")) for text in texts
-    }
-    at_once = adapter.texts_at_once or job.options.batch_size
-    for batch in collated(
-        adapter, texts, job.subject.tokenizer.pad_token_id or 0, at_once
-    ):
-        observation = adapter.observe(batch)
-        read = (
-            torch.stack([observation.read(site) for site in sites], 1)
-            .double()
-            .cpu()
-        )
-        content = batch.content_mask.cpu()
-        for number, example_id in enumerate(batch.example_ids):
-            text = example_id, tokens[example_id]
-            weights[text] = read[number][:, content[number]].numpy()
-    return Reads(sites, weights)
-
-
-def moved_heads(
-    first: Reads, other: Reads, audit: str, *, seed: int
-) -> Iterator[MovedHead]:
-    """How far each head moved, the farthest first.
-
-    Nothing where a version has other heads, or no text in the same tokens and units.
-
-    Args:
-        first, other: of the model and of a version.
-        audit: its name.
-        seed: of the resamples.
-    """
-    pairs = [
-        (own, other.weights.get(text)) for text, own in first.weights.items()
-    ]
-    shared = [(a, b) for a, b in pairs if b is not None and a.shape == b.shape]
-    if not shared or first.sites != other.sites:
-        return
-    distances = np.stack([np.abs(a - b).sum(-1) / 2 for a, b in shared])
-    low, high = simultaneous_interval(distances, seed=seed)
-    means = distances.mean(0)
-    for k in np.argsort(-means, kind="stable"):
-        ends, site = (float(low[k]), float(high[k])), first.sites[k]
-        yield MovedHead(
-            audit, site.layer, site.head, float(means[k]), ends, len(shared)
-        )

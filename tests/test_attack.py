@@ -392,16 +392,7 @@ def test_a_line_says_how_many_texts_have_no_answer(caplog):
     assert "1 of 2 texts have no answer; the model's own is taken" in caplog.text
 
 
-# --- Heads of versions (2.7) --------------------------------------------------------------------------
-
-
-def test_heads_of_models_of_other_layers_are_not_compared(tmp_path):
-    other = speakers.llama(plain(), num_hidden_layers=1, num_attention_heads=8)
-    found = survive(
-        llama(), [other, "int8"], Answers([ROW] * 2), ["sources"], output_dir=tmp_path,
-        tokenizer=plain(), progress=False,
-    )  # fmt: skip
-    assert {head.audit for head in found.moved} == {found.names[2]}
+# --- Versions (2.7) ----------------------------------------------------------------------------------
 
 
 def test_none_is_no_version(tmp_path):

@@ -110,31 +110,6 @@ def test_a_version_is_audited_as_that_model_is(survived, checkpoint, reviews_fol
     assert by_option.provenance["origin"]["weights"] == "int8"
 
 
-def test_how_far_attention_moved_is_what_output_attentions_gives(survived, checkpoint, reviews):
-    """Of int8 against the model, by the models' own forward passes; of equal weights 0."""
-    comparison, folder = survived
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    changed = copy.deepcopy(model)
-    change_weights(changed, "int8")
-    distances = []
-    for text in reviews["test"]["text"]:
-        cut = tokenizer(text, return_special_tokens_mask=True, return_tensors="pt")
-        content = ~cut.pop("special_tokens_mask").bool()[0]
-        pair = [
-            m.double().eval()(**cut, output_attentions=True).attentions[0][0, :, 0]
-            for m in (model, changed)
-        ]
-        distances.append(((pair[0] - pair[1])[:, content]).abs().sum(-1).detach() / 2)
-    expected = torch.stack(distances).mean(0)
-    (own,) = {head.audit for head in comparison.moved if "int8" in head.audit}
-    found = {head.head: head for head in comparison.moved if head.audit == own}
-    assert [found[k].mean for k in sorted(found)] == pytest.approx(expected.tolist(), abs=1e-9)
-    assert all(head.ci95[0] <= head.mean <= head.ci95[1] for head in found.values())
-    assert all(h.mean == 0 for h in comparison.moved if h.audit == comparison.names[3])
-    assert "The attention itself" in (folder / "report.md").read_text()
-
-
 def test_the_page_names_every_version(survived):
     comparison, folder = survived
     assert len(set(comparison.names)) == 4

@@ -28,7 +28,6 @@ from hf_attnprobe.audit_reports.heads import (
     head_name,
 )
 from hf_attnprobe.audit_reports.report import Report, read_audit
-from hf_attnprobe.audit_reports.verdict import may_be_shown
 from hf_attnprobe.charts.chart import HeatMap
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import public_function
@@ -57,26 +56,6 @@ SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
-class MovedHead:
-    """How far a head's attention in an audit's model is from that in the first's.
-
-    Attributes:
-        audit: its name.
-        layer, head: from 0.
-        mean: over n texts, total variation in [0, 1].
-        ci95: of the mean, over all heads at once.
-        n: texts.
-    """
-
-    audit: str
-    layer: int
-    head: int
-    mean: float
-    ci95: tuple[float, float]
-    n: int
-
-
-@dataclass(frozen=True)
 class AuditComparison(Documented):
     """Several audits and their differences from the first. ``print`` gives the text.
 
@@ -95,7 +74,6 @@ class AuditComparison(Documented):
         cautions: what the comparison cannot say.
         seed: of the resamples.
         reports: the audits.
-        moved: of versions of one model, how far each head's attention moved, the farthest first.
         pages: addresses of the audits' own pages; none where they are not known.
     """
 
@@ -112,7 +90,6 @@ class AuditComparison(Documented):
     cautions: tuple[str, ...]
     seed: int
     reports: tuple[Report, ...] = field(default=(), repr=False, compare=False)
-    moved: tuple[MovedHead, ...] = ()
     pages: tuple[str, ...] = ()
 
     def linked(
@@ -266,7 +243,6 @@ def data_of(comparison: AuditComparison) -> dict[str, Any]:
 def _document_of(comparison: AuditComparison) -> Document:
     first, *others = comparison.names
     parts = [
-        _for_users(comparison),
         _question_by_question(comparison),
         Section(
             "What this comparison cannot say",
@@ -274,7 +250,6 @@ def _document_of(comparison: AuditComparison) -> Document:
             id="cautions",
             brief=True,
         ),
-        _moved_attention(comparison),
         Section("Heads", list(maps_of_differences(comparison)), id="heads"),
     ]
     lead: list[Block] = [LEAD, _audits(comparison), _overview(comparison)]
@@ -293,40 +268,6 @@ def _document_of(comparison: AuditComparison) -> Document:
             "left_out": ["statistics"],
         },
     )
-
-
-MOST_MOVED = 8
-"""Heads of an audit that the page names; the data have all."""
-WHAT_MOVED = (
-    "Half the sum of the differences between the weights that a head gives to what is explained "
-    "of a text: 0 is the same attention, 1 attention to other units only. Intervals hold at once "
-    "for all heads of an audit."
-)
-
-
-def _moved_attention(comparison: AuditComparison) -> Section:
-    """How far attention itself moved, of every audit the mean over heads and the farthest."""
-    rows: list[list[Cell]] = []
-    for name in dict.fromkeys(head.audit for head in comparison.moved):
-        own = [head for head in comparison.moved if head.audit == name]
-        mean = sum(head.mean for head in own) / len(own)
-        rows.append([name, f"all {len(own)}, mean", Number(mean), own[0].n])
-        rows += [
-            [
-                name,
-                head_name((head.layer, head.head)),
-                Number(head.mean, head.ci95),
-                head.n,
-            ]
-            for head in own[:MOST_MOVED]
-        ]
-    table = Table(
-        ["audit", "head", "moved [95%]", "texts"],
-        rows,
-        "How far attention moved",
-    )
-    parts: list[Block] = [Note(WHAT_MOVED), table] if rows else []
-    return Section("The attention itself", parts, id="moved", brief=True)
 
 
 def reading_note(comparison: AuditComparison) -> str:
@@ -414,24 +355,6 @@ def _moved(difference: Difference | None) -> Cell:
     side = "higher:" if difference.value > 0 else "lower:"
     ends = difference.simultaneous
     return Number(difference.value, ends, digits=2, sign="+", before=side)
-
-
-def _for_users(comparison: AuditComparison) -> Section:
-    """Whether each attention may be shown, by its audit's own answers."""
-    return Section(
-        "May I show this to users?",
-        [
-            Section(
-                name,
-                [" ".join(may_be_shown(report.findings, report.words))],
-                id=f"for-users-{k}",
-            )
-            for k, (name, report) in enumerate(
-                zip(comparison.names, comparison.reports, strict=True), 1
-            )
-        ],
-        id="for-users",
-    )
 
 
 # --- the questions ----------------------------------------------------------------------
