@@ -6,11 +6,8 @@ line); what is silently wrong is an AssertionError.
 """
 
 import copy
-import hashlib
-import json
 import random
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
@@ -30,9 +24,6 @@ from torch import Tensor
 import speakers
 from full_passes import softmax_edited
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit, compare_audits, survive
-from hf_attnprobe.audit_reports.limits import ROWS, SPIKED, spiked_rows
-from hf_attnprobe.audit_reports.report import read_audit
-from hf_attnprobe.auditing.given import GivenScores
 from hf_attnprobe.auditing.prepare import prepare_audit
 
 
@@ -426,7 +417,7 @@ CHANGED_AUDITS: dict[str, Callable[[Draws, list], dict[str, Any]]] = {
 
 
 def judged(draws: Draws, folder: Path) -> str:
-    """Scores come to stand at their units, and what cannot be theirs is refused."""
+    """Scores in every form come to stand at their units."""
     one, of = asked(draws), model("Llama", 0)
     given = tokens_of(one)
     if given is None or min(map(len, given.units)) == 0 or len(given.units) < 2:
@@ -454,18 +445,11 @@ def judged(draws: Draws, folder: Path) -> str:
         scores = {0: by_token}
     elif form == "pieces":
         scores = {0: [by_token[place] for unit in given.units for place in unit]}
-    wrong = draws.choice([*[None] * len(MISTAKES), *MISTAKES])
-    known = {n_units, len(given.ids), sum(map(len, given.units))}
-    if wrong is not None:
-        scores = MISTAKES[wrong](values)
-        if wrong in ("more", "fewer") and len(scores[0]) in known:
-            return "refused"
     data = Answers([one.row], units=one.kind, template=one.template)
     try:
         job = prepare_audit(of, data, ["sources"], AuditOptions(), one.words, scores)
     except AttnProbeError as error:
         return one_line(error)
-    assert wrong is None, f"{wrong} was taken"
     (text,) = job.tokenized.texts
     expected = [0.0] * len(given.ids)
     for unit, value in zip(given.units, values, strict=True):
@@ -474,115 +458,7 @@ def judged(draws: Draws, folder: Path) -> str:
     return "right"
 
 
-MISTAKES: dict[str, Callable[[list[float]], Any]] = {
-    "more": lambda values: {0: [*values, 0.5]},
-    "fewer": lambda values: {0: values[1:]},
-    "complex": lambda values: {0: [v + 1j for v in values]},
-    "a complex tensor": lambda values: {0: torch.tensor(values) + 1j},
-    "text": lambda values: {0: "high"},
-    "a number": lambda values: 3.5,
-    "ragged": lambda values: {0: [values, values[1:]]},
-    "nothing": lambda values: {0: [None for _ in values]},
-    "not finite": lambda values: {0: [*values[:-1], float("nan")]},
-    "half an id": lambda values: {0.5: values},
-    "a letter": lambda values: {"a": values},
-    "another text": lambda values: {7: values},
-    "two texts": lambda values: [values, values],
-    "named otherwise": lambda values: {0: GivenScores(values, None, ["zebra"] * len(values))},
-    "spans of a prompt": lambda values: {0: GivenScores(values, [(0, 1)] * len(values))},
-}
-
-
 # --- Folders ----------------------------------------------------------------------------------------------------
-
-
-def limits(draws: Draws, folder: Path) -> str:
-    """Limits of another model, or of rows that are not as they were written."""
-    names = [f"{name}_fingerprint" for name in ("model", "configuration", "tokenizer")]
-    identity = {name: f"{draws.getrandbits(64):016x}" for name in names}
-    rows = pd.DataFrame({"head": "0.1", "dose": [0.0, 0.5] * 4, "example_id": range(8)})
-    rows = rows.assign(statistic="standard_tvd", value=[draws.random() for _ in range(8)])
-    content = rows.to_csv(index=False).encode()
-    said = {"model": "m", "fingerprints": identity}
-    text = json.dumps(said | {"rows_sha256": hashlib.sha256(content).hexdigest()})
-    place = draws.randrange(len(content))
-    spoilt = {
-        "cut": content[:place],
-        "value": content.replace(b"0.", b"0.9", 1),
-        "dose": rows[rows.dose > 0].to_csv(index=False).encode(),
-        "flip": content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :],
-        "line": content + content.splitlines(keepends=True)[-1],
-    }
-    change = draws.choice([*[None] * 5, *spoilt, "model", "json", "gone"])
-    asked_of = identity | ({draws.choice(names): "0" * 16} if change == "model" else {})
-    text = draws.choice(["null", "[]", '"x"', text[:-3], "{}"]) if change == "json" else text
-    folder.mkdir(exist_ok=True)
-    (folder / SPIKED).write_text(text)
-    if change != "gone":
-        (folder / ROWS).write_bytes(spoilt.get(change, content))
-    try:
-        found = spiked_rows(folder, asked_of)
-    except AttnProbeError as error:
-        return one_line(error)
-    assert change is None, f"{change} was taken"
-    pd.testing.assert_frame_equal(found, rows.assign(head=rows["head"].astype(found["head"].dtype)))
-    return "right"
-
-
-@cache
-def audited(seed: int, below: Path) -> Path:
-    """The folder of an audit; not to be written into."""
-    rows = [
-        {"context": f"Cat {k} sat. Dog {k} ran.", "question": "Who?", "answer": "Li"}
-        for k in range(3)
-    ]
-    words, place = tokenizer("plain"), below / f"audited-{seed}"
-    audit(
-        (model("Llama", seed), words), Answers(rows), ["sources"], output_dir=place, progress=False
-    )
-    return place
-
-
-def rows_on_disk(draws: Draws, folder: Path) -> str:
-    """A part that is not as it was written is refused, or says the same."""
-    place = folder / "audit"
-    shutil.copytree(audited(0, folder.parent), place)
-    expected = read_audit(place).to_pandas()
-    part = next((place / "rows").glob("part-*"))
-    data, table = part.read_bytes(), pq.read_table(part)
-    name = draws.choice([n for n in table.column_names[2:] if any(table[n].to_pylist())])
-    cells = table[name].to_pylist()
-    row = draws.choice([k for k, cell in enumerate(cells) if cell])
-    at, bit = draws.randrange(len(data)), 1 << draws.randrange(8)
-    others = {
-        "value": [draws.choice([7.0, -1.0, float("inf"), 0.0]) for _ in cells[row]],
-        "shorter": cells[row][1:],
-        "longer": [*cells[row], 0.5],
-        "none": None,
-    }
-    of_bytes = {"flip": data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :], "cut": data[:at]}
-    of_bytes["other"] = next((audited(1, folder.parent) / "rows").glob("part-*")).read_bytes()
-    change = draws.choice([*of_bytes, *others, "ids", "turned", "drop", "type"])
-    column, kind = table.column_names.index(name), table.schema.field(name).type
-    if change in of_bytes:
-        part.write_bytes(of_bytes[change])
-    elif change == "ids":
-        moved = [[k + 1 for k in table["example_id"].to_pylist()]]
-        pq.write_table(table.set_column(1, "example_id", moved), part)
-    elif change == "drop":
-        pq.write_table(table.drop_columns([name]), part)
-    elif change == "type":
-        pq.write_table(table.set_column(column, name, [[0.5] * len(cells)]), part)
-    else:
-        cells = cells[::-1] if change == "turned" else cells
-        cells[row] = others.get(change, cells[row])
-        pq.write_table(table.set_column(column, name, pa.array(cells, kind)), part)
-    try:
-        found = read_audit(place).to_pandas()
-    except AttnProbeError as error:
-        return one_line(error)
-    pd.testing.assert_frame_equal(found, expected)
-    return "right"
 
 
 KINDS: dict[str, tuple[Callable[[Draws, Path], str], int]] = {
@@ -590,15 +466,13 @@ KINDS: dict[str, tuple[Callable[[Draws, Path], str], int]] = {
     "judge": (judged, 14),
     "survive": (versions, 4),
     "comparisons": (comparisons, 6),
-    "limits": (limits, 9),
-    "rows": (rows_on_disk, 9),
 }
-"""Each with its share of 60."""
+"""Each with its share of 42."""
 
 
 def cases(n: int, seed: int) -> list[tuple[str, int]]:
     """The kind and the number of n cases."""
-    each = [kind for kind, (_, share) in KINDS.items() for _ in range(round(share * n / 60))]
+    each = [kind for kind, (_, share) in KINDS.items() for _ in range(round(share * n / 42))]
     return [(kind, seed * 100_000 + number) for number, kind in enumerate(each)]
 
 

@@ -174,6 +174,8 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
         change(folder, **values)
         refused(message, load_model, folder)
     check_values({"eos_token_id": [1, 2], "pad_token_id": -1, "own": "x"}, "model")  # may be
+    for name, value in (("n_layer", 10**6), ("encoder_layers", 10**30)):
+        refused(f"for {name} in the configuration", check_values, {name: value}, "model")
 
 
 def test_outputs_without_names(bert_folder, copy_of):

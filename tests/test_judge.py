@@ -292,6 +292,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.parquet", "no", "cannot read the scores"),
         ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
         ("scores.jsonl", '{"id": 4, "unit": 1, "score": 1}', "text 4: expected units .* 0 for one"),
+        ("scores.jsonl", '{"id": 4, "unit": [0, 1.5], "score": [1, 2]}', "a whole number"),
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 0.5, "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 4, "score": "a"}', "row 0 .* score: expected a number or"),
@@ -314,11 +315,36 @@ def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
         judged(drawn, tmp_path / name)
 
 
-def test_another_number_of_objects_and_several_classes_are_said():
-    with pytest.raises(AttnProbeError, match="expected scores of 2 texts, got those of 1"):
-        read_scores([[1.0, 2.0]], [0, 1])
-    with pytest.raises(AttnProbeError, match=r"text 5: expected a score for each token, got 4 × 2"):
-        read_scores([np.ones((4, 2))], [5])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({5: [1.0, 2.0j]}, "expected a list of numbers"),
+        ({5: torch.tensor([1.0, 2.0j])}, "expected a list of numbers"),
+        ({0.5: [1.0]}, "expected whole numbers as id"),
+        ({"a": [1.0]}, "expected whole numbers as id"),
+        ({5: 3.0}, "expected a score for each token"),
+        ({5: "abc"}, "expected a list of numbers"),
+        ({5: [None, None]}, "expected a list of numbers"),
+        ({5: [[1.0], [1.0, 2.0]]}, "lists of several lengths"),
+        ([np.ones((4, 2))], "text 5: expected a score for each token, got 4 × 2"),
+        (7, "expected scores as a file"),
+        ([[1.0], [2.0]], "expected scores of 1 texts, got those of 2"),
+    ],
+    ids=str,
+)
+def test_objects_that_hold_no_scores_are_refused(given, message):
+    with refuses(message):
+        read_scores(given, [5])
+
+
+def test_tokens_and_spans_are_as_many_as_scores():
+    for spans, tokens, said in (
+        (None, ["a", "b", "c"], "a token for each of 2"),
+        (None, [], "a token for each of 2"),
+        ([(0, 1)], None, "a span for each of 2"),
+    ):
+        with refuses(said):
+            GivenScores([1, 2], spans, tokens)
 
 
 # --- libraries --------------------------------------------------------------------------------
@@ -460,6 +486,11 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
     for scores, says in (
         ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected .*4.* of them, got 2"),
         ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected numbers"),
+        (
+            {0: [1.0] * 4, 7: [1.0] * 3},
+            "expected scores of all 2 texts, 1 have none, such as text 1",
+        ),
+        ({k: GivenScores([1.0], [(0, 1)]) for k in (0, 1)}, "expected scores by unit"),
     ):
         with pytest.raises(AttnProbeError, match=says):
             answered_by(scores)

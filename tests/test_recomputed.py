@@ -3,14 +3,11 @@
 import json
 import shutil
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-import zoo
-from hf_attnprobe import AttnProbeError, AuditOptions, audit
+from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.checkpoints import load_tokenizer
 from hf_attnprobe.storage.rows import read_rows
 from refusals import refuses
@@ -182,73 +179,3 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
     shutil.rmtree(mine / "rows")
     shutil.copytree(others / "rows", mine / "rows")
     refused("are of another one; delete it", folder, rows[:4], **given, output_dir=mine)
-
-
-def other_values(of_test, change, statistic=None):
-    """A change of a part's frame: other values of a test."""
-
-    def changed(held):
-        for name in held.columns.difference(["test", "example_id"]):
-            if statistic in (None, name):
-                own = (held.test == of_test) & held[name].notna()
-                held.loc[own, name] = held.loc[own, name].map(change)
-
-    return changed
-
-
-def rewrite(part, change):
-    """Writes a part as ``change`` leaves it; its attributes say whose it is."""
-    held = pd.read_parquet(part)
-    change(held)
-    held.to_parquet(part, index=False)
-
-
-def place(column, value):
-    def change(held):
-        if column in held:
-            held[column] = [value, *held[column][1:]] if value is None else value
-        elif column == "statistic":
-            held.columns = held.columns.str.replace("probability", "share")
-        else:
-            held.attrs["sites"]["prediction"][0][column] = value
-
-    return change
-
-
-WRONG_PLACES = [(name, None) for name in ("test", "statistic", "example_id", 0, 1)]
-WRONG_PLACES += [(name, wrong) for name in (0, "example_id") for wrong in ("x", 0.5, 2.0**80)]
-
-
-@pytest.fixture(scope="module")
-def kept(tokenizer, reviews, tmp_path_factory):
-    """The folders of a model and of its audit; do not write into them."""
-    model = zoo.saved(tmp_path_factory.mktemp("kept") / "model", make(tokenizer), tokenizer)
-    audit(model, twelve(reviews)[:4], **FEW, output_dir=model.parent / "out")
-    return model, model.parent / "out"
-
-
-@pytest.mark.parametrize(("column", "value"), WRONG_PLACES)
-def test_rows_of_no_place_are_refused(column, value, kept, copy_of):
-    """Of no test, statistic or text, and at no layer (0) or head (1)."""
-    out = copy_of(kept[1])
-    for part in (out / "rows").iterdir():
-        rewrite(part, place(column, value))
-    with pytest.raises(AttnProbeError, match="cannot read the rows in"):
-        read_rows(out / "rows")
-
-
-@pytest.mark.parametrize("value", [5.0, float("nan"), float("inf"), -0.5])
-def test_what_is_no_probability_is_refused(value, kept, rows, copy_of):
-    folder, out = kept[0], copy_of(kept[1])
-    for part in (out / "rows").iterdir():
-        rewrite(part, other_values("prediction", lambda _: np.array([value]), "probability"))
-    refused("cannot read the rows in", folder, rows[:4], output_dir=out)
-    with pytest.raises(AttnProbeError, match="cannot read the rows in"):
-        read_rows(out / "rows")
-
-
-def test_false_probabilities_are_refused_on_resuming(kept, rows, copy_of):
-    folder, out = kept[0], copy_of(kept[1])
-    for part in (out / "rows").iterdir():
-        rewrite(part, other_values("prediction", lambda values: 0.5 * values))
-    refused("cannot read the rows in", folder, rows[:4], output_dir=out)

@@ -174,6 +174,7 @@ def test_files_are_smaller_than_a_value_per_row(repeated, tmp_path):
         lambda rows: rows.assign(x=[*rows.x[1:], rows.x[0]]),
         lambda rows: rows.assign(x=[values + np.inf for values in rows.x]),
         lambda rows: rows.assign(x=[values[:1] for values in rows.x]),
+        lambda rows: rows.assign(x=[[*values, 0.5] for values in rows.x]),
         lambda rows: rows.assign(x=[None, *rows.x[1:]]),
         lambda rows: rows.assign(example_id=rows.example_id + 1),
         lambda rows: rows.assign(test="permutation"),
@@ -189,8 +190,27 @@ def test_values_that_were_changed_are_refused(change, tmp_path):
     whole = pq.read_table(part)
     assert read_part(part).num_rows == 3
     changed = pa.Table.from_pandas(change(whole.to_pandas()), whole.schema, preserve_index=False)
-    pq.write_table(changed.replace_schema_metadata(whole.schema.metadata), part)
+    check_refused(changed.replace_schema_metadata(whole.schema.metadata), part)
+
+
+def check_refused(changed, part):
+    """A table in place of a part is refused in a line, read as a part and as rows."""
+    pq.write_table(changed, part)
     with refuses("cannot read the rows in .*part-one"):
         read_part(part)
     with refuses("cannot read the rows in .*part-one"):
-        read_rows(tmp_path, "erasure")
+        read_rows(part.parent, "erasure")
+
+
+def test_other_columns_types_and_places_are_refused(tmp_path):
+    append_rows(tmp_path, table_of("erasure", [3], {Site(0, 0): {"x": [0.5]}}), name="one")
+    part = tmp_path / "part-one.parquet"
+    whole = pq.read_table(part)
+    said = {
+        name: value.replace(b"[0, 0]", b"[0, 1]") for name, value in whole.schema.metadata.items()
+    }
+    assert said != whole.schema.metadata
+    check_refused(whole.replace_schema_metadata(said), part)
+    check_refused(whole.drop_columns(["x"]), part)
+    check_refused(whole.set_column(2, "x", pa.array([0.5])), part)
+    check_refused(whole.set_column(1, "example_id", pa.array(["x"])), part)
