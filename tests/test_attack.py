@@ -275,9 +275,6 @@ def test_spans_are_of_the_text_and_each_there_once(
     refused(message, judge, checkpoint, data, given, ["erasure"], progress=False)
 
 
-# --- Rows (F7) ------------------------------------------------------------------------------------------
-
-
 # --- Models without positions to be kept (F2) -----------------------------------------------------------
 
 

@@ -20,7 +20,6 @@ from hf_attnprobe import (
     train_classifier,
 )
 from hf_attnprobe.cli import main
-from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.storage.rows import read_rows
 from hf_attnprobe.training.options import TrainingOptions
@@ -79,10 +78,6 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 # --- the model ----------------------------------------------------------------------------------------------------
 
 
-def change(folder, **values):
-    """Other values in a model's configuration."""
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 def test_no_model_there(refused_audit, tmp_path):
@@ -124,13 +119,6 @@ def test_spoilt_files_of_a_model(refused_audit, checkpoint, copy_of):
     (copy_of(checkpoint, "tokenizer") / "tokenizer.json").write_text("{")
     said = refused_audit(model=folder.parent / "tokenizer")
     assert "expected a tokenizer with the model" in said
-
-
-def test_code_in_the_folder_is_run_on_request_only(refused_audit, checkpoint, copy_of):
-    folder = copy_of(checkpoint)
-    change(folder, model_type="something else")
-    line = refused_audit(model=folder)
-    assert "contains custom code" in line and line.endswith("Allow it with --trust-remote-code\n")
 
 
 def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_path):
@@ -185,23 +173,6 @@ BAD_DATA = [
 def test_data_that_cannot_be_audited(refused_audit, tmp_path):
     for k, (rows, message) in enumerate(BAD_DATA):
         assert message in refused_audit(dataset=write(tmp_path / f"data-{k}", rows))
-
-
-def test_labels_are_matched_by_name_or_else_by_number(checkpoint):
-    """Here 'positive' is number 0 of the data and number 1 of the model."""
-    for names, numbers in (
-        (["positive", "positive"], [1, 1]),
-        (["Positive", "Positive"], [1, 1]),
-        (["LABEL_1", "LABEL_0"], [1, 0]),
-        ([" positive", "Negative "], [1, 0]),
-    ):
-        texts = zip(("a wonderful plot", "superb"), names, strict=True)
-        rows = [{"text": text, "label": name} for text, name in texts]
-        report = audit(checkpoint, rows, tests=["adversarial"], progress=False)
-        found = report.to_pandas()
-        assert found[found.statistic == "label"].value.tolist() == numbers
-    labels = {example.example_id: example.label for example in report.examples}
-    assert labels == {0: "positive", 1: "negative"}
 
 
 def test_texts_of_no_token_are_skipped_and_counted(cli, checkpoint, tmp_path):
@@ -321,16 +292,6 @@ def test_options_of_the_function(checkpoint, tmp_path):
         with pytest.raises(AttnProbeError, match=message):
             audit_by_name(checkpoint, ROWS, output_dir=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_test(cli):
-    audit = ("audit", "--model", "x", "--dataset", "y", "--tests")
-    done = cli(*audit, "permutation", "erasures", "shuffle")
-    assert done.code == 2 and "unknown test 'erasures'; did you mean erasure?" in done.err
-    known = ", ".join(registry.tests())
-    done = cli(*audit, "shuffle")
-    assert done.code == 2
-    assert f"unknown test 'shuffle'; expected one of {known}, default" in done.err
 
 
 USAGE = ["", "audits", "audit", "audit --model x", "audit --model x --dataset y --frobnicate"]

@@ -250,18 +250,6 @@ def test_unknown_tokens_are_counted_said_and_refused(bert_folder, texts):
 # --- the model's own probabilities --------------------------------------------------------------------------------
 
 
-def test_an_adapter_says_what_the_model_says():
-    for family in [*families.TEXT_FAMILIES, "vit"]:
-        model = families.shared(family)
-        adapter = wrap(model)
-        batch = families.prepare(adapter)
-        with torch.no_grad():
-            inputs = {n: v for n, v in batch.inputs.items() if n != "units"}
-            own = model(**inputs).logits.softmax(-1)
-        torch.testing.assert_close(adapter.native_probs(batch), own, atol=1e-6, rtol=0)
-        torch.testing.assert_close(adapter.observe(batch).probs, own, atol=1e-6, rtol=0)
-
-
 def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_checkpoint):
     """One weight that the adapter reads and the model does not is enough, for both kinds of adapter."""
     options = {"tests": ["permutation"]}
@@ -275,11 +263,3 @@ def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_
             head.bias = torch.nn.Parameter(moved)
         said = "expected the model's own probabilities"
         refused(said, audit, adapter, ROWS, tokenizer=tokenizer, **options)
-
-
-def test_a_model_in_training_is_run_in_eval_mode_and_left_as_it_was(tokenizer):
-    model = bert(len(tokenizer)).train()
-    model.bert.pooler.eval()
-    was = {name: module.training for name, module in model.named_modules()}
-    audit((model, tokenizer), ROWS, **FEW)
-    assert {name: module.training for name, module in model.named_modules()} == was

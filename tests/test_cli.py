@@ -5,29 +5,21 @@ import json
 import re
 import shutil
 
+import jsonschema
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import report_schema
 import zoo
 from by_name import BY_DEFAULT, audit_by_name
 from hf_attnprobe.cli import main
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
-from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.storage.rows import read_rows
 from mini_hub import MiniHub
 
 
 TESTS = ("correlation", "permutation", "adversarial")
 COLUMNS = ["test", "statistic", "example_id", "layer", "head", "value"]
-
-
-STATISTIC = ["test", "statistic", "layer", "head", "group", "mean", "ci95", "n", "median", "std"]
-STATISTIC += ["undefined"]
-
-
-WHOLE = ["schema_version", "model", "dataset", "n", "seed", "predicts", "answer", "score"]
-WHOLE += ["verdict", "accuracy", "findings", "statistics", "contradictions", "notes"]
-WHOLE += ["comparisons", "provenance"]
 
 
 def strict(text):
@@ -66,28 +58,17 @@ def printed(command, copy_of):
 
 def test_json_is_as_documented(printed, checkpoint, reviews_folder):
     found, _ = printed
-    assert list(found) == WHOLE
+    jsonschema.validate(found, json.loads(report_schema.FILE.read_text()))
     assert (found["model"], found["n"], found["seed"]) == (str(checkpoint), 20, 0)
     assert found["dataset"] == f"{reviews_folder} (test)"
-    seen = set()
-    for statistic in found["statistics"]:
-        assert list(statistic) == STATISTIC
-        assert statistic["statistic"].split("@")[0] in readings()[statistic["test"]]
-        assert statistic["group"] in ("all", "negative", "positive")
-        assert (statistic["layer"], statistic["head"]) == (0, 0)
-        assert all(type(statistic[name]) is int for name in ("layer", "head", "n", "undefined"))
-        for value in [*(statistic[k] for k in ("mean", "median", "std")), *statistic["ci95"]]:
-            assert type(value) is float if statistic["n"] else value is None
-        if statistic["n"]:
-            low, high = statistic["ci95"]
-            assert low <= statistic["mean"] <= high
-        seen.add((statistic["test"], statistic["statistic"], statistic["group"]))
+    seen = {(s["test"], s["statistic"], s["group"]) for s in found["statistics"]}
     assert len(seen) == len(found["statistics"])
     assert {test for test, *_ in seen} == set(TESTS)
     assert {group for *_, group in seen} == {"all", "negative", "positive"}
+    for statistic in found["statistics"]:
+        assert (statistic["layer"], statistic["head"]) == (0, 0)
+        assert statistic["n"] or statistic["mean"] is None
     provenance = found["provenance"]
-    assert len(provenance["model_fingerprint"]) == len(provenance["data_fingerprint"]) == 16
-    assert {"hf_attnprobe", "torch", "transformers", "python"} <= provenance["versions"].keys()
     told = (provenance["tests"], provenance["skipped_empty"], provenance["n_processes"])
     assert told == (list(TESTS), 0, 1)
 
@@ -175,9 +156,6 @@ def test_all_tests_by_default_whatever_the_labels(cli, checkpoint, make_checkpoi
         groups = {"all", "negative", "positive", "mixed", "none"}
         assert {s["group"] for s in found["statistics"]} <= groups
         assert ", labelled" not in (out / "report.md").read_text()
-
-
-# --- report -------------------------------------------------------------------------------------------------------
 
 
 # --- train, then audit --------------------------------------------------------------------------------------------

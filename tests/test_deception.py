@@ -32,7 +32,6 @@ from hf_attnprobe.retraining.deceive import (
     deceive,
     deception_data,
     deception_penalty,
-    findings,
     impermissible_ids,
     overall,
     read_rows,
@@ -292,7 +291,10 @@ TOLD = {
 def test_what_is_said_of_use_goes_by_the_control():
     for before, after, answer, said in USES:
         measures = measured(200, **before), measured(200, **before | after)
+        for one in measures:
+            one.control[::7] = np.nan
         found = deception_of(*measures, seed=0, **TOLD)
+        check_beyond(found, *measures)
         sentence = conclusion(found)
         assert sentence.startswith(f"Hiding: {answer}.") and said in sentence
         assert "nan" not in sentence and deception_data(found)["verdict"] == sentence
@@ -300,57 +302,15 @@ def test_what_is_said_of_use_goes_by_the_control():
     assert few.startswith("Hiding: cannot say.") and "30 texts" in few
 
 
-@pytest.mark.parametrize("case", range(8))
-def test_words_follow_from_an_independent_recomputation(case):
-    """From the texts' numbers in plain pandas, with normal intervals."""
-    rng = np.random.default_rng(case)
-    n = int(rng.choice([20, 200, 1000]))
-    columns = {}
-    for when in ("before", "after"):
-        values = measured(n, right=rng.choice([0.7, 0.8]))
-        named = np.where(np.arange(n) % 5, 0.2, 0.0)
-        control = rng.uniform(0, rng.choice([0.1, 0.4]), n)
-        control[::7] = np.nan
-        mass, moved = (rng.uniform(0, rng.choice([0.1, 0.4, 0.8]), n) for _ in range(2))
-        changes = {"named": named, "mean_mass": mass, "moved": moved, "control": control}
-        columns[when] = replace(values, **changes)
-    found = deception_of(columns["before"], columns["after"], seed=0, **TOLD)
-    frames = {}
-    for when, m in columns.items():
-        right = (m.probs.argmax(1) == m.labels).astype(float)
-        texts = {"named": m.named, "mass": m.mean_mass, "moved": m.moved, "control": m.control}
-        frames[when] = pd.DataFrame(texts | {"right": right})
-    table = pd.concat(frames, axis=1)
-
-    def expected(values, threshold):
-        """The answers that an interval gives, give or take what resampling moves it."""
-        values = values.dropna()
-        half = 1.96 * values.std() / math.sqrt(len(values))
-        low, high, slack = values.mean() - half, values.mean() + half, half / 5
-        if len(values) < 30:
-            return {"cannot say"}
-        possible = {
-            "yes": low > threshold - slack,
-            "no": high < threshold + slack,
-            "cannot say": low - slack < threshold < high + slack,
-        }
-        return {answer for answer, may_be in possible.items() if may_be}
-
-    of_named = table[table["before"]["named"] > 0]
-    use = {when: of_named[when]["moved"] - of_named[when]["control"] for when in columns}
-    hidden = of_named["before"]["mass"] / 2 - of_named["after"]["mass"]
-    lost = table["before"]["right"] - table["after"]["right"]
-    said = {name: answer.answer for name, answer in findings(found).items()}
-    assert said["used_before"] in expected(use["before"], 0.05)
-    assert said["used_after"] in expected(use["after"], 0.05)
-    assert said["hidden"] in expected(hidden, 0.0)
-    assert said["lost"].opposite in expected(-lost, -0.02)
-    for when in columns:
-        assert found.beyond[when].value == pytest.approx(use[when].mean())
-        assert found.beyond[when].n == use[when].count() == found.n_controlled
-        difference = found.moved[when].value - found.control[when].value
-        assert difference == pytest.approx(found.beyond[when].value)  # the same texts
-    assert f"{use['after'].mean():.3f}" in conclusion(found) or said["used_before"] == "no"
+def check_beyond(found, *measures):
+    """What a deletion moves beyond its control, in plain pandas, of texts that have both."""
+    is_named = measures[0].named > 0
+    for when, one in zip(("before", "after"), measures, strict=True):
+        beyond = pd.Series((one.moved - one.control)[is_named])
+        assert found.beyond[when].value == pytest.approx(beyond.mean(), nan_ok=True)
+        assert found.beyond[when].n == beyond.count() == found.n_controlled
+        difference = found.moved[when].value - found.control[when].value  # of the same texts
+        assert difference == pytest.approx(found.beyond[when].value, nan_ok=True)
 
 
 def test_the_control_deletes_as_many_other_tokens():

@@ -1,20 +1,17 @@
 """What retrainings say: words against numbers by hand, and against plain pandas on random trainings."""
 
 import math
-import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
-import zoo
 from hf_attnprobe.retraining import readings
 from hf_attnprobe.retraining.adversary import crossed_choice
 from hf_attnprobe.retraining.verdict import CHOSEN, farther_than_a_seed, over_seeds, verdict
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.scores import Score, compare_scores
+from hf_attnprobe.statistics.scores import Score
 from hf_attnprobe.statistics.summary import summarize
 from made_up_rows import rows_of_texts
 
@@ -230,107 +227,3 @@ def test_each_half_chooses_the_farthest_that_keeps_f1():
     assert choice([base, bad], [near, far]) == {0}
     worse = outputs(np.zeros(40, bool), labels)
     assert choice([bad, worse], [near, far]) == {0}  # none is as good: the best of them
-
-
-# --- against plain pandas on random trainings -------------------------------------------------------------------
-
-
-def plain_f1(labels, predicted):
-    hits = ((labels == 1) & (predicted == 1)).sum()
-    return 2 * hits / ((labels == 1).sum() + (predicted == 1).sum())
-
-
-def plain_interval(frame, statistic, n_resamples=400):
-    """Percentiles over resamples that pandas draws."""
-    values = [
-        statistic(frame.sample(frac=1, replace=True, random_state=k)) for k in range(n_resamples)
-    ]
-    return np.nanpercentile(values, [2.5, 97.5])
-
-
-def said_numbers(sentence):
-    """Every ``value [low, high]`` of a sentence."""
-    found = re.findall(r"(-?\d\.\d+) \[(-?\d\.\d+), (-?\d\.\d+)\]", sentence)
-    return [tuple(map(float, numbers)) for numbers in found]
-
-
-def agrees(answer, low, high, threshold, n, slack):
-    """Whether the answer is that of an interval, up to the noise of resampling."""
-    if answer == YES:
-        return n >= 30 and low > threshold - slack
-    if answer == NO:
-        return n >= 30 and high < threshold + slack
-    return n < 30 or (low < threshold + slack and high > threshold - slack)
-
-
-@pytest.mark.parametrize("case", zoo.daily(range(5), (1, 4)))
-def test_words_follow_from_an_independent_recomputation(case):
-    rng = np.random.default_rng(case)
-    n = [20, 60, 400, 1500, 400][case]
-    labels = np.arange(n) % 2
-
-    def model(accuracy):
-        return outputs(rng.random(n) < accuracy, labels)
-
-    models = {"base": model(0.8), "uniform": model([0.6, 0.6, 0.79, 0.84, 0.6][case])}
-    seeds = {f"seed {k}": model(0.8) for k in range([2, 0, 2, 6, 6][case])}
-    chosen = model([0.8, 0.9, 0.8, 0.8, 0.7][case])
-    values = {("adversary", "chosen_jsd"): rng.uniform(0, rng.choice([0.3, 0.69]), n)}
-    for k in range(len(seeds)):
-        values["seeds", f"one_seed_jsd@{k}"] = rng.uniform(0, 0.5, n)
-    rows = rows_of(values, n)
-    statistics = summarize(rows, [], readings())
-    beyond = farther_than_a_seed(rows, statistics)
-    beside = {"base": models["base"]}
-    compared = {"uniform": models, "adversary": beside | {CHOSEN: chosen}, "seeds": beside | seeds}
-    scores = {
-        test: compare_scores(labels, of_test, reference="base")
-        for test, of_test in compared.items()
-        if len(of_test) > 1
-    }
-    found = verdict(statistics, scores, beyond_seed=beyond)
-
-    frame = pd.DataFrame({"labels": labels, "chosen": chosen.argmax(1)})
-    for name, probs in (models | seeds).items():
-        frame[name] = probs.argmax(1)
-
-    def lost(column):
-        return lambda f: plain_f1(f.labels, f.base) - plain_f1(f.labels, f[column])
-
-    slack = 0.35 / math.sqrt(n)  # both intervals are of finitely many resamples
-    low, high = plain_interval(frame, lost("uniform"))
-    value = lost("uniform")(frame)
-    if seeds:
-        trained = [plain_f1(labels, frame[name]) for name in ("base", *seeds)]
-        shift = np.mean(trained) - trained[0]
-        half = stats.t(len(seeds)).ppf(0.975) * np.std(trained, ddof=1)
-        half *= math.sqrt(1 + 1 / len(trained))
-        below, above = math.hypot(value - low, half), math.hypot(high - value, half)
-        value += shift
-        low, high = value - below, value + above
-        assert agrees(found.need.answer, low, high, 0.02, n, slack)
-    else:
-        assert found.need.answer == CANNOT_SAY
-    (said,) = said_numbers(found.need.sentence)
-    assert said[0] == pytest.approx(value, abs=6e-4)
-    assert said[1:] == pytest.approx((low, high), abs=slack)
-
-    wide = rows.pivot(index="example_id", columns="statistic", values="value")
-    distance, threshold = wide.chosen_jsd, 0.4
-    if seeds:
-        others = wide.drop(columns="chosen_jsd")
-        distance, threshold = distance - others[others.mean().idxmax()], 0.0
-    spread = 1.96 * distance.std() / math.sqrt(n)
-    far = distance.mean() - spread, distance.mean() + spread
-    loss = plain_interval(frame, lost("chosen"))
-    quality, where = said_numbers(found.elsewhere.sentence)
-    assert quality[0] == pytest.approx(lost("chosen")(frame), abs=6e-4)
-    assert quality[1:] == pytest.approx(loss, abs=slack)
-    assert where[0] == pytest.approx(distance.mean(), abs=6e-3)
-    assert where[1:] == pytest.approx(far, abs=slack + 5e-3)
-    answer, kept = found.elsewhere.answer, (-loss[1], -loss[0], -0.02, n, slack)
-    is_far = agrees(answer, *far, threshold, n, slack)
-    if answer == YES:
-        assert is_far and agrees(YES, *kept)
-    else:
-        assert is_far or agrees(answer, *kept)

@@ -119,16 +119,6 @@ def test_nothing_left_to_do(verb, prepare, commands, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prepare", [fill, only_read])
-def test_an_audit_of_more_texts(prepare, commands, tmp_path):
-    disk = tmp_path / "disk"
-    command = commands["audit"](disk / "out")
-    more = ["8" if part == "4" else part for part in command]
-    assert more != command
-    refused(again_on_a_disk(disk, command, more, prepare), FULL, READ_ONLY)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_limit_of_the_size_of_files(verb, commands, tmp_path):
     def run():

@@ -96,17 +96,6 @@ def check_goes_on(command, whole, tmp_path, at):
 
 
 @pytest.mark.slow
-def test_a_training_killed_while_it_saves_goes_on(commands, tmp_path):
-    command, whole = commands["train"], tmp_path / "whole"
-    writes = writes_of(command(whole), whole)
-    places = [k for k, write in enumerate(writes) if "tokenizer_config" in write]
-    places += [k for k, write in enumerate(writes) if write.startswith("os.rename")][1:]
-    assert len(places) >= 3  # the tokenizer, the record, the card
-    for at in places[-3:-1]:
-        check_goes_on(command, whole, tmp_path, at)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", [*TRAINING, *READING])
 def test_killed_at_writes_from_the_first_to_the_last(verb, commands, tmp_path):
     command, whole = commands[verb], tmp_path / "whole"
