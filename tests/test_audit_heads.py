@@ -21,6 +21,7 @@ from hf_attnprobe.faithfulness.head_ablation import prune_curve
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.statistics.samples import sample
+from refusals import refused
 
 
 N_LAYERS, N_HEADS = 2, 3
@@ -137,8 +138,7 @@ def test_a_screened_head_has_the_value_it_has_without_a_screen(folder, data, tmp
     both = both[both["head"] >= 0]  # groups are tested whatever the screen says
     assert len(both) == 2 * 4 and (both.value_x - both.value_y).abs().max() < 1e-6
     # Other texts may put other heads first.
-    with pytest.raises(AttnProbeError, match="belongs to another audit"):
-        quick(folder, data, **screened_options, test_limit=6)
+    refused("belongs to another audit", quick, folder, data, **screened_options, test_limit=6)
 
 
 @pytest.mark.slow
@@ -163,8 +163,7 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
 def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
     ids = [i for i in range(100) if half_of(i) == 0][:3]
     texts = [row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)]
-    with pytest.raises(AttnProbeError, match="take more texts"):
-        quick(folder, texts, screen=1, output_dir=tmp_path / "out")
+    refused("take more texts", quick, folder, texts, screen=1, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     report = quick(folder, texts, tests=["head_ablation"])  # no half to take it from
     assert report.prune is None

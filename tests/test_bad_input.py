@@ -78,8 +78,6 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 # --- the model ----------------------------------------------------------------------------------------------------
 
 
-
-
 def test_no_model_there(refused_audit, tmp_path):
     line = refused_audit(model=tmp_path / "bilstm")
     assert f"expected a model at {tmp_path / 'bilstm'}, there is nothing" in line

@@ -22,6 +22,7 @@ from hf_attnprobe.studies.results import f1_by_attention
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from made_up_rows import rows_of_texts
+from refusals import refused
 
 
 SIZES = {"embedding_size": 12, "encoder_size": 6}
@@ -220,6 +221,5 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
     assert not (tmp_path / "out").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
-    with pytest.raises(AttnProbeError, match="holds other files"):
-        run(checkpoints, reviews_folder, tmp_path / "mine")
+    refused("holds other files", run, checkpoints, reviews_folder, tmp_path / "mine")
     assert [f.name for f in (tmp_path / "mine").iterdir()] == ["thesis.tex"]

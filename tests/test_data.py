@@ -22,7 +22,7 @@ from hf_attnprobe.data.recipes import RECIPES, Recipe, split_sentences
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.rows import read_rows
-from refusals import refusal
+from refusals import refusal, refused
 
 
 ROOT = Path(__file__).parents[1]
@@ -335,8 +335,7 @@ def test_vectors_that_cannot_be_read(tmp_path):
     (tmp_path / "cut.gz").write_bytes(gzip.compress(GLOVE.encode())[:-12])
     (tmp_path / "not.gz").write_text(GLOVE)
     for name in ("cut.gz", "not.gz", "absent"):
-        with pytest.raises(AttnProbeError, match="cannot read the word vectors"):
-            read_vectors(tmp_path / name, VOCAB)
+        refused("cannot read the word vectors", read_vectors, tmp_path / name, VOCAB)
 
 
 NUMBERS = st.lists(

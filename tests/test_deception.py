@@ -42,6 +42,7 @@ from hf_attnprobe.retraining.options import DeceptionOptions
 from hf_attnprobe.statistics.scores import compare_scores
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.run import fine_tune
+from refusals import refused
 from shown_page import Reader
 
 
@@ -388,8 +389,7 @@ def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path)
     found = impermissible_ids(tokenizer, ["witty", "dull"]).tolist()
     assert found == sorted(tokenizer.convert_tokens_to_ids(["witty", "dull"]))
     for wrong in (["nowhere"], ["the film"], [""], [], "dull"):
-        with pytest.raises(AttnProbeError, match="expected"):
-            impermissible_ids(tokenizer, wrong)
+        refused("expected", impermissible_ids, tokenizer, wrong)
 
 
 def test_the_model_is_not_written_over(classifier, folder, copy_of):
@@ -397,8 +397,7 @@ def test_the_model_is_not_written_over(classifier, folder, copy_of):
     before = {f.name: f.read_bytes() for f in own.iterdir()}
     with pytest.raises(AttnProbeError, match="another folder than the model's own"):
         deceived_into(own.parent / "." / own.name, own, folder, epochs=1)
-    with pytest.raises(AttnProbeError, match="another folder than the model's own"):
-        fine_tune(own, [], output_dir=own)
+    refused("another folder than the model's own", fine_tune, own, [], output_dir=own)
     assert {f.name: f.read_bytes() for f in own.iterdir()} == before
 
 

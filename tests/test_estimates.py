@@ -5,13 +5,11 @@ import time
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 import speakers
+import zoo
 from hf_attnprobe import (
     Answers,
-    AttnProbeError,
     AuditOptions,
     Permutation,
     audit,
@@ -22,6 +20,7 @@ from hf_attnprobe.auditing.sweep import Clock, Step
 from hf_attnprobe.hardware import PeakMemory
 from hf_attnprobe.statistics.rows import KEY
 from hf_attnprobe.storage.rows import read_rows
+from refusals import refused
 
 
 OPTIONS = AuditOptions(shown_texts=2)
@@ -30,16 +29,7 @@ OPTIONS = AuditOptions(shown_texts=2)
 @pytest.fixture(scope="module")
 def bert(tokenizer):
     """Two layers of two heads, with its tokenizer."""
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return BertForSequenceClassification(config).eval(), tokenizer
+    return zoo.bert(tokenizer, spread=0.02), tokenizer
 
 
 def test_seconds_of_a_test_are_those_of_its_texts(checkpoint, reviews_folder, monkeypatch):
@@ -160,5 +150,4 @@ def test_batches_by_measured_memory_fill_the_budget_and_stay_within(
 
 
 def test_an_estimate_refuses_what_an_audit_refuses(checkpoint, reviews_folder):
-    with pytest.raises(AttnProbeError, match="unknown test"):
-        estimate_audit(checkpoint, reviews_folder, ["shuffling"])
+    refused("unknown test", estimate_audit, checkpoint, reviews_folder, ["shuffling"])

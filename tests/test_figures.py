@@ -24,6 +24,7 @@ from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES
 from made_up_rows import audit_rows, head_rows, long_rows
+from refusals import refused
 
 
 TESTS = Path(__file__).parent
@@ -149,22 +150,16 @@ def test_the_title_stands_above_the_legend(report):
 
 
 def test_errors_say_what_to_do(report, report_of_heads, tmp_path):
-    with pytest.raises(AttnProbeError, match="give more texts, or read it from its folder"):
-        a_report(pd.DataFrame()).plot()
-    with pytest.raises(AttnProbeError, match="got x; there are tau_leave_one_out, tau_gradient"):
-        report.plot("x")
+    refused("give more texts, or read it from its folder", a_report(pd.DataFrame()).plot)
+    refused("got x; there are tau_leave_one_out, tau_gradient", report.plot, "x")
     with pytest.raises(AttnProbeError, match=r"pass site=\(layer, head\)"):
         single = report_of_heads.to_pandas()
         a_report(single[single["head"] >= 0]).plot("tau_leave_one_out")
-    with pytest.raises(AttnProbeError, match="got fraction_to_flip; there are"):
-        report_of_heads.plot("fraction_to_flip")
-    with pytest.raises(AttnProbeError, match="'gif'"):
-        figures.save(report.charts(), tmp_path, ("gif",))
-    with pytest.raises(AttnProbeError, match="nothing can be drawn"):
-        figures.save(a_report(pd.DataFrame()).charts(), tmp_path)
+    refused("got fraction_to_flip; there are", report_of_heads.plot, "fraction_to_flip")
+    refused("'gif'", figures.save, report.charts(), tmp_path, ("gif",))
+    refused("nothing can be drawn", figures.save, a_report(pd.DataFrame()).charts(), tmp_path)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(AttnProbeError, match="a folder for figures"):
-        figures.save([a_chart()], tmp_path / "file")
+    refused("a folder for figures", figures.save, [a_chart()], tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from hf_attnprobe import AttnProbeError
 from hf_attnprobe.storage.folders import alone_in, check_free, differing, write_json
+from refusals import refused
 
 
 IDENTITY = {"seed": 0, "layers": (0, 1), "options": {"erasure": {"draw": "uniform"}}}
@@ -26,12 +27,10 @@ def test_a_folder_is_free_if_new_empty_or_marked(tmp_path):
     (tmp_path / ".hidden").touch()
     assert check_free(str(tmp_path), "study.json") == tmp_path
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(AttnProbeError, match="holds other files"):
-        check_free(tmp_path, "study.json")
+    refused("holds other files", check_free, tmp_path, "study.json")
     write_json(tmp_path / "study.json", {})
     assert check_free(tmp_path, "study.json") == tmp_path
-    with pytest.raises(AttnProbeError, match="cannot use"):
-        check_free(tmp_path / "thesis.tex")
+    refused("cannot use", check_free, tmp_path / "thesis.tex")
 
 
 def test_another_identity_is_refused_with_what_differs(tmp_path):

@@ -22,7 +22,7 @@ from hf_attnprobe.auditing.given import GivenScores, read_scores, with_scores
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
-from refusals import refuses
+from refusals import refused, refuses
 
 
 pieces = test_plausibility.pieces
@@ -143,8 +143,7 @@ def test_pieces_of_a_word_are_added_up(pieces):
     assert at_words(pieces, both) == [1.0, 2.5, 2.5, 4.0, 11.0]
     with pytest.raises(AttnProbeError, match=r"token 'hope##less', got 'hopeful'"):
         at_words(pieces, replace(words, tokens=[*words.tokens[:-1], "hopeful"]))
-    with pytest.raises(AttnProbeError, match=r"expected 5 or 6 or 8 of them, got 4"):
-        at_words(pieces, GivenScores([1, 2, 3, 4]))
+    refused("expected 5 or 6 or 8 of them, got 4", at_words, pieces, GivenScores([1, 2, 3, 4]))
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -219,8 +218,7 @@ def test_the_folder_is_of_these_scores(drawn, tmp_path, cli):
     again = read_audit(tmp_path)
     assert "given scores by" in again.to_markdown()
     assert "--scores" not in again.to_text() and "attnprobe judge" in again.to_markdown()
-    with pytest.raises(AttnProbeError, match="its scores fingerprint"):
-        judged(drawn, noise(drawn), ["erasure"], output_dir=tmp_path)
+    refused("its scores fingerprint", judged, drawn, noise(drawn), ["erasure"], output_dir=tmp_path)
 
 
 def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path, cli):

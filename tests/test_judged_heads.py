@@ -86,49 +86,6 @@ def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
     assert found.keys() == {*places, (0, -1), (-1, -1)}
 
 
-@pytest.mark.slow
-def test_intervals_cover_all_heads_at_once():
-    """Texts are drawn from a population, whose faithfulness of every head is known."""
-    rng = np.random.default_rng(0)
-    n_heads, n_texts, n_population = 5, 60, 4000
-    shares = np.linspace(0.3, 0.8, n_heads)
-    of_text = rng.standard_normal((n_population, 1))
-    right = rng.standard_normal((n_population, n_heads)) + of_text < 2 * shares - 1
-    mass = 0.2 + 0.5 * right + 0.2 * rng.uniform(size=right.shape)
-    random, best = 0.1 * rng.uniform(size=(2, n_population, 1))
-    best = best + 0.5
-    removal = random + (best - random) * right * rng.uniform(size=right.shape)
-
-    def places(means):
-        importance, mass, removal, random, best, _ = means
-        return (importance + (mass - 0.2) / 0.8 + (removal - random) / (best - random)) / 3
-
-    numbers = np.stack(np.broadcast_arrays(right, mass, removal, random, best, 0.2))
-    truth = places(numbers.mean(1))
-    names = [
-        "importance@attention",
-        "mass@attention",
-        "removal@attention",
-        "removal@random",
-        "removal@best",
-        "mass_by_chance@attention",
-    ]
-    columns = [("scale", name, 0, k) for k in range(n_heads) for name in names]
-    by_column = {c: numbers[names.index(c[1]), :, c[3]] for c in columns}
-    covered = 0
-    for _ in range(120):
-        texts = rng.integers(0, n_population, n_texts)
-        rows = Rows(
-            np.arange(n_texts),
-            tuple(sorted(columns)),
-            read=lambda column, texts=texts: by_column[column][texts],
-            is_there=lambda _: np.ones(n_texts, dtype=bool),
-        )
-        ends = np.array([j.faithfulness.ci95 for j in judged(rows, RULES)])
-        covered += ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).all()
-    assert covered >= 108  # 95%, less two Monte Carlo errors and a half
-
-
 def test_faithfulness_is_of_the_texts_that_are_explained():
     rows = judged_rows((0, 0), 0.3, 0.5)
     right = rows[(rows.statistic == "importance@attention") & (rows.value == 1)]

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 import zoo
 from hf_attnprobe import AttnProbeError, build_tokenizer, load_examples, wrap
 from hf_attnprobe.inference.outputs import guide_rows, predict, read_outputs, special_ids, to_guide
+from refusals import refused
 
 
 ROWS = [
@@ -102,8 +103,7 @@ def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples)
     with pytest.raises(ValueError, match="expected no guide"):
         make_model("mlp", "additive")(**inputs, guide=torch.ones(1, 4))
     assert not list(guided.attention_classifier.attention.parameters())
-    with pytest.raises(AttnProbeError, match="trained with guided attention"):
-        wrap(guided)
+    refused("trained with guided attention", wrap, guided)
 
 
 def test_a_hierarchical_model_can_guide(examples, tokenizer):

@@ -23,7 +23,7 @@ from hf_attnprobe.data.examples import dataset_fingerprint
 from hf_attnprobe.hub.publish import ReadAudit, as_told
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
-from refusals import refuses
+from refusals import refused
 
 
 WORDS = ["a", "man", "is", "sleeping", "the", "dog", "runs", "nobody", "moves", "un", "##happy"]
@@ -181,14 +181,12 @@ def test_rationales_of_both_texts_mark_tokens_of_their_own():
 def test_a_second_text_that_is_none_is_one_line():
     for spoilt in (None, 3):
         rows = [*ROWS[:2], {**ROWS[2], "hypothesis": spoilt}]
-        with refuses("'hypothesis'"):
-            load_examples(rows, "test")
+        refused("'hypothesis'", load_examples, rows, "test")
 
 
 def test_two_ways_to_read_the_texts_are_asked_about():
     rows = [{**row, "text": "something else"} for row in ROWS]
-    with pytest.raises(AttnProbeError, match="premise with hypothesis or text"):
-        load_examples(rows, "test")
+    refused("premise with hypothesis or text", load_examples, rows, "test")
     single = load_examples(rows, "test", text_column="text")
     assert "text_pair" not in single.column_names
     chosen = load_examples(rows, "test", text_pair_column="hypothesis")
@@ -251,8 +249,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
     assert "| text_columns | premise with hypothesis |" in report
     with pytest.raises(AttnProbeError):
         run("text", folder=tmp_path / "out")
-    with pytest.raises(AttnProbeError, match="--segment"):
-        run("text", rows=[{"text": "the dog runs", "label": 0}])
+    refused("--segment", run, "text", rows=[{"text": "the dog runs", "label": 0}])
 
 
 def test_the_metric_takes_pairs_and_says_what_the_audit_says():

@@ -14,11 +14,12 @@ from huggingface_hub import ModelCard, SpaceCard
 
 import hf_attnprobe
 import zoo
-from hf_attnprobe import AttnProbeError, CardOptions, metric_path, write_card
+from hf_attnprobe import CardOptions, metric_path, write_card
 from hf_attnprobe.audit_reports.report import read_audit
 from hf_attnprobe.cards.metadata import anonymous
 from hf_attnprobe.hub.publish import read_audits, rows_files
 from mini_hub import MiniHub
+from refusals import refused
 
 
 # A Python start costs seconds, so one process does all that knows the package: it loads
@@ -136,12 +137,9 @@ def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, chec
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "is of another model" in done.err and "attnprobe audit" in done.err
     assert not (other / "README.md").exists()
-    with pytest.raises(AttnProbeError, match="twice"):
-        write_card(checkpoint, [folder] * 2)
-    with pytest.raises(AttnProbeError, match="expected the folder of a checkpoint"):
-        write_card("acme/bilstm")
-    with pytest.raises(AttnProbeError, match="found no summary"):
-        write_card(checkpoint, [checkpoint])
+    refused("twice", write_card, checkpoint, [folder] * 2)
+    refused("expected the folder of a checkpoint", write_card, "acme/bilstm")
+    refused("found no summary", write_card, checkpoint, [checkpoint])
 
 
 def test_paths_become_names_in_what_is_published():

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe.attention_model import Site
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.rows import KEY, Rows
 from hf_attnprobe.storage.rows import (
     append_rows,
@@ -25,7 +24,7 @@ from hf_attnprobe.storage.rows import (
     sites_of,
     to_rows,
 )
-from refusals import refuses
+from refusals import refused, refuses
 
 
 NAMES = st.sampled_from(["median_tvd", "fraction@0.5", "label@a.b", "label@ä list.element"])
@@ -143,10 +142,8 @@ def test_another_format_is_refused_in_one_line(tmp_path):
         read_rows(tmp_path)
     assert "part-old" in str(error.value)
     (tmp_path / "part-cut.parquet").write_bytes(b"PAR1 and then nothing")
-    with pytest.raises(AttnProbeError, match="cannot read the rows"):
-        read_part(tmp_path / "part-cut.parquet")
-    with pytest.raises(AttnProbeError, match="rename the field"):
-        table_of("permutation", [1], {Site(0, 0): {"test": [1.0]}})
+    refused("cannot read the rows", read_part, tmp_path / "part-cut.parquet")
+    refused("rename the field", table_of, "permutation", [1], {Site(0, 0): {"test": [1.0]}})
     with pytest.raises(ValueError, match="other sites"):
         joined(table_of("erasure", [k], {Site(k, 0): {"x": [1.0]}}) for k in (0, 1))
 

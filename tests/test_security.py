@@ -12,16 +12,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForSequenceClassification
 
 import hf_attnprobe
+import zoo
 from hf_attnprobe import AttnProbeError, SavedModel, audit
 from hf_attnprobe.checkpoints import load_model, load_tokenizer, origin_of
 from hf_attnprobe.reports.document import Document, Note, Section
 from hf_attnprobe.reports.markdown import to_markdown
 from hf_attnprobe.storage.folders import check_free
 from hf_attnprobe.terminal import one_line, visible
-from refusals import refuses
+from refusals import refused, refuses
 
 
 ROWS = [
@@ -29,13 +29,6 @@ ROWS = [
     {"text": "a wonderful plot", "label": 1},
 ]
 FEW = {"tests": ["uniform_attention"], "progress": False}
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 128,
-}
 
 
 class Trap:
@@ -57,11 +50,8 @@ def canary(tmp_path):
 @pytest.fixture
 def model(tokenizer, tmp_path):
     """The folder of a tiny BERT."""
-    torch.manual_seed(0)
-    made = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **SIZES))
-    made.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    made = zoo.bert(tokenizer, layers=1, spread=0.02, max_position_embeddings=128)
+    return zoo.saved(tmp_path / "model", made, tokenizer)
 
 
 def change(file: Path, **values):
@@ -131,8 +121,7 @@ def test_code_is_refused_in_one_line(model, canary):
     change(model / "tokenizer_config.json", auto_map=own, **kinds)
     assert type(load_tokenizer(model)).__name__ != "EvilTokenizer"
     change(model / "config.json", auto_map=own, **kinds)
-    with refuses("trust"):
-        load_model(model)
+    refused("trust", load_model, model)
     assert not canary.exists()
 
 
@@ -164,8 +153,7 @@ def test_an_index_of_safetensors_may_not_name_a_pickle(model, canary):
     (model / "model.safetensors").unlink()
     index = {"weight_map": dict.fromkeys(names, "pytorch_model.bin"), "metadata": {}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(AttnProbeError, match="--allow-pickle"):
-        load_model(model)
+    refused("--allow-pickle", load_model, model)
     assert not canary.exists()
 
 
@@ -209,13 +197,11 @@ def test_an_adapter_of_peft_is_data_too(model, canary, tmp_path):
     config |= {"task_type": "SEQ_CLS", "r": 2, "target_modules": ["query"]}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     set_pickles(folder, canary)
-    with pytest.raises(AttnProbeError, match="--allow-pickle"):
-        load_model(folder)
+    refused("--allow-pickle", load_model, folder)
     own = {"peft_type": "PROMPT_TUNING", "prompt_tuning_init": "TEXT"}
     own["tokenizer_kwargs"] = {"trust_remote_code": True}
     change(folder / "adapter_config.json", **own)
-    with pytest.raises(AttnProbeError, match="as LoRA's"):
-        load_model(origin_of(folder, allow_pickle=True))
+    refused("as LoRA's", load_model, origin_of(folder, allow_pickle=True))
     assert not canary.exists()
 
 

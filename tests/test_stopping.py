@@ -13,11 +13,11 @@ from hf_attnprobe.auditing import rounds
 from hf_attnprobe.auditing.options import limit_of, seconds_of
 from hf_attnprobe.auditing.rounds import RowsSoFar, run_in_time
 from hf_attnprobe.auditing.sweep import Clock, plan, steps_of
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.statistics.rows import Rows, without_gaps
 from hf_attnprobe.statistics.samples import random_order
 from made_up_rows import rows_of_texts
+from refusals import refused
 
 
 def test_only_texts_up_to_a_gap_count_whatever_was_run():
@@ -34,10 +34,8 @@ def test_only_texts_up_to_a_gap_count_whatever_was_run():
 
 def test_limits_that_are_none_are_refused():
     for text in ("", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"):
-        with pytest.raises(AttnProbeError, match="expected a time"):
-            seconds_of(text)
-    with pytest.raises(AttnProbeError, match="expected --screen or --time"):
-        limit_of(AuditOptions(time="1m", screen=3))
+        refused("expected a time", seconds_of, text)
+    refused("expected --screen or --time", limit_of, AuditOptions(time="1m", screen=3))
 
 
 def texts_of(n):
@@ -183,8 +181,7 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
         so_far.run(so_far.texts, {})
 
     monkeypatch.setattr(rounds, "run_in_time", only_predict)
-    with pytest.raises(AttnProbeError, match="give more with --time"):
-        run(model, tmp_path / "out", time="1m")
+    refused("give more with --time", run, model, tmp_path / "out", time="1m")
     kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}
     assert kept
     monkeypatch.undo()

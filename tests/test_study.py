@@ -42,7 +42,7 @@ from hf_attnprobe.studies.report import (
 )
 from hf_attnprobe.studies.run import planned, study
 from hf_attnprobe.studies.steps import Job, Steps, StudyOptions, load_as, name_of
-from refusals import refuses
+from refusals import refused, refuses
 from shown_page import Reader
 
 
@@ -285,8 +285,7 @@ def test_quick_says_so(run, file):
     assert plain(report)["quick"] is True
     (row,) = report.tables[0].rows
     assert row[1] == "mlp" and row[2].n == 10
-    with pytest.raises(AttnProbeError, match="holds the quick study tiny, not the full study tiny"):
-        run(file)
+    refused("holds the quick study tiny, not the full study tiny", run, file)
 
 
 def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder, copy_of, tmp_path):
@@ -851,16 +850,6 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
     assert "has no grid over dataset" in said(tmp_path / "fixed.py", "--dataset", "imdb")
 
 
-def test_a_study_refused_at_its_first_step_leaves_no_folder(reviews_folder, tmp_path):
-    def refused(s):
-        at = {"dataset": str(reviews_folder)}
-        s.add("train", "base", {}, **at, word_vectors=str(tmp_path / "nowhere"))
-
-    with pytest.raises(AttnProbeError, match="step base: "):
-        study(refused, output_dir=tmp_path / "out", progress=False)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_stands_for_a_named_data_set():
     assert load_as("sst=folder").hub_id == "folder" and load_as("sst=folder").longer_than == 5
     assert (
@@ -944,8 +933,7 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
             transfer(own, guide=guide, output_dir=tmp_path / "out", options=options, **into)
     assert not (tmp_path / "out").exists()
     done = copy_of(folder, "done") / "transfer" / "reviews-bilstm"
-    with pytest.raises(AttnProbeError, match="its other models"):
-        transfer(own, guide=own, output_dir=done, **into)
+    refused("its other models", transfer, own, guide=own, output_dir=done, **into)
 
 
 def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts():

@@ -43,16 +43,6 @@ def rows(n=200, n_undefined=7):
     return pd.concat([rows_of_texts(predicted, layer=-1, head=-1), rows_of_texts(values)])
 
 
-def test_statistics_equal_numpy():
-    data = rows()
-    found = find_statistic(summarize(data, ["neg", "pos"], READINGS), "attention_gradient_tau")
-    values = data[data.statistic == "attention_gradient_tau"].value.dropna()
-    assert (found.n, found.undefined) == (193, 7)
-    assert found.mean == pytest.approx(values.mean())
-    assert found.median == pytest.approx(values.median())
-    assert found.std == pytest.approx(values.std(ddof=0))
-
-
 def test_groups_are_the_predicted_classes():
     data = rows()
     statistics = summarize(data, ["neg", "pos", "never predicted"], READINGS)

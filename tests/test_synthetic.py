@@ -22,6 +22,7 @@ from hf_attnprobe.data.synthetic import (
 )
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.errors import AttnProbeError
+from refusals import refused
 
 
 ROOT = Path(__file__).parents[1]
@@ -79,8 +80,7 @@ def test_nothing_outside_the_rationale_decides():
             "x" if at in example["rationale"] else token
             for at, token in enumerate(example["tokens"])
         ]
-        with pytest.raises(AttnProbeError, match="got 0"):
-            label_of(removed)
+        refused("got 0", label_of, removed)
 
 
 def test_the_rule_on_sentences_of_its_own():
@@ -93,8 +93,7 @@ def test_the_rule_on_sentences_of_its_own():
         "dull and witty": None,
     }.items():
         if expected is None:
-            with pytest.raises(AttnProbeError, match="exactly one cue"):
-                label_of(text.split())
+            refused("exactly one cue", label_of, text.split())
         else:
             assert label_of(text.split()) == expected
 
@@ -200,11 +199,7 @@ def test_another_process_with_another_hash_seed_gives_the_same():
 
 
 def test_errors():
-    with pytest.raises(AttnProbeError, match="5 <= min_tokens"):
-        next(rationale_examples(1, min_tokens=4))
-    with pytest.raises(AttnProbeError, match="5 <= min_tokens"):
-        next(rationale_examples(1, min_tokens=9, max_tokens=8))
-    with pytest.raises(AttnProbeError, match="different sentences of 5000"):
-        list(rationale_examples(5000, max_tokens=5))
-    with pytest.raises(AttnProbeError, match="at least 6"):
-        rationale_dataset(5)
+    refused("5 <= min_tokens", rationale_examples, 1, min_tokens=4)
+    refused("5 <= min_tokens", rationale_examples, 1, min_tokens=9, max_tokens=8)
+    refused("different sentences of 5000", list, rationale_examples(5000, max_tokens=5))
+    refused("at least 6", rationale_dataset, 5)

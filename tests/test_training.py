@@ -32,6 +32,7 @@ from hf_attnprobe.training.procedures import (
     papers_optimizer,
     papers_procedure,
 )
+from refusals import refused
 
 
 SMALL = {"embedding_size": 32, "encoder_size": 32}
@@ -143,17 +144,14 @@ def test_an_audit_says_where_the_model_knows_the_texts(data, tmp_path):
 
 def test_bad_input(data, tmp_path):
     (tmp_path / "vectors.txt").write_text("film 1 2 3\n")
-    with pytest.raises(AttnProbeError, match="embedding_size=3"):
-        train(data, tmp_path / "m", word_vectors=tmp_path / "vectors.txt")
+    refused("embedding_size=3", train, data, tmp_path / "m", word_vectors=tmp_path / "vectors.txt")
     one_class = [{"text": "a b", "label": 1}] * 4
     with pytest.raises(AttnProbeError, match="every class"):
         train_classifier(None, one_class, output_dir=tmp_path / "m", progress=False)
     given = {"options": TrainingOptions(procedure="serrano-smith"), "progress": False}
     given["output_dir"] = tmp_path / "m"
-    with pytest.raises(AttnProbeError, match="expected validation texts"):
-        train_classifier(None, data["train"], **given)
-    with pytest.raises(AttnProbeError, match="plateau_factor must be above 0"):
-        TrainingOptions(plateau_factor=1.5)
+    refused("expected validation texts", train_classifier, None, data["train"], **given)
+    refused("plateau_factor must be above 0", TrainingOptions, plateau_factor=1.5)
     with pytest.raises(AttnProbeError, match="jain-wallace or serrano-smith for procedure, got 'y"):
         TrainingOptions(procedure="yang")
     plain = training.build_tokenizer(data["train"]["text"][:])
@@ -248,8 +246,7 @@ def test_one_split_alone_is_not_trained_and_scored_on_alike():
     rows = [{"text": f"text {k}", "label": k % 2} for k in range(8)]
     rows = datasets.Dataset.from_list(rows)
     for single in (rows, rows.to_list()):
-        with pytest.raises(AttnProbeError, match="expected the splits train, validation and test"):
-            splits.load_splits(single)
+        refused("expected the splits train, validation and test", splits.load_splits, single)
     whole = datasets.DatasetDict({"train": rows, "validation": rows})
     assert splits.load_splits(whole).keys() == {"train", "validation"}
 
@@ -338,5 +335,4 @@ def test_the_architecture_is_the_configurations():
     options = Architecture(encoder="cnn", kernel_sizes=[3], hierarchical=True)
     config = papers_config(**vars(options))
     assert (config.encoder, config.hierarchical) == ("cnn", True)
-    with pytest.raises(AttnProbeError, match="for encoder, got 'gru'"):
-        Architecture(encoder="gru")
+    refused("for encoder, got 'gru'", Architecture, encoder="gru")

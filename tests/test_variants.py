@@ -23,6 +23,7 @@ from hf_attnprobe import AttnProbeError, audit
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.checkpoints import load_model, load_tokenizer, origin_of
 from mini_hub import MiniHub
+from refusals import refused
 
 
 ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
@@ -103,8 +104,7 @@ def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
     )
     assert origin_of(folder / "checkpoint-2").name == str(folder / "checkpoint-2")
     assert origin_of(folder, subfolder="checkpoint-1").name.endswith("checkpoint-1")
-    with pytest.raises(AttnProbeError, match="found none; leave subfolder out"):
-        origin_of(folder, subfolder="checkpoint-9")
+    refused("found none; leave subfolder out", origin_of, folder, subfolder="checkpoint-9")
 
 
 def test_shards_are_the_whole(bert, tokenizer, tmp_path):
@@ -177,11 +177,9 @@ def test_an_adapter_whose_head_is_nowhere_is_refused(lora, tmp_path, monkeypatch
     file = folder / "adapter_model.safetensors"
     weights = load_file(file)
     save_file({k: v for k, v in weights.items() if "classifier" not in k}, file)
-    with pytest.raises(AttnProbeError, match="it has no weights for classifier"):
-        load_model(folder)
+    refused("it has no weights for classifier", load_model, folder)
     monkeypatch.setattr("hf_attnprobe.checkpoints.loading.is_peft_available", lambda: False)
-    with pytest.raises(AttnProbeError, match="pip install peft"):
-        load_model(lora[0])
+    refused("pip install peft", load_model, lora[0])
 
 
 # --- objects ------------------------------------------------------------------------------------------------------
@@ -194,8 +192,7 @@ def test_pairs_and_pipelines_are_the_model_in_them(bert, tokenizer):
         assert audit(subject, ROWS, **FEW).statistics == known.statistics
     with pytest.raises(AttnProbeError, match="expected no tokenizer beside a tuple"):
         audit((bert, tokenizer), ROWS, tokenizer=tokenizer, **FEW)
-    with pytest.raises(AttnProbeError, match="expected a pair of model and tokenizer"):
-        audit((bert, "tokenizer"), ROWS, **FEW)
+    refused("expected a pair of model and tokenizer", audit, (bert, "tokenizer"), ROWS, **FEW)
 
 
 # --- the Hub ------------------------------------------------------------------------------------------------------

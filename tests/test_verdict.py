@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zoo
 from hf_attnprobe import audit
 from hf_attnprobe.audit_reports.verdict import conclusion, conclusion_sentence, findings
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.linear import epsilon_max_jsd
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import (
@@ -30,6 +29,7 @@ from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude, with_thresholds
 from made_up_rows import rows_of_texts
+from refusals import refused
 
 
 def rows_of(test, columns, *, layer=0, head=0):
@@ -123,24 +123,15 @@ BY_HAND = [  # accuracy, effect, faithfulness: the answer
 ]
 
 
-@pytest.mark.parametrize(("gate", "effect", "score", "expected"), BY_HAND)
-def test_the_answer_is_that_of_faithfulness_where_attention_has_an_effect(
-    gate, effect, score, expected
-):
-    asked = {"accuracy": gate, "faithfulness": score, "effect": effect}
-    answers = {rule: Answer(said) for rule, said in asked.items() if said is not None}
-    assert conclude(findings_by(**answers)).answer == expected
-
-
 BESIDE = [key for key, asked in QUESTIONS.items() if asked.role in ("part", "beside")]
 
 
-@given(
-    st.sampled_from(BY_HAND),
-    st.dictionaries(st.sampled_from(BESIDE), st.sampled_from([*Answer])),
-)
-def test_parts_and_uniqueness_decide_nothing(case, beside):
-    gate, effect, score, expected = case
+@pytest.mark.parametrize(("gate", "effect", "score", "expected"), BY_HAND)
+@settings(max_examples=20)
+@given(beside=st.dictionaries(st.sampled_from(BESIDE), st.sampled_from([*Answer])))
+def test_faithfulness_answers_where_attention_has_an_effect_and_what_is_beside_decides_nothing(
+    gate, effect, score, expected, beside
+):
     asked = {"accuracy": gate, "faithfulness": score, "effect": effect}
     answers = {rule: Answer(said) for rule, said in asked.items() if said is not None}
     assert conclude(findings_by(**answers, **beside)).answer == expected
@@ -188,8 +179,7 @@ def test_what_a_verdict_still_needs_is_named():
     ],
 )
 def test_thresholds_that_are_none_are_refused(given):
-    with pytest.raises(AttnProbeError, match="expected thresholds such as"):
-        with_thresholds([given])
+    refused("expected thresholds such as", with_thresholds, [given])
 
 
 def test_thresholds_of_faithfulness_are_those_of_its_parts():

@@ -26,7 +26,7 @@ from hf_attnprobe.faithfulness.registry import tests as known_tests
 from hf_attnprobe.reports.forms import csv_of
 from hf_attnprobe.retraining.options import Seeds
 from hf_attnprobe.training.options import Architecture, TrainingOptions
-from refusals import refuses
+from refusals import refused, refuses
 
 
 # --- numbers absurd in themselves -----------------------------------------------------
@@ -68,10 +68,8 @@ def test_every_count_of_a_test_has_an_upper_bound():
 
 @pytest.mark.parametrize("name", ["a" * 400, "x/" + "é" * 200, "a\0b"])
 def test_a_name_that_no_file_system_takes(name):
-    with pytest.raises(AttnProbeError, match="expected a path or an id for model"):
-        origin_of(name)
-    with pytest.raises(AttnProbeError, match="expected a path or an id for dataset"):
-        load_examples(name, "test")
+    refused("expected a path or an id for model", origin_of, name)
+    refused("expected a path or an id for dataset", load_examples, name, "test")
 
 
 # --- data sets ------------------------------------------------------------------------
@@ -107,10 +105,9 @@ def test_columns_that_cannot_be_are_one_line(columns, said):
 
 def test_a_frame_with_a_column_twice_is_one_line():
     frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
-    with pytest.raises(
-        AttnProbeError, match="expected columns with a name each, got text, label, text"
-    ):
-        load_examples(frame, "test")
+    refused(
+        "expected columns with a name each, got text, label, text", load_examples, frame, "test"
+    )
 
 
 def test_parquet_without_rows_is_told_so(tmp_path):
@@ -147,8 +144,7 @@ def test_positions_that_no_table_holds_are_no_rationales(position, tmp_path):
 def test_a_number_that_no_table_holds_is_one_line(tmp_path):
     rows = [{"text": t, "rationale": [10**30]} for t in TEXTS]
     (tmp_path / "data.jsonl").write_bytes(json_lines(rows))
-    with refuses("column 'rationale' must hold"):
-        load_examples(tmp_path / "data.jsonl", "test")
+    refused("column 'rationale' must hold", load_examples, tmp_path / "data.jsonl", "test")
 
 
 def test_a_column_of_labels_that_is_named_twice_counts_once():
@@ -160,8 +156,7 @@ def test_a_column_of_labels_that_is_named_twice_counts_once():
 @pytest.mark.parametrize("name", ["data.jsonl.gz", "data.csv.gz", "data.zip"])
 def test_a_packed_file_is_called_so(name, tmp_path):
     (tmp_path / name).write_bytes(gzip.compress(GOOD))
-    with refuses("unpack it, or write it as one of them"):
-        load_examples(str(tmp_path / name), "test")
+    refused("unpack it, or write it as one of them", load_examples, str(tmp_path / name), "test")
 
 
 # --- output folders -------------------------------------------------------------------
@@ -339,5 +334,4 @@ def test_a_table_needs_no_cache(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "test.csv").write_text("text,label\na film,0\n")
-    with refuses("cannot write to Hugging Face's cache"):
-        load_examples(folder, "test")
+    refused("cannot write to Hugging Face's cache", load_examples, folder, "test")
