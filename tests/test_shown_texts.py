@@ -113,7 +113,6 @@ def test_texts_are_shown_for_reasons_that_the_rows_bear_out(report):
     assert tau[by_why["attention and leaving out agree most"]] == tau.max()
     assert tau[by_why["attention and leaving out disagree most"]] == tau.min()
     shown = found.loc[[t.example_id for t in report[0].examples]]
-    assert set(shown.predicted_class) == set(found.predicted_class)
     wrong = found[found.predicted_class != found.label]
     assert any("wrong" in t.why for t in report[0].examples) == bool(len(wrong))
     assert len(report[0].examples) == SHOWN == shown.index.nunique()
@@ -128,7 +127,7 @@ def test_ordinary_texts_are_drawn_without_regard_to_their_numbers():
     ]
     rows = pd.concat(parts, ignore_index=True)
     chosen = choose_texts(Rows.of(rows), 5)
-    assert [c.why for c in chosen[:1]] == ["drawn by chance from the texts predicted 1"]
+    assert [c.why for c in chosen[:1]] == ["drawn by chance"]
     assert len({c.example_id for c in chosen}) == 5
     larger = choose_texts(Rows.of(rows), 9)
     assert {c.example_id for c in chosen} <= {c.example_id for c in larger}

@@ -76,8 +76,7 @@ def shown_texts(
     if isinstance(tokenizer, ImageReader) or site is None:
         return ()
     site = site._replace(query=options.query)
-    classes = sweep.adapter.prediction.class_names
-    chosen = choose_texts(rows, options.shown_texts, classes=classes)
+    chosen = choose_texts(rows, options.shown_texts)
     explainer = Explainer(
         sweep.adapter,
         tokenizer,
@@ -253,19 +252,15 @@ AGREEMENT = (
     "attention_leave_one_out_tau",
 )
 """Statistics of how much attention and leaving out agree about a text; the first that there is."""
-OF_CLASS = "drawn by chance from the texts predicted {name}"
 DRAWN = "drawn by chance"
 
 
-def choose_texts(
-    rows: Rows, n: int, *, classes: Sequence[str] = ()
-) -> list[Chosen]:
+def choose_texts(rows: Rows, n: int) -> list[Chosen]:
     """Chooses up to ``n`` texts to show.
 
     Args:
         rows: of the audit.
         n: largest number of texts.
-        classes: names of the predicted classes.
     """
     predictions = predictions_of(rows).frame()
     if n < 1 or not len(predictions):
@@ -282,7 +277,6 @@ def choose_texts(
 
     take(_by_agreement(rows, predictions), min(n, 2))
     take(_wrong(predictions), min(n, len(chosen) + 1))
-    take(_of_classes(predictions, chosen, classes), n)
     take(((k, DRAWN) for k in predictions.index), n)
     return [Chosen(example_id, why) for example_id, why in chosen.items()]
 
@@ -321,20 +315,6 @@ def is_right(predictions: pd.DataFrame) -> pd.Series:
         return predictions.correct
     right = (predictions.predicted_class == predictions.label).astype(float)
     return right.where(predictions.label >= 0)
-
-
-def _of_classes(
-    predictions: pd.DataFrame, chosen: dict[int, str], classes: Sequence[str]
-) -> Iterator[tuple[int, str]]:
-    """A text for every predicted class that no chosen text has."""
-    predicted = predictions.predicted_class.astype(int)
-    seen = set(predicted.reindex([*chosen]))
-    for number in sorted(set(predicted) - seen - {-1}):
-        name = classes[number] if number < len(classes) else str(number)
-        yield (
-            predicted.index[predicted == number][0],
-            OF_CLASS.format(name=name),
-        )
 
 
 def shown_site(rows: Rows) -> Site | None:

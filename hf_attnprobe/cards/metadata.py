@@ -291,18 +291,10 @@ class Card:
 
     @property
     def trained_on(self) -> DataName | None:
-        """The data it was trained on; None where that is not known.
-
-        Where no name was recorded, an audit on a split of the same fingerprint tells it.
-        """
-        record = self.checkpoint.record
-        if record.get("dataset") is not None:
-            return self.known(DataName.of(str(record["dataset"])))
-        held = record.get("data")
-        marks = set(held.values()) if isinstance(held, Mapping) else set()
-        for audit in self.audits:
-            if audit.provenance.get("data_fingerprint") in marks:
-                return self.known(audit.data)
+        """The data it was trained on; None where that is not known."""
+        recorded = self.checkpoint.record.get("dataset")
+        if recorded is not None:
+            return self.known(DataName.of(str(recorded)))
         return (
             None
             if self.data_id is None
