@@ -7,11 +7,9 @@ from transformers.models.bert import modeling_bert
 
 import zoo
 from adapters import families
-from by_name import audit_by_name
-from hf_attnprobe import build_tokenizer
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, HeadOutputs, Site
-from hf_attnprobe.audit_reports.heads import head_table, prune_table
+from hf_attnprobe.attention_model import HeadOutputs, Site
+from hf_attnprobe.audit_reports.heads import prune_table
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.head_ablation import (
     DONOR_STREAM,
@@ -20,8 +18,6 @@ from hf_attnprobe.faithfulness.head_ablation import (
     least_first,
     prune_curve,
 )
-from hf_attnprobe.faithfulness.rankings import OF_HEADS, OF_LAYERS
-from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
 
 
@@ -252,33 +248,3 @@ def test_the_least_effect_goes_first():
 
 
 # The audit
-
-
-@pytest.mark.slow
-def test_an_audit_ablates_with_the_same_sample_whatever_its_limit(reviews):
-    """Values of a text do not change with the number of texts; rows of layers as a whole stand at head −1."""
-    tokenizer = build_tokenizer(list(reviews["train"]["text"]))
-    model = zoo.bert(tokenizer)
-    options = {
-        "tokenizer": tokenizer,
-        "tests": ["head_ablation", "explanations"],
-        "progress": False,
-        "batch_size": 3,
-    }
-    two, five = (
-        audit_by_name(model, reviews["test"], test_limit=limit, **options) for limit in (2, 5)
-    )
-    key = ["test", "statistic", "example_id", "layer", "head"]
-    both = two.to_pandas().merge(five.to_pandas(), on=key, suffixes=("_two", "_five"))
-    assert len(both) == len(two.to_pandas())
-    assert np.allclose(both.value_two, both.value_five, atol=1e-5, equal_nan=True)
-    rows = both[both.test == "head_ablation"]
-    assert set(rows.statistic) == set(readings()["head_ablation"])
-    assert set(rows["head"]) == {
-        ALL,
-        0,
-        1,
-    }
-    found = both[both.test == "explanations"].groupby("statistic")["head"].agg(set).to_dict()
-    assert found == {f"{n}_tau": {0, 1} for n in OF_HEADS} | {f"{n}_tau": {ALL} for n in OF_LAYERS}
-    assert "taken from another text" in head_table(five).head

@@ -151,21 +151,6 @@ def test_rows_that_cannot_reach_the_output_are_neither_moved_nor_counted(observe
             assert torch.allclose(found.epsilon_max_jsd[epsilon], first, atol=1e-6)
 
 
-class Recorder:
-    """A model whose replays are kept with what came out."""
-
-    def __init__(self, adapter, monkeypatch):
-        self.replays = []
-        replay = adapter.replay
-
-        def recorded(observation, attention):
-            probs = replay(observation, attention)
-            self.replays.append((attention, probs))
-            return probs
-
-        monkeypatch.setattr(adapter, "replay", recorded)
-
-
 GROUPS = [Site(1, ALL), Site(ALL, ALL), Site(2, ALL), Site(SET, 0)]
 
 
@@ -181,10 +166,16 @@ def test_heads_of_a_group_are_moved_together(observed, site, monkeypatch):
         if ((layer, head) in {(0, 2), (2, 1)} if site.layer == SET else True)
         and site.layer in (SET, ALL, layer)
     }
-    recorder = Recorder(adapter, monkeypatch)
+    replays, replay = [], adapter.replay
+
+    def recorded(observation, attention):
+        replays.append((attention, replay(observation, attention)))
+        return replays[-1][1]
+
+    monkeypatch.setattr(adapter, "replay", recorded)
     found = adversarial(observation, site)
     attained = {epsilon: torch.zeros(5).double() for epsilon in (0.01, 0.05)}
-    for attention, probs in recorder.replays:
+    for attention, probs in replays:
         change = tvd(probs[0], observation.probs)
         moved = torch.zeros(5, dtype=torch.double)
         n_rows = torch.zeros(5, dtype=torch.double)

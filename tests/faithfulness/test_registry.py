@@ -346,23 +346,6 @@ def test_one_of_two_needs_is_enough(without, checkpoint, reviews):
 # --- reports of many heads ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["conicity", "fragility", "plausibility", "single_token"])
-def test_every_test_prints_something_of_many_heads(name, make_model, tokenizer, reviews):
-    report = audit(
-        _bert(tokenizer),
-        reviews["test"].select(range(10)),
-        [name],
-        tokenizer=tokenizer,
-        progress=False,
-    )
-    shown = report.to_markdown()
-    own = [s for s in report.statistics if s.test == name and s.group == "all"]
-    assert {(s.layer, s.head) for s in own} >= {(0, 0), (0, 1), (1, 0), (1, 1)}
-    for s in own:
-        if s.statistic == own[0].statistic and s.head >= 0:
-            assert f"| {s.statistic} ({s.layer}.{s.head}) | all | {s.mean:.3f} " in shown
-
-
 def test_a_statistic_of_a_registered_test_is_shown_of_every_head(alone, tokenizer, reviews):
     @dataclass(frozen=True)
     class Result:
