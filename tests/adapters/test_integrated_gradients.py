@@ -171,12 +171,10 @@ def test_agreement_of_attention_and_attributions_against_scipy():
         for row, real in enumerate(observation.batch.content_mask):
             x, y = (measures[name][row][real].numpy() for name in (a, b))
             x, y = x / x.sum(), y / y.sum()
-            assert getattr(found, f"{a}_{b}_pearson")[row].item() == pytest.approx(
-                pearsonr(x, y)[0], abs=1e-9
-            )
-            assert getattr(found, f"{a}_{b}_jsd")[row].item() == pytest.approx(
-                jensenshannon(x, y) ** 2, abs=1e-9
-            )
+            wanted = pearsonr(x, y)[0]
+            assert getattr(found, f"{a}_{b}_pearson")[row].item() == pytest.approx(wanted, abs=1e-9)
+            expected = jensenshannon(x, y) ** 2
+            assert getattr(found, f"{a}_{b}_jsd")[row].item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_agreement_is_undefined_where_there_is_nothing_to_compare():

@@ -213,9 +213,8 @@ def test_an_ablated_head_is_a_mean_over_other_prompts(adapter, observation):
     expected = adapter.replay_outputs(observation, site, outputs)[0]
     found = head_ablation(observation, site)
     adapter.reference = None
-    assert found.mean_tvd.item() == pytest.approx(
-        float((expected - observation.probs).abs().sum() / 2)
-    )
+    wanted = float((expected - observation.probs).abs().sum() / 2)
+    assert found.mean_tvd.item() == pytest.approx(wanted)
     assert found.zero_tvd > 0 and found.resample_tvd > 0
 
 

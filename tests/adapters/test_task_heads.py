@@ -315,9 +315,8 @@ def test_gradients_are_finite_differences(case):
         up[:, head, query, key] += step
         down[:, head, query, key] -= step
         slope = (decided(up) - decided(down)) / (2 * step)
-        torch.testing.assert_close(
-            slopes[:, head, query, key].double(), slope, atol=1e-6, rtol=1e-4
-        )
+        found = slopes[:, head, query, key].double()
+        torch.testing.assert_close(found, slope, atol=1e-6, rtol=1e-4)
 
 
 def test_the_distance_of_vectors_is_the_mean_distance_of_parts(case):

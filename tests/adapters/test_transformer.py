@@ -77,9 +77,8 @@ def test_captured_attention_is_the_eager_models(family):
     assert torch.equal(found.probs, result.logits.softmax(-1))
     for expected, captured, other in zip(attentions, found.attention, close.attention, strict=True):
         assert torch.equal(captured, expected)
-        torch.testing.assert_close(
-            rows_of(batch.mask, other), rows_of(batch.mask, expected), atol=1e-6, rtol=1e-5
-        )
+        wanted = rows_of(batch.mask, expected)
+        torch.testing.assert_close(rows_of(batch.mask, other), wanted, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(close.probs, found.probs, atol=1e-6, rtol=1e-5)
 
 
@@ -111,13 +110,11 @@ def test_replay_is_a_rerun_with_the_edit(adapter):
     for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
         edits = random_attention(adapter, observation, layer)
         expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edits])
-        torch.testing.assert_close(
-            adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
-        )
+        found = adapter.replay(observation, {layer: edits})
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
         adapter.tokens_per_pass = 1  # one copy at a time
-        torch.testing.assert_close(
-            adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
-        )
+        ours = adapter.replay(observation, {layer: edits})
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
         adapter.tokens_per_pass = 4096
 
 
@@ -221,12 +218,8 @@ def test_gradient_times_input_matches_finite_differences(family):
         def explain(h, place=place):
             return scaled(adapter, observation, place, 1 + h).gather(-1, target[:, None])[:, 0]
 
-        torch.testing.assert_close(
-            found[:, place],
-            central_difference(explain, step),
-            atol=tolerance * 1e-2,
-            rtol=tolerance,
-        )
+        expected = central_difference(explain, step)
+        torch.testing.assert_close(found[:, place], expected, atol=tolerance * 1e-2, rtol=tolerance)
 
 
 def scaled(adapter, observation, place, factor):
@@ -277,9 +270,8 @@ def test_words_are_explained_as_one():
         assert torch.allclose(whole[0, 5], pieces[0, 5:8].sum())
         assert torch.allclose(whole[1, 1], pieces[1, 1:3].sum())
         assert torch.allclose(whole.sum(1), pieces.sum(1)) and not whole[0, 6:8].any()
-        torch.testing.assert_close(
-            whole[0, :3], torch.stack([*pieces[0, :2], pieces[0, 2:4].sum()])
-        )
+        expected = torch.stack([*pieces[0, :2], pieces[0, 2:4].sum()])
+        torch.testing.assert_close(whole[0, :3], expected)
     without = words.observe(prepare(words, [[3, 11, 12, 13, 14, 2]])).probs[0]
     torch.testing.assert_close(of_words.leave_one_out[0, 5], without, atol=1e-6, rtol=1e-5)
     assert of_words.leave_one_out_importance()[0, 5] > 1e-4
@@ -369,9 +361,8 @@ def test_half_precision_stays(family):
     assert {a.dtype for a in observation.attention} == {torch.float32}
     assert observation.probs.dtype == torch.float32
     full = TransformerAdapter(shared(family))
-    torch.testing.assert_close(
-        observation.probs, full.observe(prepare(full)).probs, atol=0.05, rtol=0
-    )
+    expected = full.observe(prepare(full)).probs
+    torch.testing.assert_close(observation.probs, expected, atol=0.05, rtol=0)
     adapter.self_check(observation.batch)
 
 
@@ -516,12 +507,10 @@ def test_a_pretrained_bert():
     with torch.no_grad():
         attentions = eager.eval()(**inputs, output_attentions=True).attentions
     for found, expected in zip(observation.attention, attentions, strict=True):
-        torch.testing.assert_close(
-            rows_of(batch.mask, found), rows_of(batch.mask, expected), atol=3e-6, rtol=1e-4
-        )
+        wanted = rows_of(batch.mask, expected)
+        torch.testing.assert_close(rows_of(batch.mask, found), wanted, atol=3e-6, rtol=1e-4)
     for layer in (0, 3, 5):
         edits = random_attention(adapter, observation, layer, 2)
         expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edits])
-        torch.testing.assert_close(
-            adapter.replay(observation, {layer: edits}), expected, atol=1e-5, rtol=0
-        )
+        ours = adapter.replay(observation, {layer: edits})
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)

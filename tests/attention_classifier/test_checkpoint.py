@@ -274,9 +274,8 @@ def test_a_hierarchical_checkpoint_reads_raw_text(hierarchical):
     assert words.shape == (1, 1, 3, batch["input_ids"].shape[1]) and sentences.shape == (1, 1, 1, 3)
     probs = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
     found = pipeline("text-classification", model=str(folder))(text, top_k=None)
-    assert {row["label"]: row["score"] for row in found} == pytest.approx(
-        {f"LABEL_{k}": probs[k].item() for k in range(3)}, abs=1e-5
-    )
+    expected = {f"LABEL_{k}": probs[k].item() for k in range(3)}
+    assert {row["label"]: row["score"] for row in found} == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_base_model_is_a_checkpoint_too(make_model, tokenizer, tmp_path):

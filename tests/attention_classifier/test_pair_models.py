@@ -33,9 +33,8 @@ def test_forward_is_the_papers_computation(kind, answers):
     outputs, hand = model(**batch_of(), output_attentions=True), ByHand(model)
     for row, pair in enumerate(PAIRS):
         probs, weights = hand.run(*pair)
-        np.testing.assert_allclose(
-            outputs.logits.softmax(-1)[row].detach().numpy(), probs, atol=1e-10
-        )
+        found = outputs.logits.softmax(-1)[row].detach().numpy()
+        np.testing.assert_allclose(found, probs, atol=1e-10)
         attention = outputs.attentions[0][row, 0, 0].detach().numpy()
         np.testing.assert_allclose(attention[1 : len(weights) + 1], weights, atol=1e-10)
         outside = np.delete(attention, np.arange(1, len(weights) + 1))

@@ -54,9 +54,8 @@ def test_conicity_by_hand():
         [[[2.0, 0.0], [0.0, 2.0], [5.0, 5.0]], [[3.0, 0.0], [-1.0, 0.0], [7.0, 7.0]]]
     )
     content = torch.tensor([[True, True, False]] * 2)
-    torch.testing.assert_close(
-        conicity(states, content), torch.tensor([math.cos(math.pi / 4), 0.0])
-    )
+    expected = torch.tensor([math.cos(math.pi / 4), 0.0])
+    torch.testing.assert_close(conicity(states, content), expected)
 
 
 def test_both_definitions_of_conicity_agree():
@@ -117,9 +116,8 @@ def test_weighted_and_of_the_states_that_attention_weighs(penalty, options):
     (weight,) = options.values()
     torch.testing.assert_close(model(IDS).regularization, weight * expected)
     both = make(tying=0.5, conicity_weight=0.7)(IDS).regularization
-    torch.testing.assert_close(
-        both, 0.5 * tying(states, vectors, CONTENT) + 0.7 * conicity(states, CONTENT)
-    )
+    wanted = 0.5 * tying(states, vectors, CONTENT) + 0.7 * conicity(states, CONTENT)
+    torch.testing.assert_close(both, wanted)
 
 
 # --- where it enters ----------------------------------------------------------------------------------------------

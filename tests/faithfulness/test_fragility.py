@@ -83,9 +83,8 @@ def test_right_is_what_goes_to_the_label(model):
     result = fragility(observation, SITE, Fragility(n_draws=5))
     for name in ("trained", "uniform", "permuted"):
         shares, correct = (getattr(result, f"{name}_share"), getattr(result, f"{name}_correct"))
-        torch.testing.assert_close(
-            sum(shares.values()), torch.ones(len(TEXTS), dtype=torch.float64)
-        )
+        expected = torch.ones(len(TEXTS), dtype=torch.float64)
+        torch.testing.assert_close(sum(shares.values()), expected)
         for row, label in enumerate(LABELS):
             assert correct[row].item() == shares[label][row] if label >= 0 else correct[row].isnan()
 
@@ -127,9 +126,8 @@ def test_single_tokens_are_one_token_texts(model):
         assert result.lowest_probability[row].item() == pytest.approx(min(alone), abs=1e-9)
         assert result.highest_probability[row].item() == pytest.approx(max(alone), abs=1e-9)
         if len(alone) > 1:
-            assert result.probability_range[row].item() == pytest.approx(
-                max(alone) - min(alone), abs=1e-9
-            )
+            expected = max(alone) - min(alone)
+            assert result.probability_range[row].item() == pytest.approx(expected, abs=1e-9)
             assert result.probability_std[row].item() == pytest.approx(std, abs=1e-9)
         else:
             assert result.probability_range[row].isnan() and result.probability_std[row].isnan()

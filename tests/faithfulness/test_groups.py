@@ -202,12 +202,10 @@ def test_erasure_in_the_order_of_aggregated_attention():
                 with torch.no_grad():
                     probs = model(ids[chosen][None]).logits.softmax(-1)[0]
                 into.append(before - probs[target])
-        assert found.comprehensiveness[name][0].item() == pytest.approx(
-            torch.stack(losses).mean().item(), abs=1e-10
-        )
-        assert found.sufficiency[name][0].item() == pytest.approx(
-            torch.stack(left).mean().item(), abs=1e-10
-        )
+        wanted = torch.stack(losses).mean().item()
+        assert found.comprehensiveness[name][0].item() == pytest.approx(wanted, abs=1e-10)
+        theirs = torch.stack(left).mean().item()
+        assert found.sufficiency[name][0].item() == pytest.approx(theirs, abs=1e-10)
     # 1, 1, 1, 2 and 3 of six tokens, and all of a text of one
     assert found.erased_share[[0, 3]].tolist() == pytest.approx([8 / 30, 1.0])
 

@@ -117,9 +117,8 @@ def test_every_ablation_equals_a_hook(observed, site):
     found = head_ablation(observation, site, seed=5)
     for kind in ("zero", "mean", "resample"):
         expected, flips = by_hand(site, kind, 5)
-        torch.testing.assert_close(
-            getattr(found, f"{kind}_tvd").double(), expected, atol=1e-6, rtol=0
-        )
+        ours = getattr(found, f"{kind}_tvd").double()
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)
         assert torch.equal(getattr(found, f"{kind}_flip"), flips)
     assert found.resample_tvd.max() > 0.01 and found.mean_tvd.max() > 0.01
 
@@ -222,13 +221,11 @@ def test_prune_curve_equals_hooks(observed):
         for handle in handles:
             handle.remove()
     assert curve.n_removed == tuple(range(9))
-    assert curve.agreement == pytest.approx(
-        [(p == predicted[0]).double().mean().item() for p in predicted]
-    )
+    expected = [(p == predicted[0]).double().mean().item() for p in predicted]
+    assert curve.agreement == pytest.approx(expected)
     known = labels >= 0
-    assert curve.accuracy == pytest.approx(
-        [(p == labels)[known].double().mean().item() for p in predicted]
-    )
+    wanted = [(p == labels)[known].double().mean().item() for p in predicted]
+    assert curve.accuracy == pytest.approx(wanted)
     assert prune_curve(adapter, [(batches, ranking)], n_removed=[0, 8]).agreement == (
         1.0,
         curve.agreement[8],

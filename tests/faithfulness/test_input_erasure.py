@@ -174,9 +174,8 @@ def test_a_wide_beam_is_exact_and_a_narrow_one_within(make, site, monkeypatch):
     )
     for name, values in exact.items():
         if name.startswith("naopc"):
-            torch.testing.assert_close(
-                wide[name][short], values[short], atol=1e-6, rtol=0, equal_nan=True
-            )
+            found = wide[name][short]
+            torch.testing.assert_close(found, values[short], atol=1e-6, rtol=0, equal_nan=True)
             real = narrow[name][~narrow[name].isnan()]
             assert ((real >= 0) & (real <= 1)).all()
 

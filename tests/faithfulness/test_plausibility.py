@@ -120,17 +120,14 @@ def test_the_probe_by_hand(bert, pieces):
     order = sorted(range(3), key=lambda k: -attention[k])
     hits = [k > 0 for k in order]
     precision = [sum(hits[: k + 1]) / (k + 1) for k in range(3)]
-    assert found["average_precision@attention"][2].item() == pytest.approx(
-        sum(p for p, h in zip(precision, hits, strict=True) if h) / 2
-    )
+    expected = sum(p for p, h in zip(precision, hits, strict=True) if h) / 2
+    assert found["average_precision@attention"][2].item() == pytest.approx(expected)
     before = [1, *precision]  # ERASER's curve starts at precision 1
-    assert found["auprc@attention"][2].item() == pytest.approx(
-        sum((precision[k] + before[k]) / 2 for k in range(3) if hits[k]) / 2
-    )
+    wanted = sum((precision[k] + before[k]) / 2 for k in range(3) if hits[k]) / 2
+    assert found["auprc@attention"][2].item() == pytest.approx(wanted)
     assert found["token_f1@attention"][2].item() == pytest.approx(sum(hits[:2]) / 2)
-    assert found["attention_on_rationale"][2].item() == pytest.approx(
-        sum(attention[1:]) / sum(attention)
-    )
+    theirs = sum(attention[1:]) / sum(attention)
+    assert found["attention_on_rationale"][2].item() == pytest.approx(theirs)
     assert found["rationale_size"][2].item() == pytest.approx(2 / 3)
     for values in found.values():
         assert values[[1, 3]].isnan().all()  # all marked, none marked

@@ -207,9 +207,8 @@ def test_the_drawn_shuffles_one_by_one(case, n_labels):
         plain = statistics.median(moved(before, logits) for logits in after)
         assert found.median_tvd[row].item() == pytest.approx(plain, abs=1e-6)
         standard = [moved(before, logits, SHARPNESS) for logits in after]
-        assert found.standard_tvd[row].item() == pytest.approx(
-            statistics.median(standard), abs=1e-6
-        )
+        expected = statistics.median(standard)
+        assert found.standard_tvd[row].item() == pytest.approx(expected, abs=1e-6)
         flips = sum(bool(logits.argmax() != before.argmax()) for logits in after)
         assert found.flips_drawn[row].item() == pytest.approx(flips / 9)
         largest = found.largest_standard_tvd[row].item()

@@ -163,9 +163,8 @@ def test_another_query_is_read_from_its_own_row(observed):
     _adapter, observation = observed
     found = explanations(observation, Site(1, ALL, 1)).rollout_tau[0].item()
     row = ByHand(TEXTS[0]).rollout(1, ALL)[1, 1:-1]
-    assert found == pytest.approx(
-        scipy.stats.kendalltau(row, observation.leave_one_out_importance()[0, 1:8]).statistic
-    )
+    expected = scipy.stats.kendalltau(row, observation.leave_one_out_importance()[0, 1:8]).statistic
+    assert found == pytest.approx(expected)
 
 
 def test_what_a_model_does_not_allow_is_left_out(monkeypatch):

@@ -125,9 +125,8 @@ def test_multiplied_logits_change_no_part(gain):
     after = scale(observe(model, SHARPNESS / gain), SITE)
     for part in ("importance", "mass", "mass_by_chance", "removal"):
         for name, values in getattr(before, part).items():
-            torch.testing.assert_close(
-                getattr(after, part)[name], values, equal_nan=True, atol=1e-7, rtol=0
-            )
+            found = getattr(after, part)[name]
+            torch.testing.assert_close(found, values, equal_nan=True, atol=1e-7, rtol=0)
 
 
 def test_where_nothing_matters_importance_and_mass_are_undefined_and_removal_is_zero():

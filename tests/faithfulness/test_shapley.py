@@ -155,9 +155,8 @@ def test_limits_are_those_of_input_erasure():
     known = input_erasure(observation, Site(), InputErasure(beam_width=2), seed=2)
     for name, expected in known.naopc_comprehensiveness.items():
         for row in (1, 2):
-            assert ours.naopc_comprehensiveness[name][row].item() == pytest.approx(
-                expected[row].item()
-            )
+            wanted = expected[row].item()
+            assert ours.naopc_comprehensiveness[name][row].item() == pytest.approx(wanted)
 
 
 def test_a_target_turns_the_side():

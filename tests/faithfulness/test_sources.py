@@ -99,9 +99,8 @@ def test_the_constructed_model_is_its_formula(drawn, observation):
         n = len(scores)
         weights = weights_of(scores)
         np.testing.assert_allclose(at(observation.read(SITE), row, n), weights)
-        np.testing.assert_allclose(
-            observation.probs[row], probs_by_hand(weights, values, answer), atol=1e-12
-        )
+        expected = probs_by_hand(weights, values, answer)
+        np.testing.assert_allclose(observation.probs[row], expected, atol=1e-12)
         assert drawn.adapter.unit_lengths(observation)[row, :n].tolist() == lengths.tolist()
     held = observation.read(SITE)[:, -len(HELD) :]
     torch.testing.assert_close(held, torch.tensor(HELD, dtype=held.dtype).expand_as(held))

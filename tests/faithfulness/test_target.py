@@ -108,9 +108,8 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
             value = found.fraction_to_flip[name][row].item()
             assert value == pytest.approx(expected, nan_ok=True), name
         draws = [found.fraction_to_flip[f"random_{k}"][row] for k in (1, 2, 3)]
-        assert found.fraction_to_flip["random"][row].item() == pytest.approx(
-            sum(draws).item() / 3, nan_ok=True
-        )
+        wanted = sum(draws).item() / 3
+        assert found.fraction_to_flip["random"][row].item() == pytest.approx(wanted, nan_ok=True)
         places = content[row].nonzero()[:, 0].tolist()
         for flips, place in ((found.top_flips, top), (found.random_flips, other)):
             left = weights.clone()
@@ -198,9 +197,8 @@ def test_input_erasure_of_a_class(observe, n_steps):
             if name == "product" and not is_for:
                 order = descending(-x)
             lost = [float((whole - without(order[:k]))[TARGET]) for k in counts]
-            assert found.comprehensiveness[name][row].item() == pytest.approx(
-                (1 if is_for else -1) * sum(lost) / 5, abs=1e-6
-            )
+            expected = (1 if is_for else -1) * sum(lost) / 5
+            assert found.comprehensiveness[name][row].item() == pytest.approx(expected, abs=1e-6)
             flips = [k for k in steps if k and (without(order[:k]).argmax() == TARGET) != is_for]
             needed[name] = min(flips, default=math.nan)
         none = found.no_tokens_flip[row].item()

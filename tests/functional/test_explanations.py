@@ -44,13 +44,11 @@ def test_effective_attention_gives_the_same_output_without_the_null_space(dtype)
     assert (found - attention).abs().amax((-2, -1)).min() > 0.01
     left = torch.linalg.svd(T).U
     null = left[..., 4:]  # nine keys, rank four
-    torch.testing.assert_close(
-        found @ null, torch.zeros(2, 3, 9, 5).double(), atol=tolerance, rtol=0
-    )
+    expected = torch.zeros(2, 3, 9, 5).double()
+    torch.testing.assert_close(found @ null, expected, atol=tolerance, rtol=0)
     removed = attention - found  # and nothing but the null space is removed
-    torch.testing.assert_close(
-        removed @ null @ null.transpose(-2, -1), removed.double(), atol=tolerance, rtol=0
-    )
+    ours = removed @ null @ null.transpose(-2, -1)
+    torch.testing.assert_close(ours, removed.double(), atol=tolerance, rtol=0)
 
 
 def test_effective_attention_of_a_short_text_is_attention():
@@ -64,9 +62,8 @@ def test_effective_attention_by_hand():
     same = torch.tensor(
         [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]]
     )  # equal values, and padding: rank one
-    torch.testing.assert_close(
-        effective_attention(attention, same), torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]).double()
-    )
+    expected = torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]).double()
+    torch.testing.assert_close(effective_attention(attention, same), expected)
     assert effective_attention(attention, torch.zeros(4, 2)).tolist() == [[0.0] * 4]
 
 

@@ -293,9 +293,8 @@ def test_a_beam_of_several_texts_is_that_of_each():
     together = aopc.beam_bounds(drop, content, 2)
     for text, u in enumerate(units):
         alone = aopc.beam_bounds(lookup(drops[:, text : text + 1], u), content[text : text + 1], 2)
-        assert [x[text].item() for x in together] == pytest.approx(
-            [x[0].item() for x in alone], abs=1e-12
-        )
+        expected = [x[0].item() for x in alone]
+        assert [x[text].item() for x in together] == pytest.approx(expected, abs=1e-12)
 
 
 @given(st.integers(1, 400))

@@ -41,9 +41,8 @@ def test_zero_out():
         pytest.approx([0, 0, 0.6, 0.4, 0]),
         [0, 0, 0, 0, 0],
     ]
-    assert zero_out(ATTENTION, gone, renormalise=False)[0].tolist() == pytest.approx(
-        [0, 0, 0.3, 0.2, 0]
-    )
+    expected = [0, 0, 0.3, 0.2, 0]
+    assert zero_out(ATTENTION, gone, renormalise=False)[0].tolist() == pytest.approx(expected)
 
 
 def test_permutations_move_the_visible_positions_and_nothing_else():

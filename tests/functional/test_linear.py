@@ -70,9 +70,8 @@ def best_over_vertices(attention, scores, mask, epsilon):
 def test_adversary_equals_brute_force_over_vertices(case, epsilon):
     attention, scores, mask = case
     found = epsilon_max_jsd(attention, scores, mask, (epsilon,))
-    assert found.jsd.item() == pytest.approx(
-        best_over_vertices(attention, scores, mask, epsilon), abs=1e-9
-    )
+    expected = best_over_vertices(attention, scores, mask, epsilon)
+    assert found.jsd.item() == pytest.approx(expected, abs=1e-9)
 
 
 def with_many_digits(attention, scores, epsilon):

@@ -207,9 +207,8 @@ def test_values_are_those_of_audit_in_the_order_of_the_texts(references, metric,
     for (test, statistic), group in rows[rows.test != "prediction"].groupby(["test", "statistic"]):
         values = group.sort_values("example_id").value.tolist()
         assert found[f"{test}_{statistic}"] == pytest.approx(values, rel=1e-9, abs=1e-9)
-        assert found[f"mean_{test}_{statistic}"] == pytest.approx(
-            np.mean(values), rel=1e-9, abs=1e-9
-        )
+        expected = np.mean(values)
+        assert found[f"mean_{test}_{statistic}"] == pytest.approx(expected, rel=1e-9, abs=1e-9)
         names |= {f"{test}_{statistic}", f"mean_{test}_{statistic}"}
     assert found.keys() == names | ANSWERS
     assert plain(found)
@@ -248,9 +247,8 @@ def test_texts_without_a_value_are_nan_and_in_no_mean(metric, checkpoint, texts)
     found = metric.compute(predictions=predictions, model_id=str(checkpoint), tests=TESTS)
     taus = found["correlation_attention_gradient_tau"]
     assert [math.isnan(tau) for tau in taus] == [False, True, True, False]
-    assert found["mean_correlation_attention_gradient_tau"] == pytest.approx(
-        (taus[0] + taus[3]) / 2
-    )
+    expected = (taus[0] + taus[3]) / 2
+    assert found["mean_correlation_attention_gradient_tau"] == pytest.approx(expected)
     changes = found["permutation_median_tvd"]
     assert [math.isnan(change) for change in changes] == [False, True, False, False]
     assert changes[2] == 0
