@@ -52,8 +52,12 @@ def broken(method, change):
     return adapter
 
 
-def swapped_copies(probs, *arguments):
-    return probs.roll(1, dims=0)
+def negated(slopes, *_):
+    return [-slope for slope in slopes]
+
+
+def transposed(values, *_):
+    return tuple(value.transpose(1, 2) for value in values)
 
 
 def unmasked(observation, batch):
@@ -81,65 +85,35 @@ def of_the_batch(observation, batch):
     return replace(observation, probs=0.9 * observation.probs + 0.1 * mean)
 
 
-BUGS = {
-    "sites": (lambda sites: [*sites, Site(7, 0)], "sites.. names layer 7 of 3"),
-    "visible": (lambda seen, *_: seen.float(), "layer 0: visible is not bool"),
-    "read_map": (lambda row, *_: row[:, 1:], "a reading of layer 0"),
-    "gradient": (lambda slope, *_: 0 * slope, "gradient × input is 0 at every token"),
-    "attention_gradient": (
-        lambda slopes, *_: [-slope for slope in slopes],
-        "layer 0: attention_gradient is not that of an edit",
-    ),
-    "leave_one_out": (
-        lambda probs, *_: probs.roll(1, dims=1),
-        "leave_one_out to be erase_inputs of one unit",
-    ),
-    "erase_inputs": (lambda probs, *_, **__: probs.flip(-1), "where nothing is erased"),
-    "replay_outputs": (lambda probs, *_: probs.flip(-1), "outputs of Site.*head=0"),
-    "replay_masked": (lambda probs, *_: probs.flip(0), "masked attention of layer 0 to be an edit"),
-    "layers_below": (lambda layers, layer: [], "layers_below"),
-    "block_output": (lambda output, *_: output[:1], "block outputs of layer 0"),
-    "head_values": (
-        lambda values, *_: tuple(value.transpose(1, 2) for value in values),
-        "head values of layer 0",
-    ),
-}
-WRONG_OBSERVATIONS = {
-    unmasked: "attention exactly 0 where nothing is visible",
-    noisy: "probabilities to sum to 1|passes over the same batch differ",
-    scaled: "rows of attention in layer 0 to sum to 1",
-    of_the_batch: "the attention put back|the same probabilities of text 0 alone",
-}
+BUGS = [
+    ("sites", lambda sites: [*sites, Site(7, 0)], "sites.. names layer 7 of 3"),
+    ("visible", lambda seen, *_: seen.float(), "layer 0: visible is not bool"),
+    ("read_map", lambda row, *_: row[:, 1:], "a reading of layer 0"),
+    ("gradient", lambda slope, *_: 0 * slope, "gradient × input is 0 at every token"),
+    ("attention_gradient", negated, "layer 0: attention_gradient is not that of an edit"),
+    ("leave_one_out", lambda p, *_: p.roll(1, dims=1), "leave_one_out to be erase_inputs of one"),
+    ("erase_inputs", lambda probs, *_, **__: probs.flip(-1), "where nothing is erased"),
+    ("replay_outputs", lambda probs, *_: probs.flip(-1), "outputs of Site.*head=0"),
+    ("replay_masked", lambda probs, *_: probs.flip(0), "masked attention of layer 0 to be an edit"),
+    ("layers_below", lambda layers, layer: [], "layers_below"),
+    ("block_output", lambda output, *_: output[:1], "block outputs of layer 0"),
+    ("head_values", transposed, "head values of layer 0"),
+    ("observe", unmasked, "attention exactly 0 where nothing is visible"),
+    ("observe", noisy, "probabilities to sum to 1|passes over the same batch differ"),
+    ("observe", scaled, "rows of attention in layer 0 to sum to 1"),
+    ("observe", of_the_batch, "the attention put back|the same probabilities of text 0 alone"),
+    ("replay", deaf, "layer 0: an edit does not reach the output"),
+    ("replay", lambda probs, *_: probs.roll(1, dims=0), "the attention put back in layer 0"),
+    ("replay", lambda probs, *_: probs[0], "replayed probabilities of layer 0"),
+]
 
 
-@pytest.mark.parametrize("method", BUGS)
-def test_a_bug_in_a_method_is_found(method):
-    change, message = BUGS[method]
+@pytest.mark.parametrize(("method", "change", "message"), BUGS)
+def test_a_bug_is_found(method, change, message):
     adapter = broken(method, change)
     batch = families.prepare(wrap(families.shared("gpt2")))
-    with refuses(f"check_adapter: .*{message}"):
+    with refuses(f"check_adapter: .*{message}".replace("|", "|check_adapter: .*")):
         check_adapter(adapter, batch)
-
-
-@pytest.mark.parametrize("change", WRONG_OBSERVATIONS)
-def test_a_wrong_observation_is_found(change):
-    adapter = broken("observe", change)
-    with pytest.raises(AttnProbeError, match=WRONG_OBSERVATIONS[change]):
-        check_adapter(adapter, families.prepare(adapter))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (deaf, "layer 0: an edit does not reach the output"),
-        (swapped_copies, "the attention put back in layer 0"),
-        (lambda probs, *_: probs[0], "replayed probabilities of layer 0"),
-    ],
-)
-def test_a_bug_in_replay_is_found(change, message):
-    adapter = broken("replay", change)
-    with pytest.raises(AttnProbeError, match=message):
-        check_adapter(adapter, families.prepare(adapter))
 
 
 def test_a_readout_that_is_not_linear_is_found():

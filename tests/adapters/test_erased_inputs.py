@@ -1,8 +1,6 @@
 """Erased inputs against token lists edited by hand and run through the model one text at a time."""
 
-import importlib.util
 import inspect
-from pathlib import Path
 
 import families
 import pytest
@@ -10,6 +8,7 @@ import torch
 from families import SOME_TEXT, TEXTS, WORDS, make, prepare, shared
 
 import zoo
+from benchmarks import peers
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
@@ -45,32 +44,22 @@ def edited(ids, gone, by):
 @pytest.mark.parametrize("by", ["deletion", "mask"])
 @pytest.mark.parametrize("family", SOME_TEXT)
 def test_erasure_is_an_edited_token_list(family, by):
+    """Words go with all their pieces where they are known."""
     adapter = TransformerAdapter(shared(family), mask_id=MASK)
     adapter.tokens_per_pass = 30
-    observation = adapter.observe(prepare(adapter))
-    erased = random_sets(observation.batch.content_mask)
-    found = adapter.erase_inputs(observation, erased, by=by)
-    for copy, sets in enumerate(erased):
-        for row, text in enumerate(TEXTS):
-            real = observation.batch.mask[row].nonzero()[:, 0].tolist()
-            gone = {real.index(place) for place in sets[row].nonzero()[:, 0].tolist()}
-            expected = by_hand(adapter.model, edited(text, gone, by))
-            torch.testing.assert_close(found[copy, row], expected, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("by", ["deletion", "mask"])
-def test_words_go_with_all_their_pieces(by):
-    adapter = TransformerAdapter(make("bert"), mask_id=MASK)
-    observation = adapter.observe(prepare(adapter, words=WORDS))
-    erased = random_sets(observation.batch.content_mask, seed=1)
-    found = adapter.erase_inputs(observation, erased, by=by)
-    for copy, sets in enumerate(erased):
-        for row, (text, words) in enumerate(zip(TEXTS, WORDS, strict=True)):
-            named = {words[place] for place in sets[row].nonzero()[:, 0].tolist()}
-            gone = {place for place, word in enumerate(words) if word in named}
-            expected = by_hand(adapter.model, edited(text, gone, by))
-            torch.testing.assert_close(found[copy, row], expected, atol=1e-6, rtol=1e-5)
-    assert len({tuple(x.tolist()) for x in found[:, 0]}) > 3
+    tokens = [range(len(text)) for text in TEXTS]
+    for words, units in ((None, tokens), *([(WORDS, WORDS)] if family == "bert" else [])):
+        observation = adapter.observe(prepare(adapter, words=words))
+        erased = random_sets(observation.batch.content_mask)
+        found = adapter.erase_inputs(observation, erased, by=by)
+        for copy, sets in enumerate(erased):
+            for row, (text, unit_of) in enumerate(zip(TEXTS, units, strict=True)):
+                real = observation.batch.mask[row].nonzero()[:, 0].tolist()
+                named = {unit_of[real.index(k)] for k in sets[row].nonzero()[:, 0].tolist()}
+                gone = {place for place, unit in enumerate(unit_of) if unit in named}
+                expected = by_hand(adapter.model, edited(text, gone, by))
+                torch.testing.assert_close(found[copy, row], expected, atol=1e-6, rtol=1e-5)
+        assert len({tuple(x.tolist()) for x in found[:, 0]}) > 3
 
 
 def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
@@ -171,21 +160,7 @@ def test_a_classifier_without_special_tokens_is_left_with_its_bias():
     torch.testing.assert_close(found[1], observation.leave_one_out[1, 0], atol=1e-12, rtol=0)
 
 
-# Our side of a benchmark does what the peer says
-
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def peers():
-    spec = importlib.util.spec_from_file_location("peers", ROOT / "benchmarks" / "peers.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_comprehensiveness_by_ferrets_rule(peers):
+def test_our_side_of_a_benchmark_has_ferrets_rule():
     adapter = TransformerAdapter(families.make("bert"))
     batch = families.prepare(adapter)
     scores = adapter.observe(batch).read(Site(2, 0))
