@@ -180,7 +180,8 @@ def daily(kinds: Iterable[Any], few: Container[Any]) -> list[Any]:
 OF_A_CLASSIFIER = ("scale", "correlation", "permutation", "adversarial", "erasure", "input_erasure")
 OF_HEADS = ("scale", "correlation", "permutation", "uniform_attention", "head_ablation")
 """What the finished audits of the zoo ask; see the fixture ``audited``."""
-FEW_ENCODERS = ("bilstm", "bigru", "cnn")
+ENCODERS = ("bilstm", "bigru", "cnn", "mlp", "none")
+FEW_ENCODERS = ENCODERS[:3]
 """Of every kind one: read from both sides, read in sentences, and read at once."""
 
 

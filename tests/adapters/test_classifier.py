@@ -1,5 +1,7 @@
 """The classifier adapter against the model's own forward, deletion and re-encoding, and finite differences."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -9,18 +11,9 @@ from hf_attnprobe.attention_classifier import AttentionClassifierModel
 from hf_attnprobe.errors import AttnProbeError
 
 
-KINDS = [
-    (e, a, n)
-    for e in ("bilstm", "bigru", "cnn", "mlp", "none")
-    for a in ("additive", "dot_product", "uniform")
-    for n in (2, 4)
-]
-KINDS += [("orthogonal_lstm", a, n) for a, n in (("additive", 2), ("dot_product", 4))]
-KINDS += [
-    (f"{e}+{c}", "additive", 2)
-    for e in ("bilstm", "bigru", "cnn", "mlp", "none")
-    for c in ("concat", "residual")
-]
+KINDS = [*product(zoo.ENCODERS, ("additive", "dot_product", "uniform"), (2, 4))]
+KINDS += [("orthogonal_lstm", "additive", 2), ("orthogonal_lstm", "dot_product", 4)]
+KINDS += [(f"{e}+{c}", "additive", 2) for e, c in product(zoo.ENCODERS, ("concat", "residual"))]
 FEW = zoo.daily(KINDS, (*zoo.FEW_ENCODERS, "bigru+concat", "cnn+residual"))
 IDS = torch.tensor(
     [

@@ -35,8 +35,8 @@ CODE = {
     f"{part}_attention_classifier.py"
     for part in ("configuration", "modeling", "layers", "sentences", "pairs", "regularisers")
 }
-ENCODERS = ("bilstm", "bigru", "cnn", "mlp", "none")
-NAMES = (*ENCODERS, "hub", "hierarchical", "pairs")
+SAVED = CODE | {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+NAMES = (*zoo.ENCODERS, "hub", "hierarchical", "pairs")
 SENTENCES = [
     "the film was not dull .",
     "well , a wonderful plot , said the critics . superb !",
@@ -119,7 +119,7 @@ def without_the_package(make_checkpoint, hierarchical, pairs, run_python, tmp_pa
     """What a process without the package makes of all encoders in folders, of one on a Hub and of a hierarchical model."""
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(make_checkpoint(), folder / "hub/models/acme/bilstm")
-    sources = {encoder: str(make_checkpoint(encoder)) for encoder in ENCODERS}
+    sources = {encoder: str(make_checkpoint(encoder)) for encoder in zoo.ENCODERS}
     sources |= {"hierarchical": str(hierarchical[2]), "pairs": str(pairs[2]), "hub": "acme/bilstm"}
     with MiniHub(folder / "hub") as hub:
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": None}
@@ -175,20 +175,15 @@ def test_saved_again_without_the_package_and_loaded_again(name, without_the_pack
     pairs = {"logits again": "logits", "context again": "context"}
     for again, first in (pairs | {"context of the saved": "context"}).items():
         torch.testing.assert_close(torch.tensor(found[again]), torch.tensor(found[first]))
-    assert {file.name for file in folder.iterdir()} >= CODE | {
-        "model.safetensors",
-        "tokenizer.json",
-    }
-    model = AutoModelForSequenceClassification.from_pretrained(
-        folder
-    )  # and back here, with the package
+    assert {file.name for file in folder.iterdir()} >= SAVED
+    # and back here, with the package
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
     assert type(model) is AttentionClassifierForSequenceClassification
 
 
 def test_a_pipeline_without_the_package(without_the_package):
-    names = [
-        ("negative", "positive")[row[1] > 0] for row in without_the_package["bilstm"]["logits"]
-    ]
+    logits = without_the_package["bilstm"]["logits"]
+    names = [("negative", "positive")[row[1] > 0] for row in logits]
     assert [found["label"] for found in without_the_package["labels"]] == names
 
 
@@ -196,7 +191,7 @@ def test_without_consent_no_remote_code_runs(without_the_package):
     assert "trust_remote_code=True" in without_the_package["refusal"]
 
 
-@pytest.mark.parametrize("name", zoo.daily([*ENCODERS, "hierarchical"], ["hierarchical"]))
+@pytest.mark.parametrize("name", zoo.daily([*zoo.ENCODERS, "hierarchical"], ["hierarchical"]))
 def test_a_model_of_the_remote_classes_is_audited_like_ours(
     name, make_checkpoint, hierarchical, texts
 ):
@@ -215,16 +210,11 @@ def test_a_model_of_the_remote_classes_is_audited_like_ours(
     pd.testing.assert_frame_equal(found, expected)
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", zoo.ENCODERS)
 def test_what_is_saved(encoder, make_checkpoint, make_model):
     folder = make_checkpoint(encoder)
     names = {file.name for file in folder.iterdir()}
-    assert names == CODE | {
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
+    assert names == SAVED
     with safe_open(folder / "model.safetensors", "pt") as weights:
         assert set(weights.keys()) == make_model(encoder).state_dict().keys()
     auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
@@ -234,7 +224,7 @@ def test_what_is_saved(encoder, make_checkpoint, make_model):
         assert f"class {name}(" in (folder / f"{module}.py").read_text()
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", zoo.ENCODERS)
 @pytest.mark.parametrize("trust_remote_code", [False, True])
 def test_the_auto_classes_find_the_installed_code(
     encoder, trust_remote_code, make_checkpoint, make_model
@@ -287,20 +277,6 @@ def test_a_base_model_is_a_checkpoint_too(make_model, tokenizer, tmp_path):
     torch.testing.assert_close(again(**batch).pooler_output, model(**batch).pooler_output)
 
 
-def test_a_configuration_comes_back(tmp_path):
-    config = AttentionClassifierConfig(
-        encoder="cnn",
-        encoder_size=9,
-        kernel_sizes=(1, 3, 5),
-        attention="dot_product",
-        id2label={0: "a", 1: "b", 2: "c"},
-    )
-    config.save_pretrained(tmp_path)
-    again = AutoConfig.from_pretrained(tmp_path)
-    assert list(again.kernel_sizes) == [1, 3, 5]
-    assert (again.num_labels, again.id2label[2], again.attention) == (3, "c", "dot_product")
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_loading_in_another_precision(checkpoint, dtype):
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint, dtype=dtype)
@@ -350,10 +326,7 @@ def test_the_plain_trainer(make_model, tokenizer, reviews, tmp_path):
     assert all(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert trainer.predict(data["test"]).predictions.shape == (40, 2)
     trainer.save_model(tmp_path / "saved")
-    assert {file.name for file in (tmp_path / "saved").iterdir()} >= CODE | {
-        "model.safetensors",
-        "tokenizer.json",
-    }
+    assert {file.name for file in (tmp_path / "saved").iterdir()} >= SAVED
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value)

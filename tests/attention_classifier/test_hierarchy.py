@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from test_modeling import encoded
 
 import zoo
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 
 
 SEP = 4
@@ -183,14 +182,6 @@ def test_dropout_acts_while_training_only(name):
     if name == "logit_dropout":  # after the linear layer: a logit is 0 or twice what it was
         plain_logits = model.eval()(**batch).logits
         assert ((one == 0) | torch.isclose(one, 2 * plain_logits)).all() and (one == 0).any()
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.0])
-def test_dropout_is_a_share(value):
-    with pytest.raises(
-        ValueError, match=f"sentence_dropout must be at least 0 and below 1, got {value}"
-    ):
-        AttentionClassifierConfig(sentence_dropout=value)
 
 
 def test_flat_models_have_no_weights_of_sentences_and_attend_to_no_separator():
