@@ -362,14 +362,8 @@ def comparisons(draws: Draws, folder: Path) -> str:
         data = Answers(side["rows"], **own)
         place = folder / str(number)
         try:
-            made = audit(
-                (side["of"], words),
-                data,
-                ["sources"],
-                options=side["options"],
-                output_dir=place,
-                progress=False,
-            )
+            given = {"options": side["options"], "output_dir": place, "progress": False}
+            made = audit((side["of"], words), data, ["sources"], **given)
         except AttnProbeError as error:
             return one_line(error)
         reports.append(made)

@@ -17,15 +17,11 @@ import tempfile
 from pathlib import Path
 
 
-os.environ |= {
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-}
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
+import zoo
 from hf_attnprobe import (
     AttentionClassifierConfig,
     audit,
@@ -57,13 +53,9 @@ TEXTS = (
     "zzz qqq . the film",
     "fine . dull",
 )
-SMALL = {
-    "embedding_size": 12,
-    "encoder_size": 6,
-    "epochs": 2,
-    "learning_rate": 0.01,
-    "batch_size": 16,
-}
+SIZES = {"embedding_size": 12, "encoder_size": 6}
+QUICKLY = {"epochs": 2, "learning_rate": 0.01, "batch_size": 16}
+SMALL = SIZES | QUICKLY
 
 
 def record_demo(folder: Path) -> None:
@@ -77,82 +69,40 @@ def record_bert(folder: Path) -> None:
     data = rationale_dataset(60, seed=0)["test"]
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder / "bert")
-    tokenizer.save_pretrained(folder / "bert")
-    audit(
-        folder / "bert",
-        Data(data, test_limit=6),
-        [
-            *(name for name, test in tests().items() if AnswersFromPassage not in test.needs),
-            Permutation(n_permutations=5),
-            Adversarial(n_steps=3, n_starts=2),
-            InputErasure(beam_width=2),
-        ],
-        output_dir=folder / "bert-audit",
-        progress=False,
-    )
-    audit(
-        folder / "bert",
-        Data(data, test_limit=6),
-        ["default", Permutation(n_permutations=5), InputErasure(by="mask")],
-        options=AuditOptions(screen=2, level="token", seed=3),
-        output_dir=folder / "bert-screened",
-        progress=False,
-    )
+    bert = zoo.saved(folder / "bert", zoo.bert(tokenizer, heads=3, width=24, spread=0.5), tokenizer)
+    few = Data(data, test_limit=6)
+    every = [name for name, test in tests().items() if AnswersFromPassage not in test.needs]
+    every += [Permutation(n_permutations=5), Adversarial(n_steps=3, n_starts=2)]
+    every += [InputErasure(beam_width=2)]
+    audit(bert, few, every, output_dir=folder / "bert-audit", progress=False)
+    screened = ["default", Permutation(n_permutations=5), InputErasure(by="mask")]
+    options = AuditOptions(screen=2, level="token", seed=3)
+    given = {"options": options, "output_dir": folder / "bert-screened", "progress": False}
+    audit(bert, few, screened, **given)
 
 
 def record_hierarchical(folder: Path) -> None:
     """A classifier of words and sentences with random weights."""
     tokenizer = build_tokenizer(TEXTS, sentences=True, min_document_frequency=1)
     torch.manual_seed(0)
-    config = AttentionClassifierConfig(
-        encoder="bigru",
-        hierarchical=True,
-        embedding_size=8,
-        encoder_size=4,
-        attention_size=4,
-    )
+    sizes = {"embedding_size": 8, "encoder_size": 4, "attention_size": 4}
+    config = AttentionClassifierConfig(encoder="bigru", hierarchical=True, **sizes)
     model = new_model(config, tokenizer, ["negative", "positive"]).eval()
     rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)]
-    audit(
-        model,
-        rows,
-        ["default", Permutation(n_permutations=5)],
-        tokenizer=tokenizer,
-        output_dir=folder / "hierarchical",
-        progress=False,
-    )
+    given = {"output_dir": folder / "hierarchical", "progress": False}
+    audit(model, rows, ["default", Permutation(n_permutations=5)], tokenizer=tokenizer, **given)
 
 
 def record_retraining(folder: Path) -> None:
     """Uniform, seeds, adversary and diagnostic MLP beside a BiLSTM."""
     data = rationale_dataset(150, seed=0)
-    config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
+    splits = data["train"], data["validation"]
+    given = {"options": TrainingOptions(**QUICKLY), "progress": False}
     train_classifier(
-        config,
-        data["train"],
-        data["validation"],
-        output_dir=folder / "base",
-        options=TrainingOptions(epochs=2, learning_rate=1e-2, batch_size=16),
-        progress=False,
+        AttentionClassifierConfig(**SIZES), *splits, output_dir=folder / "base", **given
     )
-    retrain(
-        folder / "base",
-        data,
-        ["default", Seeds(n_seeds=2), Adversary(lambdas=[0.05, 0.001], epochs=3)],
-        output_dir=folder / "retrained",
-        progress=False,
-    )
+    kinds = ["default", Seeds(n_seeds=2), Adversary(lambdas=[0.05, 0.001], epochs=3)]
+    retrain(folder / "base", data, kinds, output_dir=folder / "retrained", progress=False)
 
 
 def record_study(folder: Path) -> None:
@@ -161,12 +111,8 @@ def record_study(folder: Path) -> None:
         frame = examples.remove_columns("rationale").to_pandas()
         (folder / "reviews").mkdir(exist_ok=True)
         frame.to_json(folder / "reviews" / f"{name}.jsonl", orient="records", lines=True)
-    study(
-        tiny,
-        output_dir=folder / "study",
-        options=StudyOptions(dataset=f"reviews={folder / 'reviews'}"),
-        progress=False,
-    )
+    options = StudyOptions(dataset=f"reviews={folder / 'reviews'}")
+    study(tiny, output_dir=folder / "study", options=options, progress=False)
 
 
 def tiny(s: Steps) -> None:
@@ -188,28 +134,17 @@ def tiny(s: Steps) -> None:
     s.table("By length", [12, 25], audit={"room": "epsilon_max_jsd@0.05"})
 
 
-RECORDS = (
-    record_demo,
-    record_bert,
-    record_hierarchical,
-    record_retraining,
-    record_study,
-)
+RECORDS = (record_demo, record_bert, record_hierarchical, record_retraining, record_study)
 
 
 def numbers_of(folder: Path) -> dict[str, float | str | None]:
     """Every row and every number of a summary by file and place; without times, versions and fingerprints of files."""
     found: dict[str, float | str | None] = {}
     for part in sorted({file.parent for file in folder.rglob("*.parquet")}):
-        frame = read_rows(part)
         place = part.relative_to(folder)
-        names = frame.test + "/" + frame.statistic
-        for name, row in zip(
-            names,
-            frame[["layer", "head", "example_id", "value"]].itertuples(index=False),
-            strict=True,
-        ):
-            found[f"{place}/{name}/{row.layer}.{row.head}/{row.example_id}"] = row.value
+        for row in read_rows(part).itertuples(index=False):
+            of = f"{row.test}/{row.statistic}/{row.layer}.{row.head}/{row.example_id}"
+            found[f"{place}/{of}"] = row.value
     for file in sorted(folder.rglob("summary.json")):
         for key, value in flat(json.loads(file.read_text())):
             found[f"{file.relative_to(folder)}{key}"] = value
@@ -232,41 +167,36 @@ def flat(value, key: str = ""):
         yield key, value
 
 
+NAMING = "test statistic method first second group layer head model metric name"
+"""What says of what a record is."""
+
+
 def name_of(record, place: int) -> str:
     """What a record is of, so that its place in a list does not matter."""
     if not isinstance(record, dict):
         return str(place)
-    words = (
-        "test",
-        "statistic",
-        "method",
-        "first",
-        "second",
-        "group",
-        "layer",
-        "head",
-        "model",
-        "metric",
-        "name",
-    )
-    return ".".join(Path(str(record[word])).name for word in words if word in record) or str(place)
+    known = [Path(str(record[word])).name for word in NAMING.split() if word in record]
+    return ".".join(known) or str(place)
 
 
 def compare(kept: dict, now: dict) -> list[str]:
     """What is missing, new or different."""
-    lines = [f"missing {key}" for key in kept.keys() - now.keys()] + [
-        f"new {key}" for key in now.keys() - kept.keys()
+    lines = [f"missing {key}" for key in kept.keys() - now.keys()]
+    lines += [f"new {key}" for key in now.keys() - kept.keys()]
+    lines += [
+        f"{key}: was {kept[key]}, is {now[key]}"
+        for key in kept.keys() & now.keys()
+        if not same(kept[key], now[key])
     ]
-    for key in kept.keys() & now.keys():
-        old, new = kept[key], now[key]
-        same = old == new or (
-            old is not None
-            and new is not None
-            and math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-        )
-        if not same and not (old != old and new != new):
-            lines.append(f"{key}: was {old}, is {new}")
     return sorted(lines)
+
+
+def same(old: float | None, new: float | None) -> bool:
+    """Whether two numbers are equal to rounding; what is undefined is equal to itself."""
+    if old is None or new is None:
+        return old is new
+    are_undefined = math.isnan(old) and math.isnan(new)
+    return are_undefined or math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def main() -> int:

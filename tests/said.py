@@ -132,10 +132,8 @@ def as_read(ending: str, text: str) -> dict[str, str]:
     """By name of a form, what a reader sees of a file with this ending."""
     if ending == ".html":
         page = Visible(text)
-        return {
-            "page": _lines(page.shown.getvalue()),
-            "pictures": _lines(page.in_pictures.getvalue()),
-        }
+        forms = {"page": page.shown, "pictures": page.in_pictures}
+        return {name: _lines(shown.getvalue()) for name, shown in forms.items()}
     if ending == ".json":
         return {"json": "\n".join(_values(json.loads(text))) + "\n"}
     return {FORMS[ending]: text}
@@ -176,20 +174,12 @@ def _texts(n: int = 800) -> Any:
 def _trained(name: str = "trained", encoder: str = "bilstm", seed: int = 0) -> Path:
     """A classifier that has learned something; trained once."""
     if not Path(name).exists():
-        data = _texts()
-        attnprobe.train_classifier(
-            attnprobe.AttentionClassifierConfig(
-                encoder=encoder, embedding_size=16, encoder_size=16
-            ),
-            data["train"],
-            data["validation"],
-            test=data["test"],
-            output_dir=name,
-            options=attnprobe.TrainingOptions(
-                epochs=12, learning_rate=1e-2, batch_size=16, seed=seed
-            ),
-            progress=False,
-        )
+        data, sizes = _texts(), {"embedding_size": 16, "encoder_size": 16}
+        config = attnprobe.AttentionClassifierConfig(encoder=encoder, **sizes)
+        quickly = {"epochs": 12, "learning_rate": 1e-2, "batch_size": 16}
+        options = attnprobe.TrainingOptions(**quickly, seed=seed)
+        given = {"test": data["test"], "output_dir": name, "options": options, "progress": False}
+        attnprobe.train_classifier(config, data["train"], data["validation"], **given)
     return Path(name)
 
 
@@ -234,25 +224,16 @@ def of_retraining() -> Iterator[Told]:
 def of_study() -> Iterator[Told]:
     """The study of the record of numbers."""
     record.record_study(Path())
-    told = attnprobe.study(
-        record.tiny,
-        output_dir="study",
-        options=attnprobe.StudyOptions(dataset="reviews=reviews"),
-        progress=False,
-    )
+    options = attnprobe.StudyOptions(dataset="reviews=reviews")
+    told = attnprobe.study(record.tiny, output_dir="study", options=options, progress=False)
     yield Told("study", told, (Path("study"),))
 
 
 def of_deception() -> Iterator[Told]:
     """A model trained to hide what it sees of some cues."""
-    told = attnprobe.deceive(
-        _trained(),
-        _texts(),
-        ["dull", "poor", "clumsy", "stale", "wonderful", "moving", "clever", "fresh"],
-        output_dir="deceived",
-        options=attnprobe.DeceptionOptions(epochs=3),
-        progress=False,
-    )
+    cues = ["dull", "poor", "clumsy", "stale", "wonderful", "moving", "clever", "fresh"]
+    given = {"options": attnprobe.DeceptionOptions(epochs=3), "progress": False}
+    told = attnprobe.deceive(_trained(), _texts(), cues, output_dir="deceived", **given)
     yield Told("deception", told, (Path("deceived"),))
 
 

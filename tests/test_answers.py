@@ -12,15 +12,7 @@ from scipy.stats import beta
 
 import speakers
 import zoo
-from hf_attnprobe import (
-    Answers,
-    AuditOptions,
-    Data,
-    Report,
-    audit,
-    build_tokenizer,
-    progress,
-)
+from hf_attnprobe import Answers, AuditOptions, Data, Report, audit, build_tokenizer, progress
 from hf_attnprobe.attention_model import ALL
 from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.audit_reports.verdict import foreseen
@@ -103,33 +95,23 @@ def test_turns_are_rendered_and_may_be_the_units(chat, model):
     ]
     row = made([{"messages": turns, "answer": "Oslo"}], chat, model, units="turn")[0]
     assert units(row) == ["Be short.", "Bob lives in Oslo.", "Good."]
-    passage = made(
-        [{"turns": turns, "context": "lives in Oslo. ", "answer": "Oslo"}],
-        chat,
-        model,
-        units="word",
-    )
+    rows = [{"turns": turns, "context": "lives in Oslo. ", "answer": "Oslo"}]
+    passage = made(rows, chat, model, units="word")
     assert units(passage[0]) == ["lives", "in", "Oslo."]
 
 
 # --- units ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (
-            "sentence",
-            [
-                "Ann lives in Rome.",
-                "Bob lives in Oslo.",
-                "Tickets cost nine euros.",
-                "Dr. Li sings!",
-            ],
-        ),
-        ("word", PASSAGE.split()),
-    ],
-)
+SENTENCES = [
+    "Ann lives in Rome.",
+    "Bob lives in Oslo.",
+    "Tickets cost nine euros.",
+    "Dr. Li sings!",
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("sentence", SENTENCES), ("word", PASSAGE.split())])
 def test_units_are_cut_by_characters(kind, expected, chat, model):
     row = made(ROWS[:1], chat, model, units=kind)[0]
     assert units(row) == expected
@@ -148,16 +130,13 @@ def test_every_token_of_a_passage_may_be_a_unit(chat, model):
 
 
 def test_passages_are_items_of_a_list_or_divided_by_empty_lines(chat, model):
-    question = {"question": "Who?", "answer": "Bob"}
-    listed = made(
-        [{"context": ["Ann. Li.", "Bob\nsings."], **question}], chat, model, units="passage"
-    )[0]
-    divided = made(
-        [{"context": "Ann. Li.\n \nBob\nsings.", **question}], chat, model, units="passage"
-    )[0]
-    assert units(listed) == units(divided) == ["Ann. Li.", "Bob\nsings."]
-    sentences = made([{"context": ["Ann. Li.", "Bob\nsings."], **question}], chat, model)[0]
-    assert units(sentences) == ["Ann.", "Li.", "Bob", "sings."]
+    def cut(context, kind):
+        rows = [{"context": context, "question": "Who?", "answer": "Bob"}]
+        return units(made(rows, chat, model, units=kind)[0])
+
+    items = ["Ann. Li.", "Bob\nsings."]
+    assert cut(items, "passage") == cut("Ann. Li.\n \nBob\nsings.", "passage") == items
+    assert cut(items, "sentence") == ["Ann.", "Li.", "Bob", "sings."]
 
 
 def test_units_hold_no_token_of_template_question_or_answer(chat, model):
@@ -172,11 +151,9 @@ def test_units_hold_no_token_of_template_question_or_answer(chat, model):
 
 def test_characters_of_several_bytes_and_of_chinese(chat, model):
     context = "Äpfel 🍎 sind rot. 这是书。那是笔！"
-    row = made([{"context": context, "question": "?", "answer": "rot"}], chat, model)[0]
-    assert units(row) == ["Äpfel 🍎 sind rot.", "这是书。", "那是笔！"]
-    tokens = made(
-        [{"context": context, "question": "?", "answer": "rot"}], chat, model, units="token"
-    )[0]
+    rows = [{"context": context, "question": "?", "answer": "rot"}]
+    assert units(made(rows, chat, model)[0]) == ["Äpfel 🍎 sind rot.", "这是书。", "那是笔！"]
+    tokens = made(rows, chat, model, units="token")[0]
     assert "".join(tokens["text"][start:end] for start, end in tokens["units"]) == context
 
 
@@ -289,9 +266,8 @@ def test_in_half_precision_each_is_answered_alone(monkeypatch):
 
 
 def test_a_plain_prompts_answer_is_its_line(plain, model):
-    row = made(
-        [{key: ROWS[0][key] for key in ("context", "question")}], plain, model, max_new_tokens=64
-    )[0]
+    asked = [{key: ROWS[0][key] for key in ("context", "question")}]
+    row = made(asked, plain, model, max_new_tokens=64)[0]
     assert "\n" not in row["answer"].strip()
 
 
@@ -307,9 +283,8 @@ def test_another_answer_is_marked_where_it_parts(chat, model):
 def test_texts_have_a_number_per_token_and_no_label(chat, model):
     tokenized = encode_answers(made(ROWS, chat, model))
     for text in tokenized.texts:
-        assert text.label == -1 and {len(values) for values in text.inputs.values()} == {
-            text.n_tokens
-        }
+        assert text.label == -1
+        assert {len(values) for values in text.inputs.values()} == {text.n_tokens}
         assert text.inputs["special_tokens_mask"] == [int(k < 0) for k in text.inputs["unit_ids"]]
         assert text.n_content == sum(k >= 0 for k in text.inputs["unit_ids"])
 
@@ -324,12 +299,8 @@ def test_columns_are_found_by_their_usual_names_or_named(tmp_path):
     assert (read["text"], read["question"], read["answer"]) == (PASSAGE, "Who?", "Bob")
     renamed = [{"a": "Ann. Bob.", "b": "Who?", "c": "Bob", "question": "What?"}]
     named = Answers(renamed, context_column="a", question_column="b", answer_column="c")
-    assert named.examples()[0] == read | {
-        "text": "Ann. Bob.",
-        "passages": ["Ann. Bob."],
-        "question": "Who?",
-        "answer": "Bob",
-    }
+    expected = {"text": "Ann. Bob.", "passages": ["Ann. Bob."], "question": "Who?", "answer": "Bob"}
+    assert named.examples()[0] == read | expected
 
 
 def test_a_limit_keeps_the_same_rows_and_their_ids():
@@ -349,61 +320,42 @@ def test_plain_data_has_its_columns_by_their_usual_names():
 
 LONG = "A word. " * 300
 BAD = {
-    "no question": ([{"context": "A. B."}], {}, "expected one column that asks"),
-    "two that ask": ([ROWS[0] | {"prompt": "x"}], {}, "got question and prompt"),
-    "no passage": ([{"question": "?"}], {}, "expected a column with the passages"),
-    "no such column": (ROWS, {"context_column": "text"}, "no column 'text'"),
-    "empty passage": ([ROWS[0] | {"context": " "}], {}, "column 'context', row 0 has an empty one"),
-    "empty prompt": (
-        [{"context": "A.", "prompt": ""}],
-        {},
-        "column 'prompt', row 0 has an empty one",
-    ),
-    "empty question": ([ROWS[0] | {"question": None}], {}, "row 0 has an empty one"),
-    "a number": ([ROWS[0] | {"question": 3}], {}, "row 0 has int"),
-    "turns in words": ([{"context": "A.", "turns": "Hi"}], {}, "turns, each with a role"),
-    "turns for units": (ROWS, {"units": "turn"}, 'expected turns for units="turn"'),
-    "not in the prompt": (
-        [{"prompt": "Ann sings.", "context": "Bob sings."}],
-        {},
-        "stands there 0 times",
-    ),
-    "twice in the prompt": (
-        [{"prompt": "Ann. Ann.", "context": "Ann."}],
-        {},
-        "expected the passage of text 0 once in its prompt",
-    ),
-    "passages in another order": (
-        [{"prompt": "The dog. The cat.", "context": ["cat", "dog"]}],
-        {},
-        "in their order",
-    ),
-    "an unknown role": (
+    "no question": ([{"context": "A. B."}], "expected one column that asks"),
+    "two that ask": ([ROWS[0] | {"prompt": "x"}], "got question and prompt"),
+    "no passage": ([{"question": "?"}], "expected a column with the passages"),
+    "empty passage": ([ROWS[0] | {"context": " "}], "column 'context', row 0 has an empty one"),
+    "empty prompt": ([{"context": "A.", "prompt": ""}], "column 'prompt', row 0 has an empty one"),
+    "empty question": ([ROWS[0] | {"question": None}], "row 0 has an empty one"),
+    "a number": ([ROWS[0] | {"question": 3}], "row 0 has int"),
+    "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns, each with a role"),
+    "not there": ([{"prompt": "Ann sings.", "context": "Bob sings."}], "stands there 0 times"),
+    "twice": ([{"prompt": "Ann. Ann.", "context": "Ann."}], "the passage of text 0 once in its"),
+    "other order": ([{"prompt": "A dog. A cat.", "context": ["cat", "dog"]}], "in their order"),
+    "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], "are of one sentence only"),
+    "the same answer": ([ROWS[0] | {"other": "Oslo"}], "expected another answer that differs"),
+    "too long": ([ROWS[0] | {"context": LONG}], "the model reads 512"),
+    "a cat": (
         [{"context": "A.", "turns": [{"role": "cat", "content": "A."}]}],
-        {},
         "the chat template refuses text 0: roles are system",
     ),
-    "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], {}, "are of one sentence only"),
-    "the same answer": ([ROWS[0] | {"other": "Oslo"}], {}, "expected another answer that differs"),
-    "too long": ([ROWS[0] | {"context": LONG}], {}, "the model reads 512"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_rows_are_refused_in_one_line(name, chat, model):
-    rows, options, message = BAD[name]
-    refused(message, made, rows, chat, model, **options)
+    rows, message = BAD[name]
+    refused(message, made, rows, chat, model)
+
+
+def test_columns_and_units_that_are_not_there_are_refused(chat, model):
+    refused("no column 'text'", made, ROWS, chat, model, context_column="text")
+    refused('expected turns for units="turn"', made, ROWS, chat, model, units="turn")
 
 
 def test_turns_need_a_chat_template(plain, model):
     turns = [{"role": "user", "content": PASSAGE}]
-    refused(
-        "expected a tokenizer with a chat template",
-        made,
-        [{"context": PASSAGE, "turns": turns}],
-        plain,
-        model,
-    )
+    rows = [{"context": PASSAGE, "turns": turns}]
+    refused("expected a tokenizer with a chat template", made, rows, plain, model)
 
 
 def test_an_answer_that_continues_no_prompt_is_refused(model):
@@ -447,27 +399,15 @@ def test_nothing_is_trained_on_answers():
 
 
 def test_a_wrong_use_is_one_line(chat, model, tmp_path):
-    classifier = zoo.bert(chat)
-    refused(
-        "expected a language model (…ForCausalLM) for Answers",
-        audit,
-        classifier,
-        Answers(ROWS),
-        tokenizer=chat,
-    )
+    classifier, said = zoo.bert(chat), "expected a language model (…ForCausalLM) for Answers"
+    refused(said, audit, classifier, Answers(ROWS), tokenizer=chat)
     texts = [{"text": "Bob sings.", "label": 1}]
     refused("expected one column that asks about the passages", audit, model, texts, tokenizer=chat)
     zoo.saved(tmp_path, classifier, chat)
-    refused(
-        "expected a language model (…ForCausalLM) for Answers", audit, str(tmp_path), Answers(ROWS)
-    )
-    refused(
-        "expected a language model for rows='all'",
-        audit,
-        str(tmp_path),
-        texts,
-        options=AuditOptions(rows="all"),
-    )
+    refused(said, audit, str(tmp_path), Answers(ROWS))
+    options = AuditOptions(rows="all")
+    said = "expected a language model for rows='all'"
+    refused(said, audit, str(tmp_path), texts, options=options)
 
 
 # --- audits ---------------------------------------------------------------------------------------
@@ -515,12 +455,7 @@ def test_a_language_model_is_audited_by_its_name_its_object_or_its_pipeline(
 
 def test_a_shown_text_is_the_prompt_with_its_units(report, chat, model):
     shown = next(text for text in report.examples if text.example_id == 0)
-    assert shown.tokens == (
-        "Ann lives in Rome.",
-        "Bob lives in Oslo.",
-        "Tickets cost nine euros.",
-        "Dr. Li sings!",
-    )
+    assert [*shown.tokens] == SENTENCES
     turn = [{"role": "user", "content": f"{PASSAGE}\n\nWhere does Bob live?"}]
     prompt = chat.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
     assert shown.around[0] + PASSAGE + shown.around[-1] == prompt and not any(shown.around[1:-1])
@@ -547,20 +482,9 @@ def test_the_page_shows_prompt_units_and_answer(report):
 
 
 def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
-    said = cli(
-        "audit",
-        "--model",
-        folder / "model",
-        "--dataset",
-        folder / "qa.jsonl",
-        "--tests",
-        "correlation",
-        "--no-single-heads",
-        "--max-new-tokens",
-        "4",
-        "--json",
-    )
-    found = json.loads(said.out)
+    command = ["audit", "--model", folder / "model", "--dataset", folder / "qa.jsonl"]
+    command += ["--tests", "correlation", "--no-single-heads", "--max-new-tokens", "4", "--json"]
+    found = json.loads(cli(*command).out)
     assert found["statistics"] == json.loads(json.dumps(to_json(report)["statistics"]))
     assert found["provenance"]["asked_for"]["max_new_tokens"] == 4
 
@@ -572,9 +496,8 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report):
     assert first.examples == again.examples == report.examples
     assert first.statistics == again.statistics == report.statistics
     other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
-    refused(
-        "(max_new_tokens 4) is not", audit, str(folder / "model"), other, output_dir=tmp_path, **FEW
-    )
+    again = {"output_dir": tmp_path, **FEW}
+    refused("(max_new_tokens 4) is not", audit, str(folder / "model"), other, **again)
 
 
 # --- what is asked by default ---------------------------------------------------------------------
@@ -602,14 +525,8 @@ def test_heads_are_tested_by_name(folder):
     heads = {(layer, head) for layer in range(2) for head in range(4)}
     assert every.rows.of_tests().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
     assert layer.rows.of_tests().sites == {(1, head) for head in range(4)} | {(1, ALL)}
-    refused(
-        "ask for another one, or for single heads (--heads all",
-        audit,
-        str(folder / "model"),
-        data,
-        ["head_roles"],
-        progress=False,
-    )
+    said = "ask for another one, or for single heads (--heads all"
+    refused(said, audit, str(folder / "model"), data, ["head_roles"], progress=False)
 
 
 def test_prompts_are_shown_from_the_rows_as_from_the_model(usual, report):

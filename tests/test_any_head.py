@@ -78,15 +78,8 @@ def rows_of(model_of, tokenizer):
     def run(head, data, tests=SHUFFLED, **options):
         folder = options.pop("output_dir", None)
         settings = {"single_heads": False, "prune": False} | options
-        report = audit(
-            (model_of(head), tokenizer),
-            data,
-            list(tests),
-            options=AuditOptions(**settings),
-            output_dir=folder,
-            progress=False,
-        )
-        return report.to_pandas()
+        given = {"options": AuditOptions(**settings), "output_dir": folder, "progress": False}
+        return audit((model_of(head), tokenizer), data, list(tests), **given).to_pandas()
 
     return run
 

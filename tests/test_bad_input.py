@@ -52,11 +52,8 @@ def refused(cli, tmp_path):
         before = contents(tmp_path)
         done = cli(*arguments)
         assert (done.code, done.out) == (1, ""), done
-        assert (
-            done.err.startswith("attnprobe: ")
-            and done.err.count("\n") == 1
-            and done.err.endswith("\n")
-        )
+        assert done.err.startswith("attnprobe: ")
+        assert done.err.count("\n") == 1 and done.err.endswith("\n")
         assert contents(tmp_path) == before
         assert not (tmp_path / "out").exists()
         return done.err
@@ -304,21 +301,12 @@ USAGE += ["train --dataset x --output-dir y --learning-rate fast", "demo --encod
 USAGE += ["demo --n-examples -1", "report"]
 
 
-MISTYPED = {
-    "audti": "attnprobe: unknown command 'audti'; did you mean audit?",
-    "--verison": "attnprobe: unknown flag --verison; did you mean --version?",
-    "audit --modle x": "attnprobe audit: unknown flag --modle; did you mean --model?",
-    "train --epoch=3 --encoders mlp": "unknown flag --encoders; did you mean",
-    "audit --n-permutations 5": "are written --set TEST.OPTION=VALUE, see --help-all",
-}
-
-
-def test_usage_errors_say_which_name_is_near(cli):
-    for line in [*USAGE, *MISTYPED]:
+def test_usage_errors_are_two_lines(cli):
+    """Which name is near, and that nothing heavy is imported for it: test_imports."""
+    for line in USAGE:
         done = cli(*line.split())
         assert (done.code, done.out) == (2, ""), line
         assert done.err.startswith("attnprobe") and done.err.count("\n") == 2, line
-        assert MISTYPED.get(line, "") in done.err.splitlines()[0]
 
 
 # --- the output folder --------------------------------------------------------------------------------------------

@@ -36,14 +36,8 @@ def given(checkpoint, reviews_folder, tokenizer, tmp_path_factory):
     model = zoo.bert(tokenizer, layers=2, heads=2)
     bert = zoo.saved(folder / "bert", model, tokenizer)
     options = AuditOptions(groups=False)
-    audit(
-        bert,
-        str(reviews_folder),
-        ["uniform_attention", "head_ablation"],
-        options=options,
-        output_dir=folder / "audit",
-        progress=False,
-    )
+    given = {"options": options, "output_dir": folder / "audit", "progress": False}
+    audit(bert, str(reviews_folder), ["uniform_attention", "head_ablation"], **given)
     chat = speakers.tokenizer()
     speaker = zoo.saved(folder / "speaker", speakers.llama(chat), chat)
     places = {"bert": bert, "audit": folder / "audit", "speaker": speaker}

@@ -92,12 +92,8 @@ def test_sites_are_apart():
 
 
 def test_an_audit_contradicts_itself_nowhere(make_checkpoint, reviews):
-    report = audit(
-        make_checkpoint("mlp"),
-        reviews,
-        tests=["permutation", "adversarial", "erasure"],
-        progress=False,
-    )
+    tests = ["permutation", "adversarial", "erasure"]
+    report = audit(make_checkpoint("mlp"), reviews, tests, progress=False)
     assert contradictions(report.to_pandas(), readings()) == []
 
 

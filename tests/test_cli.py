@@ -186,17 +186,6 @@ def test_train_and_audit(cli, reviews_folder, tmp_path):
         assert f"{name.replace('_', ' ')}: {value:.3f}" in people.out
 
 
-def test_names_of_labels_survive_training(cli, tmp_path):
-    rows = [{"text": f"a {name} film", "label": name} for name in ("bad", "good")] * 4
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    train = ("train", "--dataset", tmp_path, "--output-dir", tmp_path / "model")
-    assert cli(*train, "--encoder", "mlp", "--epochs", "1").code == 0
-    config = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").config
-    assert config.id2label == {0: "bad", 1: "good"}
-    assert config.label2id == {"bad": 0, "good": 1}
-
-
 # --- processes of their own ---------------------------------------------------------------------------------------
 
 

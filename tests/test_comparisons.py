@@ -60,14 +60,8 @@ def test_with_few_texts_all_signs_are_tried_as_scipy_does():
 
 def test_with_many_texts_the_signs_are_drawn_and_agree_with_scipys():
     differences = np.random.default_rng(0).normal(0.12, 1, (200, 1))
-    theirs = scipy.stats.permutation_test(
-        (differences[:, 0],),
-        np.mean,
-        permutation_type="samples",
-        n_resamples=50_000,
-        vectorized=True,
-        rng=1,
-    )
+    drawn = {"permutation_type": "samples", "n_resamples": 50_000, "vectorized": True, "rng": 1}
+    theirs = scipy.stats.permutation_test((differences[:, 0],), np.mean, **drawn)
     ours = sign_flip_p_values(differences)[0]
     assert ours == pytest.approx(theirs.pvalue, abs=5 * math.sqrt(ours / 9_999))
     assert ours == sign_flip_p_values(differences)[0] != sign_flip_p_values(differences, seed=1)[0]
@@ -244,12 +238,8 @@ def test_regrets_are_compared_too():
 def test_one_site_or_the_one_that_is_asked_for():
     many = pd.concat([erasure_rows(layer=1, head=2), erasure_rows(layer=0, head=1, seed=3)])
     assert compare_rankings(many) == ()
-    assert (
-        compare_rankings(many, site=(1, 2))
-        == compare_rankings(erasure_rows())
-        != compare_rankings(many, site=(0, 1))
-        != ()
-    )
+    one, other = (compare_rankings(many, site=site) for site in ((1, 2), (0, 1)))
+    assert one == compare_rankings(erasure_rows()) != other != ()
     assert compare_rankings(many, site=(5, 5)) == () == compare_rankings(many[many.test == "none"])
 
 

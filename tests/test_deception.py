@@ -279,14 +279,8 @@ def measured(n, *, named=0.1, mass=0.5, moved=0.3, control=0.0, right=0.8):
     return Measured(labels.astype(float), probs, share, mass, mass, moved, control)
 
 
-TOLD = {
-    "model": "m",
-    "dataset": "d",
-    "tokens": ("a",),
-    "weight": 1.0,
-    "over_heads": "mean",
-    "layers": "last",
-}
+TOLD = {"model": "m", "dataset": "d", "tokens": ("a",), "weight": 1.0}
+TOLD |= {"over_heads": "mean", "layers": "last"}
 
 
 def test_what_is_said_of_use_goes_by_the_control():

@@ -83,32 +83,6 @@ def test_the_way_from_chance_to_best_is_of_one_population(small):
     assert contradictions(report.to_pandas(), readings()) == []
 
 
-@pytest.mark.slow
-def test_the_demos_way_from_chance_to_best(tmp_path):
-    """REVIEW A1, its table: three medians over three sets of texts gave 102%; per text it is .74 ± .03."""
-    report, _ = demo(tmp_path, progress=False)
-    wide, way = way_to_best(report)
-    n_texts = wide[["minimal_fraction", "way_to_best@attention"]].notna().sum()
-    assert n_texts.tolist() == [n_texts.iloc[0]] * 2 and n_texts.iloc[0] > 470
-    best = wide["minimal_fraction"]
-    own, never = {}, {}
-    for name in ("attention", "random"):
-        never[name] = wide[f"never_flips@{name}"]
-        flips = 1 - never[name]  # of the draws
-        own[name] = (wide[f"fraction_to_flip@{name}"] - never[name]) / flips.where(flips > 0)
-    medians = {name: values.median() for name, values in own.items()}
-    room = medians["random"] - best.median()
-    assert (medians["random"] - medians["attention"]) / room > 1  # what was printed
-    assert way.mean() == pytest.approx(0.74, abs=0.03) and way.max() < 1 + 1e-9
-    assert never["attention"].mean() == pytest.approx(103 / 487, abs=0.03)
-    assert contradictions(report.to_pandas(), readings()) == []
-    (compared,) = (
-        c for c in report.comparisons if (c.statistic, c.second) == ("fraction_to_flip", "gradient")
-    )  # REVIEW A2: it was -.071 on 384 texts, p .001
-    assert compared.value == pytest.approx(0.018, abs=0.01)
-    assert compared.n == n_texts.iloc[0] and compared.adjusted_p_value > 0.05
-
-
 @pytest.mark.parametrize("attended", ["cue", "other"])
 def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tmp_path, attended):
     """The attention of a context-free model is set by hand: all on the word "wonderful", or all on "film"."""

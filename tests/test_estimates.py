@@ -63,11 +63,8 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     told = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
     kept = {part: part.stat().st_mtime_ns for part in (folder / "rows").glob("part-*")}
     n_kept = read_rows(folder / "rows").example_id.nunique()
-    assert (told["n_texts"], told["n_runs"], [*told["seconds"]]) == (
-        30,
-        30 - n_kept,
-        ["permutation"],
-    )
+    assert (told["n_texts"], told["n_runs"]) == (30, 30 - n_kept)
+    assert [*told["seconds"]] == ["permutation"]
     assert kept and told["kept"] == str(folder) and not (folder / "summary.json").exists()
     assert told["total"] == pytest.approx(sum(told["seconds"].values()))
     assert cli(*asked, "--test-limit", 30).code == 0

@@ -116,14 +116,9 @@ def model_of(kind):
 def run(kind, folder, tests=None, **options):
     model, rows = model_of(kind)
     tests = tests or (NOT_OF_NUMBERS if kind == "number" else TESTS)
-    return audit(
-        (model, pair_tokenizer()),
-        rows,
-        tests,
-        options=AuditOptions(single_heads=False, **options),
-        output_dir=folder,
-        progress=False,
-    )
+    options = AuditOptions(single_heads=False, **options)
+    given = {"options": options, "output_dir": folder, "progress": False}
+    return audit((model, pair_tokenizer()), rows, tests, **given)
 
 
 class Reports(dict):
@@ -190,17 +185,9 @@ def test_accuracy_of_labels_is_that_of_the_models_own_forward(reports):
     model, rows = model_of("labels")
     tokenizer = pair_tokenizer()
     with torch.no_grad():
-        met = [
-            [
-                (logit > 0) == (k in row["label"])
-                for k, logit in enumerate(
-                    model(**tokenizer(row["text"], return_tensors="pt")).logits[0]
-                )
-            ]
-            for row in rows
-        ]
-    met = np.array(met, dtype=float)
+        said = [model(**tokenizer(r["text"], return_tensors="pt")).logits[0] > 0 for r in rows]
     true = np.array([[k in row["label"] for k in range(3)] for row in rows])
+    met = np.stack(said) == true
     usual = np.maximum(true.mean(0), 1 - true.mean(0)).mean()
     found = finding(reports["labels"][0], "accuracy")
     assert found.value == pytest.approx(met.mean() - usual)
@@ -296,13 +283,8 @@ def test_no_more_than_twenty_parts_are_shown():
 
 def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):
     model, rows = model_of("number")
-    report = audit(
-        (model, pair_tokenizer()),
-        rows,
-        ["head_ablation"],
-        options=AuditOptions(threshold=5.0),
-        progress=False,
-    )
+    given = {"options": AuditOptions(threshold=5.0), "progress": False}
+    report = audit((model, pair_tokenizer()), rows, ["head_ablation"], **given)
     own = recompute.predictions(report.to_pandas())
     right = ((own.value > 5) == (own.labelled_value > 5)).mean()
     assert report.prune.accuracy[0] == pytest.approx(right)

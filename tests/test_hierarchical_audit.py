@@ -63,9 +63,8 @@ def test_texts_without_a_word_are_counted_and_left_out(report):
 def test_no_number_is_infinite_and_json_is_valid(report):
     found, folder = report
     assert not np.isinf(found.to_pandas().value).any()
-    json.loads(
-        (folder / "summary.json").read_text(), parse_constant=pytest.fail
-    )  # NaN, Infinity are no JSON
+    summary = (folder / "summary.json").read_text()
+    json.loads(summary, parse_constant=pytest.fail)  # NaN, Infinity are no JSON
     for text in (found.to_text(verbose=True), found.to_markdown()):
         assert not re.search(r"\b(nan|inf)\b", text) and "weighs sentences" in text
 
@@ -88,10 +87,8 @@ def test_single_sentences_are_those_of_the_plain_model(han, report):
 
 def test_no_sentence_has_no_probability(han):
     model, tokenizer = han
-    adapter, encoded = (
-        wrap(model),
-        tokenizer(["<sep>", "dull . fine"], padding=True, return_tensors="pt"),
-    )
+    encoded = tokenizer(["<sep>", "dull . fine"], padding=True, return_tensors="pt")
+    adapter = wrap(model)
     found = single_token(adapter.observe(adapter.prepare(encoded, (0, 1))), adapter.sites()[0])
     for values in vars(found).values():
         assert values[0].isnan() and 0 <= values[1] <= 1

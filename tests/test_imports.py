@@ -10,19 +10,8 @@ from hf_attnprobe.cli.verbs import FAILING
 from hf_attnprobe.statistics.grades import Answer
 
 
-HEAVY = {
-    "accelerate",
-    "datasets",
-    "evaluate",
-    "huggingface_hub",
-    "matplotlib",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "scipy",
-    "torch",
-    "transformers",
-}
+HEAVY = {"accelerate", "datasets", "evaluate", "huggingface_hub", "matplotlib", "numpy", "pandas"}
+HEAVY |= {"pyarrow", "scipy", "torch", "transformers"}
 SAYS = """
 import json, sys, time
 {code}
@@ -94,7 +83,9 @@ ANSWERS = [
     (["audit", "--help"], 0, "--text-column"),
     (["train", "--help"], 0, "--encoder"),
     (["audit", "--modell", "x"], 2, "did you mean --model?"),
-    (["audti"], 2, "did you mean audit?"),
+    (["audti"], 2, "attnprobe: unknown command 'audti'; did you mean audit?"),
+    (["--verison"], 2, "attnprobe: unknown flag --verison; did you mean --version?"),
+    (["audit", "--n-permutations", "5"], 2, "are written --set TEST.OPTION=VALUE, see --help-all"),
     (["audit", "--model", "x", "--dataset", "y.csv"], 1, "there is no file y.csv"),
     (["audit", "--model", "./x", "--dataset", "sst"], 1, "expected a model at ./x"),
     (["train", "--dataset", "sst", "--output-dir", "/dev/null/x"], 1, "--output-dir"),

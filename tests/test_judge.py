@@ -1,7 +1,6 @@
 """Scores that somebody else gave, from files and objects, judged beside attention and chance."""
 
 import json
-import sys
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -32,10 +31,6 @@ ALONE = AuditOptions()
 @pytest.fixture(scope="module")
 def drawn():
     return by_hand.drawn(3, 60)
-
-
-def ids_of(drawn, text):
-    return drawn.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def probs_of(drawn, ids):
@@ -400,34 +395,6 @@ def test_captum_comes_back_as_it_went(drawn):
     assert len(found[2].values) == len(found[2].tokens)
     report = judged(some, records, FAST, options=replace(ALONE, target=0))
     assert not given(report).isna().all()
-
-
-def test_inseq_comes_back_as_it_went():
-    pytest.importorskip("inseq")
-    from inseq.data import FeatureAttributionOutput, FeatureAttributionSequenceOutput
-    from inseq.utils.typing import TokenWithId
-
-    one = FeatureAttributionSequenceOutput(
-        source=[TokenWithId("a", 1), TokenWithId("b", 2)],
-        target=[TokenWithId("c", 3)],
-        source_attributions=torch.tensor([[0.25], [0.5]]),
-    )
-    found = read_scores(FeatureAttributionOutput([one]), [9])[9]
-    assert found.values == [0.25, 0.5] and found.tokens == ["a", "b"]
-
-
-def test_interpreto_comes_back_as_it_went():
-    interpreto = pytest.importorskip("interpreto")
-    assert interpreto is sys.modules["interpreto"]
-    from interpreto.attributions.base import AttributionOutput
-
-    fields = AttributionOutput.__dataclass_fields__
-    one = AttributionOutput(
-        **dict.fromkeys(fields)
-        | {"attributions": torch.tensor([[0.5, 1.5]]), "elements": ["a", "b"]}
-    )
-    found = read_scores([one], [2])[2]
-    assert found.values == [0.5, 1.5] and found.tokens == ["a", "b"]
 
 
 # --- language models ------------------------------------------------------------------------------

@@ -227,13 +227,8 @@ def test_the_head_that_decides_is_named_although_it_orders_void_words_by_chance(
     without = [accuracy_without(model, tokenizer, rows, head) for head in (None, *range(N_HEADS))]
     assert [a == 1 for a in without] == [head != PLANTED for head in (None, *range(N_HEADS))]
     assert without[1 + PLANTED] < 0.7
-    report = audit(
-        (model, tokenizer),
-        rows,
-        ["permutation", "scale", "correlation"],
-        options=AuditOptions(groups=False),
-        progress=False,
-    )
+    tests, options = ["permutation", "scale", "correlation"], AuditOptions(groups=False)
+    report = audit((model, tokenizer), rows, tests, options=options, progress=False)
     tau = report.summary_frame("attention_leave_one_out_tau").set_index(["head", "group"])["mean"]
     assert tau[PLANTED, "all"] < 0.3
     assert [j.place for j in report.judged if j.is_named] == [(0, PLANTED)]

@@ -104,22 +104,16 @@ def test_a_text_is_named_that_does_not_fit_on_a_device(checkpoint, reviews, monk
 
     monkeypatch.setattr(sweeps, "run_batch", without)
     with pytest.raises(AttnProbeError, match=r"for text 3 of .* tokens by itself"):
-        audit(
-            checkpoint,
-            [{"example_id": k, "text": text} for k, text in enumerate(texts)],
-            ["permutation"],
-            output_dir=tmp_path / "out",
-            progress=False,
-        )
+        rows = [{"example_id": k, "text": text} for k, text in enumerate(texts)]
+        audit(checkpoint, rows, ["permutation"], output_dir=tmp_path / "out", progress=False)
     kept = read_rows(tmp_path / "out" / "rows")
     assert 0 < kept.example_id.nunique() < 6 and 3 not in {*kept.example_id}
 
 
 def test_other_errors_are_not_taken_for_it():
     assert is_out_of_memory(RuntimeError("[enforce fail] can't allocate memory: x"))
-    assert is_out_of_memory(MemoryError()) and is_out_of_memory(
-        RuntimeError("MPS backend out of memory")
-    )
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("MPS backend out of memory"))
     assert not is_out_of_memory(RuntimeError("expected scalar type Double"))
     assert not is_out_of_memory(ValueError("out of memory"))
 

@@ -20,11 +20,8 @@ def table(request, tmp_path):
 
 def test_texts_are_set_apart_the_same_for_training_and_audit(table):
     splits = load_splits(table, holdout=0.2)
-    assert {name: len(rows) for name, rows in splits.items()} == {
-        "train": 30,
-        "validation": 10,
-        "test": 10,
-    }
+    sizes = {name: len(rows) for name, rows in splits.items()}
+    assert sizes == {"train": 30, "validation": 10, "test": 10}
     texts = [text for rows in splits.values() for text in rows["text"][:]]
     assert sorted(texts) == sorted(text for text, _ in ROWS)  # every text in one split
     assert load_examples(table, "test", holdout=0.2)["text"][:] == splits["test"]["text"][:]

@@ -4,28 +4,16 @@ import json
 import shutil
 
 import pytest
-import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertForSequenceClassification
 
+import zoo
 from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.checkpoints import load_tokenizer
 from hf_attnprobe.storage.rows import read_rows
 from refusals import refuses
 
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-}
-FEW = {
-    "tests": ["permutation"],
-    "options": AuditOptions(single_heads=False),
-    "progress": False,
-}
+FEW = {"tests": ["permutation"], "options": AuditOptions(single_heads=False), "progress": False}
 
 
 class CentredOverBatches(BertForSequenceClassification):
@@ -39,16 +27,11 @@ class CentredOverBatches(BertForSequenceClassification):
 
 
 def make(tokenizer, kind=BertForSequenceClassification):
-    torch.manual_seed(0)
-    return kind(BertConfig(vocab_size=len(tokenizer), **SIZES)).eval()
+    return zoo.bert(tokenizer, kind=kind, spread=0.3)
 
 
 @pytest.fixture
 def rows(reviews):
-    return twelve(reviews)
-
-
-def twelve(reviews):
     """Twelve texts of one number of tokens, so that nothing is padded."""
     texts = [" ".join(text.split()[:6]) for text in reviews["test"]["text"][:12]]
     return [{"text": text, "label": k % 2} for k, text in enumerate(texts)]
@@ -57,9 +40,7 @@ def twelve(reviews):
 @pytest.fixture
 def folder(tokenizer, tmp_path):
     """A model with its tokenizer; may be written into."""
-    make(tokenizer).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    return zoo.saved(tmp_path / "model", make(tokenizer), tokenizer)
 
 
 def refused(message, *arguments, **options):
@@ -173,8 +154,7 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
     mine, others = tmp_path / "mine", tmp_path / "others"
     given = FEW | {"options": AuditOptions(single_heads=False)}
     audit(folder, rows[:4], **given, output_dir=mine)
-    torch.manual_seed(1)
-    other = BertForSequenceClassification(make(tokenizer).config).eval()
+    other = zoo.bert(tokenizer, seed=1)
     audit((other, tokenizer), rows[:4], **given, output_dir=others)
     shutil.rmtree(mine / "rows")
     shutil.copytree(others / "rows", mine / "rows")

@@ -71,9 +71,8 @@ def test_the_interval_of_need_by_hand():
     value = nine.mean() - (0.787 - 0.03)
     half = stats.t(8).ppf(0.975) * nine.std(ddof=1) * math.sqrt(1 + 1 / 9)
     assert found.value == pytest.approx(value)
-    assert found.ci95 == pytest.approx(
-        (value - math.hypot(0.01, half), value + math.hypot(0.015, half))
-    )
+    low, high = value - math.hypot(0.01, half), value + math.hypot(0.015, half)
+    assert found.ci95 == pytest.approx((low, high))
 
 
 def test_an_interval_over_seeds_covers_another_training():

@@ -107,11 +107,8 @@ def test_of_a_value_that_two_parts_have_the_first_parts_counts(tmp_path):
     for name, value in (("a", 1.0), ("b", 2.0)):
         found = {Site(0, 0): {"x": [value, value]}}
         append_rows(tmp_path, table_of("erasure", [3, 1 if name == "a" else 2], found), name=name)
-    assert read_rows(tmp_path)[["example_id", "value"]].to_numpy().tolist() == [
-        [1, 1.0],
-        [2, 2.0],
-        [3, 1.0],
-    ]
+    found = read_rows(tmp_path)[["example_id", "value"]].to_numpy().tolist()
+    assert found == [[1, 1.0], [2, 2.0], [3, 1.0]]
 
 
 def test_one_row_per_test_and_text_and_pandas_reads_it(tmp_path):
@@ -122,11 +119,8 @@ def test_one_row_per_test_and_text_and_pandas_reads_it(tmp_path):
     ]
     append_rows(tmp_path, joined(tables), name="one")
     wide = pd.read_parquet(tmp_path / "part-one.parquet")
-    assert wide[["test", "example_id"]].to_numpy().tolist() == [
-        ["permutation", 3],
-        ["permutation", 7],
-        ["prediction", 3],
-    ]
+    assert wide.test.tolist() == ["permutation", "permutation", "prediction"]
+    assert wide.example_id.tolist() == [3, 7, 3]
     assert wide.median_tvd[1].tolist() == [7.0, 7.1]
     assert wide.median_tvd[2] is None
     assert wide.attrs["sites"]["permutation"] == [[0, 0], [1, 0]]

@@ -24,10 +24,7 @@ from hf_attnprobe.terminal import one_line, visible
 from refusals import refused, refuses
 
 
-ROWS = [
-    {"text": "the film was dull .", "label": 0},
-    {"text": "a wonderful plot", "label": 1},
-]
+ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
 FEW = {"tests": ["uniform_attention"], "progress": False}
 
 
@@ -89,10 +86,7 @@ def test_the_traps_work(tmp_path, model, canary):
     pickle.loads((model / "pytorch_model.bin").read_bytes())
     canary.rmdir()
     set_modules(model, canary)
-    own = {
-        "AutoConfig": "evil.EvilConfig",
-        "AutoModelForSequenceClassification": "evil.Evil",
-    }
+    own = {"AutoConfig": "evil.EvilConfig", "AutoModelForSequenceClassification": "evil.Evil"}
     change(model / "config.json", model_type="evil", auto_map=own)
     load_model(model, trust_remote_code=True)
     assert canary.exists()

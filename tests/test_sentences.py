@@ -160,11 +160,6 @@ def test_it_follows_of_many_models(tokenizer, tmp_path_factory, **drawn):
 
 @pytest.mark.slow
 def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
-    report = audit(
-        zoo.bert(tokenizer, layers=1, spread=0.3),
-        random_texts(tokenizer, 40, 2, 0),
-        tokenizer=tokenizer,
-        output_dir=tmp_path,
-        progress=False,
-    )
+    model, texts = zoo.bert(tokenizer, layers=1, spread=0.3), random_texts(tokenizer, 40, 2, 0)
+    report = audit(model, texts, tokenizer=tokenizer, output_dir=tmp_path, progress=False)
     check(report, tmp_path)

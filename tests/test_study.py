@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import zoo
 from bad_days.children import Writes, in_child
+from data_folders import write as write_rows
 from hf_attnprobe import AttnProbeError, build_tokenizer
 from hf_attnprobe.cli import main
 from hf_attnprobe.data.recipes import RECIPES
@@ -46,13 +47,8 @@ from refusals import refused, refuses
 from shown_page import Reader
 
 
-SMALL = {
-    "embedding_size": 12,
-    "encoder_size": 6,
-    "epochs": 2,
-    "learning_rate": 0.01,
-    "batch_size": 16,
-}
+SMALL = {"embedding_size": 12, "encoder_size": 6}
+SMALL |= {"epochs": 2, "learning_rate": 0.01, "batch_size": 16}
 TINY = """
     # A study of the tests, as a user writes one.
     SMALL = {small}
@@ -147,25 +143,16 @@ def files_in(folder):
 
 
 def test_every_step_has_a_folder_for_every_cell_that_it_depends_on(folder, summary):
-    expected = [
-        "own/reviews",
-        "base/reviews-mlp",
-        "audit/reviews-mlp",
-        "transfer/reviews-mlp",
-        "base/reviews-bilstm",
-        "audit/reviews-bilstm",
-        "transfer/reviews-bilstm",
-    ]
+    expected = ["own/reviews"]
+    for cell in ("reviews-mlp", "reviews-bilstm"):
+        expected += [f"{step}/{cell}" for step in ("base", "audit", "transfer")]
     assert all((folder / name).is_dir() for name in expected)
     steps = {s["name"]: s for s in summary["steps"]}
     assert [n for n in steps if n in expected] == expected
-    assert set(steps) - set(expected) == {
-        "transfer/reviews-mlp/guided",
-        "transfer/reviews-bilstm/guided",
-    }
-    assert (
-        all(s["seconds"] > 0 for s in steps.values()) and steps["base/reviews-mlp"]["epochs"] == 2
-    )
+    guided = {f"{name}/guided" for name in expected if name.startswith("transfer")}
+    assert set(steps) - set(expected) == guided
+    assert all(s["seconds"] > 0 for s in steps.values())
+    assert steps["base/reviews-mlp"]["epochs"] == 2
     (data,) = summary["data"]
     assert data["sizes"] == {"train": 160, "validation": 40, "test": 40}
 
@@ -182,10 +169,8 @@ def test_the_numbers_of_a_table_are_those_of_the_rows(folder, summary):
         assert row[3]["value"] == pytest.approx((room / wide.largest_jsd).mean())
         assert row[4]["value"] == pytest.approx((wide.label == wide.predicted_class).mean())
         found = json.loads((folder / "transfer" / f"reviews-{row[1]}" / "summary.json").read_text())
-        (score,) = [
-            s for s in found["scores"]["transfer"] if (s["model"], s["metric"]) == ("guided", "f1")
-        ]
-        assert row[5] == score["lost"]
+        scores = {(s["model"], s["metric"]): s for s in found["scores"]["transfer"]}
+        assert row[5] == scores["guided", "f1"]["lost"]
     assert "There is room (from 0.01, the whole interval) in 2 of 2" in table["sentences"][0]
 
 
@@ -195,9 +180,8 @@ def test_lengths_divide_the_texts(folder, summary):
     rows = read_rows(folder / "audit" / "reviews-mlp" / "rows")
     wide = rows.pivot_table(index="example_id", columns="statistic", values="value")
     long = wide[wide.n_tokens >= 25]["epsilon_max_jsd@0.05"]
-    assert table["rows"][2][3]["value"] == pytest.approx(long.mean()) and table["rows"][2][3][
-        "n"
-    ] == len(long)
+    told = table["rows"][2][3]
+    assert told["value"] == pytest.approx(long.mean()) and told["n"] == len(long)
     assert sum(row[3]["n"] for row in table["rows"][:3]) == 40
 
 
@@ -213,32 +197,25 @@ def test_a_guided_model_is_trained_with_the_guides_weights(folder, reviews_folde
     tokenizer = AutoTokenizer.from_pretrained(out / "guided")
     guide = AutoModelForSequenceClassification.from_pretrained(folder / "base" / "reviews-bilstm")
     guided = AutoModelForSequenceClassification.from_pretrained(out / "guided")
-    probs = predict(
-        guided, tokenizer, examples, guide=to_guide(read_outputs(guide, tokenizer, examples))
-    )
+    weights = to_guide(read_outputs(guide, tokenizer, examples))
+    probs = predict(guided, tokenizer, examples, guide=weights)
     found = metrics(np.asarray(examples["label"][:]), probs.numpy())
     scores = json.loads((out / "summary.json").read_text())["scores"]["transfer"]
-    assert {s["metric"]: s["value"] for s in scores if s["model"] == "guided"} == pytest.approx(
-        found
-    )
+    told = {s["metric"]: s["value"] for s in scores if s["model"] == "guided"}
+    assert told == pytest.approx(found)
 
 
 def test_the_same_again_does_nothing(folder, flags, summary, monkeypatch, cli, tmp_path):
     folder = shutil.copytree(folder, tmp_path / "out")
     before = files_in(folder)
-    monkeypatch.setattr(
-        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
-    )
-    monkeypatch.setattr(
-        "hf_attnprobe.auditing.sweep.run_batch", lambda *args, **options: pytest.fail("audited")
-    )
+    for work in ("transformers.Trainer.train", "hf_attnprobe.auditing.sweep.run_batch"):
+        monkeypatch.setattr(work, lambda *args, **options: pytest.fail("done again"))
     done = cli("study", *flags, "--output-dir", folder, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == summary and files_in(folder) == before
     text = (folder / "report.md").read_text()
-    assert cli("report", folder).out == f"{read_study_report(folder)}\n" and text.startswith(
-        "# A tiny study"
-    )
+    assert cli("report", folder).out == f"{read_study_report(folder)}\n"
+    assert text.startswith("# A tiny study")
     assert "step 7 of 7: transfer/reviews-bilstm (transfer), done before" in done.err
 
 
@@ -371,31 +348,21 @@ def test_wiegreffe_and_pinter_beside_ours(run):
     rows = {row["attention"]: row for row in cells(tables["Is attention needed"])}
     assert rows["base"]["published F1"] == 0.831 and rows["base"]["Jain & Wallace's F1"] == 0.81
     assert rows["uniform"]["published F1"] == 0.822 and rows["uniform"]["F1 lost"].ci95 is not None
-    guides = {
-        row["guide"]: row["published F1"]
-        for row in cells(tables["Do the weights tell another model something"])
-    }
+    told = cells(tables["Do the weights tell another model something"])
+    guides = {row["guide"]: row["published F1"] for row in told}
     assert guides == {"uniform": 0.812, "trained": 0.817, "base": 0.824, "adversary": 0.592}
-    last = tables["Can a model be trained to look elsewhere"].rows[-1]
-    assert last == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
-    assert any(
-        "baseline, not a bound" in line
-        for line in tables["Can a model be trained to look elsewhere"].sentences
-    )
+    elsewhere = tables["Can a model be trained to look elsewhere"]
+    assert elsewhere.rows[-1] == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
+    assert any("baseline, not a bound" in line for line in elsewhere.sentences)
     note, over_texts = report.notes
     assert over_texts == OVER_TEXTS
     assert "Wiegreffe & Pinter 2019" in note and "no pretrained word vectors" in note
     made = {m.name: m for m in report.steps}
-    assert (
-        made["retrained/sst/seeds/1"].seed == 1
-        and made["retrained/sst/adversary/lambda-0.05"].epochs == 2
-    )
+    assert made["retrained/sst/seeds/1"].seed == 1
+    assert made["retrained/sst/adversary/lambda-0.05"].epochs == 2
     text = report.to_markdown()
-    assert (
-        "nan" not in text
-        and "| retrained/sst/uniform |" in text
-        and report.data[0].sizes["train"] <= 160
-    )
+    assert "nan" not in text and "| retrained/sst/uniform |" in text
+    assert report.data[0].sizes["train"] <= 160
 
 
 @pytest.mark.slow
@@ -410,17 +377,12 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
     for row in cells(tau):
         if row["encoder"] == "mlp":
             continue
-        own = wide[wide.predicted_class == number[row["predicted"]]][
-            f"attention_{row['τ with']}_tau"
-        ]
-        assert row["τ"].value == pytest.approx(own.mean()) and row["std"] == pytest.approx(
-            own.std(ddof=0), abs=1e-3
-        )
-    theirs = {
-        (r["τ with"], number[r["predicted"]]): r["published τ"]
-        for r in cells(tau)
-        if r["encoder"] == "bilstm"
-    }
+        predicted = wide[wide.predicted_class == number[row["predicted"]]]
+        own = predicted[f"attention_{row['τ with']}_tau"]
+        assert row["τ"].value == pytest.approx(own.mean())
+        assert row["std"] == pytest.approx(own.std(ddof=0), abs=1e-3)
+    of_bilstm = [row for row in cells(tau) if row["encoder"] == "bilstm"]
+    theirs = {(r["τ with"], number[r["predicted"]]): r["published τ"] for r in of_bilstm}
     own = {r["measure"]: r for r in cells(together) if r["encoder"] == "bilstm"}
     agreement = own["τ(g, loo)"]
     share = (wide.gradient_leave_one_out_p_value <= 0.05).mean()
@@ -436,15 +398,8 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
     f1 = 2 / (1 / precision + 1 / recall) if recall else 0.0
     assert own["F1"]["ours"] == pytest.approx(f1, abs=5e-4)
     assert own["F1"]["published"] == 0.784
-    assert (
-        theirs.items()
-        <= {
-            ("gradient", 0): 0.40,
-            ("gradient", 1): 0.38,
-            ("leave_one_out", 0): 0.34,
-            ("leave_one_out", 1): 0.33,
-        }.items()
-    )
+    assert [theirs["gradient", k] for k in (0, 1)] == [0.40, 0.38]
+    assert [theirs["leave_one_out", k] for k in (0, 1)] == [0.34, 0.33]
     for row in cells(room):
         theirs = {"bilstm": (0.49, 0.50), "mlp": (0.47, 0.50)}[row["encoder"]]
         assert row["published (searched)"] == theirs[number[row["predicted"]]]
@@ -454,17 +409,12 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
     other = read_rows(tmp_path / "out" / "audit" / "sst-mlp-additive" / "rows")
     other = other.pivot_table(index="example_id", columns="statistic", values="value")
     loo = "attention_leave_one_out_tau"
-    expected = {
-        "τ(g, loo) − τ(α, loo), bilstm": wide.gradient_leave_one_out_tau - wide[loo],
-        "τ(g, loo) − τ(α, g), bilstm": (
-            wide.gradient_leave_one_out_tau - wide.attention_gradient_tau
-        ),
-        "τ(g, loo) − τ(α, loo), mlp": other.gradient_leave_one_out_tau - other[loo],
-        "τ(g, loo) − τ(α, g), mlp": (
-            other.gradient_leave_one_out_tau - other.attention_gradient_tau
-        ),
-        "τ(α, loo) of the average − of the BiLSTM": (other[loo] - wide[loo]),
-    }
+    expected = {}
+    for encoder, own in (("bilstm", wide), ("mlp", other)):
+        agreement = own.gradient_leave_one_out_tau
+        expected[f"τ(g, loo) − τ(α, loo), {encoder}"] = agreement - own[loo]
+        expected[f"τ(g, loo) − τ(α, g), {encoder}"] = agreement - own.attention_gradient_tau
+    expected["τ(α, loo) of the average − of the BiLSTM"] = other[loo] - wide[loo]
     found = {row["difference of τ"]: row for row in cells(differences)}
     assert found.keys() == expected.keys()
     for name, texts in expected.items():
@@ -501,20 +451,12 @@ def test_questions_get_a_model_of_pairs_and_are_not_divided_by_class(run, tmp_pa
 
 def stories(folder: Path) -> Path:
     """Questions about stories, in the columns of bAbI."""
-    places = ("office", "garden", "kitchen")
-    folder.mkdir()
-    for split, n in (("train", 40), ("test", 12)):
-        rows = [
-            {
-                "text": f"Mary went to the {places[k % 3]} . John saw {k} of them",
-                "text_pair": "Where is Mary",
-                "label": places[k % 3],
-            }
-            for k in range(n)
-        ]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{split}.jsonl").write_text(lines)
-    return folder
+    rows = []
+    for k in range(52):
+        place = ("office", "garden", "kitchen")[k % 3]
+        text = f"Mary went to the {place} . John saw {k} of them"
+        rows.append({"text": text, "text_pair": "Where is Mary", "label": place})
+    return write_rows(folder, train__jsonl=rows[:40], test__jsonl=rows[40:])
 
 
 def trainings(name: str, **options) -> dict[str, dict]:
@@ -531,10 +473,8 @@ def test_steps_have_settings_by_data_set():
     assert snli["query_encoder"] and babi["query_encoder"] and "query_encoder" not in sst
     assert babi["dataset"] == "babi1=here" and babi["epochs"] == 100
     quick = trainings("jain-wallace", dataset="babi1", quick=True)
-    assert {name: given["epochs"] for name, given in quick.items()} == {
-        "base/babi1-bilstm-additive": 3,
-        "base/babi1-mlp-additive": 3,
-    }
+    few = dict.fromkeys(("base/babi1-bilstm-additive", "base/babi1-mlp-additive"), 3)
+    assert {name: given["epochs"] for name, given in quick.items()} == few
     replaced = trainings("jain-wallace", dataset="babi1", quick=True, epochs=7)
     assert {given["epochs"] for given in replaced.values()} == {7}
     asked = trainings("jain-wallace", dataset="mine", text_pair_column="question")
@@ -543,13 +483,9 @@ def test_steps_have_settings_by_data_set():
 
 def test_significance_is_counted_as_jain_and_wallace_count_it():
     """With either sign of τ, so that the published column says the same."""
-    rows = pd.DataFrame(
-        {
-            "attention_gradient_tau": [-0.9, 0.8, 0.1, math.nan],
-            "attention_gradient_p_value": [0.01, 0.02, 0.6, math.nan],
-            "attention_gradient_significant": [0.0, 1.0, 0.0, 0.0],
-        }
-    )
+    columns = {"tau": [-0.9, 0.8, 0.1, math.nan], "p_value": [0.01, 0.02, 0.6, math.nan]}
+    columns["significant"] = [0.0, 1.0, 0.0, 0.0]
+    rows = pd.DataFrame(columns).add_prefix("attention_gradient_")
     job = Job("audit", "audit", {"dataset": "sst"}, {}, "audit")
     table = results._table("correlation", results._correlations([results._Group(job, 0, rows)]))
     (row,) = cells(table)
@@ -566,10 +502,8 @@ def test_tutek_and_snajder_beside_ours(run, tmp_path):
     changes, harder, left = map(cells, report.tables)
     models = ["base", "concat", "residual", "tying", "mlm"]
     assert [row["model"] for row in changes] == models
-    assert [row["published permuted"] for row in changes if row["model"] in ("base", "tying")] == [
-        -5.0,
-        -18.0,
-    ]
+    published = {row["model"]: row["published permuted"] for row in changes}
+    assert (published["base"], published["tying"]) == (-5.0, -18.0)
     folder = tmp_path / "out" / "base" / "sst-additive-tying"
     record = json.loads((folder / "training.json").read_text())
     assert changes[3]["F1 trained"].value == pytest.approx(100 * record["metrics"]["test_f1"])
@@ -582,11 +516,11 @@ def test_tutek_and_snajder_beside_ours(run, tmp_path):
 @pytest.mark.slow
 def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
     """Under the name of a data set of theirs, whose ratings start at 1."""
-    data = tmp_path / "data"
-    data.mkdir()
-    for name, examples in reviews.items():
-        rows = [{"text": row["text"], "label": 1 + k % 10} for k, row in enumerate(examples)]
-        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rated = {
+        f"{name}__jsonl": [{"text": t, "label": 1 + k % 10} for k, t in enumerate(part["text"])]
+        for name, part in reviews.items()
+    }
+    data = write_rows(tmp_path / "data", **rated)
     sizes = {"procedure": "jain-wallace", "embedding_size": 12, "encoder_size": 6, "epochs": 1}
     report = run(shrunk("serrano-smith", {"train": sizes}, encoder=["bigru"]), "imdb10", data=data)
     fractions, singles = map(cells, report.tables[:2])
@@ -594,15 +528,8 @@ def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
     assert not any(r["published median"] for r in fractions if r["model"] == "HAN")
     rows = {row["order"]: row for row in fractions if row["model"] == "FLAN"}
     theirs = {name: row["published median"] for name, row in rows.items()}
-    assert theirs == {
-        "random": 0.90,
-        "random, pooled": 0.90,
-        "attention": 0.40,
-        "gradient": 0.11,
-        "product": 0.04,
-        "least_attention": None,
-        "smallest set": None,
-    }
+    expected = {"random": 0.90, "random, pooled": 0.90, "attention": 0.40, "gradient": 0.11}
+    assert theirs == expected | {"product": 0.04, "least_attention": None, "smallest set": None}
     folders = tmp_path / "out" / "audit"
     (folder,) = (path for path in folders.iterdir() if "alse" in path.name)
     audited = read_rows(folder / "rows")
@@ -620,9 +547,8 @@ def test_serrano_and_smith_beside_ours(run, reviews, tmp_path):
     js = audited[audited.statistic == "delta_js"].value.dropna()
     flat = [row for row in singles if row["model"] == "FLAN"]
     assert sum(row["texts"] for row in flat) == len(js)
-    assert sum(row["texts"] * row["ΔJS below 0"] for row in flat) == pytest.approx(
-        (js < -1e-9).sum()
-    )
+    below = sum(row["texts"] * row["ΔJS below 0"] for row in flat)
+    assert below == pytest.approx((js < -1e-9).sum())
     assert all(row[share].value >= rows["smallest set"][share].value for row in rows.values())
 
 
@@ -636,16 +562,15 @@ def test_deception_in_a_table(run, tmp_path):
         s.table("t", deceived={"kept": kept, "mass": mass})
 
     report = run(deceived, "reviews")
-    found = json.loads((tmp_path / "out" / "deceived" / "reviews" / "deception.json").read_text())
+    folder = tmp_path / "out" / "deceived" / "reviews"
+    found, record = (
+        json.loads((folder / name).read_text()) for name in ("deception.json", "training.json")
+    )
     (row,) = cells(report.tables[0])
-    assert (
-        row["mass"].value == found["masses"]["after"]["value"] and row["mass"].n == found["n_named"]
-    )
-    record = json.loads((tmp_path / "out" / "deceived" / "reviews" / "training.json").read_text())
-    assert (
-        row["kept"].value == pytest.approx(record["metrics"]["test_accuracy"])
-        and row["kept"].n == 40
-    )
+    assert row["mass"].value == found["masses"]["after"]["value"]
+    assert row["mass"].n == found["n_named"]
+    assert row["kept"].value == pytest.approx(record["metrics"]["test_accuracy"])
+    assert row["kept"].n == 40
 
 
 def test_a_token_is_never_taken_for_a_step(tmp_path):
@@ -660,10 +585,8 @@ def test_a_token_is_never_taken_for_a_step(tmp_path):
 
 
 def test_published_numbers_are_the_papers():
-    assert PUBLISHED.tau["imdb"]["leave_one_out"]["bilstm"] == (
-        (0.30, 0.07, 0.99),
-        (0.31, 0.07, 0.98),
-    )
+    both = (0.30, 0.07, 0.99), (0.31, 0.07, 0.98)
+    assert PUBLISHED.tau["imdb"]["leave_one_out"]["bilstm"] == both
     assert PUBLISHED.tau["agnews-binary"]["gradient"]["mlp"][0] == (0.77, 0.08, 1.00)
     assert PUBLISHED.epsilon_max_jsd["imdb"]["bilstm"] == (0.57, 0.56)
     assert PUBLISHED.permutation["sst"]["bilstm"]["[0.50, 0.75)"] == (0.079, 0.062)
@@ -688,12 +611,8 @@ def test_published_numbers_are_the_papers():
     assert PUBLISHED.regularised["imdb"]["dot_product"]["mlm"] == (87.8, -15.3, -18.5)
     assert PUBLISHED.fraction_to_flip["imdb10"]["bigru"]["product"] == 0.04
     assert PUBLISHED.uniform["imdb"] == {"base": 0.902, "uniform": 0.879}
-    assert PUBLISHED.adversary["imdb"] == {
-        "lambda": 0.0016,
-        "f1": 0.906,
-        "tvd": 0.028,
-        "jsd": 0.405,
-    }
+    adversary = {"lambda": 0.0016, "f1": 0.906, "tvd": 0.028, "jsd": 0.405}
+    assert PUBLISHED.adversary["imdb"] == adversary
 
 
 # --- what is planned ----------------------------------------------------------------------------------------------
@@ -754,14 +673,8 @@ def nowhere(s):
 WRONG = [
     (lambda s: None, "expected at least one step"),
     (lambda s: setattr(s, "paper", "nobody") or base(s), "unknown paper 'nobody'"),
-    (
-        lambda s: s.add("teach", "base", {}),
-        "step base: unknown verb 'teach'; expected one of train",
-    ),
-    (
-        lambda s: s.add("train", "a/b", {}, dataset="sst"),
-        "expected a name of letters, .* got 'a/b'",
-    ),
+    (lambda s: s.add("teach", "base", {}), "step base: unknown verb 'teach'; expected one of tr"),
+    (lambda s: s.add("train", "a/b", {}, dataset="sst"), "expected a name of letters, .* 'a/b'"),
     (lambda s: s.add("train", "..", {}, dataset="sst"), "expected a name of letters, .* got '..'"),
     (lambda s: s.add("train", "base", {}), "step base: expected dataset to be given"),
     (lambda s: base(s, epoch=3), "step base: unknown option 'epoch'; did you mean epochs?"),
@@ -774,10 +687,7 @@ WRONG = [
     (lambda s: base(s, procedure="own"), "expected jain-wallace or serrano-smith for procedure"),
     (lambda s: base(s, split="test"), "step base: unknown option 'split'"),
     (lambda s: base(s, dataset=3), "step base: expected the name of a data set, got 3"),
-    (
-        lambda s: base(s, model="org/bert", encoder="mlp"),
-        "step base: encoder is of attention class",
-    ),
+    (lambda s: base(s, model="org/bert", encoder="mlp"), "base: encoder is of attention class"),
     (lambda s: s.add("audit", "a", {}, dataset="sst"), "step a: expected model to be given"),
     (lambda s: audited(s, model="./no/model"), "step audit: expected a model at ./no/model"),
     (lambda s: audited(s, token="x"), "step audit: unknown option 'token'"),
@@ -793,15 +703,9 @@ WRONG = [
     (lambda s: s.table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
     (nowhere, "table 't': no step is done for every cell that two and the others are; split"),
     (lambda s: table(s), "either a statistic or a score"),
-    (
-        lambda s: table(s, statistic="acuracy"),
-        "unknown statistic 'acuracy'; did you mean accuracy?",
-    ),
+    (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
     (lambda s: table(s, statistic="accuracy", threshold=0.1), "threshold and means together"),
-    (
-        lambda s: table(s, score="a/b/c"),
-        r"expected a step with scores \(retrain, .* audit is audit",
-    ),
+    (lambda s: table(s, score="a/b/c"), r"a step with scores \(retrain, .* audit is audit"),
     (lambda s: table(s, statistics="x"), "unknown field 'statistics'; did you mean statistic?"),
 ]
 
@@ -844,19 +748,15 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
     assert ready in said(tmp_path / "nowhere.py") and ready in said(tmp_path / "old.yaml")
     assert "expected a function study(steps) in" in said(tmp_path / "none.py")
     assert "data sets of different names" in said(file, "--dataset", "sst", "sst=x")
-    (tmp_path / "fixed.py").write_text(
-        "def study(s):\n    s.add('train', 'base', {}, dataset='sst')\n"
-    )
+    fixed = "def study(s):\n    s.add('train', 'base', {}, dataset='sst')\n"
+    (tmp_path / "fixed.py").write_text(fixed)
     assert "has no grid over dataset" in said(tmp_path / "fixed.py", "--dataset", "imdb")
 
 
 def test_a_folder_stands_for_a_named_data_set():
     assert load_as("sst=folder").hub_id == "folder" and load_as("sst=folder").longer_than == 5
-    assert (
-        load_as("mine=folder") == "folder"
-        and load_as("sst") == "sst"
-        and load_as("/data/sst") == "/data/sst"
-    )
+    assert load_as("mine=folder") == "folder"
+    assert load_as("sst") == "sst" and load_as("/data/sst") == "/data/sst"
     assert name_of("/data/IMDB") == "imdb" and name_of("agnews-binary") == "agnews-binary"
 
 

@@ -155,11 +155,6 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
 )
 def test_bad_versions(versions, options, message, checkpoint, reviews_folder, tmp_path):
     with pytest.raises(AttnProbeError, match=message):
-        survive(
-            checkpoint,
-            versions,
-            reviews_folder,
-            options=AuditOptions(**options),
-            output_dir=tmp_path / "out",
-        )
+        given = {"options": AuditOptions(**options), "output_dir": tmp_path / "out"}
+        survive(checkpoint, versions, reviews_folder, **given)
     assert not (tmp_path / "out").exists()

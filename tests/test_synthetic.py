@@ -158,11 +158,8 @@ def test_counting_words_is_not_enough():
 
 def test_splits_are_disjoint_and_load_as_they_are():
     splits = rationale_dataset(600, seed=3)
-    assert {name: len(part) for name, part in splits.items()} == {
-        "train": 400,
-        "validation": 100,
-        "test": 100,
-    }
+    sizes = {name: len(part) for name, part in splits.items()}
+    assert sizes == {"train": 400, "validation": 100, "test": 100}
     texts = [text for part in splits.values() for text in part["text"]]
     assert len(set(texts)) == 600
     test = load_examples(splits, "test")

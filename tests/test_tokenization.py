@@ -110,12 +110,8 @@ def test_offsets_cover_whole_words(text):
     spans = encoded["offset_mapping"]
     assert all(start < end for start, end in spans)
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
-    between = [
-        text[a:b]
-        for a, b in zip(
-            [0, *(e for _, e in spans)], [*(s for s, _ in spans), len(text)], strict=True
-        )
-    ]
+    starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
+    between = [text[a:b] for a, b in zip(starts, ends, strict=True)]
     assert not any(re.search(r"[a-zA-Z0-9!$]", gap) for gap in between)
 
 
@@ -138,19 +134,13 @@ def test_vocabulary_does_not_depend_on_the_order_of_the_texts(texts):
 def test_special_tokens_have_the_ids_of_the_papers():
     ids = [getattr(TOKENIZER, f"{name}_token_id") for name in ("pad", "unk", "bos", "eos")]
     assert ids == [0, 1, 2, 3]
-    assert (
-        TOKENIZER.model_input_names == ["input_ids", "attention_mask"]
-        and TOKENIZER.padding_side == "right"
-    )
+    assert TOKENIZER.model_input_names == ["input_ids", "attention_mask"]
+    assert TOKENIZER.padding_side == "right"
 
 
 def test_rare_words_and_words_beyond_the_bound_are_unknown():
-    assert build_tokenizer(TEXTS, min_document_frequency=2).tokenize("the film was dull") == [
-        "the",
-        "film",
-        "was",
-        "<unk>",
-    ]
+    frequent = build_tokenizer(TEXTS, min_document_frequency=2)
+    assert frequent.tokenize("the film was dull") == ["the", "film", "was", "<unk>"]
     small = build_tokenizer(TEXTS, max_vocab_size=6)
     assert len(small) == 6 and small.tokenize("the film was") == ["the", "film", "<unk>"]
 
@@ -170,12 +160,8 @@ def tokenizer(request, tmp_path_factory):
 
 
 def test_single_sentences_padding_and_masks(tokenizer):
-    batch = tokenizer(
-        ["The film", "dull!"],
-        padding=True,
-        return_special_tokens_mask=True,
-        return_offsets_mapping=True,
-    )
+    wanted = {"return_special_tokens_mask": True, "return_offsets_mapping": True}
+    batch = tokenizer(["The film", "dull!"], padding=True, **wanted)
     dull = tokenizer.convert_tokens_to_ids("dull")
     assert sorted(batch) == ["attention_mask", "input_ids", "offset_mapping", "special_tokens_mask"]
     assert batch["input_ids"] == [[2, 5, 4, 3], [2, dull, 1, 3]]
@@ -290,9 +276,8 @@ def test_sentences_survive_saving_and_keep_their_offsets(tmp_path):
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = "The film. Was 21st!<br /> the cast <sep> was"
     encoded = loaded(text, return_offsets_mapping=True)
-    assert (
-        encoded["input_ids"] == SENTENCES(text)["input_ids"] and encoded["input_ids"].count(4) == 3
-    )
+    assert encoded["input_ids"] == SENTENCES(text)["input_ids"]
+    assert encoded["input_ids"].count(4) == 3
     shown = [
         text[a:b]
         for token, (a, b) in zip(encoded.tokens(), encoded["offset_mapping"], strict=True)

@@ -258,21 +258,9 @@ def _native(folder: Path, texts: list[str]) -> list[float]:
 
 ODD_TEXTS = ["", " ", "\t\n", "\x00", "film \x00 film", "\x1b[31mred\x1b[0m", "<pad> <pad>"]
 ODD_TEXTS += ["[CLS]", "[SEP] film [SEP]", "<pad>", "<sos> <eos>", "<unk>", "[MASK]", "שלום film"]
-ODD_TEXTS += [
-    "👩‍👩‍👧‍👦 film",
-    "a\u0301\u0301\u0301",
-    "\ufeffthe film",
-    "the\u00a0film",
-    "\u200b",
-    "\U0010ffff",
-]
-ODD_TEXTS += [
-    "the\u2028film\u2029was\u0085dull",
-    'a "quoted, film',
-    "a\r\nfilm",
-    "a\rfilm",
-    "1e999",
-]
+ODD_TEXTS += ["👩‍👩‍👧‍👦 film", "a\u0301\u0301\u0301", "\ufeffthe film", "the\u00a0film", "\u200b"]
+ODD_TEXTS += ["\U0010ffff", "the\u2028film\u2029was\u0085dull", 'a "quoted, film', "a\r\nfilm"]
+ODD_TEXTS += ["a\rfilm", "1e999"]
 ODD_TEXTS += ["NULL", "nan", "NA", "None", "-1", "=cmd()", "<script>alert(1)</script>", "| a | b |"]
 ODD_TEXTS += ["1984", "0.50", "True", "2020-01-31", "12:30", "a" * 3000, "film " * 300, ". " * 120]
 ODD_NUMBERS = [0, 1, 2, -1, -2, 10**9, 4 * 10**18, 2**63, 10**30, -(10**30), 0.5, 1e308]
@@ -531,10 +519,8 @@ def _spoil_tensor(file: Path, share: float, byte: int) -> None:
     save_file(tensors | others[byte % 7], file, metadata={"format": "pt"})
 
 
-SETTINGS = (
-    "regression multi_label_classification bert gpt2 float16 bfloat16 int8 [PAD] absent left "
-)
-SETTINGS += "BertTokenizer GPT2TokenizerFast eager relu uniform additive"
+SETTINGS = "regression multi_label_classification bert gpt2 float16 bfloat16 int8 [PAD] absent "
+SETTINGS += "left BertTokenizer GPT2TokenizerFast eager relu uniform additive"
 ODD_SETTINGS = [{"1": "a", "2": "b"}, {"0": "a"}, {"0": "a", "1": "a"}, {"0": None, "1": 3}]
 ODD_SETTINGS += [{"x": "y"}, ["BertModel"], ["BertForMaskedLM"], ["BertForTokenClassification"]]
 ODD_SETTINGS += [["X"], ["input_ids"], {"quant_method": "bitsandbytes"}, {"0": [0]}, 10**12]
@@ -605,16 +591,12 @@ def _keep(_: Path) -> None:
 # --- flags ----------------------------------------------------------------------------
 
 
-FLAG_WORDS = (
-    "0 1 2 3 5 17 100 -1 0.5 0.05 1.5 1e-3 999999999 1000000000000 4000000000000000000 1e9 "
-)
-FLAG_WORDS += (
-    "1e308 1e-300 nan inf -inf -- - 0x10 １ 1_0 ../../x /dev/null ~ $HOME %s {} None true 0.0 "
-)
-FLAG_WORDS += "0.0+0.1 0.9 1.0+ + positive negative film 1GB 1KB 999999TB permutation correlation "
-FLAG_WORDS += (
-    "permutation.n_permutations=2 permutation.n_permutations= adversarial.epsilons=.1,x default"
-)
+FLAG_WORDS = """
+    0 1 2 3 5 17 100 -1 0.5 0.05 1.5 1e-3 999999999 1000000000000 4000000000000000000 1e9 1e308
+    1e-300 nan inf -inf -- - 0x10 １ 1_0 ../../x /dev/null ~ $HOME %s {} None true 0.0 0.0+0.1 0.9
+    1.0+ + positive negative film 1GB 1KB 999999TB permutation correlation default
+    permutation.n_permutations=2 permutation.n_permutations= adversarial.epsilons=.1,x
+"""
 ODD_FLAGS = [*FLAG_WORDS.split(), "9" * 25, "", " ", "\n", "a\nb", "\t", "é" * 40, "a" * 400]
 ODD_FLAGS += ["\x1b[2J", "\x00"]
 LIKELY = {

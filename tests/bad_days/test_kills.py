@@ -112,13 +112,9 @@ def test_a_model_half_written_over_another_is_not_taken_for_one(few, commands, c
     config = papers_config(None, encoder="none", embedding_size=4)
 
     def train(words):
-        train_classifier(
-            config,
-            splits["train"].select(range(words)),
-            output_dir=tmp_path,
-            options=TrainingOptions(epochs=1),
-            progress=False,
-        )
+        given = {"options": TrainingOptions(epochs=1), "progress": False}
+        few = splits["train"].select(range(words))
+        train_classifier(config, few, output_dir=tmp_path, **given)
 
     train(20)
     old = (tmp_path / "tokenizer.json").read_bytes()
