@@ -45,9 +45,9 @@ def filled(page: str, folder: Path) -> str:
 
 
 def faithfulness(reports: dict[str, Report], models: Iterable[str]) -> list[str]:
-    """Returns a row per model: faithfulness, its parts, the effect, and the verdict."""
+    """Returns a row per model: faithfulness, its parts, effects, and the answer."""
     head = ["model", "texts", "accuracy", "faithfulness [95%]", *PARTS]
-    head += ["effect", "only weights", "follows exchange", "verdict", "of two halves"]
+    head += ["effect", "uniqueness", "interchange", "answer", "of two halves"]
     return table(head, [_row(model, reports[model]) for model in models if model in reports])
 
 
