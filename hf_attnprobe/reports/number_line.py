@@ -1,14 +1,17 @@
 """Where a number, its thresholds and its yardsticks stand on a line, for a page. Pure."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from matplotlib.ticker import MaxNLocator
 
 from hf_attnprobe.charts.chart import drawable, short
 from hf_attnprobe.markdown import interval
 from hf_attnprobe.reports.document import NumberLine
 
 
+ROUND = MaxNLocator(5, steps=[1, 2, 5, 10])
+"""Finds round numbers, some five of them from below the least to above the largest."""
 NARROW, WIDE = 2.1, 1.2
 """Room for a letter of a label, in percent of the line on a phone and on other screens."""
 
@@ -128,22 +131,8 @@ def _reach(
     known = [float(v) for v in values if drawable(v)] or [0.0, 1.0]
     low, high = min(known), max(known)
     size = max(abs(low), abs(high))
-    if high - low <= max(
-        1e-9 * size, 1e-100
-    ):  # one value: it stands in the middle
+    if high - low <= 1e-9 * size + 1e-100:  # one value stands in the middle
         around = 0.5 if size <= 5 else 0.1 * size
         return low - around, high + around
-    step = _round_up((high - low) / 5)
-    begin, end = (
-        step * math.floor(low / step + 1e-6),
-        step * math.ceil(high / step - 1e-6),
-    )
-    return min(begin, low), max(
-        end, high
-    )  # a value may lie beyond by less than the rounding
-
-
-def _round_up(number: float) -> float:
-    """The next of 1, 2, 5, 10, 20, … and their tenths."""
-    magnitude = 10.0 ** math.floor(math.log10(number))
-    return next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= number)
+    begin, *_, end = ROUND.tick_values(low, high).tolist()
+    return min(begin, low), max(end, high)
