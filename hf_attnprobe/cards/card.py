@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from huggingface_hub import CardData, DatasetCardData, EvalResult, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from hf_attnprobe.cards.metadata import (
     BY,
@@ -47,6 +47,7 @@ from hf_attnprobe.reports.document import (
     Words,
 )
 from hf_attnprobe.reports.markdown import blocks
+from hf_attnprobe.reports.templates import templates_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
@@ -309,18 +310,15 @@ def card_text(card: Card) -> str:
 @cache
 def templates() -> Environment:
     """The templates of this folder; whatever a user has named goes through a filter."""
-    made = Environment(  # nosec B701: Markdown, whose signs the filters escape
-        loader=PackageLoader("hf_attnprobe", "cards"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    filters = {"code": code, "prose": prose, "public": public, "shown": shown}
-    made.filters |= filters | {
+    filters = {
+        "code": code,
+        "prose": prose,
+        "public": public,
+        "shown": shown,
         "versions": versions,
         "thousands": lambda n: f"{n:,}",
     }
-    return made
+    return templates_of("cards", filters)
 
 
 # --- how it was trained and is used ---------------------------------------------------

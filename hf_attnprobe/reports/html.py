@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from hf_attnprobe.charts.chart import Chart, HeatMap
@@ -32,6 +32,7 @@ from hf_attnprobe.reports.document import (
     written,
 )
 from hf_attnprobe.reports.number_line import placed
+from hf_attnprobe.reports.templates import templates_of
 from hf_attnprobe.reports.texts import legible
 
 
@@ -104,17 +105,7 @@ def policy(script: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    templates = Environment(
-        loader=PackageLoader("hf_attnprobe", "reports"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: (
-            legible(value) if isinstance(value, str) else value
-        ),
-    )
-    templates.filters |= {
+    filters = {
         "kind": kind_of,
         "spans": lambda words: words if isinstance(words, tuple) else (words,),
         "span": _span,
@@ -124,6 +115,14 @@ def _templates() -> Environment:
         "in_words": number_line_in_words,
         "svg": _svg,
     }
+    templates = templates_of(
+        "reports",
+        filters,
+        autoescape=True,
+        finalize=lambda value: (
+            legible(value) if isinstance(value, str) else value
+        ),
+    )
     templates.globals |= {"symbols": SYMBOLS, "long": LONG, "shown": texts}
     templates.tests["number"] = is_number
     return templates

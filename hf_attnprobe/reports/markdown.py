@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from hf_attnprobe.markdown import escaped, table
 from hf_attnprobe.reports.document import (
@@ -25,6 +25,7 @@ from hf_attnprobe.reports.document import (
     number_line_in_words,
     written,
 )
+from hf_attnprobe.reports.templates import templates_of
 from hf_attnprobe.reports.texts import in_words
 from hf_attnprobe.terminal import visible
 
@@ -61,13 +62,7 @@ def blocks(parts: Iterable[Block], level: int = 2) -> list[str]:
 
 @cache
 def _templates() -> Environment:
-    templates = Environment(  # nosec B701: Markdown, whose signs `words` escapes
-        loader=PackageLoader("hf_attnprobe", "reports"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    templates.filters |= {
+    filters = {
         "words": words,
         "written": written,
         "table": _table,
@@ -76,7 +71,7 @@ def _templates() -> Environment:
         "shown": in_words,
         "blocks": lambda parts, level: "\n\n".join(blocks(parts, level)),
     }
-    return templates
+    return templates_of("reports", filters)
 
 
 def words(said: Words) -> str:

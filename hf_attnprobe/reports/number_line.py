@@ -134,5 +134,5 @@ def _reach(
     if high - low <= 1e-9 * size + 1e-100:  # one value stands in the middle
         around = 0.5 if size <= 5 else 0.1 * size
         return low - around, high + around
-    begin, *_, end = ROUND.tick_values(low, high).tolist()
+    begin, *_, end = map(float, ROUND.tick_values(low, high))
     return min(begin, low), max(end, high)

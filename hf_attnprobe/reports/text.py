@@ -9,7 +9,7 @@ from io import StringIO
 from textwrap import fill, indent
 from typing import Any, Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -27,6 +27,7 @@ from hf_attnprobe.reports.document import (
     number_line_in_words,
     written,
 )
+from hf_attnprobe.reports.templates import templates_of
 from hf_attnprobe.reports.texts import in_words
 from hf_attnprobe.terminal import one_line, visible
 
@@ -71,13 +72,7 @@ def _blocks(parts: Iterable[Block], width: int) -> list[str]:
 
 @cache
 def _templates() -> Environment:
-    templates = Environment(  # nosec B701: plain text, whose signs `words` names
-        loader=PackageLoader("hf_attnprobe", "reports"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    templates.filters |= {
+    filters = {
         "words": _words,
         "facts": _facts,
         "table": _table,
@@ -92,7 +87,7 @@ def _templates() -> Environment:
             between.join(_blocks(parts, width - 2)), "  "
         ),
     }
-    return templates
+    return templates_of("reports", filters)
 
 
 def _words(said: Words, width: int, begin: str = "", hang: str = "") -> str:
