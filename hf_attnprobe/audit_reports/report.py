@@ -302,7 +302,7 @@ def read_audit(folder: str | Path) -> Report:
     return dataclasses.replace(
         report,
         rows=rows_told(rows_in(Path(folder) / "rows"), report.provenance, ids),
-        examples=tuple(text for text in shown or () if text.example_id in ids),
+        examples=tuple(text for text in shown if text.example_id in ids),
     )
 
 

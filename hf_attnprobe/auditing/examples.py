@@ -7,9 +7,8 @@ of their ids, so that ordinary ones are seen too. All follow from the rows.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -37,7 +36,7 @@ from hf_attnprobe.statistics.summary import (
     predictions_of,
     site_of_model,
 )
-from hf_attnprobe.storage.provenance import read_texts, write_texts
+from hf_attnprobe.storage.provenance import write_texts
 from hf_attnprobe.texts import Explainer, Strings
 
 
@@ -62,7 +61,7 @@ def shown_texts(
     examples: "datasets.Dataset",
     options: AuditOptions,
 ) -> tuple[ShownText, ...]:
-    """The texts that an audit shows; kept in its folder, so that each is scored once.
+    """The texts that an audit shows, written into its folder.
 
     Scored is by the tests that ran, so it takes no longer than those took for as many
     texts. Of images nothing is shown. The prompts of a language model have their scores in the
@@ -76,7 +75,6 @@ def shown_texts(
     if isinstance(tokenizer, ImageReader) or site is None:
         return ()
     site = site._replace(query=options.query)
-    chosen = choose_texts(rows, options.shown_texts)
     explainer = Explainer(
         sweep.adapter,
         tokenizer,
@@ -85,46 +83,28 @@ def shown_texts(
         target=options.target,
         has_importances=not SCORING.isdisjoint(sweep.options),
     )
-    made_with = {
-        "site": list(site),
-        "target": explainer.target,
-        "has_importances": explainer.has_importances,
-    }
-    folder = sweep.folder.parent
-    kept = read_texts(folder, made_with) or ()
-    known = {text.example_id: text for text in kept}
-    texts = {text.example_id: text for text in sweep.texts}
-    strings = _strings_of(
-        examples, {c.example_id for c in chosen} - known.keys()
-    )
     prompts = prompts_of_rows(explainer, sweep.texts, rows)
+    whys = choose_texts(rows, options.shown_texts)
     if prompts:
-        whys = {c.example_id: c.why for c in chosen}
         shown = [
             replace(text, why=whys.get(k, "")) for k, text in prompts.items()
         ]
-        return _kept(folder, shown, made_with)
-    shown = []
-    for c in chosen:
-        sweep.clock.tests_end("texts with their scores")
-        text = known.get(c.example_id) or explainer.explain(
-            texts[c.example_id], strings[c.example_id]
-        )
-        of = explainer.attention_of
-        shown.append(replace(text, why=c.why, attention_of=of))
-    return _kept(folder, shown, made_with)
-
-
-def _kept(
-    folder: Path, shown: Sequence[ShownText], made_with: dict[str, Any]
-) -> tuple[ShownText, ...]:
-    """The texts themselves, written by one process."""
+    else:
+        texts = {text.example_id: text for text in sweep.texts}
+        strings = _strings_of(examples, {*whys})
+        shown = []
+        for k, why in whys.items():
+            sweep.clock.tests_end("texts with their scores")
+            told = explainer.explain(texts[k], strings[k])
+            shown.append(replace(told, why=why))
     if process_state().is_main_process:
         try:
-            write_texts(folder, shown, made_with)
+            write_texts(sweep.folder.parent, shown)
         except OSError as error:  # the report has them all the same
             logger.warning(
-                "cannot write the texts in %s (%s)", folder, error.strerror
+                "cannot write the texts in %s (%s)",
+                sweep.folder.parent,
+                error.strerror,
             )
     return tuple(shown)
 
@@ -233,19 +213,6 @@ def _strings_of(
     return found
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A text to show, and the reason.
-
-    Attributes:
-        example_id: of the text.
-        why: in words.
-    """
-
-    example_id: int
-    why: str
-
-
 AGREEMENT = (
     "importance@attention",
     "source_agreement@attention",
@@ -255,8 +222,8 @@ AGREEMENT = (
 DRAWN = "drawn by chance"
 
 
-def choose_texts(rows: Rows, n: int) -> list[Chosen]:
-    """Chooses up to ``n`` texts to show.
+def choose_texts(rows: Rows, n: int) -> dict[int, str]:
+    """Chooses up to ``n`` texts to show: their ids in order, each with the reason.
 
     Args:
         rows: of the audit.
@@ -264,7 +231,7 @@ def choose_texts(rows: Rows, n: int) -> list[Chosen]:
     """
     predictions = predictions_of(rows).frame()
     if n < 1 or not len(predictions):
-        return []
+        return {}
     ids = [int(k) for k in predictions.index]
     predictions = predictions.loc[[ids[k] for k in by_hash(ids)]]
     chosen: dict[int, str] = {}
@@ -278,7 +245,7 @@ def choose_texts(rows: Rows, n: int) -> list[Chosen]:
     take(_by_agreement(rows, predictions), min(n, 2))
     take(_wrong(predictions), min(n, len(chosen) + 1))
     take(((k, DRAWN) for k in predictions.index), n)
-    return [Chosen(example_id, why) for example_id, why in chosen.items()]
+    return chosen
 
 
 def _by_agreement(

@@ -18,7 +18,7 @@ from hf_attnprobe.data.arguments import Data
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import DEFAULT, Options, as_text
 from hf_attnprobe.plain_data import from_plain, plain, read_json
-from hf_attnprobe.storage.folders import as_json, write_json
+from hf_attnprobe.storage.folders import write_json
 
 
 Result = TypeVar("Result")
@@ -241,39 +241,18 @@ def is_repeatable(provenance: Mapping[str, Any]) -> bool:
 TEXTS = "texts.json"
 
 
-def write_texts(
-    folder: Path, texts: Sequence[ShownText], made_with: Mapping[str, Any]
-) -> None:
-    """Writes the texts, the whole file or nothing.
-
-    Args:
-        folder: of the audit.
-        texts: what is shown.
-        made_with: what their numbers depend on beside model and data.
-    """
-    write_json(
-        folder / TEXTS, {"made_with": plain(made_with), "texts": plain(texts)}
-    )
+def write_texts(folder: Path, texts: Sequence[ShownText]) -> None:
+    """Writes the texts that an audit shows into its folder, all or none."""
+    write_json(folder / TEXTS, {"texts": plain(texts)})
 
 
-def read_texts(
-    folder: Path, made_with: Mapping[str, Any] | None = None
-) -> tuple[ShownText, ...] | None:
-    """The texts of a folder; None where it has none, or none that can be read.
-
-    Args:
-        folder: of the audit.
-        made_with: as for :func:`write_texts`; None where texts made with others suit too.
-    """
+def read_texts(folder: Path) -> tuple[ShownText, ...]:
+    """The texts in an audit's folder; none where it has none that can be read."""
     try:
         held = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
-        if made_with is not None and held["made_with"] != as_json(
-            plain(made_with)
-        ):
-            return None
         return tuple(map(text_from_plain, held["texts"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
+        return ()
 
 
 def text_from_plain(data: Mapping[str, Any]) -> ShownText:
