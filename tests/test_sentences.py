@@ -156,10 +156,3 @@ def test_every_number_and_answer_follows_from_the_rows(tokenizer, tmp_path_facto
 @settings(max_examples=30, **TAKEN)
 def test_it_follows_of_many_models(tokenizer, tmp_path_factory, **drawn):
     follows(tokenizer, tmp_path_factory.mktemp("audit"), **drawn)
-
-
-@pytest.mark.slow
-def test_the_same_holds_of_a_transformer(tmp_path, tokenizer):
-    model, texts = zoo.bert(tokenizer, layers=1, spread=0.3), random_texts(tokenizer, 40, 2, 0)
-    report = audit(model, texts, tokenizer=tokenizer, output_dir=tmp_path, progress=False)
-    check(report, tmp_path)

@@ -20,8 +20,6 @@ from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.calibration.spike_in import spike_in
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.statistics import detection
-from hf_attnprobe.statistics.estimates import mean_estimate
-from hf_attnprobe.statistics.grades import Answer, Rule, grade
 from hf_attnprobe.storage.folders import lock
 from refusals import refusal, refuses
 
@@ -217,19 +215,6 @@ def test_at_the_threshold_the_rule_says_yes_as_seldom_as_its_interval_says():
     at_threshold = normal()[:1] - normal()[0].mean() + RULE.threshold
     share = detection.says_yes(at_threshold[0], detection.drawn(4000, 200, 1), RULE)
     assert 0.005 <= share <= 0.05
-
-
-@pytest.mark.slow
-def test_at_the_limit_an_audit_of_such_texts_says_yes():
-    """By the estimate and the grade that an audit uses."""
-    values, n = normal(), 150
-    place, *_ = detection.limit_of(values, n, 3, RULE)
-    low = int(place)
-    own = values[low] + (place - low) * (values[low + 1] - values[low])
-    draw = np.random.default_rng(5)
-    rule = Rule("", "", "", partly=RULE.threshold, yes=RULE.threshold, source="")
-    answers = [grade(mean_estimate(draw.choice(own, n)), rule) for _ in range(300)]
-    assert answers.count(Answer.YES) / 300 == pytest.approx(0.95, abs=0.04)
 
 
 def test_a_dose_that_is_too_small_has_no_limit():
