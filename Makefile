@@ -27,7 +27,7 @@ docs: $(VENV)/installed
 
 # The pages of docs/ that say what the code says; a test fails where one is old.
 pages: $(VENV)/installed
-	for page in datasets_page reference_page rules_table; do $(BIN)/python tests/$$page.py || exit 1; done
+	for page in datasets_page reference_page rules_table; do $(BIN)/python docs/$$page.py || exit 1; done
 
 # All numbers of docs/results.md, the cards and the example page again, in runs/; goes on where it was.
 # DATA="sst=FOLDER imdb=FOLDER" takes data from folders in place of the Hub.

@@ -1,6 +1,6 @@
 """How often the intervals hold: simulated from known truths, stored, and told in the documentation.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=.:tests python tests/coverage_table.py   # a few minutes; writes tests/coverage.json and the page
+    OMP_NUM_THREADS=1 python docs/coverage_table.py   # a few minutes; writes docs/coverage.json and the page
 
 A cell is a kind of interval, what the texts are like, and how many there are. Stored is the share of samples whose
 interval holds the truth, and its median width. The numbers are those of seed 0 and 2,000 samples a cell.
@@ -32,7 +32,7 @@ N_SAMPLES, SEED = 2000, 0
 SIZES = (30, 100, 500)
 N_HEADS = 24
 STORED = Path(__file__).with_name("coverage.json")
-PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
+PAGE = Path(__file__).with_name("verdicts.md")
 PLACE = re.compile("(<!-- coverage -->\n).*?(<!-- /coverage -->)", re.DOTALL)
 
 counts_of = cache(resample_counts)

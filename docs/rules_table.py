@@ -1,6 +1,6 @@
 """The tables of the documentation's page on verdicts, from the rules that the code reads.
 
-``python tests/rules_table.py`` writes them.
+``python docs/rules_table.py`` writes them.
 """
 
 import re
@@ -10,7 +10,7 @@ from hf_attnprobe import markdown
 from hf_attnprobe.statistics.verdicts import ANSWERS, CLASSIFIERS, RULES, Asked, steps_of
 
 
-PAGE = Path(__file__).parent.parent / "docs" / "verdicts.md"
+PAGE = Path(__file__).with_name("verdicts.md")
 
 
 def rules() -> list[str]:

@@ -1,4 +1,4 @@
-"""Writes the list of data sets in docs/datasets.md: python tests/datasets_page.py"""
+"""Writes the list of data sets in docs/datasets.md: python docs/datasets_page.py"""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from hf_attnprobe.data.known import KnownDataset
 from hf_attnprobe.data.recipes import RECIPES
 
 
-PAGE = Path(__file__).parents[1] / "docs/datasets.md"
-MARK = "<!-- from here on: python tests/datasets_page.py -->\n"
+PAGE = Path(__file__).with_name("datasets.md")
+MARK = "<!-- from here on: python docs/datasets_page.py -->\n"
 
 
 def expected() -> str:

@@ -1,6 +1,6 @@
 """The JSON schema of an audit's report, from the classes that it is written from.
 
-``python tests/report_schema.py`` writes docs/report.schema.json anew.
+``python docs/report_schema.py`` writes docs/report.schema.json anew.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
-FILE = Path(__file__).parent.parent / "docs" / "report.schema.json"
+FILE = Path(__file__).with_name("report.schema.json")
 TEXT, COUNT, TRUE_OR_FALSE = ({"type": kind} for kind in ("string", "integer", "boolean"))
 NUMBER = {"type": ["number", "null"], "description": "null where it is not defined"}
 GRADES = {"enum": [str(answer) for answer in Answer]}

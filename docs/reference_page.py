@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the docstrings: python tests/reference_page.py"""
+"""Writes docs/reference.md from the docstrings: python docs/reference_page.py"""
 
 import importlib
 import inspect
@@ -15,10 +15,10 @@ from hf_attnprobe import Options, figures, functional, markdown
 from hf_attnprobe.testing import CHECKS
 
 
-PAGE = Path(__file__).parents[1] / "docs/reference.md"
+PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
 
-Every public name, importable from `hf_attnprobe`; `python tests/reference_page.py` writes this page from the docstrings. The docstring of each has
+Every public name, importable from `hf_attnprobe`; `python docs/reference_page.py` writes this page from the docstrings. The docstring of each has
 arguments, shapes, units, errors and source: `help(hf_attnprobe.audit)`. [Extending](extending.md) says how the protocol's parts are used.
 """
 SECTIONS = {
