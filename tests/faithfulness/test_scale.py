@@ -1,17 +1,17 @@
 """The scale's parts against a plain loop over edited token lists, at multiplied logits."""
 
-import functools
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
 import zoo
+from faithfulness.test_input_erasure import ByHand
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.faithfulness.options import Scale
 from hf_attnprobe.faithfulness.scale import scale
-from hf_attnprobe.functional import aopc
 
 
 SITE = Site(0, 0)
@@ -29,39 +29,13 @@ def classifier(classes=2):
     return zoo.classifier(60, read_out=10, query=10, seed=1, num_labels=classes)
 
 
-class ByHand:
-    """p of the predicted class at the standard temperature, through the model itself."""
-
-    def __init__(self, model, ids, sharpness=SHARPNESS):
-        self.model, self.ids, self.sharpness = model.double(), ids, sharpness
-        self.n = len(ids) - 2
-        self.logits = functools.cache(self.logits_without)
-        self.target = int(self.logits(frozenset()).argmax())
-
-    @torch.no_grad()
-    def logits_without(self, gone):
-        kept = [token for place, token in enumerate(self.ids) if place - 1 not in gone]
-        ids = torch.tensor([kept])
-        return self.model(ids, attention_mask=torch.ones_like(ids)).logits[0]
-
-    def p(self, gone):
-        return (self.sharpness * self.logits(frozenset(gone))).softmax(-1)[self.target].item()
-
-    def drop(self, gone):
-        return self.p(()) - self.p(gone)
-
-    def removal(self, order):
-        counts = aopc.removal_counts(torch.tensor([self.n]))[:, 0].tolist()
-        return sum(self.drop(order[:count]) for count in counts) / len(counts)
-
-    def gini(self, values, order):
-        pairs = list(itertools.combinations(range(self.n), 2))
-        sign = lambda x: (x > 0) - (x < 0)  # noqa: E731
-        own = sum(abs(values[i] - values[j]) for i, j in pairs)
-        placed = sum(
-            (values[i] - values[j]) * sign(round(order[i] - order[j], 12)) for i, j in pairs
-        )
-        return placed / own
+def gini(values, order):
+    """Of all pairs, how much of their differences an order places rightly."""
+    pairs = list(itertools.combinations(range(len(values)), 2))
+    sign = lambda x: (x > 0) - (x < 0)  # noqa: E731
+    own = sum(abs(values[i] - values[j]) for i, j in pairs)
+    placed = ((values[i] - values[j]) * sign(round(order[i] - order[j], 12)) for i, j in pairs)
+    return sum(placed) / own
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -69,41 +43,33 @@ def test_every_part_is_that_of_a_plain_loop(classes):
     model = classifier(classes)
     observation = observe(model)
     found = scale(observation, SITE)
-    for row, ids in enumerate(TEXTS[:2]):
-        hand = ByHand(model, ids)
-        attention = observation.read(SITE)[row, 1 : hand.n + 1].tolist()
-        losses = [hand.drop((unit,)) for unit in range(hand.n)]
-        importance = hand.gini([abs(loss) for loss in losses], attention)
+    for row in (0, 1):
+        hand = ByHand(model, observation, row, sharpness=SHARPNESS)
+        n = len(hand.units)
+        attention = observation.read(SITE)[row, 1 : n + 1].tolist()
+        losses = [hand.drop((unit,)) for unit in range(n)]
+        importance = gini([abs(loss) for loss in losses], attention)
         assert found.importance["attention"][row].item() == pytest.approx(importance)
         assert found.largest_loss[row].item() == pytest.approx(max(losses))
-        by_attention = sorted(range(hand.n), key=lambda unit: -attention[unit])
-        removed = hand.removal(by_attention)
+        removed = hand.removal(sorted(range(n), key=lambda unit: -attention[unit]))
         assert found.removal["attention"][row].item() == pytest.approx(removed)
-        every = [hand.removal(order) for order in itertools.permutations(range(hand.n))]
-        assert found.removal["best"][row].item() == pytest.approx(max(every))
+        best = max(hand.removal(order) for order in hand.every_order)
+        assert found.removal["best"][row].item() == pytest.approx(best)
 
 
 def test_mass_of_short_texts_is_overlap_with_shapley_values():
     model = classifier()
     observation = observe(model)
     found = scale(observation, SITE)
-    hand = ByHand(model, TEXTS[0])
-    orders = list(itertools.permutations(range(hand.n)))
-    worth = [0.0] * hand.n
-    for order in orders:
-        for place, unit in enumerate(order):
-            worth[unit] += (hand.drop(order[: place + 1]) - hand.drop(order[:place])) / len(orders)
-    positive = [max(value, 0) for value in worth]
-    wanted = [value / sum(positive) for value in positive]
-    attention = observation.read(SITE)[0, 1 : hand.n + 1]
-    given = (attention / attention.sum()).tolist()
-    overlap = sum(map(min, given, wanted))
+    hand = ByHand(model, observation, 0, sharpness=SHARPNESS)
+    wanted = hand.values().clip(min=0)
+    wanted /= wanted.sum()
+    attention = observation.read(SITE)[0, 1 : len(wanted) + 1].numpy()
+    given = attention / attention.sum()
+    overlap = np.minimum(given, wanted).sum()
     assert found.mass["attention"][0].item() == pytest.approx(overlap)
-    moved = [
-        sum(min(given[unit], w) for unit, w in zip(order, wanted, strict=True)) for order in orders
-    ]
-    chance = found.mass_by_chance["attention"][0].item()
-    assert chance == pytest.approx(sum(moved) / len(moved))
+    moved = [np.minimum(given[[*order]], wanted).sum() for order in hand.every_order]
+    assert found.mass_by_chance["attention"][0].item() == pytest.approx(np.mean(moved))
 
 
 def test_longer_texts_have_the_best_order_that_is_known():

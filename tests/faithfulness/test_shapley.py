@@ -1,7 +1,5 @@
 """Every set of a text's units: against plain loops over edited texts and over all orders."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -19,20 +17,6 @@ FEW = 5  # units: the second to fourth text have so many at most
 CASES = [(classifier, Site()), (bert, Site(0, 1))]
 
 
-def values_of(game, n_units):
-    """Shapley values by the mean over all orders of what a unit's leaving costs."""
-    found = np.zeros(n_units)
-    every = list(itertools.permutations(range(n_units)))
-    for order in every:
-        for k, unit in enumerate(order):
-            found[unit] += game.drop([*order[: k + 1]]) - game.drop([*order[:k]])
-    return found / len(every)
-
-
-def areas_of(game, n_units):
-    return [game.aopc(list(order)) for order in itertools.permutations(range(n_units))]
-
-
 @pytest.mark.parametrize("by", ["deletion", "mask"])
 @pytest.mark.parametrize(("make", "site"), CASES)
 def test_all_of_it_is_what_plain_loops_find(make, site, by):
@@ -45,10 +29,8 @@ def test_all_of_it_is_what_plain_loops_find(make, site, by):
     assert found.is_exact.tolist() == [float(n <= FEW) for n in n_all]
     for row in (1, 2, 3):
         game = ByHand(model, observation, row, by)
-        game.drop([])
-        game.seen.setdefault(frozenset(), observation.probs[row, game.target].item())
         n_units = n_all[row]
-        values, areas = values_of(game, n_units), areas_of(game, n_units)
+        values, areas = game.values(), [game.aopc(order) for order in game.every_order]
         assert found.largest_value[row].item() == pytest.approx(abs(values).max(), abs=1e-6)
         assert found.lowest_area[row].item() == pytest.approx(min(areas), abs=1e-6)
         assert found.highest_area[row].item() == pytest.approx(max(areas), abs=1e-6)
