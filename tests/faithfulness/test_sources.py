@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -44,47 +45,67 @@ def observation(drawn):
     return drawn.adapter.observe(drawn.batch)
 
 
-def texts_of(batch):
-    """Each text's numbers without padding: scores, values, lengths, answer."""
-    for row, real in enumerate(batch.inputs["is_unit"]):
-        scores, values, lengths = (
-            batch.inputs[name][row, real].numpy() for name in ("scores", "values", "lengths")
-        )
-        yield scores, values, lengths, int(batch.labels[row])
+class ByHand(NamedTuple):
+    """A text's numbers without padding, and the formula of the module's docstring, unit by unit."""
+
+    scores: np.ndarray
+    values: np.ndarray
+    lengths: np.ndarray
+    answer: int
+
+    @property
+    def n(self):
+        return len(self.scores)
+
+    def weights(self, units=None):
+        scores = self.scores if units is None else self.scores[[*units]]
+        odds = np.exp(scores - scores.max()) if len(scores) else scores
+        return READ * odds / odds.sum() if len(scores) else scores
+
+    def probs(self, weights, units=None):
+        values = self.values if units is None else self.values[[*units]]
+        gain = NUMBERS.gain
+        logits = np.zeros(N_ANSWERS)
+        for weight, value in zip(weights, values, strict=True):
+            logits += gain * weight / READ * (1 - NUMBERS.shared) * value
+            for other in values:
+                logits += gain * weight / READ * NUMBERS.shared * other
+            logits += NUMBERS.around * value
+        logits[self.answer] += NUMBERS.known
+        odds = np.exp(logits - logits.max())
+        return odds / odds.sum()
+
+    def of_units(self, units):
+        """The output for some of the units."""
+        return self.probs(self.weights(units), units)
+
+    @property
+    def whole(self):
+        return self.of_units(range(self.n))
+
+    def lost(self, kept):
+        """How much of the answer's log-probability goes with the units that are not kept."""
+        return math.log(self.whole[self.answer] / self.of_units(kept)[self.answer])
+
+    @property
+    def effects(self):
+        return np.array([self.lost({*range(self.n)} - {unit}) for unit in range(self.n)])
+
+    def knocked_out(self, unit, operator):
+        weights = self.weights()
+        weights[unit] = 0
+        if operator == "renormalised":
+            weights = weights / (weights.sum() + sum(HELD))
+        return self.probs(weights)
 
 
-def weights_of(scores):
-    odds = np.exp(scores - scores.max()) if len(scores) else scores
-    return READ * odds / odds.sum() if len(scores) else scores
-
-
-def probs_by_hand(weights, values, answer):
-    """The formula of the module's docstring, unit by unit."""
-    gain = NUMBERS.gain
-    logits = np.zeros(N_ANSWERS)
-    for weight, value in zip(weights, values, strict=True):
-        logits += gain * weight / READ * (1 - NUMBERS.shared) * value
-        for other in values:
-            logits += gain * weight / READ * NUMBERS.shared * other
-        logits += NUMBERS.around * value
-    logits[answer] += NUMBERS.known
-    odds = np.exp(logits - logits.max())
-    return odds / odds.sum()
-
-
-def log_p(scores, values, answer, units=None):
-    """Of the answer to some of the units, all by default."""
-    units = range(len(scores)) if units is None else units
-    some = [*units]
-    return math.log(probs_by_hand(weights_of(scores[some]), values[some], answer)[answer])
-
-
-def effects_of(scores, values, answer):
-    whole = log_p(scores, values, answer)
-    everything = range(len(scores))
-    return np.array(
-        [whole - log_p(scores, values, answer, {*everything} - {u}) for u in everything]
-    )
+@pytest.fixture(scope="module")
+def texts(drawn):
+    found = []
+    for row, real in enumerate(drawn.batch.inputs["is_unit"]):
+        own = (drawn.batch.inputs[name][row, real].numpy() for name in ByHand._fields[:3])
+        found.append(ByHand(*own, int(drawn.batch.labels[row])))
+    return found
 
 
 def at(values, row, n):
@@ -94,14 +115,12 @@ def at(values, row, n):
 # --- the constructed model -----------------------------------------------------------------
 
 
-def test_the_constructed_model_is_its_formula(drawn, observation):
-    for row, (scores, values, lengths, answer) in enumerate(texts_of(drawn.batch)):
-        n = len(scores)
-        weights = weights_of(scores)
-        np.testing.assert_allclose(at(observation.read(SITE), row, n), weights)
-        expected = probs_by_hand(weights, values, answer)
-        np.testing.assert_allclose(observation.probs[row], expected, atol=1e-12)
-        assert drawn.adapter.unit_lengths(observation)[row, :n].tolist() == lengths.tolist()
+def test_the_constructed_model_is_its_formula(drawn, observation, texts):
+    for row, text in enumerate(texts):
+        np.testing.assert_allclose(at(observation.read(SITE), row, text.n), text.weights())
+        np.testing.assert_allclose(observation.probs[row], text.whole, atol=1e-12)
+        lengths = drawn.adapter.unit_lengths(observation)[row, : text.n]
+        assert lengths.tolist() == text.lengths.tolist()
     held = observation.read(SITE)[:, -len(HELD) :]
     torch.testing.assert_close(held, torch.tensor(HELD, dtype=held.dtype).expand_as(held))
 
@@ -124,181 +143,145 @@ def found(observation):
     return sources(observation, SITE, Sources(exact_units=6), seed=3)
 
 
-def test_the_gain_is_what_the_passage_adds(drawn, found):
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        gain = log_p(scores, values, answer) - log_p(scores, values, answer, [])
-        assert found.contextual_gain[row] == pytest.approx(gain)
-        whole = probs_by_hand(weights_of(scores), values, answer)
-        assert found.answer_is_greedy[row] == (whole.argmax() == answer)
+def test_the_gain_is_what_the_passage_adds(texts, found):
+    for row, text in enumerate(texts):
+        assert found.contextual_gain[row] == pytest.approx(text.lost([]))
+        assert found.answer_is_greedy[row] == (text.whole.argmax() == text.answer)
         assert found.passage_share[row] == pytest.approx(READ)
         assert found.sink_share[row] == pytest.approx(HELD[-1])
 
 
-def test_the_source_is_the_unit_that_costs_most(drawn, found):
-    for row, (scores, values, lengths, answer) in enumerate(texts_of(drawn.batch)):
-        effects = effects_of(scores, values, answer)
-        n = len(scores)
-        source = effects.argmax()
+def test_the_source_is_the_unit_that_costs_most(texts, found):
+    for row, text in enumerate(texts):
+        effects, weights = text.effects, text.weights()
+        for k in range(len(found.unit_loss)):
+            own = found.unit_loss[str(k)][row], found.unit_attention[str(k)][row]
+            assert (
+                own == pytest.approx((effects[k], weights[k]))
+                if k < text.n
+                else (own[0].isnan() and own[1].isnan())
+            )
         if effects.max() <= 0:
             assert all(hit[row].isnan() for hit in found.source_found.values())
+            assert found.source_place[row].isnan()
             continue
-        assert found.source_found["attention"][row] == (scores.argmax() == source)
-        longest = lengths == lengths.max()
-        assert found.source_found["length"][row] == pytest.approx(longest[source] / longest.sum())
-        assert found.source_found["chance"][row] == pytest.approx(1 / n)
-        assert found.source_found["deletion"][row] == 1
+        source, longest = effects.argmax(), text.lengths == text.lengths.max()
+        expected = {
+            "attention": text.scores.argmax() == source,
+            "length": longest[source] / longest.sum(),
+            "chance": 1 / text.n,
+            "deletion": 1,
+            "first": source == 0,
+            "last": source == text.n - 1,
+        }
+        assert found.source_place[row] == source
+        for name, hit in expected.items():
+            assert found.source_found[name][row] == pytest.approx(float(hit)), name
 
 
-def test_orders_are_compared_where_there_are_more_than_four_units(drawn, found):
-    seen = set()
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
+def test_orders_are_compared_where_there_are_more_than_four_units(texts, found):
+    for row, text in enumerate(texts):
         tau, agreement = (x["attention"][row] for x in (found.source_tau, found.source_agreement))
-        seen.add(len(scores) > 4)
-        if len(scores) <= 4:
+        if text.n <= 4:
             assert tau.isnan() and agreement.isnan()
             continue
-        effects = effects_of(scores, values, answer)
+        effects, scores = text.effects, text.scores
         assert tau == pytest.approx(kendalltau(scores, effects).statistic)
-        pairs = itertools.combinations(range(len(scores)), 2)
         agreed = total = 0.0
-        for i, j in pairs:
+        for i, j in itertools.combinations(range(text.n), 2):
             difference = effects[i] - effects[j]
             total += abs(difference)
             agreed += difference * np.sign(scores[i] - scores[j])
         assert agreement == pytest.approx(agreed / total)
-    assert seen == {True, False}
+    assert {text.n > 4 for text in texts} == {True, False}
 
 
-def test_the_source_has_a_place_and_places_that_need_no_attention(drawn, found):
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        effects = effects_of(scores, values, answer)
-        if effects.max() <= 0:
-            assert found.source_place[row].isnan()
-            continue
-        source = effects.argmax()
-        assert found.source_place[row] == source
-        assert found.source_found["first"][row] == (source == 0)
-        assert found.source_found["last"][row] == (source == len(scores) - 1)
-
-
-def test_drops_are_of_the_first_units(drawn, found):
+def test_drops_are_of_the_first_units(texts, found):
     """Means over the first 1, 3 and 5, of texts with twice as many; the best is never below."""
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        n, whole = len(scores), log_p(scores, values, answer)
-
-        def lost(kept, scores=scores, values=values, answer=answer, whole=whole):
-            return whole - log_p(scores, values, answer, kept)
-
-        tops = [k for k in (1, 3, 5) if 2 * k <= n]
-        effects = effects_of(scores, values, answer)
-        orders = {"attention": np.argsort(-scores), "deletion": np.argsort(-effects)}
-        drops = {name: [lost(order[k:]) for k in tops] for name, order in orders.items()}
+    for row, text in enumerate(texts):
+        tops = [k for k in (1, 3, 5) if 2 * k <= text.n]
+        effects = text.effects
+        orders = {"attention": np.argsort(-text.scores), "deletion": np.argsort(-effects)}
+        drops = {name: [text.lost(order[k:]) for k in tops] for name, order in orders.items()}
         assert found.drop["attention"][row] == pytest.approx(np.mean(drops["attention"]))
         least = np.mean(np.maximum(drops["attention"], drops["deletion"]))
         assert found.drop["best"][row] >= least - 1e-9
-        of_one = effects.mean()
-        if len(tops) == 1:
-            assert found.drop["random"][row] == pytest.approx(of_one)
-        else:
-            every = [
-                [lost(kept) for kept in itertools.combinations(range(n), n - k)] for k in tops[1:]
-            ]
-            low, high = (np.mean([of_one, *map(end, every)]) for end in (min, max))
-            assert low - 1e-9 <= found.drop["random"][row] <= high + 1e-9
+        every = [[effects.mean()]] + [
+            [text.lost(kept) for kept in itertools.combinations(range(text.n), text.n - k)]
+            for k in tops[1:]
+        ]
+        low, high = (np.mean([*map(end, every)]) for end in (min, max))
+        assert low - 1e-9 <= found.drop["random"][row] <= high + 1e-9
 
 
-def test_the_mass_on_what_matters_and_its_chance_are_means_over_all_orders(drawn, found):
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        if len(scores) > 6:
+def test_the_mass_on_what_matters_and_its_chance_are_means_over_all_orders(texts, found):
+    for row, text in enumerate(texts):
+        if text.n > 6:
             continue
-        effects = effects_of(scores, values, answer).clip(min=0)
+        effects = text.effects.clip(min=0)
         if not effects.sum():
             assert found.mass["attention"][row].isnan()
             continue
-        own, wanted = weights_of(scores) / weights_of(scores).sum(), effects / effects.sum()
-        overlaps = [
-            np.minimum(own[list(order)], wanted).sum()
-            for order in itertools.permutations(range(len(scores)))
-        ]
+        own, wanted = text.weights() / text.weights().sum(), effects / effects.sum()
+        orders = itertools.permutations(range(text.n))
+        overlaps = [np.minimum(own[[*order]], wanted).sum() for order in orders]
         assert found.mass["attention"][row] == pytest.approx(overlaps[0])
         assert found.mass_by_chance["attention"][row] == pytest.approx(np.mean(overlaps))
 
 
-def test_every_unit_has_its_loss_and_its_attention(drawn, found):
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        effects, weights = effects_of(scores, values, answer), weights_of(scores)
-        for k in range(len(found.unit_loss)):
-            loss, weight = found.unit_loss[str(k)][row], found.unit_attention[str(k)][row]
-            assert loss.isnan() and weight.isnan() if k >= len(scores) else True
-            if k < len(scores):
-                assert (loss, weight) == (pytest.approx(effects[k]), pytest.approx(weights[k]))
-
-
-def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(drawn, observation, found):
+def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(texts, observation, found):
     few = observation.batch.content_mask.sum(-1, keepdim=True) <= 6
     drops, _ = all_sets(observation, 6)
     values_of = _at_units(shapley_values(drops), observation.batch.content_mask & few)
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        n = len(scores)
-        if n > 6:
+    for row, text in enumerate(texts):
+        units = range(text.n)
+        if text.n > 6:
             assert found.smallest_set[row].isnan()
             continue
-        whole = log_p(scores, values, answer)
-        expected = np.zeros(n)
-        orders = list(itertools.permutations(range(n))) if n <= 5 else []
+        expected = np.zeros(text.n)
+        orders = list(itertools.permutations(units)) if text.n <= 5 else []
         for order in orders:
-            left, before = list(range(n)), whole
-            for unit in order:
-                left.remove(unit)
-                after = log_p(scores, values, answer, left)
-                expected[unit] += before - after
-                before = after
+            for k, unit in enumerate(order):
+                expected[unit] += text.lost(order[k + 1 :]) - text.lost(order[k:])
         if orders:
-            np.testing.assert_allclose(at(values_of, row, n), expected / len(orders), atol=1e-9)
-        said = probs_by_hand(weights_of(scores), values, answer).argmax()
-        sizes = []
-        for size in range(1, n + 1):
-            for gone in itertools.combinations(range(n), size):
-                kept = [u for u in range(n) if u not in gone]
-                weights = weights_of(scores[kept])
-                if probs_by_hand(weights, values[kept], answer).argmax() != said:
-                    sizes.append(size)
+            expected /= len(orders)
+            np.testing.assert_allclose(at(values_of, row, text.n), expected, atol=1e-9)
+        sizes = [
+            text.n - len(kept)
+            for size in units
+            for kept in itertools.combinations(units, size)
+            if text.of_units(kept).argmax() != text.whole.argmax()
+        ]
         assert found.no_smallest_set[row] == (not sizes)
         if sizes:
             assert found.smallest_set[row] == min(sizes)
 
 
-def test_masks_fit_contextcite_and_score_every_ranking(drawn, observation):
+def test_masks_fit_contextcite_and_score_every_ranking(texts, observation):
     n_masks, n_held = 64, 20
-    found = sources(
-        observation, SITE, Sources(exact_units=0, masks=n_masks, held_out=n_held), seed=5
-    )
+    options = Sources(exact_units=0, masks=n_masks, held_out=n_held)
+    found = sources(observation, SITE, options, seed=5)
     assert found.smallest_set is None
     assert found.lds.keys() >= {"attention", "length", "deletion", "contextcite"}
     fitted, outputs = masked_outputs(observation, n_masks, MASKS, 5)
     kept, held = masked_outputs(observation, n_held, HELD_OUT, 5)
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        n = len(scores)
-        p = np.array(
-            [math.exp(log_p(scores, values, answer, np.flatnonzero(m))) for m in kept[:, row, :n]]
-        )
+    for row, text in enumerate(texts):
+        own = kept[:, row, : text.n]
+        p = np.array([text.of_units(np.flatnonzero(mask))[text.answer] for mask in own])
         np.testing.assert_allclose(held[:, row], np.log(p / (1 - p)))
-        summed = kept[:, row, :n].double().numpy() @ weights_of(scores)
+        summed = own.double().numpy() @ text.weights()
         expected = spearmanr(summed, np.log(p / (1 - p))).statistic
         np.testing.assert_allclose(found.lds["attention"][row], expected, atol=1e-9)
-        fit = lasso(fitted[:, row, :n], outputs[:, row])
-        summed = kept[:, row, :n].double() @ fit
+        summed = own.double() @ lasso(fitted[:, row, : text.n], outputs[:, row])
         expected = spearmanr(summed, held[:, row]).statistic
         np.testing.assert_allclose(found.lds["contextcite"][row], expected, atol=1e-9)
     assert not torch.equal(fitted[:n_held], kept)
 
 
-def test_a_text_alone_is_measured_as_in_a_batch(drawn, found):
+def test_a_text_alone_is_measured_as_in_a_batch(drawn, texts, found):
     """Random units and masks are drawn by text, and padding changes nothing."""
-    for row, text in enumerate(texts_of(drawn.batch)):
-        scores, values, lengths, answer = text
-        one = {"scores": scores, "values": values, "lengths": lengths}
-        batch = batch_of_passages(drawn.adapter, [one], [answer])
+    for row, text in enumerate(texts):
+        batch = batch_of_passages(drawn.adapter, [text._asdict()], [text.answer])
         alone = drawn.adapter.observe(replace(batch, example_ids=(row,)))
         again = sources(alone, SITE, Sources(exact_units=6), seed=3)
         for name in ("drop", "mass", "source_found", "source_agreement", "shapley_agreement"):
@@ -310,47 +293,32 @@ def test_a_text_alone_is_measured_as_in_a_batch(drawn, found):
 # --- knockout --------------------------------------------------------------------------------
 
 
-def knocked_by_hand(scores, values, answer, unit, operator):
-    weights = weights_of(scores)
-    weights[unit] = 0
-    if operator == "renormalised":
-        weights = weights / (weights.sum() + sum(HELD))
-    return probs_by_hand(weights, values, answer)
-
-
 @pytest.mark.parametrize("operator", KNOCKOUTS)
-def test_knockout_sets_a_units_cells_to_zero(drawn, observation, operator):
+def test_knockout_sets_a_units_cells_to_zero(texts, observation, operator):
     lost, moved = knocked_out(observation, SITE, operator)
     result = knockout(observation, SITE, Knockout(operators=(operator,)))
     assert result.largest_knockout.keys() == {operator}
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        n = len(scores)
-        whole = probs_by_hand(weights_of(scores), values, answer)
-        after = [knocked_by_hand(scores, values, answer, u, operator) for u in range(n)]
-        expected = np.array([math.log(whole[answer] / p[answer]) for p in after])
-        np.testing.assert_allclose(at(lost, row, n), expected, atol=1e-9)
-        distances = [np.abs(p - whole).sum() / 2 for p in after]
-        np.testing.assert_allclose(at(moved, row, n), distances, atol=1e-9)
-        assert lost[row, n:].abs().max() == 0
+    for row, text in enumerate(texts):
+        after = [text.knocked_out(unit, operator) for unit in range(text.n)]
+        expected = np.array([math.log(text.whole[text.answer] / p[text.answer]) for p in after])
+        np.testing.assert_allclose(at(lost, row, text.n), expected, atol=1e-9)
+        distances = [np.abs(p - text.whole).sum() / 2 for p in after]
+        np.testing.assert_allclose(at(moved, row, text.n), distances, atol=1e-9)
+        assert lost[row, text.n :].abs().max() == 0
         assert result.largest_knockout[operator][row] == pytest.approx(expected.max())
         assert result.largest_knockout_tvd[operator][row] == pytest.approx(max(distances))
         if expected.max() > 0:
-            hit = scores.argmax() == expected.argmax()
+            hit = text.scores.argmax() == expected.argmax()
             assert result.knockout_found[operator][row] == hit
 
 
-def test_what_is_mediated_is_of_the_units_that_matter_and_never_clipped(drawn, observation):
+def test_what_is_mediated_is_of_the_units_that_matter_and_never_clipped(texts, observation):
     result = knockout(observation, SITE, Knockout(least_effect=0.2))
     seen = set()
-    for row, (scores, values, _, answer) in enumerate(texts_of(drawn.batch)):
-        whole = log_p(scores, values, answer)
-        effects = effects_of(scores, values, answer)
-        lost = np.array(
-            [
-                whole - math.log(knocked_by_hand(scores, values, answer, u, "renormalised")[answer])
-                for u in range(len(scores))
-            ]
-        )
+    for row, text in enumerate(texts):
+        effects = text.effects
+        after = [text.knocked_out(unit, "renormalised") for unit in range(text.n)]
+        lost = np.array([math.log(text.whole[text.answer] / p[text.answer]) for p in after])
         matters = (effects >= 0.2) & (effects >= 0.1 * effects.max())
         assert result.units_that_matter[row] == matters.sum()
         seen.add(bool(matters.any()))
