@@ -7,11 +7,7 @@ from transformers import BertLMHeadModel
 
 from full_passes import answer_probs, asked, errors, named_probs, softmax_edited
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import (
-    ALL,
-    KNOCKOUTS,
-    Site,
-)
+from hf_attnprobe.attention_model import ALL, KNOCKOUTS, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
 from hf_attnprobe.faithfulness.registry import tests as registered

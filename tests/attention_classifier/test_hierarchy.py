@@ -88,10 +88,7 @@ def test_the_attention_size_of_the_papers(encoder):
         model.attention_classifier.sentences.attention,
     ):
         assert attention.projection.weight.shape[0] == 100
-        assert attention.query.weight.shape == (
-            1,
-            100,
-        )
+        assert attention.query.weight.shape == (1, 100)
     assert model.config.hidden_size == {"bigru": 100, "cnn": 50, "none": 6}[encoder]
 
 

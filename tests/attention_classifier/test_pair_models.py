@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, concatenate_datasets
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_attnprobe import AttentionClassifierConfig, audit, build_tokenizer, load_examples
 from hf_attnprobe.auditing.options import AuditOptions

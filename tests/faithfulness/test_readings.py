@@ -16,12 +16,7 @@ from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.explanations import explanations, with_layers
 from hf_attnprobe.faithfulness.options import Explanations
-from hf_attnprobe.faithfulness.rankings import (
-    OF_HEADS,
-    OF_LAYERS,
-    attention_flow,
-    flow_to_tokens,
-)
+from hf_attnprobe.faithfulness.rankings import OF_HEADS, OF_LAYERS, attention_flow, flow_to_tokens
 from hf_attnprobe.faithfulness.registry import AuditPreview
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.storage.rows import statistics_of

@@ -18,16 +18,8 @@ from scipy.special import stdtrit
 from scipy.stats import sem
 
 import zoo
-from hf_attnprobe.functional.aopc import (
-    area_along,
-    chain_bounds,
-    subsets,
-)
-from hf_attnprobe.functional.attribution import (
-    interactions,
-    mean_over_orders,
-    shapley_values,
-)
+from hf_attnprobe.functional.aopc import area_along, chain_bounds, subsets
+from hf_attnprobe.functional.attribution import interactions, mean_over_orders, shapley_values
 
 
 ORACLES = Path(__file__).parents[2].parent / "shared" / "oracles"

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy as scipy_entropy
 
-from hf_attnprobe.functional.divergence import (
-    jsd,
-    kl_divergence,
-    largest_jsd,
-    tvd,
-)
+from hf_attnprobe.functional.divergence import jsd, kl_divergence, largest_jsd, tvd
 
 
 def distributions(size: int):
