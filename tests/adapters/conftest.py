@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapters.families import SOME, shared
+from adapters.families import SOME, prepare, shared
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 
 
@@ -14,3 +14,9 @@ def family(request):
 @pytest.fixture
 def adapter(family):
     return TransformerAdapter(shared(family))
+
+
+@pytest.fixture
+def observation(adapter):
+    """What it sees of the texts."""
+    return adapter.observe(prepare(adapter))

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 import zoo
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from tiny_models import SMALL, tiny_config
 
 
@@ -108,6 +109,12 @@ def encode(model, texts=TEXTS, words=None) -> dict[str, torch.Tensor]:
 
 def prepare(adapter, texts=TEXTS, words=None):
     return adapter.prepare(encode(adapter.model, texts, words), tuple(range(len(texts))))
+
+
+def observed(model, texts=TEXTS, words=None, **options):
+    """An adapter of a Transformer and what it sees of the texts."""
+    adapter = TransformerAdapter(model, **options)
+    return adapter, adapter.observe(prepare(adapter, texts, words))
 
 
 def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):

@@ -5,7 +5,7 @@ import inspect
 import families
 import pytest
 import torch
-from families import SOME_TEXT, TEXTS, WORDS, make, prepare, shared
+from families import SOME_TEXT, TEXTS, WORDS, make, observed, prepare, shared
 
 import zoo
 from benchmarks import peers
@@ -63,8 +63,7 @@ def test_erasure_is_an_edited_token_list(family, by):
 
 
 def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
-    adapter = TransformerAdapter(make("bert"))
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(make("bert"))
     erased, rows = random_sets(observation.batch.content_mask), []
     logits = adapter.logits
     monkeypatch.setattr(
@@ -85,8 +84,7 @@ def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
 
 
 def test_special_tokens_and_padding_cannot_be_erased():
-    adapter = TransformerAdapter(shared("bert"))
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared("bert"))
     content = observation.batch.content_mask
     everything = torch.ones(1, *content.shape, dtype=torch.bool)
     assert torch.equal(
@@ -114,8 +112,7 @@ def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
     ("by", "message"), [("mask", "erase by deletion"), ("noise", "deletion, mask, got 'noise'")]
 )
 def test_operators_that_cannot_be(by, message):
-    adapter = TransformerAdapter(shared("bert"))
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared("bert"))
     with pytest.raises(AttnProbeError, match=message):
         adapter.erase_inputs(observation, observation.batch.content_mask[None], by=by)
 

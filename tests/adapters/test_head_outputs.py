@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import make, prepare, shared
+from families import make, observed, prepare, shared
 from test_transformer import random_attention, rerun, state_of
 
 from hf_attnprobe import Site
@@ -40,9 +40,8 @@ def test_outputs_are_attention_times_values(family, implementation):
     assert state_of(adapter.model) == before
 
 
-def test_reading_nothing_at_a_unit_is_having_no_weight_there(adapter):
+def test_reading_nothing_at_a_unit_is_having_no_weight_there(adapter, observation):
     """A state of 0 in place of a unit's own; its own moves nothing, whichever heads read it."""
-    observation = adapter.observe(prepare(adapter))
     unit = observation.batch.content_mask.int().argmax(-1)
     at_unit = torch.nn.functional.one_hot(unit, observation.batch.mask.shape[1]).bool()
     n_layers = len(adapter.layers)
@@ -63,9 +62,8 @@ def test_reading_nothing_at_a_unit_is_having_no_weight_there(adapter):
         torch.testing.assert_close(found, adapter.replay(observation, edit), atol=1e-5, rtol=0)
 
 
-def test_replacing_outputs_is_editing_attention(adapter):
+def test_replacing_outputs_is_editing_attention(adapter, observation):
     """What any attention would have given, put in place of the output, is that attention; also for one query."""
-    observation = adapter.observe(prepare(adapter))
     values = adapter.head_values(observation)
     for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
         edits = random_attention(adapter, observation, layer, 3)
@@ -81,9 +79,8 @@ def test_replacing_outputs_is_editing_attention(adapter):
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def test_masked_attention_is_what_the_layer_comes_to(adapter):
+def test_masked_attention_is_what_the_layer_comes_to(adapter, observation):
     """Two heads silenced at once: the upper layer's other heads attend to what the lower edit has left."""
-    observation = adapter.observe(prepare(adapter))
     last, n_texts = len(adapter.layers) - 1, len(observation.probs)
     kept = {
         layer: torch.ones(2, n_texts, adapter.layers[layer].n_heads, 1, 1) for layer in (0, last)
@@ -100,8 +97,7 @@ def test_masked_attention_is_what_the_layer_comes_to(adapter):
     assert (found - untouched).abs().max() > 1e-4
 
 
-def test_block_outputs_are_those_of_a_full_pass(adapter):
-    observation = adapter.observe(prepare(adapter))
+def test_block_outputs_are_those_of_a_full_pass(adapter, observation):
     before, n_keys = state_of(adapter.model), observation.batch.mask.shape[1]
     kept = ~torch.eye(n_keys, dtype=torch.bool)[[1, 2], None, None, None].expand(
         -1, len(observation.probs), -1, -1, -1
@@ -152,8 +148,7 @@ def test_a_model_without_lists_of_layers_has_no_block_outputs():
 
 
 def test_grouped_queries_of_a_single_token():
-    adapter = TransformerAdapter(shared("llama"))
-    observation = adapter.observe(prepare(adapter, [[11]]))
+    adapter, observation = observed(shared("llama"), [[11]])
     values = adapter.head_values(observation)
     found = adapter.replay_outputs(observation, Site(1, 3), values[1][None, :, 3])
     torch.testing.assert_close(found[0], observation.probs)

@@ -4,10 +4,9 @@ import copy
 
 import pytest
 import torch
-from families import prepare, shared
+from families import observed, shared
 
 import zoo
-from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.attribution_agreement import attribution_agreement
 from hf_attnprobe.faithfulness.options import AttributionAgreement
@@ -106,8 +105,7 @@ def change_of_output(adapter, observation, target):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "bart", "vit"])
 def test_of_a_transformer_they_add_up_to_the_change_of_the_output(family):
-    adapter = TransformerAdapter(shared(family), dtype=torch.float64)
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared(family), dtype=torch.float64)
     target = observation.target(None)
     found = adapter.integrated_gradient(observation, target, 60)
     assert not found[~observation.batch.mask].any()
@@ -118,8 +116,7 @@ def test_of_a_transformer_they_add_up_to_the_change_of_the_output(family):
 
 def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():
     """DeBERTa without position embeddings jumps at embeddings of 0: no sum of gradients contains the jump."""
-    adapter = TransformerAdapter(shared("deberta"), dtype=torch.float64)
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared("deberta"), dtype=torch.float64)
     target = observation.target(None)
     summed = adapter.integrated_gradient(observation, target, 50).sum(-1)
     expected = (summed - change_of_output(adapter, observation, target)).abs()
@@ -132,8 +129,7 @@ def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():
 
 def test_of_a_bert_they_are_the_path_integral():
     model = copy.deepcopy(shared("bert")).double()
-    adapter = TransformerAdapter(model, level="token")
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(model, level="token")
     inputs = dict(observation.batch.inputs)
     target = observation.target(None)
     vectors = model.get_input_embeddings()(inputs["input_ids"]).detach()

@@ -5,11 +5,10 @@ from operator import attrgetter
 
 import pytest
 import torch
-from families import TEXTS, encode, make, prepare, shared
+from families import TEXTS, encode, make, observed, prepare, shared
 from test_transformer import random_attention
 from torch import nn
 
-from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.replay import short_replay
 from hf_attnprobe.adapters.transformer.short_replay import ShortReplay
 
@@ -30,11 +29,6 @@ gemma2 falcon opt vit
 """
 WHOLE = ("albert", "deberta_v2", "xlnet", "bloom", "t5", "bart")
 LAST = [[len(text) - 1] for text in TEXTS]
-
-
-def observed(model):
-    adapter = TransformerAdapter(model)
-    return adapter, adapter.observe(prepare(adapter))
 
 
 def shuffled(observation, layer, n_copies=3, seed=0):

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 import transformers
-from families import FAMILIES, FEW, TEXTS, WORDS, encode, make, prepare, shared
+from families import FAMILIES, FEW, TEXTS, WORDS, encode, make, observed, prepare, shared
 from transformers import AutoModelForSequenceClassification, BertForMaskedLM, BertModel
 
 import zoo
@@ -91,8 +91,7 @@ def test_layers_are_numbered_by_call_and_named_apart():
     assert adapter.layers[3].module.endswith("decoder.block.0.layer.1.EncDecAttention")
 
 
-def test_visible_is_where_attention_can_go(adapter):
-    observation = adapter.observe(prepare(adapter))
+def test_visible_is_where_attention_can_go(adapter, observation):
     mask = observation.batch.mask
     for layer, attention in enumerate(observation.attention):
         visible = adapter.visible(observation, layer)
@@ -105,8 +104,7 @@ def test_visible_is_where_attention_can_go(adapter):
 # Edit and replay
 
 
-def test_replay_is_a_rerun_with_the_edit(adapter):
-    observation = adapter.observe(prepare(adapter))
+def test_replay_is_a_rerun_with_the_edit(adapter, observation):
     for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
         edits = random_attention(adapter, observation, layer)
         expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edits])
@@ -133,8 +131,7 @@ def test_repeating_the_batch_gives_the_same(family):
 
 
 def test_an_error_in_a_replay_is_raised_and_changes_no_mode(monkeypatch):
-    adapter = TransformerAdapter(shared("bert"))
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared("bert"))
     edits = {1: observation.attention[1][None]}
 
     def fail(*arguments):
@@ -176,8 +173,9 @@ def central_difference(f, step):
 
 
 def test_gradients_reach_the_edit_and_match_finite_differences(family):
-    adapter = TransformerAdapter(shared(family), dtype=torch.float64)
-    observation = adapter.observe(prepare(adapter, [TEXTS[0], [3, *range(21, 28), 2]]))
+    adapter, observation = observed(
+        shared(family), [TEXTS[0], [3, *range(21, 28), 2]], dtype=torch.float64
+    )
     target = observation.target(None)
     slopes = adapter.attention_gradient(observation, target)
     step, tolerance = (1e-2, 2e-3) if family in UPCAST.split() else (1e-3, 1e-6)
@@ -207,8 +205,7 @@ def test_gradients_reach_the_edit_and_match_finite_differences(family):
     "family", ["bert", "albert", "deberta", "xlnet", "gpt2", "falcon", "bart", "vit"]
 )
 def test_gradient_times_input_matches_finite_differences(family):
-    adapter = TransformerAdapter(shared(family), dtype=torch.float64)
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared(family), dtype=torch.float64)
     batch, target = observation.batch, observation.target(None)
     found = adapter.gradient(observation, target)
     assert not adapter.gradient(observation, target)[~batch.mask].any()
@@ -242,8 +239,7 @@ def scaled(adapter, observation, place, factor):
 
 
 @pytest.mark.parametrize("family", ["deberta", "modernbert", "bloom"])
-def test_gradient_is_taken_behind_a_norm_that_would_make_it_vanish(adapter):
-    observation = adapter.observe(prepare(adapter))
+def test_gradient_is_taken_behind_a_norm_that_would_make_it_vanish(adapter, observation):
     (norm,) = adapter.layout.embeddings.modules
     assert "Norm" in type(norm).__name__
     assert adapter.gradient(observation, observation.target(None)).abs().sum() > 1e-2
@@ -286,22 +282,19 @@ def test_the_row_of_the_prediction_is_read():
         "llama": n - 1,
         "xlnet": torch.tensor([8, 8, 8]),
     }.items():
-        adapter = TransformerAdapter(shared(family))
-        observation = adapter.observe(prepare(adapter))
+        adapter, observation = observed(shared(family))
         assert torch.equal(observation.read(Site(1, 3)), observation.attention[1][row, 3, places])
     assert torch.equal(observation.read(Site(1, 3, query=2)), observation.attention[1][:, 3, 2])
     adapter = TransformerAdapter(shared("modernbert"))  # its configuration says mean
     observation = adapter.observe(prepare(adapter))
     expected = torch.stack([observation.attention[0][i, 1, : n[i]].mean(0) for i in range(3)])
     torch.testing.assert_close(observation.read(Site(0, 1)), expected)
-    adapter = TransformerAdapter(shared("gpt2"), readout="first")
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared("gpt2"), readout="first")
     assert torch.equal(observation.read(Site(0, 1)), observation.attention[0][:, 1, 0])
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])
-def test_encoder_decoders_are_read_where_their_classifier_looks(adapter):
-    observation = adapter.observe(prepare(adapter))
+def test_encoder_decoders_are_read_where_their_classifier_looks(adapter, observation):
     row, last = torch.arange(3), torch.tensor([len(text) - 1 for text in TEXTS])
     expected = torch.stack(
         [observation.attention[0][i, 0, : last[i] + 1].mean(0) for i in range(3)]
@@ -315,8 +308,7 @@ def test_encoder_decoders_are_read_where_their_classifier_looks(adapter):
 
 
 def test_images_have_patches_for_content():
-    adapter = TransformerAdapter(shared("vit"))
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared("vit"))
     assert observation.batch.content_mask.tolist() == [[False, True, True, True, True]] * 3
     assert adapter.gradient(observation, observation.target(None))[:, 0].abs().max() == 0
     with pytest.raises(AttnProbeError, match="got images"):
@@ -356,8 +348,7 @@ def test_another_dtype_is_a_copy():
 
 @pytest.mark.parametrize("family", ["bert", "llama", "deberta_v2", "t5"])
 def test_half_precision_stays(family):
-    adapter = TransformerAdapter(make(family).bfloat16())
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(make(family).bfloat16())
     assert {a.dtype for a in observation.attention} == {torch.float32}
     assert observation.probs.dtype == torch.float32
     full = TransformerAdapter(shared(family))
@@ -434,8 +425,7 @@ def test_models_that_cannot_be_audited(build, message):
 
 
 def test_sites_that_do_not_exist():
-    adapter = TransformerAdapter(shared("bert"))
-    observation = adapter.observe(prepare(adapter))
+    adapter, observation = observed(shared("bert"))
     with pytest.raises(AttnProbeError, match="expected a layer from 0 to 2, got 3"):
         observation.read(Site(3))
     with pytest.raises(AttnProbeError, match="expected a head from 0 to 3 in layer 1, got 4"):
