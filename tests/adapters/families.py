@@ -4,7 +4,6 @@ None has a kink (ReLU), so that finite differences converge.
 """
 
 import functools
-import importlib
 
 import torch
 import transformers
@@ -123,23 +122,3 @@ def transposed(module, query, key, value, mask, scaling=None, dropout=0.0, **kwa
     weights = scores.softmax(-1)
     read = value.transpose(2, 3) @ weights.transpose(2, 3)
     return read.permute(0, 3, 1, 2).contiguous(), weights
-
-
-class Given:
-    """A model's attention replaced from outside: each layer's map in turn."""
-
-    def __init__(self, family, monkeypatch, **options):
-        self.model = make(family, attn_implementation="eager", **options).double()
-        module = importlib.import_module(type(self.model).__module__)
-        monkeypatch.setattr(module, "eager_attention_forward", self.forward)
-
-    def forward(self, module, query, key, value, attention_mask, **kwargs):
-        weights = self.maps.pop(0)[None]
-        return (weights @ value).transpose(1, 2).contiguous(), weights
-
-    @torch.no_grad()
-    def probs(self, ids, maps):
-        self.maps = list(maps)
-        found = self.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
-        assert not self.maps
-        return found

@@ -66,13 +66,24 @@ def divided(attention, renormalise):
     return attention / total if renormalise and total > 0 else attention
 
 
-def plain_fraction(decode, attention, order, *, renormalise=True, all_zero=False):
+def flips(before, after):
+    return bool(after.argmax() != before.argmax())
+
+
+def loses_lead(before, after):
+    """Whether some rival is nearer than a tenth of its distance of before."""
+    first = before.argmax()
+    nearer = (after[first] - after) < (before[first] - before) / 10
+    return bool(nearer[torch.arange(len(after)) != first].any())
+
+
+def plain_fraction(decode, attention, order, happens=flips, *, renormalise=True, all_zero=False):
     """The paper's loop: one decode per removal."""
-    first, weights = decode(attention).argmax(), attention.clone()
+    before, weights = decode(attention), attention.clone()
     for n, place in enumerate(order, start=1):
         weights[place] = 0
         weights = divided(weights, renormalise)
-        if (all_zero or weights.sum() > 0) and decode(weights).argmax() != first:
+        if (all_zero or weights.sum() > 0) and happens(before, decode(weights)):
             return n / len(attention)
     return math.nan
 
@@ -167,6 +178,14 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             assert close(found.probability_mass_removed[name][row], mass)
             assert close(found.regret[name][row], regret)
             assert close(found.way_to_best[name][row], way)
+        if not rules:
+            least = smallest_by_brute_force(decode, attention, loses_lead)
+            orders = [attention, *(order[row, words] for order in shuffled)]
+            needed = [
+                plain_fraction(decode, attention, order.argsort(descending=True), loses_lead)
+                for order in orders
+            ]
+            check_lead(found, row, needed[0], needed[1:], least / len(attention))
     everything = statistics_of(found)
     assert all(values[-1].isnan() for values in everything.values())  # one word
     assert (found.never_flips["attention"][:-1] == 0).sum() > 0
@@ -174,15 +193,27 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
     assert torch.equal(margin, found.minimal_fraction.nan_to_num())
 
 
-def smallest_by_brute_force(decode, attention, renormalise=True, all_zero=False):
+def check_lead(found, row, attention, random, best):
+    """Against the shares that loops find; an order that never gets there counts as all."""
+    expected = dict.fromkeys(("attention", "random", "best"), math.nan)
+    if not math.isnan(best):
+        attention, *random = np.nan_to_num([attention, *random], nan=1.0)
+        expected = {"attention": attention, "random": np.mean(random), "best": best}
+    for name, share in expected.items():
+        assert close(found.fraction_to_lose_lead[name][row], share), (row, name)
+    assert found.lead_is_lost[row] == float(not math.isnan(best))
+
+
+def smallest_by_brute_force(decode, attention, happens=flips, renormalise=True, all_zero=False):
     """Over all subsets."""
     kept = torch.tensor(
         list(itertools.product([0.0, 1.0], repeat=len(attention))), dtype=torch.float64
     )[1:]
     weights = kept * attention
     logits = decode(weights / weights.sum(-1, keepdim=True) if renormalise else weights)
-    flips = logits.argmax(-1) != decode(attention).argmax()
-    sizes = (len(attention) - kept[flips].sum(-1)).tolist()
+    before = decode(attention)
+    flipping = torch.tensor([happens(before, after) for after in logits])
+    sizes = (len(attention) - kept[flipping].sum(-1)).tolist()
     if all_zero and decode(attention * 0).argmax() != decode(attention).argmax():
         sizes.append(len(attention))
     return min(sizes, default=math.nan)
@@ -297,12 +328,12 @@ def test_a_weight_of_one_leaves_nothing(observe):
 
 
 def removals_by_replay(adapter, alone, site, order, pieces, *, renormalise=True, all_zero=False):
-    """One full replay per removal for a single text: removals until the decision flips.
+    """One full replay per removal for a single text: removals until the decision flips, and until its lead is lost.
 
     Args:
         pieces: by layer, the positions of each unit.
     """
-    members = adapter.members(site)
+    members, found = adapter.members(site), dict.fromkeys((flips, loses_lead), math.nan)
     edited = {layer: alone.attention[layer].clone() for layer in members}
     for n, unit in enumerate(order, start=1):
         left = 0
@@ -315,10 +346,14 @@ def removals_by_replay(adapter, alone, site, order, pieces, *, renormalise=True,
                         row /= row.sum()
                 own = Site(layer, head, site.query)
                 left += adapter.read_map(alone, edited[layer][:, head], own).sum()
-        after = adapter.replay(alone, {layer: own[None] for layer, own in edited.items()})[0]
-        if (all_zero or left > 0) and after.argmax() != alone.probs.argmax():
-            return n
-    return math.nan
+        after = adapter.replay(alone, {layer: own[None] for layer, own in edited.items()})[0, 0]
+        for happens, before in found.items():
+            is_new = math.isnan(before) and (all_zero or left > 0)
+            if is_new and happens(alone.probs[0].log(), after.log()):
+                found[happens] = n
+        if not any(map(math.isnan, found.values())):
+            break
+    return found.values()
 
 
 def mean_over_rows(observation, site):
@@ -393,10 +428,14 @@ def test_heads_and_groups_against_single_replays(family, site, rules):
                 u: [k + shift for k, own in enumerate(units) if own == u and k + shift < n_keys]
                 for u in places
             }
-        expected = {}
+        expected, lost = {}, {}
         for name, values in scores_of_all.items():
             order = sorted(places, key=lambda u, v=values[row]: (-v[u].item(), u))
-            expected[name] = removals_by_replay(adapter, alone, site, order, pieces, **rules)
+            needed = removals_by_replay(adapter, alone, site, order, pieces, **rules)
+            expected[name], lost[name] = needed
+        lost = {name: n / len(places) for name, n in lost.items()}
+        best = min((share for share in lost.values() if share == share), default=math.nan)
+        check_lead(found, row, lost["attention"], [lost[0], lost[1]], best)
         flipping = [n for n in expected.values() if not math.isnan(n)]
         best = min(flipping, default=math.nan)
         assert close(found.greedy_bound_size[row], best)
@@ -526,6 +565,11 @@ def sharp_bert():
     with torch.no_grad():
         adapter.model.classifier.bias -= adapter.logits(batch.inputs).mean(0)
     return adapter.observe(batch)
+
+
+def test_a_target_of_several_has_no_lead(observe):
+    _, observation = observe("mlp", "additive", 3)
+    assert erasure(observation, SITE, Erasure(target=1)).fraction_to_lose_lead == {}
 
 
 def test_which_rankings_a_group_has():
