@@ -13,6 +13,7 @@ from hf_attnprobe.markdown import MISSING, interval, number, table
 from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model
 from hf_attnprobe.statistics.verdicts import Finding, conclude
+from hf_attnprobe.studies.steps import name_of
 
 
 PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -105,7 +106,7 @@ def beside_papers(reports: dict[str, Report], models: Iterable[str]) -> list[str
 
 
 def _beside(model: str, report: Report) -> list[str]:
-    dataset = report.dataset.published_as
+    dataset = name_of(report.dataset.name)
     encoder = report.provenance["architecture"]["encoder"]
     rerun = PUBLISHED.reruns.get(dataset, {}).get(encoder, {}).get("additive")
     published = [pair and pair[0] for pair in rerun[:3]] if rerun else [None] * 3

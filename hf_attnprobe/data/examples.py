@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_attnprobe.data.columns import (
@@ -44,7 +43,7 @@ from hf_attnprobe.data.labels import (
     right_choices,
     word_label_column,
 )
-from hf_attnprobe.data.recipes import RECIPES, Recipe
+from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import (
     LARGEST_ID,
     has_splits,
@@ -305,18 +304,6 @@ class DatasetName:
         """
         name, _, split = text.rpartition(" (")
         return cls(name, split.removesuffix(")")) if name else cls(text, "")
-
-    @property
-    def published_as(self) -> str:
-        """The name of the data set in the papers' tables, if it is there.
-
-        >>> [DatasetName(d, "test").published_as for d in ("data/SST", "sst=folder")]
-        ['sst', 'sst']
-        """
-        name, equals, _ = self.name.partition("=")
-        return (
-            name if equals and name in RECIPES else Path(self.name).name.lower()
-        )
 
 
 def dataset_name(dataset: Any, split: str) -> DatasetName:

@@ -13,7 +13,6 @@ from hf_attnprobe import markdown
 from hf_attnprobe.charts.chart import Chart, Reference, Series
 from hf_attnprobe.options import public_function
 from hf_attnprobe.plain_data import from_plain, stored_fields
-from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.readings import sentence_of
 from hf_attnprobe.reports.document import (
     Answered,
@@ -37,15 +36,12 @@ from hf_attnprobe.retraining.verdict import (
     CEILING,
     FRONTIER,
     FRONTIER_NOTE,
-    PUBLISHED_ADVERSARY,
-    PUBLISHED_NOTE,
     SEEDS,
     Bin,
     Point,
     RetrainingResult,
     constant_guess,
     points_of,
-    published_point,
     to_json,
 )
 from hf_attnprobe.statistics.scores import Score, find_score
@@ -89,10 +85,7 @@ class RetrainingReport(Documented, RetrainingResult):
 
     def charts(self) -> tuple[Chart, ...]:
         """Charts as data: how far the models move attention, and at what cost."""
-        points = points_of(self.statistics, self.scores)
-        curve = penalty_curve(
-            [*points, *published_point(self.dataset.published_as)]
-        )
+        curve = penalty_curve(points_of(self.statistics, self.scores))
         return () if curve is None else (curve,)
 
     def plot(self, kind: str | None = None, ax: "Axes | None" = None) -> "Axes":
@@ -214,7 +207,7 @@ def _at_a_glance(report: RetrainingResult) -> Table:
 
 
 def _quality(report: RetrainingResult) -> str:
-    """The base's score, beside the published one and a constant guess."""
+    """The base's score, beside a constant guess."""
     found = [find_score(scores, "base") for scores in report.scores.values()]
     base = next(filter(None, found), None)
     if base is None:
@@ -223,9 +216,6 @@ def _quality(report: RetrainingResult) -> str:
     said = f"The base has F1 {base.value:.3f}" + (
         f" ({of_class})" if of_class else ""
     )
-    paper = PUBLISHED.uniform.get(report.dataset.published_as, {}).get("base")
-    if paper is not None:
-        said += f"; the published model has {paper:.3f}"
     guess = constant_guess(report)
     if guess is None:
         return (
@@ -339,11 +329,6 @@ TABLES = {
     "diagnostic_mlp": "Do the weights serve a model without context?",
 }
 """What the scores of a test are about."""
-PUBLISHED_F1 = {
-    "uniform": PUBLISHED.uniform,
-    "diagnostic_mlp": PUBLISHED.diagnostic_mlp,
-}
-"""Published F1 by test, data set and model."""
 METRICS = {"f1": "F1", "roc_auc": "area under the ROC curve"}
 LOST = (
     "The loss is the score of the model named there minus a model's own on the same texts: "
@@ -364,11 +349,10 @@ def _scores(report: RetrainingResult) -> Iterator[Block]:
     """Scores in every test, and each model's loss or gain."""
     for test, scores in report.scores.items():
         first, *others = dict.fromkeys(s.metric for s in scores)
-        paper = PUBLISHED_F1.get(test, {}).get(report.dataset.published_as, {})
         caption = (
             f"{TABLES.get(test, test)} Scores with 95% intervals over texts."
         )
-        yield _score_table(scores, [first], paper, caption)
+        yield _score_table(scores, [first], caption)
         if others:
             yield Folded("By other metrics", [_score_table(scores, others)])
     yield LOST
@@ -377,7 +361,6 @@ def _scores(report: RetrainingResult) -> Iterator[Block]:
 def _score_table(
     scores: Sequence[Score],
     metrics: Sequence[str],
-    paper: Mapping[str, float] | None = None,
     caption: str = "",
 ) -> Table:
     """Returns models in rows; in columns each metric and its loss against the reference."""
@@ -386,9 +369,6 @@ def _score_table(
     head = ["model"]
     for metric in metrics:
         head += [METRICS.get(metric, metric), lost]
-    if paper:
-        head.append("published F1")
-
     rows: list[list[Cell]] = []
     for model in dict.fromkeys(s.model for s in scores):
         row: list[Cell] = [model]
@@ -396,8 +376,6 @@ def _score_table(
             score = by_name[model, metric]
             is_own = model == score.reference
             row += [score, None if is_own else score.lost]
-        if paper:
-            row.append(paper.get(model))
         rows.append(row)
     return Table(head, rows, caption)
 
@@ -406,9 +384,8 @@ def _curve(report: RetrainingResult) -> list[Block]:
     """The λ curve and its context; nothing without that test."""
     if "adversary" not in report.scores:
         return []
-    published = published_point(report.dataset.published_as)
-    points = [*points_of(report.statistics, report.scores), *published]
-    notes = [FRONTIER_NOTE, CLAMP_NOTE, PUBLISHED_NOTE if published else ""]
+    points = points_of(report.statistics, report.scores)
+    notes = [FRONTIER_NOTE, CLAMP_NOTE]
     return [penalty_curve(points), Folded("About these numbers", notes)]
 
 
@@ -416,24 +393,20 @@ def penalty_curve(points: Sequence[Point]) -> Chart | None:
     """Plots the output change against the distance of attention.
 
     Args:
-        points: as :func:`~hf_attnprobe.retraining.verdict.points_of` gives them, and a
-            published one.
+        points: as :func:`~hf_attnprobe.retraining.verdict.points_of` gives them.
 
     Returns:
         None without a point of a model or a search that moves the output.
     """
-    drawn = [
-        p for p in points if p.series not in (CEILING, PUBLISHED_ADVERSARY)
-    ]
+    drawn = [p for p in points if p.series != CEILING]
     if any(
         p.series == SEEDS and p.label for p in drawn
     ):  # one by one, not their median too
         drawn = [p for p in drawn if p.series != SEEDS or p.label]
     if not drawn:
         return None
-    shown = [*drawn, *(p for p in points if p.series == PUBLISHED_ADVERSARY)]
     series = [
-        _series(name, shown) for name in dict.fromkeys(p.series for p in shown)
+        _series(name, drawn) for name in dict.fromkeys(p.series for p in drawn)
     ]
     ceiling = [p.jsd.value for p in points if p.series == CEILING]
     return Chart(

@@ -16,7 +16,6 @@ from scipy.special import stdtrit
 from hf_attnprobe import markdown
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.plain_data import plain, plain_fields
-from hf_attnprobe.published import PUBLISHED
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
 from hf_attnprobe.statistics.scores import Score, find_score
@@ -487,10 +486,6 @@ FRONTIER_NOTE = (
     "own, so that is a baseline, not a bound; that no weights at all can be farther "
     "than the last of our lines says is checked for every text."
 )
-PUBLISHED_NOTE = (
-    "λ and TVD of the published adversary are twice the printed ones: by our reading "
-    "of the authors' code, theirs is half of the total variation of the two classes."
-)
 
 
 @dataclass(frozen=True)
@@ -518,10 +513,7 @@ class Way:
 ADVERSARY, SEEDS = "trained adversaries", "other seeds"
 UNIFORM = "trained with uniform attention"
 SEARCH, FRONTIER = "search, same states", "exact frontier, same states"
-CEILING, PUBLISHED_ADVERSARY = (
-    "no attention whatever can be farther",
-    "published adversary",
-)
+CEILING = "no attention whatever can be farther"
 WAYS = (
     Way(
         ADVERSARY,
@@ -608,17 +600,3 @@ def _f1(scores: Sequence[Score], model: str) -> float | None:
             s.value for s in scores if (s.metric, s.model) == ("f1", model)
         ]
     return sum(chosen) / len(chosen) if chosen else None
-
-
-def published_point(dataset: str) -> list[Point]:
-    """The adversary that Wiegreffe & Pinter (2019) report for a data set, if any.
-
-    Args:
-        dataset: as the papers call it.
-    """
-    known = PUBLISHED.adversary.get(dataset)
-    if known is None:
-        return []
-    name = f"published, λ {known['lambda']:g} (in our scale)"
-    numbers = Estimate(known["jsd"]), Estimate(known["tvd"])
-    return [Point(PUBLISHED_ADVERSARY, name, "", *numbers, known["f1"])]

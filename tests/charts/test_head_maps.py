@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hf_attnprobe import figures
 from hf_attnprobe.audit_reports import heads as drawn
 from hf_attnprobe.retraining.report import penalty_curve
-from hf_attnprobe.retraining.verdict import PUBLISHED_ADVERSARY, Point, points_of
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.retraining.verdict import points_of
 from hf_attnprobe.statistics.heads import judged
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import with_thresholds
@@ -173,11 +171,8 @@ STATISTICS = (
 )
 
 
-PUBLISHED = Point(PUBLISHED_ADVERSARY, "", "", Estimate(0.514), Estimate(0.072))
-
-
 def test_series_in_the_units_of_the_paper():
-    chart = penalty_curve([*points_of(STATISTICS, {}), PUBLISHED])
+    chart = penalty_curve(points_of(STATISTICS, {}))
     found = {s.name: (s.x, s.y) for s in chart.series}
     assert found == {
         "trained adversaries (λ 0.001 to 0.01)": ((0.5, 0.3), (0.2, 0.1)),
@@ -185,9 +180,8 @@ def test_series_in_the_units_of_the_paper():
         "search, same states (ε 0.01)": ((0.4,), (0.009,)),
         "exact frontier, same states (ε 0.01 to 0.1)": ((0.6, 0.65), (0.01, 0.1)),
         "trained with uniform attention": ((0.2,), (0.07,)),
-        "published adversary": ((0.514,), (0.072,)),
     }
-    assert [s.joined for s in chart.series] == [True, False, False, False, True, False]
+    assert [s.joined for s in chart.series] == [True, False, False, False, True]
     assert [(r.value, r.axis) for r in chart.references] == [(0.69, "x")]
     adversary = chart.series[0]
     assert adversary.low == pytest.approx((0.19, 0.09))
@@ -221,11 +215,3 @@ def test_seeds_that_are_only_known_together_are_one_point():
 def test_nothing_retrained_is_no_curve():
     assert penalty_curve(points_of((), {})) is None
     assert penalty_curve(points_of(STATISTICS[-1:], {})) is None
-
-
-def test_the_published_adversary_is_drawn_too():
-    chart = penalty_curve([*points_of(STATISTICS, {}), PUBLISHED])
-    (legend,) = figures.draw(chart).get_figure(root=True).legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert "published adversary" in names
-    assert names[-1] == "no attention whatever can be farther"
