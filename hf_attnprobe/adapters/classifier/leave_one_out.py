@@ -11,7 +11,7 @@ Equal to deleting and re-encoding (Jain & Wallace 2019, Algorithm 1), which the 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,6 @@ class Trace:
         hidden: halved, [steps + 1, batch, size], before the first step 0.
         recurrent: [size, 4 · size].
         bias: [4 · size].
-        unit: what the hidden state here is to be multiplied by.
     """
 
     position: Tensor
@@ -50,27 +49,6 @@ class Trace:
     hidden: Tensor
     recurrent: Tensor
     bias: Tensor
-    unit: ClassVar[float] = 2.0
-
-    def copies(self, step: Tensor, text: Tensor) -> tuple[Tensor, ...]:
-        """Hidden state and cell before steps of texts, each [copies, size]."""
-        return self.hidden[step, text], self.cell[step, text]
-
-    def go_on(
-        self, t: int, text: Tensor, gates: Tensor, state: list[Tensor]
-    ) -> None:
-        """Step ``t`` of copies of texts, in place.
-
-        Args:
-            t: number of the step.
-            text: the text of each copy.
-            gates: room to work in, [copies, 4 · size].
-            state: hidden state and cell of the copies.
-        """
-        hidden, cell = state
-        torch.index_select(self.inputs[t], 0, text, out=gates)
-        gates.addmm_(hidden, self.recurrent)
-        advance(gates, cell, hidden)
 
     def states(self) -> Tensor:
         """This direction's half of the encoder states, [batch, keys, size]."""
@@ -225,83 +203,6 @@ def _gate_gradient(trace: Trace, slope: Tensor) -> Tensor:
         cell *= forget[t]
         hidden = at_step.flatten(1) @ recurrent
     return gradient.flatten(2)
-
-
-# --- A bidirectional GRU layer that can be resumed anywhere, after it ran ------------------------
-# Its states are all that a step needs. A direction's tensors are time-first and every text
-# ends at the last step, as those of an LSTM.
-
-
-@dataclass(frozen=True, eq=False)
-class GRUTrace:
-    """One direction after its run; gates are reset, update, candidate.
-
-    Attributes:
-        position: in the text, of each step, [batch, steps].
-        step: of each position of the text, [batch, steps].
-        inputs: what words and their bias put into the gates, [steps, batch, 3 · size].
-        hidden: [steps + 1, batch, size], before the first step 0.
-        recurrent: [size, 3 · size].
-        bias: [3 · size].
-        unit: what the hidden state here is to be multiplied by.
-    """
-
-    position: Tensor
-    step: Tensor
-    inputs: Tensor
-    hidden: Tensor
-    recurrent: Tensor
-    bias: Tensor
-    unit: ClassVar[float] = 1.0
-
-    def copies(self, step: Tensor, text: Tensor) -> tuple[Tensor, ...]:
-        """Hidden state before the given steps of the given texts, [copies, size]."""
-        return (self.hidden[step, text],)
-
-    def go_on(
-        self, t: int, text: Tensor, gates: Tensor, state: list[Tensor]
-    ) -> None:
-        """Step ``t`` of copies of texts, in place; as that of an LSTM's trace."""
-        (hidden,) = state
-        n_open = 2 * hidden.shape[1]  # reset and update
-        given = self.inputs[t].index_select(0, text)
-        torch.addmm(self.bias, hidden, self.recurrent, out=gates)
-        opened = gates[:, :n_open]
-        opened.add_(given[:, :n_open]).sigmoid_()
-        reset, update = opened.chunk(2, dim=-1)
-        candidate = given[:, n_open:]
-        candidate.addcmul_(reset, gates[:, n_open:]).tanh_()
-        hidden.sub_(candidate).mul_(update).add_(candidate)
-
-
-def trace_gru(
-    gru: nn.Module, embeddings: Tensor, states: Tensor, attention_mask: Tensor
-) -> list[GRUTrace]:
-    """Both directions over right-padded texts.
-
-    Args:
-        gru: the layer.
-        embeddings: word vectors [batch, keys, size].
-        states: what the layer made of them, [batch, keys, 2 · size].
-        attention_mask: [batch, keys].
-    """
-    halves = (states * attention_mask.unsqueeze(-1)).chunk(2, dim=-1)
-    directions = positions(attention_mask)
-    traces = []
-    for suffix, half, (position, step) in zip(
-        SUFFIXES, halves, directions, strict=True
-    ):
-        weight, recurrent, bias, bias_hidden = gate_weights(gru, suffix)
-        inputs = align(F.linear(embeddings, weight, bias), position).transpose(
-            0, 1
-        )
-        hidden = align(half, position).transpose(0, 1)
-        hidden = F.pad(hidden, (0, 0, 0, 0, 1, 0))
-        recurrent = recurrent.t()
-        traces.append(
-            GRUTrace(position, step, inputs, hidden, recurrent, bias_hidden)
-        )
-    return traces
 
 
 ROWS_AT_ONCE = 512
@@ -489,34 +390,13 @@ def _bilstm(
     attention_mask: Tensor,
     content: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    return _recurrent(state.traces, readout, state.states, content)
-
-
-def _bigru(
-    encoder: nn.Module,
-    readout: Readout,
-    state: ClassifierState,
-    attention_mask: Tensor,
-    content: Tensor,
-) -> tuple[Tensor, Tensor]:
-    states, gru = state.states, encoder.get_submodule("gru")
-    traces = trace_gru(gru, state.embeddings, states, attention_mask)
-    return _recurrent(traces, readout, states, content)
-
-
-def _recurrent(
-    traces: Sequence[Trace | GRUTrace],
-    readout: Readout,
-    states: Tensor,
-    content: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """For a recurrent encoder: each direction resumes after the deleted token.
+    """For a BiLSTM: each direction resumes after the deleted token.
 
     The other direction's half of the state is the original one.
     """
-    forward, backward = traces
+    forward, backward = state.traces
     weight, weight_back = readout.weight.chunk(2, dim=1)
-    half, half_back = states.chunk(2, dim=-1)
+    half, half_back = state.states.chunk(2, dim=-1)
     kept = F.linear(half_back, weight_back, readout.bias)
     scores, outputs = _resume(forward, content, kept, weight, readout)
     kept = F.linear(half, weight, readout.bias)
@@ -527,7 +407,7 @@ def _recurrent(
 
 
 def _resume(
-    trace: Trace | GRUTrace,
+    trace: Trace,
     content: Tensor,
     kept: Tensor,
     weight: Tensor,
@@ -552,12 +432,12 @@ def _resume(
     is_deleted = align(content, trace.position).t()
     kept = align(kept, trace.position)
     kept = kept.transpose(0, 1).contiguous()
-    weight = trace.unit * weight.t().contiguous()
+    weight = 2 * weight.t().contiguous()  # hidden states are halved
 
     # One copy per token that can be left out, in the order of steps.
     step, text = is_deleted.nonzero().unbind(1)
     n_copies = is_deleted.sum(1).cumsum(0).tolist()
-    state = trace.copies(step, text)
+    hidden, cell = trace.hidden[step, text], trace.cell[step, text]
     n_steps = len(kept)
     scores = kept.new_zeros(len(text), n_steps)
     outputs = kept.new_zeros(len(text), n_steps, readout.n_outputs)
@@ -571,10 +451,13 @@ def _resume(
             n_rows = end - start
             rows = slice(start, end)
             texts = text[rows]
-            copies = [values[rows] for values in state]
-            trace.go_on(t, texts, gates[:n_rows], copies)
+            opened = torch.index_select(
+                trace.inputs[t], 0, texts, out=gates[:n_rows]
+            )
+            opened.addmm_(hidden[rows], trace.recurrent)
+            advance(opened, cell[rows], hidden[rows])
             read = torch.index_select(kept[t], 0, texts, out=projected[:n_rows])
-            read.addmm_(copies[0], weight)
+            read.addmm_(hidden[rows], weight)
             scores[rows, t], outputs[rows, t] = readout.finish(read)
     position = trace.position[text, step]
     scores = _at(scores, text, position, trace.step)
@@ -595,7 +478,6 @@ Part = Callable[
 
 PARTS: dict[str, Part] = {
     "bilstm": _bilstm,
-    "bigru": _bigru,
     "cnn": _cnn,
     "mlp": _context_free,
     "none": _context_free,
