@@ -29,7 +29,9 @@ def test_the_critical_value_lies_between_one_column_and_independent_ones():
     alone = rng.standard_normal((n, 1))
     same = critical_value(np.repeat(alone, 20, axis=1))
     apart = critical_value(rng.standard_normal((n, 20)))
-    some = critical_value(alone + rng.standard_normal((n, 20)))
+    shared = alone + rng.standard_normal((n, 20))
+    some = critical_value(shared)
+    assert critical_value(5 + 3 * shared) == pytest.approx(some)  # of no place and no unit
     sidak = scipy.stats.norm.ppf((1 + 0.95 ** (1 / 20)) / 2)
     assert same == pytest.approx(1.96, abs=0.15) and apart == pytest.approx(sidak, abs=0.1)
     assert same < some < apart <= sidak
