@@ -38,6 +38,8 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }
 NOT_CODE = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 PER_ROOM = 12
+PLACES = ("tests", "benchmarks", "examples")
+"""Where tests stand."""
 
 
 def changed(node: ast.AST) -> str | None:
@@ -136,7 +138,8 @@ def touching(tree: Path, file: Path) -> list[list[str]]:
     module = ".".join(file.relative_to(tree).with_suffix("").parts).removesuffix(".__init__")
     room = ".".join(module.split(".")[:2])
     found: list[list[str]] = [[], [], []]
-    for test in sorted((tree / "tests").rglob("test_*.py")):
+    tests = [test for place in PLACES for test in sorted((tree / place).rglob("test_*.py"))]
+    for test in tests:
         text = test.read_text()
         is_own = module in text or test.stem == f"test_{file.stem}"
         found[0 if is_own else 1 if room in text else 2].append(str(test.relative_to(tree)))

@@ -1,7 +1,6 @@
 import itertools
 import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -40,29 +39,6 @@ def test_demo_ends_in_a_verdict(small):
     assert "\n" not in line and line.endswith(f"chance {chance:.0%} (50 texts)")
     assert f": attention {own:.0%} · gradient × input " in line and 0 < chance < 0.5
     assert (folder / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
-
-
-def forms_of(verdict):
-    """The lines of a verdict, numbers made alike; parts up to their intervals, the model by name."""
-    joined = re.sub(r"\n {8,}", " ", verdict.strip())  # of a line that is broken
-    heading, *_, numbers = joined.split("\n\n")
-    lines = [re.sub(" +", " ", line).strip() for line in numbers.splitlines()]
-    parts = [re.sub(r" -?\d\.\d\d \[.*", " #", line) for line in lines[:5]]
-    effects = [re.sub(r"\d+%", "#", line) for line in lines[5:-1]]
-    return [heading, *parts, *effects, lines[-1].split()[0]]
-
-
-def test_the_quickstart_shows_what_the_demo_ends_in(small):
-    """The same lines in the same order, numbers apart."""
-    page = (Path(__file__).parents[1] / "docs" / "quickstart.md").read_text()
-    shown = re.search("`attnprobe demo` ends in:\n\n```\n(.*?)```", page, re.DOTALL)[1]
-    told, said = forms_of(shown), forms_of(str(small[0]))
-    parts = ["faithfulness", "importance", "erasure", "removal", "mass"]
-    names = [*parts, "effect", "interchange", "uniqueness", "model"]
-    assert [line.split()[0] for line in said] == ["Does", *names]
-    assert told[:8] == said[:8] and told[9:] == said[9:]
-    of_both = "ery different weights would give nearly the same output (pinned down by #)."
-    assert of_both in told[8] and of_both in said[8]  # one reads "But very different"
 
 
 def way_to_best(report):

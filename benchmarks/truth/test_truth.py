@@ -26,7 +26,7 @@ from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.testing import check_adapter
 
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 N = 40
 REDUNDANT = {"two equal keys", "repeated key", "half around", "graded", "by default, 50%"}
 """Kinds with truth yes in which one word of several, or of one of two classes, is not enough."""

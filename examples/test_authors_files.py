@@ -1,6 +1,8 @@
 """The converter of the authors' own files: every layout on small files, and what goes wrong."""
 
 import re
+import subprocess
+import sys
 from functools import partial
 
 import datasets
@@ -17,12 +19,14 @@ from hf_attnprobe.errors import AttnProbeError
 from refusals import refusal
 
 
-pytestmark = pytest.mark.usefixtures("private_cache")
-
-
 @pytest.fixture(autouse=True)
 def converted(tmp_path_factory, monkeypatch):
-    """Converts what stands behind the name of a data set, as a user does before it is read."""
+    """Converts what stands behind the name of a data set, as a user does before it is read.
+
+    What `datasets` prepares is kept for this test alone.
+    """
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    datasets.disable_progress_bars()
 
     def convert(dataset):
         name, _, folder = dataset.partition("=")
@@ -424,16 +428,21 @@ def test_the_readers_are_of_the_data_sets_that_say_so():
     assert {name for name, r in RECIPES.items() if r.authors_files} == {*authors_files.READERS}
 
 
+def in_a_process(*arguments):
+    command = [sys.executable, authors_files.__file__, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow
-def test_the_script_converts_and_says_what_is_missing(tmp_path, run_python):
-    script = authors_files.__file__
+def test_the_script_converts_and_says_what_is_missing(tmp_path):
     files = {PLACES.format(split): STORY for split in ("train", "test")}
     out = tmp_path / "out"
-    done = run_python(script, "babi1", write(tmp_path / "babi", **files), out)
-    assert done.code == 0, done.err
+    done = in_a_process("babi1", write(tmp_path / "babi", **files), out)
+    assert done.returncode == 0, done.stderr
     assert load(f"babi1={out}", "test")["text_pair"][0] == "Where is Mary"
-    done = run_python(script, "babi2", tmp_path / "babi", tmp_path / "none")
-    assert done.code == 1 and done.err.startswith("authors_files: expected the files of babi2")
-    done = run_python(script, "sst", tmp_path / "babi", tmp_path / "none")
-    assert done.code == 1 and "expected one of babi1" in done.err
-    assert run_python(script).code == 1
+    done = in_a_process("babi2", tmp_path / "babi", tmp_path / "none")
+    assert done.returncode == 1
+    assert done.stderr.startswith("authors_files: expected the files of babi2")
+    done = in_a_process("sst", tmp_path / "babi", tmp_path / "none")
+    assert done.returncode == 1 and "expected one of babi1" in done.stderr
+    assert in_a_process().returncode == 1
