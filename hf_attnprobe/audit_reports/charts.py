@@ -35,7 +35,7 @@ from hf_attnprobe.statistics.wording import CLASSES, Words
 MOST_CLASSES = 4
 """Series of predicted classes that can be told apart; more are not divided."""
 EXACT = "exact"
-NOTHING = Estimate(float("nan"), None, 0)
+NO_ENDS = (float("nan"), float("nan"))
 
 
 class Group(NamedTuple):
@@ -139,13 +139,14 @@ def said(estimate: Estimate) -> str:
     return markdown.interval(estimate.value, estimate.ci95, digits=2)
 
 
-def series_of_means(name: str, means: Mapping[str, Estimate]) -> Series:
-    """Means with the ends of their intervals, by place."""
-    nothing = float("nan"), float("nan")
-    low, high = zip(*(m.ci95 or nothing for m in means.values()), strict=True)
-    values = tuple(m.value for m in means.values())
-    sizes = tuple(m.n or 0 for m in means.values())
-    return Series(name, tuple(means), values, low, high, sizes)
+def series_of_means(means: Mapping[str, Estimate]) -> Series:
+    """Means over the texts with the ends of their intervals, by place."""
+    estimates = means.values()
+    ends = [estimate.ci95 or NO_ENDS for estimate in estimates]
+    low, high = zip(*ends, strict=True)
+    values = tuple(estimate.value for estimate in estimates)
+    sizes = tuple(estimate.n or 0 for estimate in estimates)
+    return Series("mean over texts", tuple(means), values, low, high, sizes)
 
 
 def series_of_medians(
@@ -819,7 +820,7 @@ def by_ranking(evidence: SiteEvidence, ranked: Ranked) -> Chart | None:
         ranked.chart,
         sentences=_ranking_sentences(evidence, found, ranked),
         y_label=ranked.chart.y_label.format(words=evidence.words),
-        series=(series_of_means("mean over texts", means),),
+        series=(series_of_means(means),),
         references=tuple(references),
     )
 

@@ -73,10 +73,11 @@ class ComparedQuestion:
         Not where one of both cannot say.
         """
         difference = self.differences[number - 1]
-        answers = self.answer(0), self.answer(number)
-        open_ = any(not a or Answer.CANNOT_SAY in a for a in answers)
-        told = difference is not None and difference.can_be_told
-        return told and not open_ and answers[0] != answers[1]
+        if difference is None or not difference.can_be_told:
+            return False
+        first, other = self.answer(0), self.answer(number)
+        is_open = any(not a or Answer.CANNOT_SAY in a for a in (first, other))
+        return not is_open and first != other
 
 
 @dataclass(frozen=True)
@@ -239,12 +240,14 @@ def comparable_tests(
     first: AuditResult, other: AuditResult
 ) -> tuple[list[str], list[str], list[str]]:
     """Tests of both with the same options; those with others; those of one audit only."""
-    ours, theirs = (r.provenance.get("tests", []) for r in (first, other))
+    ours, theirs = first.provenance["tests"], other.provenance["tests"]
+    own, others = first.provenance["options"], other.provenance["options"]
     both = [test for test in ours if test in theirs]
-    options = [r.provenance["options"] for r in (first, other)]
-    same = [t for t in both if options[0].get(t) == options[1].get(t)]
-    alone = [t for t in dict.fromkeys([*ours, *theirs]) if t not in both]
-    return same, [t for t in both if t not in same], alone
+    same = [test for test in both if own.get(test) == others.get(test)]
+    otherwise = [test for test in both if test not in same]
+    every = dict.fromkeys([*ours, *theirs])
+    alone = [test for test in every if test not in both]
+    return same, otherwise, alone
 
 
 def cautions(

@@ -128,11 +128,15 @@ def _reach(
     """
     if ends is not None and all(map(drawable, ends)) and ends[0] < ends[1]:
         return ends
-    known = [float(v) for v in values if drawable(v)] or [0.0, 1.0]
-    low, high = min(known), max(known)
+    known = [float(value) for value in values if drawable(value)]
+    low = min(known, default=0.0)
+    high = max(known, default=1.0)
     size = max(abs(low), abs(high))
-    if high - low <= 1e-9 * size + 1e-100:  # one value stands in the middle
-        around = 0.5 if size <= 5 else 0.1 * size
+    is_one = high - low <= 1e-9 * size + 1e-100
+    if is_one:  # it stands in the middle
+        around = max(0.5, 0.1 * size)
         return low - around, high + around
     begin, *_, end = map(float, ROUND.tick_values(low, high))
-    return min(begin, low), max(end, high)
+    begin = min(begin, low)
+    end = max(end, high)
+    return begin, end

@@ -111,10 +111,11 @@ def of_attention(text: ShownText) -> list[str]:
 
 def _largest(text: ShownText, name: str) -> list[str]:
     scores = text.scores[name]
-    order = sorted(range(len(scores)), key=lambda k: -abs(scores[k]))[:N_SHOWN]
-    return _joined(
-        [[Quoted(text.tokens[k]), f" ({scores[k]:+.2g})"] for k in order], ", "
-    )
+    order = sorted(range(len(scores)), key=lambda k: -abs(scores[k]))
+    parts = []
+    for k in order[:N_SHOWN]:
+        parts.append([Quoted(text.tokens[k]), f" ({scores[k]:+.2g})"])
+    return _joined(parts, ", ")
 
 
 def _weights(text: ShownText, weights: Sequence[float]) -> list[str]:

@@ -80,7 +80,7 @@ USUAL_SETTINGS: Mapping[str, Any] = {
 }
 """Of :class:`TrainingArguments`, whatever is trained."""
 KNOWN = ("input_ids", "token_type_ids", "attention_mask", "label")
-SHOWN = {"accuracy": "accuracy", "reward": "reward"}
+SHOWN = ("accuracy", "reward")
 """Scores that the bar shows, the first that there is."""
 
 
@@ -327,11 +327,12 @@ class Progress(TrainerCallback):
         **_: Any,
     ) -> None:
         """Keeps the scores to show."""
-        known = {name: (metrics or {}).get(f"eval_{name}") for name in SHOWN}
-        said = [
-            f"{SHOWN[k]} {v:.3f}" for k, v in known.items() if v is not None
-        ]
-        self.scores = "".join(f", {score}" for score in said[:1])
+        self.scores = ""
+        for name in SHOWN:
+            score = (metrics or {}).get(f"eval_{name}")
+            if score is not None:
+                self.scores = f", {name} {score:.3f}"
+                break
 
 
 # --- A training that can be killed: finished, continued at its last epoch, or refused ------------
