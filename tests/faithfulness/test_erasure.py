@@ -37,23 +37,6 @@ SITE = Site()
 CELLS = ("only_top_flips", "only_random_flips", "both_flip", "neither_flips")
 
 
-@pytest.fixture(scope="module")
-def observe(make_model, tokenizer, texts):
-    """A function to adapter and observation of generated texts cut to at most 11 words; the last has one."""
-
-    def run(*kind, n_texts=12, chosen=None):
-        adapter = wrap(make_model(*kind))
-        cut = [" ".join(text.split()[: 4 + k % 8]) for k, text in enumerate(texts[:n_texts])] + [
-            "superb"
-        ]
-        cut = cut if chosen is None else [cut[k] for k in chosen]
-        ids = range(len(cut)) if chosen is None else chosen
-        inputs = tokenizer(cut, padding=True, return_tensors="pt")
-        return adapter, adapter.observe(adapter.prepare(inputs, tuple(50 + k for k in ids)))
-
-    return run
-
-
 def decoder(adapter, observation, row):
     """The logits of an attention over the words of one text, through the context vector, and how many words there are."""
     words = observation.batch.content_mask[row]

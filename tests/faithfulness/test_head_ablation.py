@@ -55,11 +55,8 @@ def observed(request):
 
 def part(site):
     """The head's slice of what BERT's self-attention gives [batch, queries, heads · width], at the edited queries."""
-    return (
-        slice(None),
-        slice(None) if site.query is None else site.query,
-        slice(site.head * WIDTH, (site.head + 1) * WIDTH),
-    )
+    queries = slice(None) if site.query is None else site.query
+    return slice(None), queries, slice(site.head * WIDTH, (site.head + 1) * WIDTH)
 
 
 def run(model, text, layer, hook):
@@ -95,19 +92,15 @@ def by_hand(site, kind, seed):
         if kind == "mean":
             new += torch.cat(outputs).mean(0)
         if kind == "resample":
-            others = [
-                output
-                for output, known in zip(outputs, SAMPLE_IDS, strict=True)
-                if known != example_id
-            ]
+            known = zip(outputs, SAMPLE_IDS, strict=True)
+            others = [output for output, own in known if own != example_id]
             draw = np.random.default_rng(np.random.SeedSequence([seed, example_id, DONOR_STREAM]))
             donor = others[draw.integers(len(others))]
             new += donor.mean(0)
             new[: len(donor)] = donor[: len(text)]
         before, after = (run(model, text, 0, lambda *_: None), replaced(model, text, site, new))
-        changes.append(
-            ((after - before).abs().sum().item() / 2, float(after.argmax() != before.argmax()))
-        )
+        flips = after.argmax() != before.argmax()
+        changes.append(((after - before).abs().sum().item() / 2, float(flips)))
     return torch.tensor(changes, dtype=torch.double).unbind(1)
 
 
@@ -137,9 +130,8 @@ def test_a_text_alone_in_the_sample_has_no_other():
     assert head_ablation(observation, Site()).mean_tvd is None  # no sample yet
     adapter.set_reference(adapter.prepare(encoded(AUDITED[:1]), IDS[:1]))
     found = head_ablation(observation, Site())
-    assert (
-        found.resample_tvd.isnan().tolist() == found.resample_flip.isnan().tolist() == [True, False]
-    )
+    for values in (found.resample_tvd, found.resample_flip):
+        assert values.isnan().tolist() == [True, False]
     assert found.mean_tvd.isfinite().all()
 
 
@@ -183,6 +175,25 @@ def test_without_removed_heads_the_output_is_the_models_own(observed):
     assert torch.equal(nothing, observation.probs.expand(2, -1, -1))
 
 
+def predictions_without(model, heads):
+    """What each audited text is decided for where hooks silence some heads."""
+
+    def silence(site):
+        def hook(module, args, output):
+            context = output[0].clone()
+            context[part(site)] = 0
+            return (context, *output[1:])
+
+        return model.bert.encoder.layer[site.layer].attention.self.register_forward_hook(hook)
+
+    handles = [silence(site) for site in heads]
+    with torch.no_grad():
+        found = [model(input_ids=torch.tensor([text])).logits[0].argmax() for text in AUDITED]
+    for handle in handles:
+        handle.remove()
+    return torch.stack(found)
+
+
 def test_prune_curve_equals_hooks(observed):
     adapter, _ = observed
     model, labels = make_model(), torch.tensor([0, 1, -1, 1, 0])
@@ -190,58 +201,25 @@ def test_prune_curve_equals_hooks(observed):
         adapter.prepare(encoded(AUDITED[rows]), IDS[rows], labels[rows])
         for rows in (slice(0, 2), slice(2, 5))
     ]
-    ranking = [
-        Site(1, 2),
-        Site(0, 0),
-        Site(1, 0),
-        Site(2, 3),
-        *(Site(0, k) for k in (1, 2, 3)),
-        Site(2, 0),
-    ]
+    places = ((1, 2), (0, 0), (1, 0), (2, 3), (0, 1), (0, 2), (0, 3), (2, 0))
+    ranking = [Site(*place) for place in places]
     curve = prune_curve(adapter, [(batches, ranking)], n_removed=range(9))
-    predicted = []
-    for n in range(len(ranking) + 1):
-        handles = []
-        for site in ranking[:n]:
-
-            def hook(module, args, output, site=site):
-                context = output[0].clone()
-                context[part(site)] = 0
-                return (context, *output[1:])
-
-            handles.append(
-                model.bert.encoder.layer[site.layer].attention.self.register_forward_hook(hook)
-            )
-        with torch.no_grad():
-            predicted.append(
-                torch.stack(
-                    [model(input_ids=torch.tensor([t])).logits[0].argmax() for t in AUDITED]
-                )
-            )
-        for handle in handles:
-            handle.remove()
+    predicted = [predictions_without(model, ranking[:n]) for n in range(9)]
     assert curve.n_removed == tuple(range(9))
-    expected = [(p == predicted[0]).double().mean().item() for p in predicted]
-    assert curve.agreement == pytest.approx(expected)
+    agreement = [(p == predicted[0]).double().mean().item() for p in predicted]
+    assert curve.agreement == pytest.approx(agreement)
     known = labels >= 0
-    wanted = [(p == labels)[known].double().mean().item() for p in predicted]
-    assert curve.accuracy == pytest.approx(wanted)
-    assert prune_curve(adapter, [(batches, ranking)], n_removed=[0, 8]).agreement == (
-        1.0,
-        curve.agreement[8],
-    )
-    assert (
-        blocks([prune_table(curve)])[0].splitlines()[2].startswith("| 0 | 1.000 [0.478, 1.000] | ")
-    )
-    assert len(blocks([prune_table(curve)])[0].splitlines()) == 2 + 9
+    accuracy = [(p == labels)[known].double().mean().item() for p in predicted]
+    assert curve.accuracy == pytest.approx(accuracy)
+    ends = prune_curve(adapter, [(batches, ranking)], n_removed=[0, 8])
+    assert ends.agreement == (1.0, curve.agreement[8])
+    lines = blocks([prune_table(curve)])[0].splitlines()
+    assert lines[2].startswith("| 0 | 1.000 [0.478, 1.000] | ") and len(lines) == 2 + 9
 
 
 def test_the_least_effect_goes_first():
-    assert least_first({(1, 0): 0.5, (0, 1): 0.1, (0, 0): 0.1}) == [
-        Site(0, 0),
-        Site(0, 1),
-        Site(1, 0),
-    ]
+    effects = {(1, 0): 0.5, (0, 1): 0.1, (0, 0): 0.1}
+    assert least_first(effects) == [Site(0, 0), Site(0, 1), Site(1, 0)]
 
 
 # The audit

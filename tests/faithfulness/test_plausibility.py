@@ -93,30 +93,19 @@ def test_a_classifier_has_them_too(make_model, tokenizer, reviews):
     texts = tokenize(tokenizer, examples, adapter).texts
     batch = collate(adapter, texts, tokenizer.pad_token_id)
     for row, rationale in enumerate(examples["rationale"]):
-        assert (
-            batch.rationale[row].nonzero()[:, 0] - 1
-        ).tolist() == rationale  # behind the start token
+        places = [1 + place for place in rationale]  # behind the start token
+        assert batch.rationale[row].nonzero()[:, 0].tolist() == places
 
 
 def test_the_probe_by_hand(bert, pieces):
     adapter, batch = batch_of(bert, pieces)
     observation = adapter.observe(batch)
     found = statistics_of(plausibility(observation, Site(1, 1), seed=2))
-    assert found.keys() == {
-        f"{name}@{key}"
-        for name in (
-            "auprc",
-            "average_precision",
-            "token_f1",
-            "iou_precision",
-            "iou_recall",
-            "iou_f1",
-        )
-        for key in ("attention", *OF_TEXT)
-    } | {"attention_on_rationale", "rationale_size"}
-    attention = observation.read(Site(1, 1))[
-        2, 1:4
-    ].tolist()  # of "a superb plot", marked are the last two
+    scores = ["auprc", "average_precision", "token_f1", "iou_precision", "iou_recall", "iou_f1"]
+    keys = {f"{name}@{key}" for name in scores for key in ("attention", *OF_TEXT)}
+    assert found.keys() == keys | {"attention_on_rationale", "rationale_size"}
+    # of "a superb plot", marked are the last two
+    attention = observation.read(Site(1, 1))[2, 1:4].tolist()
     order = sorted(range(3), key=lambda k: -attention[k])
     hits = [k > 0 for k in order]
     precision = [sum(hits[: k + 1]) / (k + 1) for k in range(3)]
@@ -149,25 +138,19 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
         assert found["integrated_gradient"][row].item() == pytest.approx(precision[hits].mean())
 
 
-def test_a_rationale_that_is_not_of_its_text(make_checkpoint, tmp_path):
-    for rationale, message in (
-        (
-            [0, 3],
-            "text 7: expected as rationale different positions from 0 to 2 of its 3 words, got 2: 0, 3",
-        ),
+@pytest.mark.parametrize(
+    ("rationale", "message"),
+    [
+        ([0, 3], "text 7: expected as rationale different positions from 0 to 2 of its 3 words"),
         ([0, 1, 0, 0], "from 0 to 2 of its 3 words, got 4: 0, 1, 0, 0"),
         ([-1], "got 1: -1; count words from 0"),
-    ):
-        rows = [{"example_id": 7, "text": "a superb plot", "label": 1, "rationale": rationale}]
-        with pytest.raises(AttnProbeError, match=message):
-            audit(
-                make_checkpoint(),
-                rows,
-                tests=["correlation"],
-                output_dir=tmp_path / "out",
-                progress=False,
-            )
-        assert not (tmp_path / "out").exists()
+    ],
+)
+def test_a_rationale_that_is_not_of_its_text(rationale, message, make_checkpoint, tmp_path):
+    rows = [{"example_id": 7, "text": "a superb plot", "label": 1, "rationale": rationale}]
+    with pytest.raises(AttnProbeError, match=message):
+        audit(make_checkpoint(), rows, ["correlation"], output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
@@ -183,39 +166,20 @@ def test_an_audit_runs_it_where_there_are_rationales(make_checkpoint, reviews):
 
 
 def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tmp_path):
-    done = cli(
-        "audit",
-        "--model",
-        make_checkpoint(),
-        "--dataset",
-        reviews_folder,
-        "--tests",
-        "plausibility",
-        "--output-dir",
-        tmp_path / "out",
-    )
+    audited = ("audit", "--model", make_checkpoint(), "--dataset", reviews_folder)
+    done = cli(*audited, "--tests", "plausibility", "--output-dir", tmp_path / "out")
     assert done.code == 1
     assert "give the data a column 'rationale'" in done.err
     assert done.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_erasure_by_the_mask_or_the_unknown_token(
-    make_checkpoint, reviews_folder, cli, bert, pieces
-):
-    flags = (
-        "--tests",
-        "input_erasure",
-        "--set",
-        "input_erasure.by=mask",
-        "input_erasure.beam_width=1",
-        "--test-limit",
-        "2",
-        "--json",
-    )
-    done = cli("audit", "--model", make_checkpoint(), "--dataset", reviews_folder, *flags)
-    assert done.code == 0 and "naopc_comprehensiveness@attention" in done.out
-    options = {"tokenizer": pieces, "layers": [0], "heads": [0], "progress": False}
+def test_erasure_by_the_mask_or_the_unknown_token(make_checkpoint, reviews, bert, pieces):
+    by_unknown = {"input_erasure": {"by": "mask", "beam_width": 1}}
+    few = reviews["test"].select(range(2))
+    found = audit_by_name(make_checkpoint(), few, tests=by_unknown)
+    assert "naopc_comprehensiveness@attention" in {s.statistic for s in found.statistics}
+    options = {"tokenizer": pieces, "layers": [0], "heads": [0]}
     masked, deleted = (
         audit_by_name(bert, ROWS, tests=[InputErasure(by=by)], **options).to_pandas().value
         for by in ("mask", "deletion")

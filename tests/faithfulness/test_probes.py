@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import zoo
-from hf_attnprobe.adapters import wrap
+from faithfulness.test_erasure import decoder
 from hf_attnprobe.attention_model import AnswersFromPassage, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness import registry
@@ -30,7 +30,7 @@ IDS = torch.tensor(
 )
 
 
-def observe(attention="additive", num_labels=2, encoder="bilstm"):
+def seen(attention="additive", num_labels=2, encoder="bilstm"):
     query = 10 if attention == "additive" else 1
     kind = {"encoder": encoder, "attention": attention, "num_labels": num_labels}
     model = zoo.classifier(read_out=10, query=query, seed=1, **kind)
@@ -44,7 +44,7 @@ def real(observation, row):
 @pytest.mark.parametrize("num_labels", [2, 4])
 @pytest.mark.parametrize("target", [None, 1])
 def test_correlation_equals_scipy(num_labels, target):
-    _adapter, observation = observe(num_labels=num_labels)
+    _adapter, observation = seen(num_labels=num_labels)
     found = correlation(observation, SITE, Correlation(target=target))
     importances = {
         "attention": observation.read(SITE),
@@ -73,7 +73,7 @@ def test_correlation_equals_scipy(num_labels, target):
 
 
 def test_one_token_and_uniform_attention_have_no_rank():
-    _adapter, observation = observe(attention="uniform")
+    _adapter, observation = seen(attention="uniform")
     found = correlation(observation, SITE)
     assert found.attention_gradient_tau.isnan().all()
     assert (found.attention_gradient_significant == 0).all()
@@ -82,7 +82,7 @@ def test_one_token_and_uniform_attention_have_no_rank():
 
 
 def test_equal_states_make_permutation_harmless():
-    adapter, observation = observe(encoder="none")
+    adapter, observation = seen(encoder="none")
     adapter.base.embeddings.weight.data[4:] = adapter.base.embeddings.weight.data[4]
     observation = adapter.observe(observation.batch)
     assert permutation(observation, SITE).max_tvd.abs().max() < 1e-12
@@ -92,7 +92,7 @@ def test_equal_states_make_permutation_harmless():
 
 @pytest.mark.parametrize("num_labels", [2, 4])
 def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
-    adapter, observation = observe(num_labels=num_labels)
+    adapter, observation = seen(num_labels=num_labels)
     found = adversarial(observation, SITE, Adversarial(method="search", n_steps=150))
     for epsilon, attention in found.attention.items():
         after = adapter.replay(observation, {0: attention[None, :, None]})[0]
@@ -109,13 +109,13 @@ def test_search_stays_feasible_and_below_the_exact_answer(num_labels):
 
 
 def test_exact_is_refused_where_it_does_not_hold():
-    _adapter, observation = observe(num_labels=4)
+    _adapter, observation = seen(num_labels=4)
     with pytest.raises(AttnProbeError, match="method='search'"):
         adversarial(observation, SITE, Adversarial(method="exact"))
 
 
 def test_every_statistic_has_a_reading():
-    adapter, observation = observe()
+    adapter, observation = seen()
     adapter.donors = donors_of(adapter, [observation.batch], [SITE], 0)
     for test in registry.tests().values():
         if AnswersFromPassage in test.needs:  # told in adapters/test_language_model.py
@@ -142,28 +142,17 @@ def moved(before, after, sharpness=1.0):
 
 
 @pytest.fixture(params=[1, 3], ids=["unsure", "saturated"])
-def case(request, make_model, tokenizer, texts):
-    """A function to an observation of short texts, with states and weights of each."""
+def case(request, observe):
+    """A function to an observation of short texts."""
 
     def run(n_labels):
-        adapter = wrap(make_model("mlp", "additive", n_labels))
+        adapter, observation = observe("mlp", "additive", n_labels, lengths=range(1, 7))
         adapter.sharpness = SHARPNESS
         with torch.no_grad():
             adapter.model.classifier.weight *= request.param
-        cut = [" ".join(text.split()[: 1 + k % 6]) for k, text in enumerate(texts[:12])]
-        inputs = tokenizer(cut, padding=True, return_tensors="pt")
-        observation = adapter.observe(adapter.prepare(inputs, tuple(range(12))))
-        return adapter, observation
+        return adapter, adapter.observe(observation.batch)
 
     return run
-
-
-def of_text(adapter, observation, row):
-    """Weights of the content, and the logits that weights have."""
-    content = observation.batch.content_mask[row]
-    states = observation.state.states[row].detach()[content]
-    weights = observation.attention[0][row, 0, 0, content]
-    return weights, lambda weights: adapter.model.decode(weights @ states)
 
 
 @pytest.mark.parametrize("n_labels", [2, 3])
@@ -171,7 +160,8 @@ def test_shuffles_against_all_permutations(case, n_labels):
     adapter, observation = case(n_labels)
     found = permutation(observation, SITE, Permutation(n_permutations=3000))
     for row in range(12):
-        weights, decode = of_text(adapter, observation, row)
+        decode, words = decoder(adapter, observation, row)
+        weights = observation.read(SITE)[row, words]
         orders = itertools.permutations(range(len(weights)))
         before, every = decode(weights), torch.stack([decode(weights[list(o)]) for o in orders])
         changes = torch.tensor([moved(before, after) for after in every]).double()
@@ -198,12 +188,10 @@ def test_the_drawn_shuffles_one_by_one(case, n_labels):
     found = permutation(observation, Site(), Permutation(n_permutations=9))
     drawn = observation.permutations(0, 9, 0)[:, :, 0]
     for row in range(12):
-        weights, decode = of_text(adapter, observation, row)
+        decode, words = decoder(adapter, observation, row)
+        weights = observation.read(SITE)[row, words]
         before = decode(weights)
-        content = observation.batch.content_mask[row]
-        after = [
-            decode(observation.attention[0][row, 0, 0, order][content]) for order in drawn[:, row]
-        ]
+        after = [decode(observation.read(SITE)[row, order][words]) for order in drawn[:, row]]
         plain = statistics.median(moved(before, logits) for logits in after)
         assert found.median_tvd[row].item() == pytest.approx(plain, abs=1e-6)
         standard = [moved(before, logits, SHARPNESS) for logits in after]

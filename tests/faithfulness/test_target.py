@@ -28,21 +28,13 @@ SITE = Site()
 TARGET = 2
 
 
-@pytest.fixture(scope="module")
-def observe(make_model, tokenizer, texts):
-    """Adapter, observation of cut texts, the last of one word, and their token lists."""
+SHORT = {"lengths": range(3, 9), "n_texts": 16}
 
-    def run(*kind):
-        adapter = wrap(make_model(*kind))
-        cut = [" ".join(text.split()[: 3 + k % 6]) for k, text in enumerate(texts[:16])] + [
-            "superb"
-        ]
-        inputs = tokenizer(cut, padding=True, return_tensors="pt")
-        batch = adapter.prepare(inputs, tuple(range(50, 50 + len(cut))))
-        ids = tokenizer(cut)["input_ids"]
-        return adapter, adapter.observe(batch), ids
 
-    return run
+def tokens_of(observation):
+    """The token ids of each text."""
+    rows = observation.batch.inputs["input_ids"].tolist()
+    return [[token for token in row if token] for row in rows]
 
 
 def removed(is_for, weights, order):
@@ -62,7 +54,7 @@ def descending(values):
 
 @pytest.mark.parametrize("kind", [("bilstm", "additive", 4), ("mlp", "dot_product", 4)], ids=str)
 def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
-    adapter, observation, _ids = observe(*kind)
+    adapter, observation = observe(*kind, **SHORT)
     options = Erasure(target=TARGET, bottom_up=True, each_random=True, n_random=3)
     found = erasure(observation, SITE, options, seed=3)
     is_predicted = observation.probs.argmax(-1) == TARGET
@@ -119,7 +111,7 @@ def test_erasure_goes_on_until_the_text_changes_sides(observe, kind):
 
 
 def test_of_two_classes_a_target_changes_nothing(observe):
-    _adapter, observation, _ids = observe("bilstm", "additive", 2)
+    _adapter, observation = observe("bilstm", "additive", 2, **SHORT)
     tests = {
         erasure: Erasure,
         input_erasure: partial(InputErasure, tokens_to_flip=True, beam_width=1),
@@ -141,7 +133,7 @@ def test_of_two_classes_a_target_changes_nothing(observe):
 
 
 def test_all_weights_gone_is_a_decision_for_or_against_the_target(observe):
-    adapter, observation, _ids = observe("bilstm", "additive", 4)
+    adapter, observation = observe("bilstm", "additive", 4, **SHORT)
     with torch.no_grad():
         adapter.model.classifier.bias[TARGET] += 0.3
     observation = adapter.observe(observation.batch)
@@ -163,7 +155,8 @@ def probability(adapter, ids, target):
 
 @pytest.mark.parametrize("n_steps", [0, 3])
 def test_input_erasure_of_a_class(observe, n_steps):
-    adapter, observation, texts = observe("bilstm", "additive", 4)
+    adapter, observation = observe("bilstm", "additive", 4, **SHORT)
+    texts = tokens_of(observation)
     options = InputErasure(target=TARGET, tokens_to_flip=True, n_steps=n_steps)
     found = input_erasure(observation, SITE, options, seed=5)
     slopes = adapter.attention_gradient(observation, observation.target(TARGET))[0]
@@ -215,13 +208,14 @@ def test_input_erasure_of_a_class(observe, n_steps):
 
 
 def test_no_tokens_to_flip_unless_asked(observe):
-    _adapter, observation, _ids = observe("bilstm", "additive", 2)
+    _adapter, observation = observe("bilstm", "additive", 2, **SHORT)
     found = input_erasure(observation, SITE, InputErasure())
     assert found.tokens_to_flip is found.no_tokens_flip is None
 
 
 def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
-    adapter, observation, texts = observe("bilstm", "additive", 4)
+    adapter, observation = observe("bilstm", "additive", 4, **SHORT)
+    texts = tokens_of(observation)
     target = observation.target(TARGET)
     correlated = correlation(observation, SITE, Correlation(target=TARGET, tops=[1, 2]))
     explained = explanations(observation, SITE, Explanations(target=TARGET))
@@ -271,7 +265,7 @@ def test_correlation_explanations_screen_and_single_tokens_of_a_class(observe):
 
 
 def test_a_view_shares_what_no_class_changes(observe, monkeypatch):
-    adapter, observation, _ids = observe("bilstm", "additive", 4)
+    adapter, observation = observe("bilstm", "additive", 4, **SHORT)
     runs = []
     leave_one_out = adapter.leave_one_out
     monkeypatch.setattr(adapter, "leave_one_out", lambda o: runs.append(1) or leave_one_out(o))
@@ -286,7 +280,7 @@ def test_a_view_shares_what_no_class_changes(observe, monkeypatch):
 
 
 def test_a_class_by_name_or_number(observe):
-    adapter, observation, _ids = observe("bilstm", "additive", 4)
+    adapter, observation = observe("bilstm", "additive", 4, **SHORT)
     names = adapter.label_names
     for number, name in enumerate(names):
         for target in (number, str(number), name):
