@@ -29,8 +29,8 @@ from hf_attnprobe import (
     audit,
 )
 from refusals import refuses
+from same_rows import assert_same
 from test_head_sentences import pair_tokenizer, question, sentences
-from test_invariance import assert_same
 
 
 TEXTS = sentences(8)

@@ -20,6 +20,7 @@ from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import NO_SITE, append_rows, to_rows
 from hf_attnprobe.studies.results import Results
 from refusals import refused
+from same_rows import by_place
 
 
 N_LAYERS, N_HEADS = 2, 3
@@ -27,7 +28,6 @@ HEADS = {(layer, head) for layer in range(N_LAYERS) for head in range(N_HEADS)}
 LAYERS = {(layer, ALL) for layer in range(N_LAYERS)}
 EVERYWHERE = (ALL, ALL)
 EDITS = ["permutation", "uniform_attention", "head_ablation"]
-KEY = ["test", "statistic", "example_id", "layer", "head"]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_from_the_command_line(folder, data, tmp_path, cli):
     assert places(report, "correlation") == HEADS | groups
     assert places(report, "explanations") == HEADS | LAYERS
 
-    values = report.to_pandas().set_index(KEY).value.sort_index()
+    values = by_place(report.to_pandas())
     for statistic, test in (("median_tvd", EDITS[0]), ("zero_flip", EDITS[2])):
         single = values.loc[test, statistic, :, 1, 0]
         assert (values.loc[test, statistic, :, SET, 0] - single).abs().max() < 1e-12

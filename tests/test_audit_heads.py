@@ -22,6 +22,7 @@ from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.statistics.samples import sample
 from refusals import refused
+from same_rows import assert_same
 
 
 N_LAYERS, N_HEADS = 2, 3
@@ -152,12 +153,7 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
             part.unlink()
     assert len(list((tmp_path / "cut" / "rows").glob("part-*.parquet"))) < len(parts)
     again = quick(folder, data, output_dir=tmp_path / "cut", batch_size=1, **options)
-    key = ["test", "statistic", "example_id", "layer", "head"]
-    found, expected = (
-        report.to_pandas().set_index(key).value.sort_index() for report in (again, whole)
-    )
-    assert found.index.equals(expected.index)
-    assert (found - expected).abs().max() < 1e-5
+    assert_same(again.to_pandas(), whole.to_pandas(), tolerance=1e-5)
 
 
 def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):

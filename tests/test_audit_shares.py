@@ -22,11 +22,11 @@ from hf_attnprobe import (
 from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.statistics.samples import places_in
 from refusals import refused, refuses
+from same_rows import assert_same
 
 
 TESTS = ["correlation", "erasure", Permutation(n_permutations=3)]
 N = 3
-KEY = ["test", "statistic", "example_id", "layer", "head"]
 ROUNDING = {"rtol": 1e-6, "atol": 1e-6}
 """Batches differ, and some numbers are float32."""
 
@@ -40,11 +40,7 @@ def shared(verb, folder, *, of=N, **options):
 
 
 def same_rows(shares, whole):
-    ours, theirs = (
-        report.to_pandas().set_index(KEY).value.sort_index() for report in (shares, whole)
-    )
-    assert ours.index.equals(theirs.index) and len(ours)
-    np.testing.assert_allclose(ours, theirs, **ROUNDING)
+    assert_same(shares.to_pandas(), whole.to_pandas(), tolerance=1e-5)
 
 
 def agree(ours, theirs, where=""):

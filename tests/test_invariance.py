@@ -16,22 +16,13 @@ from hf_attnprobe import audit
 from hf_attnprobe.cli import main
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import read_rows
+from same_rows import assert_same, by_place
 
 
 TESTS = ("correlation", "permutation", "adversarial")
-KEY = ["test", "statistic", "example_id", "layer", "head"]
 KINDS = [(e, a, 2) for e in ("bilstm", "cnn", "mlp") for a in ("additive", "dot_product")] + [
     ("bilstm", "additive", 4)
 ]
-
-
-def assert_same(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float = 1e-6) -> None:
-    """The same rows, whatever their order, with the same values."""
-    found, expected = (rows.set_index(KEY).value.sort_index() for rows in (found, expected))
-    assert found.index.is_unique and found.index.equals(expected.index)
-    worst = (found - expected).abs()
-    assert worst.max() <= tolerance, worst.nlargest(5)
-    assert found.isna().equals(expected.isna())
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +92,7 @@ def test_the_state_of_the_random_numbers(rows_of, examples):
 
 
 def test_another_seed_shuffles_otherwise(rows_of, examples):
-    first, second = (
-        rows_of(examples, seed=seed).set_index(KEY).value.sort_index() for seed in (0, 1)
-    )
+    first, second = (by_place(rows_of(examples, seed=seed)) for seed in (0, 1))
     changed = {statistic for _, statistic, *_ in first.index[(first - second).abs() > 1e-12]}
     drawn = {"median_tvd", "standard_tvd", "flips_drawn"}
     assert changed == drawn

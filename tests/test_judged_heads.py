@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import recompute
 import zoo
 from hf_attnprobe import AuditOptions, Report, audit, build_tokenizer
 from hf_attnprobe.audit_reports.document import heads_section
@@ -55,19 +56,10 @@ def test_a_head_is_judged_as_the_whole_model_is(effect, score):
 
 def jackknifed(rows, layer, head):
     """Pseudo-values of faithfulness from means without each text, in plain pandas."""
-    own = rows[(rows.layer == layer) & (rows["head"] == head) & (rows.test == "scale")]
-    wide = own.pivot(index="example_id", columns="statistic", values="value")
-
-    def place(mean):
-        chance, random, best = (
-            mean[name] for name in ("mass_by_chance@attention", "removal@random", "removal@best")
-        )
-        removal = (mean["removal@attention"] - random) / (best - random)
-        mass = (mean["mass@attention"] - chance) / (1 - chance)
-        return (mean["importance@attention"] + removal + mass) / 3
-
-    n, whole = len(wide), place(wide.mean())
-    return [n * whole - (n - 1) * place(wide.drop(index=k).mean()) for k in wide.index]
+    own = recompute.wide(rows[rows.test == "scale"], layer, head)
+    whole = recompute.Placed(own, recompute.asked_parts(own))
+    others = [whole.place(own.drop(index=k)) for k in own.index]
+    return [len(own) * whole.value - (len(own) - 1) * other for other in others]
 
 
 def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():

@@ -11,13 +11,7 @@ from hf_attnprobe import AttnProbeError, AuditOptions, Data, Permutation, audit
 from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.hardware import PeakMemory, in_halves, is_out_of_memory
 from hf_attnprobe.storage.rows import read_rows
-
-
-KEY = ["test", "statistic", "example_id", "layer", "head"]
-
-
-def rows_of(report):
-    return report.to_pandas().set_index(KEY).value.sort_index()
+from same_rows import by_place
 
 
 SMALL = """
@@ -76,7 +70,7 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
 ):
     options, data = AuditOptions(shown_texts=0, batch_size=10), Data(reviews_folder, test_limit=20)
     tests = [Permutation(n_permutations=3)]
-    expected = rows_of(audit(checkpoint, data, tests, options=options, progress=False))
+    expected = by_place(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
     failed_after, done, run_batch = [], set(), sweeps.run_batch
 
     def on_a_small_device(adapter, batch, *rest):
@@ -88,7 +82,7 @@ def test_of_an_accelerator_too_and_the_next_batches_are_smaller(
         return rows
 
     monkeypatch.setattr(sweeps, "run_batch", on_a_small_device)
-    found = rows_of(audit(checkpoint, data, tests, options=options, progress=False))
+    found = by_place(audit(checkpoint, data, tests, options=options, progress=False).to_pandas())
     pd.testing.assert_series_equal(found, expected, rtol=1e-12)
     assert failed_after and max(failed_after) < 10  # the second batch is cut at once
 
