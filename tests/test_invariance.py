@@ -61,10 +61,6 @@ def test_one_text_at_a_time_or_all_together(kind, rows_of, examples):
     assert_same(rows_of(data, kind, batch_size=1), rows_of(data, kind, batch_size=64))
 
 
-def test_a_tiny_memory_budget(rows_of, usual, examples):
-    assert_same(rows_of(examples, memory_budget=1), usual)
-
-
 @pytest.mark.parametrize("kind", [(), ("cnn", "additive", 2)], ids=str)
 def test_the_order_of_the_data_set(kind, rows_of, examples):
     shuffled = random.Random(0).sample(examples, len(examples))

@@ -323,11 +323,3 @@ def test_the_command_on_the_page_asks_for_the_same(report):
     assert asked["model"] == report.model
     chosen = asked_retrainings(asked_by_flags(asked, lambda: KINDS))
     assert list(chosen) == TESTS and chosen == asked_retrainings(ASKED)
-
-
-def test_a_notebook_shows_the_answers_and_the_repr_is_one_line(report):
-    assert "\n" not in repr(report) and len(repr(report)) < 300
-    shown = report._repr_html_()
-    assert "<script" not in shown
-    for found in report.verdict.findings():
-        assert f"{found.answer}" in Reader(shown).words and f"{found.value:z.3f}" in shown
