@@ -52,12 +52,14 @@ NOT_ALONE = (
 def drawn_texts(
     texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int
 ) -> list[Text]:
-    """Some of the texts that have rows, drawn by a hash of their ids and the seed."""
+    """Of the texts that have rows the longest, and others by a hash of their ids and the seed."""
     known = set(held.index)
     by_id = {
         text.example_id: text for text in texts if text.example_id in known
     }
-    return [by_id[k] for k in random_order(by_id, seed)[:n_texts]]
+    longest = sorted(by_id, key=lambda k: (by_id[k].n_tokens, k))[-1:]
+    others = [k for k in random_order(by_id, seed) if k not in longest]
+    return [by_id[k] for k in [*longest, *others][:n_texts]]
 
 
 def check_rows(

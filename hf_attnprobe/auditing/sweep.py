@@ -23,7 +23,6 @@ from hf_attnprobe.attention_model import (
     Site,
 )
 from hf_attnprobe.auditing.checks import (
-    N_AFTER,
     check_changes,
     check_rows,
     drawn_texts,
@@ -331,7 +330,9 @@ def first_round(sweep: Sweep, where: Where) -> None:
 def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
     """Recomputes some texts whose rows are on disk, see :func:`check_rows`.
 
-    Behind an audit of a language model its prompts are changed too, see :func:`check_changes`.
+    Of a language model the same prompts are changed too, see :func:`check_changes`: two show it
+    as well as eight, since a change that is not the model's own comes from its code, or from
+    the length of a text.
 
     Args:
         n_texts: how many of them; fewer of a model that reads texts one at a time anyway.
@@ -339,15 +340,15 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
     """
     held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
     _check_identities(sweep, held)
-    if n_texts == N_AFTER and isinstance(sweep.adapter, LanguageModelAdapter):
-        drawn = drawn_texts(sweep.texts, held, n_texts, sweep.seed)
-        check_changes(sweep.adapter, drawn, sweep.pad_token_id)
     n_texts = (
         min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
     )
+    drawn = drawn_texts(sweep.texts, held, n_texts, sweep.seed)
+    if isinstance(sweep.adapter, LanguageModelAdapter):
+        check_changes(sweep.adapter, drawn, sweep.pad_token_id)
     check_rows(
         sweep.adapter,
-        drawn_texts(sweep.texts, held, n_texts, sweep.seed),
+        drawn,
         held,
         sweep.pad_token_id,
         where=f"in {sweep.folder}",

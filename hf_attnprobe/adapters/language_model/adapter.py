@@ -333,9 +333,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         logits = self.native_output(given).logits[:, -n_read:][
             :, : kept.shape[1]
         ]
-        scores = scores_of_kept(
-            logits.to(torch.promote_types(logits.dtype, torch.float32)), kept
-        )
+        scores = scores_of_kept(logits, kept)
         return self.head.probabilities(scores.flatten(1), batch.inputs)
 
     @torch.no_grad()

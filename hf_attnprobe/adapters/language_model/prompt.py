@@ -225,8 +225,9 @@ class Answer(TaskHead):
             from_end = torch.arange(n_read, 0, -1, device=ends.device)
             rows = (ends - from_end)[..., None]
             logits = every.gather(1, rows.expand_as(logits))
-        kept = kept.expand(len(logits), -1, -1)
-        return scores_of_kept(logits, kept).flatten(1)
+        # one text after another: a copy of all their logits would not stay in the cache
+        each = [scores_of_kept(of_text, kept[0]) for of_text in logits]
+        return torch.stack(each).flatten(1)
 
     def probabilities(
         self, scores: Tensor, inputs: Mapping[str, Tensor]

@@ -431,11 +431,15 @@ def n_kept_words(n_words: int) -> int:
 def scores_of_kept(logits: Tensor, kept: Tensor) -> Tensor:
     """Logits of the words kept by name, of the next likeliest, and of all others together.
 
-    Shape: logits [..., words], kept int [..., n] -> [..., n + 2].
+    Shape: logits [..., words], kept int [..., n] -> [..., n + 2], in float32 or more: a sum over
+    a vocabulary in half precision is off by hundredths of a nat.
     """
-    others = logits.scatter(-1, kept, -torch.inf)
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    others = logits.to(precise, copy=True)
+    others.scatter_(-1, kept, -torch.inf)
     best, place = others.max(-1, keepdim=True)
-    rest = others.scatter(-1, place, -torch.inf).logsumexp(-1, keepdim=True)
+    others.scatter_(-1, place, -torch.inf)
+    rest = others.logsumexp(-1, keepdim=True)
     return torch.cat([logits.gather(-1, kept), best, rest], dim=-1)
 
 
