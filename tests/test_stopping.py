@@ -78,11 +78,6 @@ def means_of(report):
     return {(s.statistic, s.layer, s.head): s for s in report.statistics if s.group == "all"}
 
 
-@pytest.fixture(scope="module")
-def full(model):
-    return means_of(run(model))
-
-
 def test_with_time_enough_nothing_is_left_out(model):
     report = run(model, time="1h")
     facts = report.provenance["stopping"]
