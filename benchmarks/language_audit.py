@@ -1,10 +1,11 @@
 """What an audit of a language model finds in planted prompts, and what it takes.
 
-    python benchmarks/language_audit.py MODEL [--prompts 60]
+    python benchmarks/language_audit.py MODEL [--prompts 60] [--given]
     python benchmarks/language_audit.py MODEL --growth
 
 Every one of 8 sentences says an answer of its kind, in four templates that `language.py` does not
-have; the model answers by itself. Growth: one prompt of each size, passages of 200, 800 and 3,200
+have; the model answers by itself, or the right answers are given (a small model says few of
+them), and then no weights are shuffled. Growth: one prompt of each size, passages of 200, 800 and 3,200
 tokens, 8 to 64 sentences.
 """
 
@@ -143,23 +144,29 @@ def share(name: str, hits: Sequence[bool]) -> None:
     print(f"{name}: {np.mean(hits):.3f} [{low:.3f}, {high:.3f}] of {len(hits)}")
 
 
-def measure(model: str, n: int) -> None:
+def measure(model: str, n: int, is_given: bool) -> None:
     """Prints precision@1 over prompts, the report and its cost."""
     rows = planted(n)
+    asked = [{k: row[k] for k in ("context", "question")} for row in rows]
+    if is_given:
+        asked = [one | {"answer": row["value"]} for one, row in zip(asked, rows, strict=True)]
     start = time.process_time()
-    report = audit(model, Answers([{k: row[k] for k in ("context", "question")} for row in rows]))
+    report = audit(model, Answers(asked), ["sources", "knockout"] if is_given else None)
     report.save_html("language_audit.html")
     seconds = time.process_time() - start
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"{seconds:.1f} CPU s with answers and page, {gigabytes:.2f} GB")
     right = {e.example_id: rows[e.example_id]["value"] in e.predicted for e in report.examples}
+    own = {k for k in right if right[k] and not is_given}
     share("right answers", [*right.values()])
     frame = report.sentences()
-    for some, ids in (("all", set(right)), ("right", {k for k in right if right[k]})):
+    for some, ids in (("all", set(range(n))), ("right", own)):
+        if not ids:
+            continue
         for name in ("leave_one_out", "knockout", "attention"):
             first = frame.loc[frame.groupby("example_id")[name].idxmax()]
-            own = [(k, u) for k, u in zip(first.example_id, first.unit, strict=True) if k in ids]
-            share(f"{name}, {some}", [u - 1 == rows[k]["asked"] for k, u in own])
+            places = zip(first.example_id, first.unit, strict=True)
+            share(f"{name}, {some}", [u - 1 == rows[k]["asked"] for k, u in places if k in ids])
     print(report)
 
 
@@ -196,6 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="folder or Hub id of a causal language model")
     parser.add_argument("--prompts", type=int, default=60)
+    parser.add_argument("--given", action="store_true", help="give the right answers")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--size", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -205,7 +213,7 @@ def main() -> None:
     elif given.growth:
         measure_growth(given.model)
     else:
-        measure(given.model, given.prompts)
+        measure(given.model, given.prompts, given.given)
 
 
 if __name__ == "__main__":

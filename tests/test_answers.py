@@ -552,6 +552,9 @@ def test_a_table_has_a_row_for_every_sentence(usual):
     assert own.unit.tolist() == [*range(1, len(own) + 1)]
     assert table.matters.sum() == sum(len(text.matters) for text in usual.examples)
     printed = str(first)
+    asked, answered = printed.splitlines()[:2]
+    assert asked.endswith("?") and asked.removeprefix("Prompt 0: ") in first.around[-1]
+    assert answered == f"answered: {first.predicted}"
     assert first.rests_on in printed and all(unit in printed for unit in first.tokens)
 
 

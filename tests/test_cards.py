@@ -112,6 +112,14 @@ def check_plain(value):
         assert type(value) is not float or math.isfinite(value)
 
 
+def test_a_card_counts_prompts_where_prompts_were_audited():
+    asked = {"prediction": {"kind": "answer", "name": "the tokens of the answer"}}
+    audit = replace(card(finding()).audits[0], n=1, provenance=asked)
+    said = updated(None, replace(card(), audits=(audit,)))
+    assert "On 1 prompt of" in said and "| prompts" in said
+    assert "On 40 texts of" in updated(None, card(finding()))
+
+
 # --- the results -------------------------------------------------------------------
 
 

@@ -50,6 +50,7 @@ from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.reports.templates import templates_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.statistics.wording import words_of
 
 
 NOT_AUDITED = (
@@ -429,15 +430,21 @@ def findings(card: Card, audit: AuditedOn) -> list[Block]:
     said = audit.conclusion or "No question was answered."
     sentences = [f"CONTRADICTION, report it: {s}" for s in audit.contradictions]
     sentences += [finding.sentence for finding in audit.findings]
+    words = words_of(audit.provenance.get("prediction"))
     return [
-        (f"On {audit.n:,} texts of ", Code(data.name), *split, f": {said}"),
+        (
+            f"On {words.counted(audit.n)} of ",
+            Code(data.name),
+            *split,
+            f": {said}",
+        ),
         [*sentences, *audit.notes],
-        _graded(audit.findings),
+        _graded(audit.findings, words.texts),
         list(_besides(audit)),
     ]
 
 
-def _graded(findings: tuple[Finding, ...]) -> Table:
+def _graded(findings: tuple[Finding, ...], texts: str) -> Table:
     """What was graded, number by number."""
     rows: list[list[Cell]] = []
     for f in findings:
@@ -459,7 +466,7 @@ def _graded(findings: tuple[Finding, ...]) -> Table:
             "what is graded",
             "number [95%]",
             "beside",
-            "texts",
+            texts,
         ],
         rows,
     )

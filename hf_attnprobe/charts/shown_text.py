@@ -1,5 +1,6 @@
 """A text with what the rankings of its tokens say, as data."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -136,13 +137,21 @@ class ShownText:
         lead = f"{-leads[first]:+.1f} nats".replace("-", "−")
         return f" Its lead over the other answer rests on {self.unit} {first + 1} ({lead})."
 
+    @property
+    def _asks(self) -> str:
+        """The first line behind the passage, without the template's mark at its end."""
+        behind = "".join(self.around[-1:]).strip()
+        line = behind.partition("\n")[0]
+        return re.sub(r"<\S+>$", "", line)
+
     def __str__(self) -> str:
         """A prompt as a table of its units; another text as its fields."""
         if not self.rests_on:
             return repr(self)
         names = [name for name in PRINTED if name in self.scores]
         head = "".join(f"{PRINTED[name][0]:>13}" for name in names)
-        lines = [f"Text {self.example_id}, answered: {self.predicted}"]
+        lines = [f"Prompt {self.example_id}: {self._asks}".rstrip(": ")]
+        lines.append(f"answered: {self.predicted}")
         lines.append(f"   {head}")
         for k, token in enumerate(self.tokens):
             mark = "*" if k in (self.matters or ()) else " "
