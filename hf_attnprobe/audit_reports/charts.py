@@ -646,6 +646,8 @@ LEAST = {
     SMALLEST_SET: "the least there is",
     BEST_TRIED: "the least that was tried",
 }
+ORDERS = {"attention": "attention's order", "random": "a random order"}
+"""That a sentence names."""
 OPTIMAL = "margin"  # the order that the smallest set is read from
 
 
@@ -705,10 +707,10 @@ def _flip_sentences(
     evidence: SiteEvidence, best_name: str, best: np.ndarray
 ) -> tuple[str, ...]:
     parts = []
-    for key in ("attention", "random"):
+    for key, order in ORDERS.items():
         mean = evidence.mean(f"fraction_to_flip@{key}")
         if mean.n:
-            parts.append(f"{said(mean)} of the tokens in {_order(key)}")
+            parts.append(f"{said(mean)} of the tokens in {order}")
     n, n_texts = int((~np.isnan(best)).sum()), len(evidence.values)
     what = "some set" if best_name == SMALLEST_SET else "some tried order"
     never = evidence.mean("never_flips@attention")
@@ -723,10 +725,6 @@ def _flip_sentences(
         f"that {what} flips; drawn are medians).",
         *failing,
     )
-
-
-def _order(key: str) -> str:
-    return "attention's order" if key == "attention" else "a random order"
 
 
 # --- what rankings of the tokens are worth, beside a random one -----------------------

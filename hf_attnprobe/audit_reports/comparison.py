@@ -243,7 +243,11 @@ def data_of(comparison: AuditComparison) -> dict[str, Any]:
 def _document_of(comparison: AuditComparison) -> Document:
     first, *others = comparison.names
     parts = [
-        _question_by_question(comparison),
+        Section(
+            "Question by question",
+            [_question(comparison, q) for q in comparison.questions],
+            id="questions",
+        ),
         Section(
             "What this comparison cannot say",
             [[*comparison.cautions, reading_note(comparison)]],
@@ -358,15 +362,6 @@ def _moved(difference: Difference | None) -> Cell:
 
 
 # --- the questions ----------------------------------------------------------------------
-
-
-def _question_by_question(comparison: AuditComparison) -> Section:
-    """Each question with every audit's own number and words."""
-    return Section(
-        "Question by question",
-        [_question(comparison, q) for q in comparison.questions],
-        id="questions",
-    )
 
 
 def _question(

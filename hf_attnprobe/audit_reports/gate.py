@@ -9,7 +9,6 @@ from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.verdicts import Finding
 
 
 ANSWERS = tuple(str(answer).replace(" ", "-") for answer in Answer)
@@ -50,18 +49,14 @@ class Condition:
         )
         if found is None or not found.number:
             return f"{self.question} was not measured"
-        value = _number_of(found)
+        # of accuracy the share that is right, where it is known
+        value = found.yardsticks.get("accuracy", found.value)
         is_met = SIDES[self.side](value, self.limit)
         return (
             f"{self.question} is {value:.3f}, which is {self.said}"
             if is_met
             else ""
         )
-
-
-def _number_of(found: Finding) -> float:
-    """Returns the graded number; of accuracy the share that is right, where it is known."""
-    return found.yardsticks.get("accuracy", found.value)
 
 
 QUESTIONS = ("accuracy", *EVERY_QUESTION)

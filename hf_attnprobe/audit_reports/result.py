@@ -100,7 +100,22 @@ class AuditResult:
     @property
     def accuracy(self) -> dict | None:
         """How good the model is on the texts, as JSON has it; None where they have no labels."""
-        return _accuracy_to_json(self)
+        for found in self.findings:
+            if found.rule == "accuracy" and found.n:
+                graded = (
+                    "r_squared" if self.words.is_number else "beyond_majority"
+                )
+                return {
+                    "answer": str(found.answer),
+                    **{
+                        key: plain(value)
+                        for key, value in found.yardsticks.items()
+                    },
+                    graded: plain(found.value),
+                    f"{graded}_ci95": plain(found.ci95),
+                    "n": found.n,
+                }
+        return None
 
     @cached_property
     def rules(self) -> dict[str, Rule]:
@@ -170,25 +185,6 @@ def _verdict_to_json(report: AuditResult) -> dict:
         "why": concluded.why,
         "findings": plain(found),
     }
-
-
-def _accuracy_to_json(report: AuditResult) -> dict | None:
-    """Returns share right, guessing and their difference; None where there are no labels."""
-    for found in report.findings:
-        if found.rule == "accuracy" and found.n:
-            graded = (
-                "r_squared" if report.words.is_number else "beyond_majority"
-            )
-            return {
-                "answer": str(found.answer),
-                **{
-                    key: plain(value) for key, value in found.yardsticks.items()
-                },
-                graded: plain(found.value),
-                f"{graded}_ci95": plain(found.ci95),
-                "n": found.n,
-            }
-    return None
 
 
 def check_schema(data: Mapping, where: str) -> None:

@@ -448,16 +448,20 @@ def _graded(findings: tuple[Finding, ...], texts: str) -> Table:
     """What was graded, number by number."""
     rows: list[list[Cell]] = []
     for f in findings:
-        rule = RULES.get(f.rule)
+        rule = RULES[f.rule]
         beside = ", ".join(
             f"{shown(k)} {v:z.2f}" for k, v in f.yardsticks.items() if v == v
         )
-        question, measure = (
-            (rule.question, rule.measure) if rule else (f.rule, "")
-        )
         value = Number(f.value, f.ci95, digits=2)
         rows.append(
-            [question, str(f.answer), measure, value, beside or None, f.n]
+            [
+                rule.question,
+                str(f.answer),
+                rule.measure,
+                value,
+                beside or None,
+                f.n,
+            ]
         )
     return Table(
         [

@@ -386,16 +386,15 @@ def _of_audit(card: Card, audit: AuditedOn) -> Iterator[EvalResult]:
                 )
         elif math.isfinite(f.value):
             told = {
-                "measure": RULES[f.rule].measure if f.rule in RULES else None,
+                "measure": RULES[f.rule].measure,
                 "answer": f.answer,
                 "ci95": f.ci95,
                 "n": f.n,
                 "yardsticks": f.yardsticks,
                 "seed": audit.seed,
             }
-            yield _result(
-                card, data, audit.split, METRIC, _title(f), f.value, told
-            )
+            title = f"Attention: {f.name.lower()}"
+            yield _result(card, data, audit.split, METRIC, title, f.value, told)
 
 
 def _result(
@@ -421,10 +420,3 @@ def _result(
         metric_value=float(value),
         metric_args=native({"by": BY, **more}),
     )
-
-
-def _title(finding: Finding) -> str:
-    """Which question a number is of."""
-    rule = RULES.get(finding.rule)
-    name = finding.rule if rule is None else rule.name
-    return f"Attention: {name.lower()}"

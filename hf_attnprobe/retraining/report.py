@@ -45,7 +45,7 @@ from hf_attnprobe.retraining.verdict import (
     to_json,
 )
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import Statistic, sentence
+from hf_attnprobe.statistics.summary import sentence
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import (
     Provenance,
@@ -484,17 +484,6 @@ def _bins(bins: Sequence[Bin]) -> list[Block]:
 
 def _statistics(report: RetrainingResult) -> Iterator[Block]:
     """Yields every statistic of the texts, with its sentences."""
-    head = [
-        "statistic",
-        "predicted",
-        "mean",
-        "95% from",
-        "to",
-        "median",
-        "std",
-        "n",
-        "undefined",
-    ]
     known = readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         own = [s for s in report.statistics if s.test == test]
@@ -502,23 +491,25 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
         said: list[Words] = [
             f"{s.statistic}: {sentence(s, known)}." for s in whole
         ]
-        rows = [_row(s) for s in own]
-        table = Table(head, rows, caption=f"Statistics of {test}")
+        fields = [s.row() for s in own]
+        rows = [[row[name] for name in COLUMNS.values()] for row in fields]
+        table = Table([*COLUMNS], rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(own)} numbers and what they say"
         yield Folded(title, [said, table])
 
 
-def _row(s: Statistic) -> list[Cell]:
-    return [
-        s.statistic,
-        s.group,
-        s.mean,
-        *s.ci95,
-        s.median,
-        s.std,
-        s.n,
-        s.undefined,
-    ]
+COLUMNS = {
+    "statistic": "statistic",
+    "predicted": "group",
+    "mean": "mean",
+    "95% from": "ci_low",
+    "to": "ci_high",
+    "median": "median",
+    "std": "std",
+    "n": "n",
+    "undefined": "undefined",
+}
+"""Of the table of statistics, by their heads: fields of a row."""
 
 
 # --- How it was made ------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Results:
         self.folder = folder
         self.by_step = plan.by_step
         self.rows = cache(self._rows)
-        self.retraining = cache(self._retraining)
+        self.retraining = cache(lambda name: read_retraining(folder / name))
 
     def jobs(self, step: str) -> list[Job]:
         """Jobs of a step; none if the study has no such step."""
@@ -109,9 +109,6 @@ class Results:
             right = wide.label == wide.predicted_class
             wide["accuracy"] = right.astype(float).where(is_known)
         return wide
-
-    def _retraining(self, folder: str) -> RetrainingReport:
-        return read_retraining(self.folder / folder)
 
     def read_json(self, job: Job, name: str) -> dict[str, Any]:
         """Reads a JSON file in a job's folder.

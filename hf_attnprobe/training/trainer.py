@@ -442,10 +442,11 @@ def finish(
         if not resume:
             shutil.rmtree(output_dir / STEPS, ignore_errors=True)
         raise
+    log = trainer.state.log_history  # of all runs that it took
     outcome = {
         "metrics": metrics,
         "n_epochs": round(trainer.state.epoch or 0),
-        "seconds": _seconds(trainer),
+        "seconds": sum(row.get("seconds", 0.0) for row in log),
         "n_texts": _sizes(trainer),
         "versions": versions(),
     }
@@ -633,8 +634,3 @@ def _stopped_early(state: Mapping[str, Any]) -> bool:
         return False
     waited = stopping["attributes"]["early_stopping_patience_counter"]
     return waited >= stopping["args"]["early_stopping_patience"]
-
-
-def _seconds(trainer: PlainTrainer) -> float:
-    """Seconds of training and evaluation, summed over all runs."""
-    return sum(row.get("seconds", 0.0) for row in trainer.state.log_history)
