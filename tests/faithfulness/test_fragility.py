@@ -152,10 +152,8 @@ def test_conicity_of_a_classifiers_states(kind):
     _adapter, observation = observe(model)
     result = conicity(observation, SITE)
     for row, text in enumerate(TEXTS):
-        states = model.double()(torch.tensor([text]), output_hidden_states=True).hidden_states[0][
-            0, 1:-1
-        ]
-        expected = by_hand(states.tolist())
+        outputs = model.double()(torch.tensor([text]), output_hidden_states=True)
+        expected = by_hand(outputs.hidden_states[0][0, 1:-1].tolist())
         found = result.conicity[row].item(), result.absolute_conicity[row].item()
         assert found == pytest.approx(expected, abs=1e-9)
 

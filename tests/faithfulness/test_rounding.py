@@ -19,14 +19,8 @@ PAIRS = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_ou
 
 def bert(scale: float, n_classes: int = 2) -> BertForSequenceClassification:
     """Random weights; the scale of the classifier makes it more or less confident."""
-    model = zoo.bert(
-        200,
-        width=32,
-        intermediate_size=64,
-        spread=0.15,
-        max_position_embeddings=140,
-        num_labels=n_classes,
-    )
+    sizes = {"width": 32, "intermediate_size": 64, "max_position_embeddings": 140}
+    model = zoo.bert(200, spread=0.15, num_labels=n_classes, **sizes)
     model.classifier.weight.data.mul_(scale)
     return model
 
