@@ -29,13 +29,9 @@ IDS = torch.tensor(
 def make(encoder="bilstm", attention="additive", num_labels=2):
     encoder, _, connection = encoder.partition("+")
     width = 10 if connection != "residual" else 16 if encoder in ("bilstm", "bigru") else 8
-    return zoo.classifier(
-        embedding_size=width,
-        encoder=encoder,
-        attention=attention,
-        num_labels=num_labels,
-        residual_connection=connection or "none",
-    )
+    fields = {"attention": attention, "num_labels": num_labels}
+    fields |= {"embedding_size": width, "residual_connection": connection or "none"}
+    return zoo.classifier(encoder=encoder, **fields)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -62,11 +58,8 @@ def test_gradient_equals_finite_differences(kind):
         """The target's probability with every embedding of one position scaled: the derivative is gradient × input."""
         states = base.encode(embeddings * scale[..., None], mask)
         weights = observation.attention[0][:, 0, 0]
-        return (
-            model.decode(torch.einsum("bk,bkh->bh", weights, states))
-            .softmax(-1)
-            .gather(1, target[:, None])[:, 0]
-        )
+        context = torch.einsum("bk,bkh->bh", weights, states)
+        return model.decode(context).softmax(-1).gather(1, target[:, None])[:, 0]
 
     for position in range(IDS.shape[1]):
         nudge = torch.zeros(IDS.shape, dtype=torch.float64)

@@ -66,11 +66,12 @@ def test_equal_sets_are_run_once_and_nothing_erased_not_at_all(monkeypatch):
     adapter, observation = observed(make("bert"))
     erased, rows = random_sets(observation.batch.content_mask), []
     logits = adapter.logits
-    monkeypatch.setattr(
-        adapter,
-        "logits",
-        lambda inputs, *a: rows.append(len(inputs["input_ids"])) or logits(inputs, *a),
-    )
+
+    def counted(inputs, *edit):
+        rows.append(len(inputs["input_ids"]))
+        return logits(inputs, *edit)
+
+    monkeypatch.setattr(adapter, "logits", counted)
     once = adapter.erase_inputs(observation, erased)
     n_once = sum(rows)
     assert n_once == len(
@@ -87,21 +88,14 @@ def test_special_tokens_and_padding_cannot_be_erased():
     adapter, observation = observed(shared("bert"))
     content = observation.batch.content_mask
     everything = torch.ones(1, *content.shape, dtype=torch.bool)
-    assert torch.equal(
-        adapter.erase_inputs(observation, everything),
-        adapter.erase_inputs(observation, content[None]),
-    )
+    found, expected = (adapter.erase_inputs(observation, x) for x in (everything, content[None]))
+    assert torch.equal(found, expected)
     assert torch.equal(adapter.erase_inputs(observation, ~content[None])[0], observation.probs)
 
 
 def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
     adapter = TransformerAdapter(make("bert"))
-    ids = torch.tensor([[11, 12, 13], [14, 0, 0]])
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": (ids > 0).long(),
-        "special_tokens_mask": (ids == 0).long(),
-    }
+    inputs = zoo.encoded([[11, 12, 13], [14]])
     observation = adapter.observe(adapter.prepare(inputs, (0, 1)))
     found = adapter.erase_inputs(observation, observation.batch.content_mask[None])
     assert torch.equal(found[0], observation.probs)

@@ -16,15 +16,8 @@ TEXTS = [[[5, 6, 7, 7], [8], [9, 5, 10], [8]], [[5, 6]], [[7, 9, 8], [6, 6], [10
 
 
 def make(encoder="bigru", num_labels=2):
-    return zoo.classifier(
-        read_out=5,
-        query=5,
-        encoder=encoder,
-        kernel_sizes=(3, 5),
-        num_labels=num_labels,
-        hierarchical=True,
-        sep_token_id=SEP,
-    )
+    fields = {"hierarchical": True, "sep_token_id": SEP, "kernel_sizes": (3, 5)}
+    return zoo.classifier(read_out=5, query=5, encoder=encoder, num_labels=num_labels, **fields)
 
 
 def ids_of(text):

@@ -281,14 +281,8 @@ def test_the_answer_is_read_from_the_same_vector(adapter):
 def test_what_is_generated_is_greedy(adapter, use_cache):
     prompt, model = asked(), decoder()
     asking = prompt.ids[:, :-2]
-    said = model.generate(
-        asking,
-        attention_mask=torch.ones_like(asking),
-        max_new_tokens=2,
-        min_new_tokens=2,
-        do_sample=False,
-        use_cache=use_cache,
-    )
+    options = {"max_new_tokens": 2, "min_new_tokens": 2, "do_sample": False, "use_cache": use_cache}
+    said = model.generate(asking, attention_mask=torch.ones_like(asking), **options)
     assert adapter.is_greedy(observed(adapter, prompt._replace(ids=said))).all()
     other = said.clone()
     other[0, -1] = (said[0, -1] + 1) % 60

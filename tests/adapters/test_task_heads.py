@@ -226,7 +226,8 @@ def test_an_edit_arrives_as_in_the_models_own_attention(case, monkeypatch):
     result = all_tests()["uniform_attention"].function(observation, Site(1, 1))
     monkeypatch.undo()
     for row, ids in enumerate(texts_of(kind)):
-        before, (chosen, logits) = by_hand(model, kind, ids), chosen_text(model, ids)
+        before = by_hand(model, kind, ids)
+        chosen, logits = chosen_text(model, ids) if kind == "choice" else (None, None)
         monkeypatch.setattr(module, "eager_attention_forward", uniform_in_one_head)
         if kind == "choice":  # of the one that is preferred
             logits[logits.index(max(logits))] = float(call(model, chosen).logits)

@@ -51,10 +51,8 @@ def expected_attention(model, states):
     """Attention over the content of one unpadded text: all but the first and the last state."""
     attention, content = model.attention_classifier.attention, states[1:-1]
     if model.config.attention == "additive":
-        scores = (
-            torch.tanh(content @ attention.projection.weight.t() + attention.projection.bias)
-            @ attention.query.weight[0]
-        )
+        linear = content @ attention.projection.weight.t() + attention.projection.bias
+        scores = torch.tanh(linear) @ attention.query.weight[0]
     elif model.config.attention == "dot_product":
         scores = content @ attention.query.weight[0] / states.shape[1] ** 0.5
     else:
@@ -212,12 +210,8 @@ def test_a_tuple_on_request(wanted):
 def test_every_parameter_gets_a_gradient(kind):
     model = make(*kind)
     model(**pad(TEXTS), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
-    without = {
-        name
-        for name, p in model.named_parameters()
-        if p.grad is None or not p.grad.isfinite().all()
-    }
-    assert not without
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
     assert (model.get_input_embeddings().weight.grad[0] == 0).all()  # the padding's
 
 
@@ -227,13 +221,8 @@ def test_no_buffer_is_left_out_of_the_checkpoint():
         model = make(*kind)
         persistent = model.state_dict().keys()
         assert not [name for name, _ in model.named_buffers() if name not in persistent]
-        plain = [
-            n
-            for _, m in model.named_modules()
-            for n, v in vars(m).items()
-            if isinstance(v, torch.Tensor)
-        ]
-        assert not plain  # plain attributes stay on the meta device
+        for module in model.modules():  # plain attributes stay on the meta device
+            assert not any(isinstance(value, torch.Tensor) for value in vars(module).values())
 
 
 def test_a_fresh_model_starts_from_pytorchs_own_distributions():

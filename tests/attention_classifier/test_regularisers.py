@@ -94,12 +94,10 @@ def test_masked_words_by_hand():
         read = ids.where(~masked[row, : len(ids)], torch.tensor(1))[None]
         states = base.encode(base.embeddings(read), torch.ones_like(read))[0]
         chosen = masked[row, : len(ids)]
-        expected = (
-            F.cross_entropy(base.regulariser.words(states[chosen]), ids[chosen])
-            if chosen.any()
-            else torch.tensor(0.0)
-        )
-        assert found[row].item() == pytest.approx(2 * expected.item(), rel=1e-9)
+        expected = 0.0
+        if chosen.any():
+            expected = F.cross_entropy(base.regulariser.words(states[chosen]), ids[chosen]).item()
+        assert found[row].item() == pytest.approx(2 * expected, rel=1e-9)
 
 
 def test_the_text_is_classified_without_masks():
@@ -146,10 +144,8 @@ def test_the_papers_loss_reduces_penalties_as_losses(options):
     train = Dataset.from_dict({"label": [0, 0, 0, 1]})
     outputs = make(**options)(IDS)
     weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    summed = (
-        F.cross_entropy(outputs.logits, LABELS, weights, reduction="sum")
-        + outputs.regularization.sum()
-    )
+    summed = F.cross_entropy(outputs.logits, LABELS, weights, reduction="sum")
+    summed = summed + outputs.regularization.sum()
     torch.testing.assert_close(papers_loss(train, 2)(outputs, LABELS), summed)
     averaged = F.cross_entropy(outputs.logits, LABELS) + outputs.regularization.mean()
     torch.testing.assert_close(papers_loss(train, 2, weighted=False)(outputs, LABELS), averaged)

@@ -133,12 +133,8 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             never_as_all = 1.0 if math.isnan(fraction) else fraction
             return math.nan if nothing_flips else never_as_all
 
-        draws = [
-            plain_fraction(
-                decode, attention, orders[row, words].argsort(descending=True).tolist(), **rules
-            )
-            for orders in shuffled
-        ]
+        orders = [drawn[row, words].argsort(descending=True).tolist() for drawn in shuffled]
+        draws = [plain_fraction(decode, attention, order, **rules) for order in orders]
         never = math.nan if nothing_flips else np.isnan(draws).mean()
         assert close(found.never_flips["random"][row], never)
         random = np.mean([counted(draw) for draw in draws])
@@ -163,11 +159,8 @@ def test_rankings_of_a_classifier_go_as_in_the_papers_loop(observe, kind, rules)
             assert close(found.way_to_best[name][row], way)
         if not rules:
             least = smallest_by_brute_force(decode, attention, loses_lead)
-            orders = [attention, *(order[row, words] for order in shuffled)]
-            needed = [
-                plain_fraction(decode, attention, order.argsort(descending=True), loses_lead)
-                for order in orders
-            ]
+            tried = [attention.argsort(descending=True).tolist(), *orders]
+            needed = [plain_fraction(decode, attention, order, loses_lead) for order in tried]
             check_lead(found, row, needed[0], needed[1:], least / len(attention))
     everything = statistics_of(found)
     assert all(values[-1].isnan() for values in everything.values())  # one word
@@ -210,11 +203,9 @@ def test_product_and_margins_differ_by_the_bias_alone(observe):
         adapter.model.classifier.bias.data.fill_(bias)
         again = adapter.observe(observation.batch)
         taus[bias] = erasure(again, SITE).product_margin_tau[:-1]
-        assert torch.allclose(
-            erasure(again, SITE, Erasure(renormalise=False)).product_margin_tau[:-1],
-            torch.ones(1).double(),
-        )
-    assert torch.allclose(taus[0.0], torch.ones(1).double()) and taus[4.0].min() < 0.99
+        left = erasure(again, SITE, Erasure(renormalise=False)).product_margin_tau[:-1]
+        assert torch.allclose(left, torch.ones_like(left))
+    assert torch.allclose(taus[0.0], torch.ones_like(taus[0.0])) and taus[4.0].min() < 0.99
 
 
 @pytest.mark.parametrize("n_labels", [2, 4])
@@ -450,11 +441,9 @@ def undecided(family):
     with torch.no_grad():
         adapter = wrap(model)
         texts, words = long_texts()
-        head = next(
-            m
-            for name, m in model.named_modules()
-            if name in ("classifier", "score", "classification_head.out_proj")
-        )
+        modules = dict(model.named_modules())
+        names = ("classifier", "score", "classification_head.out_proj")
+        head = next(modules[name] for name in names if name in modules)
         logits = adapter.logits(prepare(adapter, texts, words).inputs)
         if head.bias is not None:
             head.bias -= logits.mean(0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import zoo
 from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.faithfulness.head_roles import ROLES, head_roles, looked_for
 
@@ -52,13 +53,7 @@ def scores_of(model):
 
 
 def drawn_weights(n_heads=3, seed=0):
-    weights = torch.rand(
-        n_heads,
-        len(ROWS),
-        len(IDS) - 1,
-        dtype=torch.float64,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    weights = zoo.drawn(n_heads, len(ROWS), len(IDS) - 1, seed=seed).sigmoid()
     seen = torch.arange(len(IDS) - 1) <= ROWS[:, None]
     weights = weights.pow(3) * seen
     return weights / weights.sum(-1, keepdim=True)

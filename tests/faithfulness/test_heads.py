@@ -92,10 +92,8 @@ def test_permutation_equals_full_passes(observed, site):
 def test_correlation_reads_the_first_row_and_leaves_special_tokens_out(observed):
     _adapter, observation = observed
     found = correlation(observation, Site(2, 1))
-    attention, importance = (
-        observation.attention[2][:, 1, 0],
-        observation.leave_one_out_importance().round(decimals=6),  # equal neighbours tie
-    )
+    attention = observation.attention[2][:, 1, 0]
+    importance = observation.leave_one_out_importance().round(decimals=6)  # equal neighbours tie
     for row, n_tokens in enumerate((6, 6, 3, 1, 6)):
         tokens = slice(1, 1 + n_tokens)
         ranks = attention[row, tokens], importance[row, tokens]
@@ -118,11 +116,8 @@ def test_adversary_is_what_it_says(observed, site, n_steps):
         ]
         assert (tvd(hooked(site, edited.double()), observation.probs) <= epsilon + 1e-5).all()
         divergence = jsd(attention, own)
-        mean = (
-            (divergence * rows).sum(-1) / rows.sum(-1)
-            if site.query is None
-            else divergence[:, site.query]
-        )
+        mean = (divergence * rows).sum(-1) / rows.sum(-1)
+        mean = mean if site.query is None else divergence[:, site.query]
         assert torch.allclose(mean, found.epsilon_max_jsd[epsilon], atol=1e-6)
         assert (found.epsilon_max_jsd[epsilon] <= found.largest_jsd + 1e-6).all()
     assert (found.epsilon_max_jsd[0.05] >= found.epsilon_max_jsd[0.01]).all()
@@ -225,12 +220,8 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
         own = attention[:, site.head]
         nudged = [own + sign * step * (end - own) for sign in (1, -1)]
         place = observation.target(None)[:, None]
-        up, down = (
-            hooked(site, at_head(attention, site.head, site.query, x[None])[0].double()).gather(
-                1, place
-            )[:, 0]
-            for x in nudged
-        )
+        edits = [at_head(attention, site.head, site.query, x[None])[0] for x in nudged]
+        up, down = (hooked(site, edit.double()).gather(1, place)[:, 0] for edit in edits)
         # Rows of padding queries are part of the edit here, but nothing reads them.
         assert torch.allclose(
             getattr(found, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4

@@ -313,13 +313,8 @@ def constructed(scores, values, gain=GAIN):
         values: [words, classes].
     """
     n_words, n_classes = values.shape
-    model = zoo.classifier(
-        n_words + 5,
-        encoder="none",
-        attention="dot_product",
-        embedding_size=1 + n_classes,
-        num_labels=n_classes,
-    )
+    sizes = {"embedding_size": 1 + n_classes, "num_labels": n_classes}
+    model = zoo.classifier(n_words + 5, encoder="none", attention="dot_product", **sizes)
     table = torch.zeros(n_words + 5, 1 + n_classes)
     table[5:] = torch.cat([scores[:, None], values], 1)
     base = model.attention_classifier

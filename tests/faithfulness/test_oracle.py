@@ -56,10 +56,8 @@ def test_normalised_gradient(observed, oracle):
 def test_leave_one_out(observed, oracle):
     _, observation, suffix, tolerance = observed
     content = observation.batch.content_mask
-    assert (
-        largest((observation.leave_one_out[..., 1] - oracle["loo_yhat" + suffix])[content])
-        < tolerance
-    )
+    error = observation.leave_one_out[..., 1] - oracle["loo_yhat" + suffix]
+    assert largest(error[content]) < tolerance
 
 
 def test_rank_correlations(oracle):
@@ -92,10 +90,8 @@ def test_permutations(observed, oracle):
 def search(observed, oracle, n_steps):
     adapter, observation, _, _ = observed
     attention = observation.read(SITE)
-    start = (
-        3 * oracle["adv_noise"].transpose(0, 1).to(attention)
-        - oracle["lengths"].to(attention).log()[:, None]
-    )
+    noise, lengths = oracle["adv_noise"].transpose(0, 1), oracle["lengths"]
+    start = 3 * noise.to(attention) - lengths.to(attention).log()[:, None]
     distance = linear_distance(adapter.token_logits(observation), observation.probs)
     return search_adversarial_attention(
         start, attention, observation.batch.mask, distance, n_steps=n_steps
@@ -104,12 +100,8 @@ def search(observed, oracle, n_steps):
 
 @pytest.mark.parametrize("n_steps", [0, 1, 10])
 def test_first_steps_of_the_search(observed, oracle, n_steps):
-    assert (
-        largest(
-            search(observed, oracle, n_steps).transpose(0, 1) - oracle[f"adv_attn_step{n_steps}"]
-        )
-        < 1e-5
-    )
+    found = search(observed, oracle, n_steps).transpose(0, 1)
+    assert largest(found - oracle[f"adv_attn_step{n_steps}"]) < 1e-5
 
 
 def test_whole_search_and_exact_answer(observed, oracle):

@@ -128,11 +128,8 @@ def check(observed, name, reading, site):
     for row, text in enumerate(TEXTS):
         expected, n = getattr(ByHand(text), name)(site.layer, site.head), len(text)
         torch.testing.assert_close(found[row, :n, :n].double(), expected, atol=1e-6, rtol=1e-5)
-        tau = (
-            scipy.stats.kendalltau(expected[0, 1:-1].abs(), importance[row, 1 : n - 1]).statistic
-            if n > 3
-            else np.nan
-        )
+        orders = expected[0, 1:-1].abs(), importance[row, 1 : n - 1]
+        tau = scipy.stats.kendalltau(*orders).statistic if n > 3 else np.nan
         assert taus[row].item() == pytest.approx(tau, abs=1e-9, nan_ok=True)
 
 
@@ -214,22 +211,14 @@ def program(maps, source, sink):
     balance = np.array(
         [[(head == node) - (tail == node) for tail, head in edges] for node in inner], dtype=float
     ).reshape(len(inner), len(edges))
-    bounds = [
-        (
-            0,
-            0
-            if (tail[0] == top and tail[1] != source) or (head[0] == 0 and head[1] != sink)
-            else capacity,
-        )
-        for (tail, head), capacity in zip(edges, capacities, strict=True)
+    closed = [
+        (tail[0] == top and tail[1] != source) or (head[0] == 0 and head[1] != sink)
+        for tail, head in edges
     ]
+    bounds = [(0, 0 if c else most) for c, most in zip(closed, capacities, strict=True)]
     cost = [-1.0 if head == (0, sink) else 0.0 for _, head in edges]
-    found = linprog(
-        cost,
-        A_eq=balance if len(inner) else None,
-        b_eq=np.zeros(len(inner)) if len(inner) else None,
-        bounds=bounds,
-    )
+    equal = {"A_eq": balance, "b_eq": np.zeros(len(inner))} if inner else {}
+    found = linprog(cost, bounds=bounds, **equal)
     assert found.success
     return -found.fun
 

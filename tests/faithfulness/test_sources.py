@@ -156,11 +156,8 @@ def test_the_source_is_the_unit_that_costs_most(texts, found):
         effects, weights = text.effects, text.weights()
         for k in range(len(found.unit_loss)):
             own = found.unit_loss[str(k)][row], found.unit_attention[str(k)][row]
-            assert (
-                own == pytest.approx((effects[k], weights[k]))
-                if k < text.n
-                else (own[0].isnan() and own[1].isnan())
-            )
+            known = (effects[k], weights[k]) if k < text.n else (math.nan, math.nan)
+            assert own == pytest.approx(known, nan_ok=True)
         if effects.max() <= 0:
             assert all(hit[row].isnan() for hit in found.source_found.values())
             assert found.source_place[row].isnan()
@@ -206,10 +203,8 @@ def test_drops_are_of_the_first_units(texts, found):
         assert found.drop["attention"][row] == pytest.approx(np.mean(drops["attention"]))
         least = np.mean(np.maximum(drops["attention"], drops["deletion"]))
         assert found.drop["best"][row] >= least - 1e-9
-        every = [[effects.mean()]] + [
-            [text.lost(kept) for kept in itertools.combinations(range(text.n), text.n - k)]
-            for k in tops[1:]
-        ]
+        left = [itertools.combinations(range(text.n), text.n - k) for k in tops[1:]]
+        every = [[effects.mean()], *([*map(text.lost, sets)] for sets in left)]
         low, high = (np.mean([*map(end, every)]) for end in (min, max))
         assert low - 1e-9 <= found.drop["random"][row] <= high + 1e-9
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import zoo
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import (
     erase_each,
@@ -221,12 +222,7 @@ def test_erasing_each_alone(renormalise):
 
 def set_function(seed, n_units, n_texts=1):
     """A random drop for every set, [2^units, texts]; 0 without any unit."""
-    drops = (
-        torch.rand(
-            2**n_units, n_texts, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-        )
-        - 0.3
-    )
+    drops = zoo.drawn(2**n_units, n_texts, seed=seed).sigmoid() - 0.3
     drops[0] = 0
     return drops
 

@@ -93,11 +93,8 @@ def test_candidates_are_attentions(steepness):
 def test_the_first_is_the_farthest_of_all():
     attention, slope, visible = problem()
     farthest = jsd(steered_candidates(attention, slope, visible)[0], attention)
-    corners = (
-        jsd(torch.eye(6, dtype=torch.float64), attention.unsqueeze(-2))
-        .masked_fill(~visible, -1)
-        .amax(-1)
-    )
+    corners = jsd(torch.eye(6, dtype=torch.float64), attention.unsqueeze(-2))
+    corners = corners.masked_fill(~visible, -1).amax(-1)
     assert torch.allclose(farthest[visible.any(-1)], corners[visible.any(-1)])
 
 
