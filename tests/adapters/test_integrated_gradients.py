@@ -1,10 +1,13 @@
 """Integrated gradients: they add up to the change of a plain forward pass, and equal a path integral written by hand."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 from families import observed, shared
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import pearsonr
 
 import zoo
 from hf_attnprobe.attention_model import Site
@@ -43,17 +46,22 @@ def test_of_a_classifier_they_add_up_to_the_change_of_the_output(options, ids):
     without = copy.deepcopy(model)
     without.attention_classifier.embeddings.weight.data.zero_()
     with torch.no_grad():
-        expected = of_target(model(ids).logits.softmax(-1), target) - of_target(
-            without(ids).logits.softmax(-1), target
-        )
+        whole, blank = (of_target(m(ids).logits.softmax(-1), target) for m in (model, without))
+    expected = whole - blank
     assert expected.abs().min() > 1e-3  # or there is nothing to add up to
     torch.testing.assert_close(found.sum(-1), expected, atol=1e-9, rtol=0)
     held = adapter.integrated_gradient(observation, target, 50, through_attention=False)
     assert (held.sum(-1) - expected).abs().max() > 1e-4
 
 
-def trapezoid(values, steps):
-    return torch.trapezoid(values, steps, dim=0)
+def path_integral(probs_of, vectors, target, n_points):
+    """The slope of the target's probability along the way from 0 to the word vectors, by trapezoids."""
+    steps, slopes = torch.linspace(0, 1, n_points, dtype=torch.float64), []
+    for step in steps:
+        inputs = (step * vectors).requires_grad_()
+        (slope,) = torch.autograd.grad(of_target(probs_of(inputs), target).sum(), inputs)
+        slopes.append((slope * vectors).sum(-1))
+    return torch.trapezoid(torch.stack(slopes), steps, dim=0)
 
 
 @pytest.mark.parametrize("through_attention", [True, False])
@@ -61,26 +69,19 @@ def test_of_a_classifier_they_are_the_path_integral(through_attention):
     model = classifier(encoder="bilstm")
     adapter, observation = zoo.seen(model, IDS)
     target = torch.tensor([2, 0, 1])
-    base = model.attention_classifier
-    vectors, mask = base.embeddings(IDS).detach(), (IDS != 0).long()
+    base, mask = model.attention_classifier, (IDS != 0).long()
     content = mask.bool() & (IDS != 2) & (IDS != 3)
-    steps = torch.linspace(0, 1, N_POINTS, dtype=torch.float64)
-    integrand = []
-    for s in steps:
-        inputs = (s * vectors).requires_grad_()
+
+    def probs_of(inputs):
         states = base.encoder(inputs, mask)
-        scores = base.attention(states).masked_fill(~content, -torch.inf)
-        attention = scores.softmax(-1)
-        if not through_attention:
-            attention = attention.detach()
+        attention = base.attention(states).masked_fill(~content, -torch.inf).softmax(-1)
+        attention = attention if through_attention else attention.detach()
         context = (attention[..., None] * states).sum(1)
-        probs = (context @ model.classifier.weight.t() + model.classifier.bias).softmax(-1)
-        (slope,) = torch.autograd.grad(of_target(probs, target).sum(), inputs)
-        integrand.append((slope * vectors).sum(-1))
-    expected = trapezoid(torch.stack(integrand), steps)
-    found = adapter.integrated_gradient(
-        observation, target, 50, through_attention=through_attention
-    )
+        return (context @ model.classifier.weight.t() + model.classifier.bias).softmax(-1)
+
+    expected = path_integral(probs_of, base.embeddings(IDS).detach(), target, N_POINTS)
+    options = {"through_attention": through_attention}
+    found = adapter.integrated_gradient(observation, target, 50, **options)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -130,26 +131,20 @@ def test_where_a_norm_stretches_tiny_embeddings_the_gap_is_said():
 def test_of_a_bert_they_are_the_path_integral():
     model = copy.deepcopy(shared("bert")).double()
     adapter, observation = observed(model, level="token")
-    inputs = dict(observation.batch.inputs)
+    inputs = observation.batch.inputs
     target = observation.target(None)
+
+    def probs_of(vectors):
+        outputs = model(inputs_embeds=vectors, attention_mask=inputs["attention_mask"])
+        return outputs.logits.softmax(-1)
+
     vectors = model.get_input_embeddings()(inputs["input_ids"]).detach()
-    steps = torch.linspace(0, 1, 201, dtype=torch.float64)
-    integrand = []
-    for s in steps:
-        scaled = (s * vectors).requires_grad_()
-        outputs = model(inputs_embeds=scaled, attention_mask=inputs["attention_mask"])
-        explained = of_target(outputs.logits.softmax(-1), target).sum()
-        (slope,) = torch.autograd.grad(explained, scaled)
-        integrand.append((slope * vectors).sum(-1))
-    expected = trapezoid(torch.stack(integrand), steps)
+    expected = path_integral(probs_of, vectors, target, 201)
     found = adapter.integrated_gradient(observation, target, 50)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 def test_agreement_of_attention_and_attributions_against_scipy():
-    from scipy.spatial.distance import jensenshannon
-    from scipy.stats import pearsonr
-
     adapter, observation = zoo.seen(classifier(encoder="bilstm"), IDS)
     options = AttributionAgreement(n_steps=20, target=1)
     found = attribution_agreement(observation, Site(), options)
@@ -159,11 +154,7 @@ def test_agreement_of_attention_and_attributions_against_scipy():
         "gradient": adapter.gradient(observation, target).abs(),
         "integrated": adapter.integrated_gradient(observation, target, 20).abs(),
     }
-    for a, b in (
-        ("attention", "gradient"),
-        ("attention", "integrated"),
-        ("gradient", "integrated"),
-    ):
+    for a, b in itertools.combinations(measures, 2):
         for row, real in enumerate(observation.batch.content_mask):
             x, y = (measures[name][row][real].numpy() for name in (a, b))
             x, y = x / x.sum(), y / y.sum()

@@ -37,10 +37,6 @@ def seen(attention="additive", num_labels=2, encoder="bilstm"):
     return zoo.seen(model, IDS, (10, 11, 12, 13))
 
 
-def real(observation, row):
-    return observation.batch.content_mask[row]
-
-
 @pytest.mark.parametrize("num_labels", [2, 4])
 @pytest.mark.parametrize("target", [None, 1])
 def test_correlation_equals_scipy(num_labels, target):
@@ -51,23 +47,16 @@ def test_correlation_equals_scipy(num_labels, target):
         "gradient": observation.explaining(target).gradient_importance(),
         "leave_one_out": observation.explaining(target).leave_one_out_importance(),
     }
-    for first, second in (
-        ("attention", "gradient"),
-        ("attention", "leave_one_out"),
-        ("gradient", "leave_one_out"),
-    ):
+    for pair in itertools.combinations(importances, 2):
         for row in range(3):
-            x, y = (
-                importances[name][row][real(observation, row)].numpy() for name in (first, second)
-            )
+            real = observation.batch.content_mask[row]
+            x, y = (importances[name][row][real].numpy() for name in pair)
             theirs = scipy.stats.kendalltau(x, y)
-            assert getattr(found, f"{first}_{second}_tau")[row].item() == pytest.approx(
-                theirs.statistic, abs=1e-12
+            tau, p_value, significant = (
+                getattr(found, "_".join([*pair, name]))[row].item()
+                for name in ("tau", "p_value", "significant")
             )
-            assert getattr(found, f"{first}_{second}_p_value")[row].item() == pytest.approx(
-                theirs.pvalue, abs=1e-12
-            )
-            significant = getattr(found, f"{first}_{second}_significant")[row].item()
+            assert (tau, p_value) == pytest.approx((theirs.statistic, theirs.pvalue), abs=1e-12)
             assert significant == float(theirs.pvalue <= 0.05 and theirs.statistic > 0)
     assert found.significant_by_chance.tolist() == pytest.approx([1 / math.factorial(5), 0, 0, 0])
 
