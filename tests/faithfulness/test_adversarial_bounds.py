@@ -75,6 +75,17 @@ def test_a_search_from_the_best_only_adds(three_classes):
     assert gained.max() > 0
 
 
+def test_unless_asked_nothing_is_searched(three_classes, monkeypatch):
+    def searched(*arguments, **options):
+        raise ZeroDivisionError
+
+    name = "hf_attnprobe.faithfulness.adversarial.search_adversarial_attention"
+    monkeypatch.setattr(name, searched)
+    assert adversarial(three_classes, Site()).epsilon_max_jsd
+    with pytest.raises(ZeroDivisionError):
+        adversarial(three_classes, Site(), Adversarial(n_steps=1))
+
+
 @pytest.mark.parametrize(
     ("n_classes", "method", "is_exact", "has_upper"),
     [(2, "auto", 1, False), (2, "search", 0, False), (3, "auto", 0, True), (3, "search", 0, False)],

@@ -22,7 +22,7 @@ from hf_attnprobe.faithfulness.sources import (
     masked_outputs,
     sources,
 )
-from hf_attnprobe.faithfulness.units import knocked_out
+from hf_attnprobe.faithfulness.units import deletion_effects, knocked_out
 from hf_attnprobe.functional.attribution import lasso, shapley_values
 from passages import HELD, N_ANSWERS, READ, ConstructedDecoder, Numbers, batch_of_passages, passage
 
@@ -323,6 +323,12 @@ def test_what_is_mediated_is_of_the_units_that_matter_and_never_clipped(texts, o
             assert result.unit_matters[str(unit)][row] == does
             assert result.unit_knockout[str(unit)][row] == pytest.approx(lost[unit])
     assert seen == {True, False}
+
+
+def test_a_unit_at_the_limit_matters(observation):
+    limit = deletion_effects(observation)[0].max().item()
+    result = knockout(observation, SITE, Knockout(least_effect=limit))
+    assert result.units_that_matter[0] == 1
 
 
 def test_units_within_the_noise_of_deleting_do_not_matter(observation):
