@@ -24,11 +24,14 @@ from hf_attnprobe import adapters, attention_model, figures, functional
 from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.statistics import questions
 from hf_attnprobe.testing import CHECKS
 
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+GENERATED = {"architectures", "calibration", "datasets", "reference", "verdicts"}
+BY_HAND = [page for page in PAGES[1:] if Path(page).stem not in GENERATED]
 MORE_PAGES = ["DESIGN.md", "CONTRIBUTING.md", "benchmarks/README.md"]
 
 
@@ -121,11 +124,42 @@ def test_what_a_page_names_is_there():
 
 def test_pages_by_hand_are_short():
     """What is written by hand is read; what the code knows is generated."""
-    generated = {"architectures", "calibration", "datasets", "reference", "verdicts"}
-    by_hand = [page for page in PAGES[1:] if Path(page).stem not in generated]
     tables = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)  # of results, which are made
-    assert sum(len(tables.sub("", read(page)).split()) for page in by_hand) <= 14_000
-    assert len(by_hand) <= 12
+    assert sum(len(tables.sub("", read(page)).split()) for page in BY_HAND) <= 14_000
+    assert len(BY_HAND) <= 12
+
+
+SAID_OTHERWISE = {
+    r"leave-one-out": "leaving out",
+    r"verdicts?": "answer: yes, partly, no, or cannot say",
+    r"undecided|(stays?|left|remains?) open|no clear answer": "cannot say",
+    r"only weights|follows exchange|assignment of weights": "uniqueness, interchange, effect",
+    r"baselines?": "yardstick",
+    r"datasets?": "data set",
+    r"no longer|any ?more|formerly|used to be|today's": "what is so, without its history",
+}
+"""Words that no page by hand has, by what it says in their place."""
+OF_PROMPTS = {r"(?<!list of )texts": "prompts"}
+"""The same on the page of language models."""
+
+
+def test_pages_by_hand_have_one_vocabulary():
+    """That of the first screen; names in code, links and quoted output keep theirs."""
+    code = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
+    for page in ["README.md", *BY_HAND, "CONTRIBUTING.md", "model_cards/README.md"]:
+        words = SAID_OTHERWISE | (OF_PROMPTS if page == "docs/language_models.md" else {})
+        prose = code.sub("", read(page))
+        for pattern, better in words.items():
+            found = re.search(rf"\b({pattern})\b", prose, re.IGNORECASE)
+            assert not found, f"{page}: {found and found[0]!r}; say: {better}"
+
+
+def test_every_part_of_the_answer_is_explained():
+    """By the name that the first screen has."""
+    named = set(re.findall(r"\*\*(\w+)\*\*|^\| (\w+) \|", read("docs/reports.md"), re.MULTILINE))
+    told = {name.lower() for pair in named for name in pair if name}
+    asked = [*questions.QUESTIONS.values(), *questions.OF_ANSWERS.values()]
+    assert {question.name.lower() for question in asked} <= told
 
 
 def test_every_page_is_in_the_index():
