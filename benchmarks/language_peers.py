@@ -1,0 +1,182 @@
+"""What an answer loses without each head of a layer, at the rows behind the passage, beside peers.
+
+    python benchmarks/language_peers.py MODEL [--prompts 3] [--layer 15]
+
+Every peer zeroes the same heads of the same prompts (``language_audit.planted``, answers given) in
+float32, and must agree to 1e-4 nats. What is not installed is left out. For models that are built
+as Llama is. Seen with nnsight 0.8.1 and transformer-lens 4.3.0.
+"""
+
+import argparse
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from language_audit import planted
+from torch import Tensor
+from transformers import DynamicCache
+
+from hf_attnprobe import Answers, AuditOptions
+from hf_attnprobe.attention_model import Observation
+from hf_attnprobe.auditing.prepare import prepare_audit
+from hf_attnprobe.inference.batching import collate
+
+
+TOLERANCE = 1e-4
+"""Nats."""
+
+
+def log_prob(logits: Tensor, ids: Tensor) -> Tensor:
+    """Log-probability of the answer, [copies, answer, words] and int [answer] -> [copies]."""
+    each = logits.double().log_softmax(-1)
+    return each.gather(-1, ids.expand(len(each), -1)[..., None])[..., 0].sum(-1)
+
+
+def ours(observation: Observation, layer: int) -> Tensor:
+    model = observation.model
+    attention = observation.attention[layer]
+    n_heads = attention.shape[1]
+    others = 1 - torch.eye(n_heads, dtype=attention.dtype)
+    kept = others[:, None, :, None, None].expand(-1, *attention.shape)
+    probs = model.replay_masked(observation, {layer: kept})
+    return model.log_prob(observation, probs)[:, 0]
+
+
+@contextmanager
+def without_heads(model: Any, layer: int, heads: list[int], start: int) -> Iterator[None]:
+    """Zeroes what a head gives the output projection, in every copy another one's."""
+    attention = model.model.layers[layer].self_attn
+
+    def zero(module: Any, given: tuple[Tensor]) -> tuple[Tensor]:
+        by_head = given[0].clone().unflatten(-1, (-1, attention.head_dim))
+        for number, head in enumerate(heads):
+            by_head[number, start:, head] = 0
+        return (by_head.flatten(-2),)
+
+    hook = attention.o_proj.register_forward_pre_hook(zero)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def loop_of_hooks(model: Any, ids: Tensor, answer: Tensor, start: int, layer: int) -> Tensor:
+    found = []
+    for head in range(model.config.num_attention_heads):
+        with without_heads(model, layer, [head], start):
+            logits = model(ids, logits_to_keep=len(answer), use_cache=False).logits
+        found.append(log_prob(logits, answer))
+    return torch.cat(found)
+
+
+def loop_with_cache(model: Any, ids: Tensor, answer: Tensor, start: int, layer: int) -> Tensor:
+    """The passage's keys and values are computed once, and all copies run at once."""
+    n_heads = model.config.num_attention_heads
+    cache = DynamicCache()
+    model(ids[:, :start], past_key_values=cache, logits_to_keep=1)
+    cache.batch_repeat_interleave(n_heads)
+    rest = ids[:, start:].expand(n_heads, -1)
+    with without_heads(model, layer, [*range(n_heads)], 0):
+        logits = model(rest, past_key_values=cache, logits_to_keep=len(answer)).logits
+    return log_prob(logits, answer)
+
+
+class NNsight:
+    """A trace per head."""
+
+    def __init__(self, model: Any) -> None:
+        from nnsight import NNsight as Wrapped
+
+        self.traced, self.config = Wrapped(model), model.config
+
+    def __call__(self, ids: Tensor, answer: Tensor, start: int, layer: int) -> Tensor:
+        width, found = self.config.head_dim, []
+        for head in range(self.config.num_attention_heads):
+            here = slice(head * width, (head + 1) * width)
+            with self.traced.trace(ids, logits_to_keep=len(answer), use_cache=False):
+                self.traced.model.layers[layer].self_attn.o_proj.input[:, start:, here] = 0
+                logits = self.traced.output.logits.save()
+            found.append(log_prob(logits, answer))
+        return torch.cat(found)
+
+
+class TransformerLens:
+    """A hook per head; the bridge changes the model that it is given."""
+
+    def __init__(self, model: Any) -> None:
+        from transformer_lens.model_bridge import TransformerBridge
+
+        self.n_heads = model.config.num_attention_heads
+        name = model.config._name_or_path
+        self.bridge = TransformerBridge.boot_transformers(name, hf_model=copy.deepcopy(model))
+
+    def __call__(self, ids: Tensor, answer: Tensor, start: int, layer: int) -> Tensor:
+        found = []
+        for head in range(self.n_heads):
+
+            def zero(heads: Tensor, hook: Any, head: int = head) -> Tensor:
+                new = heads.clone()
+                new[:, start:, head] = 0
+                return new
+
+            hooks = [(f"blocks.{layer}.attn.hook_z", zero)]
+            logits = self.bridge.run_with_hooks(ids, return_type="logits", fwd_hooks=hooks)
+            found.append(log_prob(logits[:, -len(answer) :], answer))
+        return torch.cat(found)
+
+
+PEERS: dict[str, tuple[str, Callable[[Any], Callable[..., Tensor]]]] = {
+    "a loop of hooks": ("torch", lambda model: partial(loop_of_hooks, model)),
+    "a loop that keeps keys and values": ("torch", lambda model: partial(loop_with_cache, model)),
+    "nnsight": ("nnsight", NNsight),
+    "TransformerLens": ("transformer_lens", TransformerLens),
+}
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="folder or Hub id of a causal language model")
+    parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--layer", type=int, default=15)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    asked = [
+        {"context": row["context"], "question": row["question"], "answer": row["value"]}
+        for row in planted(given.prompts)
+    ]
+    options = AuditOptions(dtype="float32")
+    job = prepare_audit(given.model, Answers(asked), ["sources"], options, None)
+    adapter = job.subject.adapter
+    own = job.subject.adapter.given.float().eval()
+    peers = {
+        name: made(own) for name, (package, made) in PEERS.items() if find_spec(package) is not None
+    }
+    seconds: dict[str, float] = {}
+    apart: dict[str, float] = {}
+    for text in job.tokenized.texts:
+        begun = time.process_time()
+        observation = adapter.observe(collate(adapter, [text], 0))
+        expected = ours(observation, given.layer)
+        seconds["ours"] = seconds.get("ours", 0) + time.process_time() - begun
+        prompt = observation.state.prompt
+        answer = torch.tensor(text.inputs["input_ids"][-prompt.n_answer :])
+        for name, run in peers.items():
+            begun = time.process_time()
+            found = run(prompt.ids, answer, prompt.start, given.layer)
+            seconds[name] = seconds.get(name, 0) + time.process_time() - begun
+            apart[name] = max(apart.get(name, 0), float((found - expected).abs().max()))
+    for name, taken in seconds.items():
+        print(f"{name}: {taken:.2f} CPU s, {apart.get(name, 0):.1e} nats apart")
+    far = [name for name, error in apart.items() if not error <= TOLERANCE]
+    if far:
+        raise SystemExit(f"expected equal results, other ones: {', '.join(far)}")
+
+
+if __name__ == "__main__":
+    main()
