@@ -30,6 +30,13 @@ RANGES = {
     "conicity_weight": WEIGHT,
 }
 """By name from where, below what, and both in words."""
+SPECIAL_TOKENS = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
+    "unk_token_id",
+)
 
 
 class AttentionClassifierConfig(PreTrainedConfig):
@@ -88,8 +95,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
             loss only, see regularisers_attention_classifier.py.
 
     Raises:
-        ValueError: an unknown encoder, attention or connection, a size below 1, even
-            kernels, a dropout or rate outside of [0, 1), a negative weight, states and
+        ValueError: an unknown encoder, attention or connection, a size below 1, a
+            special token that is no number, even kernels, a dropout or rate outside of [0, 1), a negative weight, states and
             word vectors of different width where they are added or tied, penalties or
             connections in a hierarchical model, connections or levels with a query encoder,
             answers without it or not one per label, or fewer than two labels.
@@ -133,6 +140,15 @@ class AttentionClassifierConfig(PreTrainedConfig):
             value = getattr(self, name)
             if not low <= value < below:
                 raise ValueError(f"{name} must be {words}, got {value}")
+        for name in SPECIAL_TOKENS:
+            token_id = getattr(self, name)
+            if token_id is not None and (
+                type(token_id) is not int or token_id < 0
+            ):
+                raise ValueError(
+                    f"{name} must be a number of the vocabulary, from 0 on, or "
+                    f"None, got {token_id!r}"
+                )
         if self.num_labels is None or self.num_labels < 2:
             raise ValueError(
                 "num_labels must be at least 2 (one logit is returned as [0, z]), got "

@@ -435,11 +435,10 @@ def scores_of_kept(logits: Tensor, kept: Tensor) -> Tensor:
     a vocabulary in half precision is off by hundredths of a nat.
     """
     precise = torch.promote_types(logits.dtype, torch.float32)
-    others = logits.to(precise, copy=True)
-    others.scatter_(-1, kept, -torch.inf)
+    # Not in place: torch.func.vmap has no rule for that.
+    others = logits.to(precise).scatter(-1, kept, -torch.inf)
     best, place = others.max(-1, keepdim=True)
-    others.scatter_(-1, place, -torch.inf)
-    rest = others.logsumexp(-1, keepdim=True)
+    rest = others.scatter(-1, place, -torch.inf).logsumexp(-1, keepdim=True)
     return torch.cat([logits.gather(-1, kept), best, rest], dim=-1)
 
 
