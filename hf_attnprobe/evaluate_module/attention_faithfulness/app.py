@@ -21,7 +21,7 @@ SAID = (
     "beside what leaving each of them out changes. One text proves nothing: `attnprobe "
     "audit` tests a model on many, against yardsticks and with intervals."
 )
-MODEL = "textattack/bert-base-uncased-SST-2"
+MODEL = "distilbert/distilbert-base-uncased-finetuned-sst-2-english"
 TEXT = "a wonderful film with a dull end"
 
 
