@@ -78,7 +78,8 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 def test_no_model_there(refused_audit, tmp_path):
     line = refused_audit(model=tmp_path / "bilstm")
     assert f"expected a model at {tmp_path / 'bilstm'}, there is nothing" in line
-    assert "no folder here" in refused_audit(model="acme/unheard-of")
+    line = refused_audit(model="acme/unheard-of")
+    assert "no folder here" in line and "HF_HUB_OFFLINE=1" in line
 
 
 def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of):
@@ -141,7 +142,8 @@ def test_no_data_there(refused_audit, tmp_path):
     place = tmp_path / "nothing"
     assert f"expected a data set at {place}, there is nothing" in refused_audit(dataset=place)
     assert "there is no file nosuch.csv in" in refused_audit(dataset="nosuch.csv")
-    assert "without a network give a folder" in refused_audit(dataset="nosuch")
+    line = refused_audit(dataset="nosuch")
+    assert "without a network give NAME=FOLDER, or set HF_HUB_OFFLINE=1" in line
     (tmp_path / "none.csv").touch()
     line = refused_audit(dataset=tmp_path / "none.csv")
     assert f"expected examples in {tmp_path / 'none.csv'}, the file is empty" in line

@@ -108,7 +108,9 @@ class Origin:
                 ) from error
             raise AttnProbeError(
                 f"expected a model folder or a Hub id, got {self.name!r}, which is no "
-                f"folder here and does not load from the Hub: {reason}"
+                f"folder here and does not load from the Hub: {reason}; without a "
+                "network give a folder, or set HF_HUB_OFFLINE=1 to load what was "
+                "downloaded before"
             ) from error
 
 

@@ -253,7 +253,7 @@ def _cannot_load(name: str, reason: Exception) -> str:
     return (
         f"expected one of {', '.join(RECIPES)}, a folder of data files, a file or a "
         f"Hub id, got {name!r}, which cannot be loaded: {_in_short(reason)}; without a "
-        "network give a folder (NAME=FOLDER)"
+        "network give NAME=FOLDER, or set HF_HUB_OFFLINE=1"
     )
 
 
