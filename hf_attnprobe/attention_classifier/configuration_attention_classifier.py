@@ -96,10 +96,11 @@ class AttentionClassifierConfig(PreTrainedConfig):
 
     Raises:
         ValueError: an unknown encoder, attention or connection, a size below 1, a
-            special token that is no number, even kernels, a dropout or rate outside of [0, 1), a negative weight, states and
-            word vectors of different width where they are added or tied, penalties or
-            connections in a hierarchical model, connections or levels with a query encoder,
-            answers without it or not one per label, or fewer than two labels.
+            special token that is no number, even kernels, a dropout or rate outside of
+            [0, 1), a negative weight, states and word vectors of different width where
+            they are added or tied, penalties or connections in a hierarchical model,
+            connections or levels with a query encoder, answers without it or not one per
+            label, or fewer than two labels.
     """
 
     model_type = "attention_classifier"

@@ -52,7 +52,7 @@ NOT_ALONE = (
 def drawn_texts(
     texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int
 ) -> list[Text]:
-    """Of the texts that have rows the longest, and others by a hash of their ids and the seed."""
+    """Returns the longest text that has rows, and others drawn by a hash of their ids and the seed."""
     known = set(held.index)
     by_id = {
         text.example_id: text for text in texts if text.example_id in known

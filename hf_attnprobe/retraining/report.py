@@ -45,7 +45,7 @@ from hf_attnprobe.retraining.verdict import (
     to_json,
 )
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import sentence
+from hf_attnprobe.statistics.summary import Statistic, sentence
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import (
     Provenance,
@@ -336,8 +336,6 @@ LOST = (
     "cannot be told apart."
 )
 JOINED = (ADVERSARY, FRONTIER)
-MIN_CURVE = 3
-"""Trained models whose points may be called a curve."""
 BINS_NOTE = (
     "Of at most .69, without intervals (Wiegreffe & Pinter 2019, Figure 4). An adversary that is "
     "no farther moves attention no more than another seed does."
@@ -491,8 +489,7 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
         said: list[Words] = [
             f"{s.statistic}: {sentence(s, known)}." for s in whole
         ]
-        fields = [s.row() for s in own]
-        rows = [[row[name] for name in COLUMNS.values()] for row in fields]
+        rows = [_row(s) for s in own]
         table = Table([*COLUMNS], rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(own)} numbers and what they say"
         yield Folded(title, [said, table])
@@ -510,6 +507,11 @@ COLUMNS = {
     "undefined": "undefined",
 }
 """Of the table of statistics, by their heads: fields of a row."""
+
+
+def _row(statistic: Statistic) -> list[Cell]:
+    fields = statistic.row()
+    return [fields[name] for name in COLUMNS.values()]
 
 
 # --- How it was made ------------------------------------------------------------------------------

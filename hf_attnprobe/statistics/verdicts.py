@@ -203,6 +203,9 @@ class Finding:
         is_nothing: of an effect, whether even the worst shuffle surely does nothing.
         open_because: what keeps a "cannot say" open where more texts would not help.
         partly, yes: the thresholds it was graded by; None of a rule's own.
+
+    Raises:
+        AttnProbeError: there is no such rule.
     """
 
     rule: str
@@ -217,6 +220,12 @@ class Finding:
     open_because: str = ""
     partly: float | None = None
     yes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise AttnProbeError(
+                f"expected the key of a rule, such as {next(iter(RULES))}, got {self.rule!r}"
+            )
 
     @property
     def graded_by(self) -> Rule:

@@ -15,6 +15,7 @@ CHANGES = [
     ("audit", "summary.json", "notes", [3]),
     ("audit", "summary.json", "findings 0 ci95", [0.5]),
     ("audit", "summary.json", "findings 0 answer", "perhaps"),
+    ("audit", "summary.json", "findings 0 rule", "unheard of"),
     ("audit", "summary.json", "provenance tests", None),
     ("audit", "summary.json", "provenance", [1]),
     ("audit", "summary.json", "provenance prediction", [1]),

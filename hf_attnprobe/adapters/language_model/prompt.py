@@ -225,8 +225,9 @@ class Answer(TaskHead):
             from_end = torch.arange(n_read, 0, -1, device=ends.device)
             rows = (ends - from_end)[..., None]
             logits = every.gather(1, rows.expand_as(logits))
-        # one text after another: a copy of all their logits would not stay in the cache
-        each = [scores_of_kept(of_text, kept[0]) for of_text in logits]
+        of_texts = kept.expand(len(logits), -1, -1)
+        # One text after another: a copy of all their logits would not stay in the cache.
+        each = list(map(scores_of_kept, logits, of_texts))
         return torch.stack(each).flatten(1)
 
     def probabilities(

@@ -435,11 +435,17 @@ def scores_of_kept(logits: Tensor, kept: Tensor) -> Tensor:
     a vocabulary in half precision is off by hundredths of a nat.
     """
     precise = torch.promote_types(logits.dtype, torch.float32)
-    # Not in place: torch.func.vmap has no rule for that.
-    others = logits.to(precise).scatter(-1, kept, -torch.inf)
+    others = _without(kept, logits.to(precise))
     best, place = others.max(-1, keepdim=True)
-    rest = others.scatter(-1, place, -torch.inf).logsumexp(-1, keepdim=True)
-    return torch.cat([logits.gather(-1, kept), best, rest], dim=-1)
+    all_others = _without(place, others)
+    rest = all_others.logsumexp(-1, keepdim=True)
+    by_name = logits.gather(-1, kept)
+    return torch.cat([by_name, best, rest], dim=-1)
+
+
+def _without(words: Tensor, logits: Tensor) -> Tensor:
+    """Returns logits in which some words have none; not in place, which vmap has no rule for."""
+    return logits.scatter(-1, words, -torch.inf)
 
 
 def _of_texts(
