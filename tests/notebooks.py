@@ -22,7 +22,10 @@ KERNEL_FOLDERS = "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"
 
 
 def executed() -> dict[str, nbformat.NotebookNode]:
-    """Returns the notebooks by name with what they show, run in one kernel that is emptied between them."""
+    """Returns the notebooks by name with what they show, run in one kernel that is emptied between them.
+
+    Progress, which the error stream shows, is no part of it.
+    """
     read = {file.name: nbformat.read(file, as_version=4) for file in NOTEBOOKS}
     together = nbformat.v4.new_notebook(metadata=next(iter(read.values())).metadata)
     for notebook in read.values():
@@ -32,6 +35,9 @@ def executed() -> dict[str, nbformat.NotebookNode]:
         with patch.dict(os.environ, places):
             where = {"metadata": {"path": str(EXAMPLES)}}
             NotebookClient(together, timeout=180, resources=where).execute()
+    for cell in together.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
     return read
 
 
@@ -40,7 +46,6 @@ def as_stored(notebook: nbformat.NotebookNode) -> str:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for k, cell in enumerate(code, 1):
         cell.metadata, cell.execution_count = {}, k
-        cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
         for out in cell.outputs:
             if "execution_count" in out:
                 out.execution_count = k

@@ -90,6 +90,31 @@ def report_of(rows, *, model="models/base", options=None, **provenance):
     )
 
 
+def with_a_default(rows):
+    """The same, where nothing matters in texts that are predicted as the first class."""
+    predicted = rows[rows.statistic == "predicted_class"].set_index("example_id").value
+    is_default = rows.example_id.map(predicted) == 0
+    is_part = rows.test == "scale"
+    lost = np.where(predicted == 0, 0.02, 0.6)
+    known = rows.assign(value=rows.value.where(~(is_default & is_part)))
+    largest_loss = tidy("scale", "largest_loss", lost, predicted.index, head=0)
+    return pd.concat([known, largest_loss], ignore_index=True)
+
+
+def test_effects_are_compared_on_the_texts_that_they_are_graded_on():
+    rows = with_a_default(rows_of(1)), with_a_default(rows_of(2))
+    comparison = compare([report_of(side) for side in rows])
+    (effect,) = [question for question in comparison.questions if question.rule == "effect"]
+    read = [side.pivot_table("value", "example_id", "statistic") for side in rows]
+    explained = [texts[texts.predicted_class == 1].standard_tvd for texts in read]
+    for own, finding, texts in zip(effect.means, effect.findings, explained, strict=True):
+        assert own.value == pytest.approx(finding.value) == pytest.approx(texts.mean())
+    both = pd.concat(explained, axis=1, join="inner")
+    (difference,) = effect.differences
+    assert difference.n == len(both) < N
+    assert difference.value == pytest.approx((both.iloc[:, 1] - both.iloc[:, 0]).mean())
+
+
 @pytest.fixture(scope="module")
 def base():
     return report_of(rows_of(1))

@@ -74,6 +74,10 @@ def run_python_blocks(page: str, folder: Path, monkeypatch, smaller: dict[str, s
     """Runs a page's blocks in order, in ``folder``; those of a named file become it."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if "smollm2" in read(page):
+        chat = speakers.tokenizer()
+        zoo.saved(folder / "smollm2", speakers.llama(chat), chat)
     importlib.invalidate_caches()
     names: dict = {}
     pattern = r"(?:<!-- file: (\S+) -->\n)?```python\n(.*?)```"
@@ -191,10 +195,6 @@ SAID = {
 
 @pytest.mark.parametrize("page", zoo.daily(RUN, ("README.md", "docs/extending.md")))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    if "smollm2" in read(page):
-        chat = speakers.tokenizer()
-        zoo.saved(tmp_path / "smollm2", speakers.llama(chat), chat)
     names = run_python_blocks(page, tmp_path, monkeypatch, SMALLER)
     assert SAID.get(page, "") in capsys.readouterr().out
     if page == "docs/quickstart.md":

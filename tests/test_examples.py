@@ -151,11 +151,16 @@ def test_before_and_after(in_examples, capsys):
     printed = capsys.readouterr().out
     assert re.search(r"^5 epochs: test accuracy (0\.9\d|1\.00)$", printed, re.M)
     number = r"([+-]?\d+\.\d+)"
-    said = rf"{number} against {number} over \d+ .*? {number} \[{number}, {number}\]"
-    differences = re.findall(said, " ".join(printed.split()))  # long lines are broken
-    asked = ("Accuracy", "Faithfulness", "Importance", "Removal", "Mass", "Effect")
-    assert len(differences) == len(asked) and all(f"- {name}: " in printed for name in asked)
-    for found in differences:
-        after, before, change, low, high = map(float, found)
+    told = re.findall(rf"(higher|lower): {number} \[{number}, {number}\]", printed)
+    changes = [(side, *map(float, numbers)) for side, *numbers in told]
+    assert len(changes) == 6  # accuracy, faithfulness, its three parts and the effect
+    for side, change, low, high in changes:
         assert low <= change <= high
-        assert change == pytest.approx(after - before, abs=0.0011)
+        assert (side == "higher") == (low > 0)
+    scores = [
+        [float(score) for score in re.findall(rf"{number} \[", line)]
+        for line in re.findall(r"^\d-epochs/trained  (.*)", printed, re.M)
+    ]
+    (most, *_, effect), (least, *_, other_effect) = scores
+    assert most > least
+    assert changes[-1][1] == pytest.approx(effect - other_effect, abs=0.02)

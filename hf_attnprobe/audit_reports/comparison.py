@@ -346,7 +346,11 @@ def _overview(comparison: AuditComparison) -> Table:
         *names,
         *(f"{name} against {names[0]}" for name in names[1:]),
     ]
-    caption = "The answers side by side; “higher” and “lower” are said of the number that is named below"
+    caption = (
+        "The answers side by side; “higher” and “lower” are said of the number that is named "
+        "below, on the same data over the texts in which both have it: not always what the "
+        "scores above differ by"
+    )
     return Table(head, rows, caption, sortable=False)
 
 

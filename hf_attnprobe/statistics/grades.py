@@ -69,6 +69,8 @@ def of_statistic(
     words: str,
     name: str,
     change: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+    *,
+    is_of_explained: bool = False,
 ) -> Measure:
     """Returns the measure that is one statistic.
 
@@ -76,12 +78,13 @@ def of_statistic(
         words: what it is.
         name: of the statistic.
         change: of its values, [texts] -> [texts].
+        is_of_explained: whether texts whose class is said by default are left out.
     """
 
     def values(texts: Texts) -> np.ndarray | None:
         return change(texts.values(name)) if name in texts else None
 
-    return Measure(words, values)
+    return Measure(words, values, is_of_explained)
 
 
 @dataclass(frozen=True)

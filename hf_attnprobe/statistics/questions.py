@@ -511,7 +511,9 @@ _ask_part(
     charts=("permutation_by_max_attention",),
     compared=(
         of_statistic(
-            "change of the output under shuffled attention", "standard_tvd"
+            "change of the output under shuffled attention",
+            "standard_tvd",
+            is_of_explained=True,
         ),
     ),
 )
