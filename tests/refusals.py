@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hf_attnprobe import AttnProbeError
+from hf_attnprobe.errors import AttnProbeError
 
 
 @contextmanager

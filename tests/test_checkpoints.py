@@ -72,8 +72,10 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
         assert type(load_model(folder, task=head.task)) is type(saved)
-        change(folder, architectures=None)
-        refused("found no architectures", load_model, folder)
+        for named in (240, "BertModel", None):
+            change(folder, architectures=named)
+            refused("found no architectures", load_model, folder)
+            assert task_saved(origin_of(folder)) is None
         assert type(load_model(folder, task=head.task)) is type(saved)
     assert list(Task.__args__) == [head.task for head in HEADS]
 
@@ -160,7 +162,7 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
             ({"num_labels": 10**12}, "for num_labels"),
             ({"num_hidden_layers": 10**9}, "for num_hidden_layers"),
             ({"num_labels": "2"}, "does not load"),
-            ({"architectures": "Bert"}, "with a head that attnprobe can read"),
+            ({"architectures": "Bert"}, "found no architectures"),
             ({"architectures": [3]}, "with a head that attnprobe can read"),
             ({"id2label": {"1": "a", "2": "b"}}, "for id2label"),
             ({"id2label": {"a": "b"}}, "for id2label"),

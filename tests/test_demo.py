@@ -1,6 +1,5 @@
 import itertools
 import json
-import re
 
 import pandas as pd
 import pytest
@@ -115,11 +114,16 @@ def test_the_demo_of_a_language_model_names_its_induction_heads(cli, tmp_path):
     done = cli("demo", "--language-model", "--output-dir", tmp_path / "demo")
     assert done.code == 0, done.err
     assert "CONTRADICTION" not in done.out
-    shown = " ".join(done.out.split())
-    assert re.search(r"what followed earlier copies \(induction heads\): 1\.\d 0\.[5-9]", shown)
     summary = json.loads((tmp_path / "demo" / "audit" / "summary.json").read_text())
+    looks = {
+        (s["layer"], s["head"]): s["mean"]
+        for s in summary["statistics"]
+        if (s["statistic"], s["group"]) == ("induction", "all")
+    }
+    layer, head = max(looks, key=looks.get)
+    assert layer == 1 and looks[layer, head] > 0.5
     answers = {found["rule"]: found["answer"] for found in summary["findings"]}
     assert (answers["own"], answers["passage"], answers["source"]) == ("yes", "yes", "yes")
-    assert "Greedy decoding says the answer in" in shown
+    assert "of the answers are its own" in " ".join(done.out.split())
     page = Reader((tmp_path / "demo" / "audit" / "report.html").read_text()).words
-    assert "what followed earlier copies (induction heads): 1." in page
+    assert "induction" in page and f"{looks[layer, head]:.2f}" in page

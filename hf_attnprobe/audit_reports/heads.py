@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf_attnprobe import markdown
-from hf_attnprobe.attention_model import SET
 from hf_attnprobe.charts.chart import Grid, HeatMap
-from hf_attnprobe.faithfulness.head_ablation import PruneCurve
-from hf_attnprobe.faithfulness.head_roles import ROLES
 from hf_attnprobe.reports.document import Cell, Number, Section, Table
 from hf_attnprobe.statistics.estimates import (
     Estimate,
@@ -26,6 +23,7 @@ from hf_attnprobe.statistics.heads import (
     ALL,
     EFFECT,
     EVERYWHERE,
+    SET,
     Judged,
     Place,
     simultaneous,
@@ -36,6 +34,7 @@ from hf_attnprobe.statistics.wording import CLASSES, Words
 
 if TYPE_CHECKING:
     from hf_attnprobe.audit_reports.result import AuditResult
+    from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 
 EDITS = {
     "median_tvd": "shuffled",
@@ -353,6 +352,9 @@ def head_table(report: "AuditResult") -> Table:
 
     Groups come first, then the named heads, then those that move the output most.
     """
+    # with torch, which charts alone do not need
+    from hf_attnprobe.faithfulness.head_roles import ROLES
+
     judged = {each.place: each for each in report.judged}
     looks = {
         role.replace("_", " "): at_places(report.statistics, role)
@@ -448,7 +450,7 @@ def _rank(head: Judged | None, zeroed: Statistic | None) -> tuple[bool, float]:
 # --- heads removed one after the other --------------------------------------------------
 
 
-def prune_table(curve: PruneCurve, words: Words = CLASSES) -> Table:
+def prune_table(curve: "PruneCurve", words: Words = CLASSES) -> Table:
     """Accuracy by the number of heads removed.
 
     Where a text has several labels, accuracy is a mean of shares and has no interval of
@@ -472,7 +474,7 @@ def prune_table(curve: PruneCurve, words: Words = CLASSES) -> Table:
     )
 
 
-def prune_title(curve: PruneCurve) -> str:
+def prune_title(curve: "PruneCurve") -> str:
     """What the table of the prune curve is of."""
     title = "heads zero-ablated together, the least important (zero_tvd) first"
     if curve.crossed:

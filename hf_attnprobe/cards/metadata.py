@@ -209,7 +209,8 @@ class Checkpoint:
     @property
     def head(self) -> str:
         """The class that the checkpoint was saved as, such as BertForSequenceClassification."""
-        return str((self.config.get("architectures") or [""])[0])
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
 
     @property
     def is_attention_classifier(self) -> bool:

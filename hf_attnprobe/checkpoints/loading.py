@@ -205,7 +205,7 @@ def head_of(
             that of ``task``.
     """
     meant = None if task is None else head_for(task)
-    classes = [str(kind) for kind in config.architectures or []]
+    classes = classes_of(config.architectures)
     kind = classes[0] if classes else "model with code of its own"
     found = head_named(kind)
     remote = getattr(config, "auto_map", None) or {}
@@ -232,6 +232,11 @@ def head_of(
     return found
 
 
+def classes_of(named: Any) -> list[str]:
+    """Returns the class names of a configuration's ``architectures``; none of what is no list."""
+    return list(map(str, named)) if isinstance(named, list) else []
+
+
 def task_saved(origin: Origin) -> str | None:
     """The task of the head that a checkpoint was saved with; None where it names none."""
     adapter = adapter_config(origin)
@@ -240,8 +245,8 @@ def task_saved(origin: Origin) -> str | None:
         return named or task_saved(base_of(origin, adapter))
     if origin.folder is not None and origin.gguf_file is None:
         _check_folder(origin.folder)
-    classes = load_config(origin).architectures
-    head = head_named(str(classes[0])) if classes else None
+    classes = classes_of(load_config(origin).architectures)
+    head = head_named(classes[0]) if classes else None
     return None if head is None else head.task
 
 

@@ -31,6 +31,7 @@ from hf_attnprobe.statistics.summary import at_site
 Place = tuple[int, int]
 """Layer and head, see :class:`~hf_attnprobe.attention_model.Site`."""
 ALL = -1  # as a head: all of its layer; as a layer: all of them
+SET = -2  # as a layer: a set of heads, by its number
 EVERYWHERE: Place = (ALL, ALL)
 Interval = tuple[float, float]
 

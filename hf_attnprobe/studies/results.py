@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -75,6 +75,13 @@ class ResultTable:
     sentences: tuple[str, ...] = ()
 
 
+class AuditSummary(TypedDict):
+    """What tables read of an audit's summary; there is more."""
+
+    provenance: dict[str, Any]
+    accuracy: dict[str, Any] | None
+
+
 class Results:
     """Reads the folders of a study whose steps have run, each once."""
 
@@ -110,15 +117,15 @@ class Results:
             wide["accuracy"] = right.astype(float).where(is_known)
         return wide
 
-    def read_json(self, job: Job, name: str) -> dict[str, Any]:
-        """Reads a JSON file in a job's folder.
+    def read_json(self, job: Job, name: str, kind: Any = dict[str, Any]) -> Any:
+        """Reads a JSON file in a job's folder, as a value of a type.
 
         Raises:
             AttnProbeError: it cannot be read.
         """
         file = self.folder / job.folder / name
         again = f"delete {file.parent} and run attnprobe study again"
-        return read_json(file, dict[str, Any], again)
+        return read_json(file, kind, again)
 
     def record(self, folder: str) -> dict[str, Any]:
         """The record of a training; empty where nothing was trained."""
@@ -168,8 +175,8 @@ class Results:
             return None
         return score.lost if difference else score.bare
 
-    def _summary(self, job: Job) -> dict[str, Any]:
-        return self.read_json(job, SUMMARY)
+    def _summary(self, job: Job) -> AuditSummary:
+        return self.read_json(job, SUMMARY, AuditSummary)
 
     def classes(self, job: Job) -> list[str]:
         """Names of an audited model's classes; none for other models."""

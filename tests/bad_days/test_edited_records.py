@@ -34,6 +34,8 @@ AGAIN = [
     ("train", "training.json", "weights_sha256", []),
     ("train", "training.json", "n_epochs", DELETE),
     ("retrain", "uniform/training.json", "seconds", "x"),
+    ("study", "audit/summary.json", "accuracy", DELETE),
+    ("study", "audit/summary.json", "provenance", [1]),
     ("study", "study.json", "data", True),
     ("study", "study.json", "steps audit", [0]),
 ]
