@@ -33,12 +33,21 @@ COLOURS = {
 }
 """By colour on paper that of the page, a variable of its style."""
 
-FONT = re.compile(r"font: [^;\"]*;? ?")
+FONT = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
 """Type is the page's, but for numbers in cells, which have their own size and weight."""
 OF_A_CELL = f"{figures.IN_CELLS:g}px"
-PROLOGUE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
-OURS_NOT = re.compile(r'(?<=<g) id="[^"]*"|(?<= )xlink:(?=href)')
-"""Names of groups, to which nobody refers, and a namespace that a page does not need."""
+IDLE = re.compile(
+    r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL
+)
+"""A prologue, facts of the file, and lines between tags: a page does without."""
+OURS_NOT = re.compile(
+    r"""(?<=<g)\ id="[^"]*"
+    | (?<=\ )xlink:(?=href)
+    | font-family:[^;"]*;\ ?
+    | \ transform="rotate\(-0\ [^"]*\)" """,
+    re.VERBOSE,
+)
+"""Names of groups, to which nobody refers, a namespace, letters and turns by nothing."""
 LONG = re.compile(r"(?<=\d\.\d)\d{3,}")
 """Digits of coordinates past a tenth of a point."""
 MOST_MARKS = 1_000
@@ -70,7 +79,7 @@ def draw(chart: Chart | HeatMap) -> str:
         for marks in drawn:
             marks.set_rasterized(_n_marks(marks) > MOST_MARKS)
         svg = figures.written(figure, "svg", salt=key).decode()
-    svg = TAG.sub(_as_on_the_page, PROLOGUE.sub("", svg))
+    svg = TAG.sub(_as_on_the_page, IDLE.sub("", svg))
     kind = chart.kind if isinstance(chart, Chart) else "map"
     opening = f' class="chart {kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
     said = (

@@ -106,6 +106,10 @@ def test_colours_are_the_page_s_own_in_light_and_dark():
             assert f"{name}: light-dark(" in page
 
 
+def test_letters_are_the_page_s_own():
+    assert not any("font-family" in draw(chart) for chart in charts())
+
+
 def test_every_colour_of_the_figures_has_one_of_the_page():
     used = {*figures.COLOURS, *figures.REFERENCE_COLOURS, figures.GRID, "#000000", "#ffffff"}
     assert {colour.lower() for colour in used} <= COLOURS.keys()
