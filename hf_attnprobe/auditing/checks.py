@@ -62,20 +62,20 @@ def drawn_texts(
     return [by_id[k] for k in [*longest, *others][:n_texts]]
 
 
-def check_rows(
+def check_row(
     adapter: AttentionModelBase,
-    texts: Sequence[Text],
+    batch: Batch,
     held: pd.DataFrame,
-    pad_token_id: int,
     *,
     where: str,
     cause: str,
 ) -> None:
-    """Checks that recorded rows equal what the model computes for each text alone.
+    """Checks that the recorded row of a text equals what the model computes for it alone.
 
     A model that cannot be run by itself is not asked.
 
     Args:
+        batch: of one text.
         held: the predictions of these texts, and maybe others, a text per row and a statistic
             per column.
         where: the rows are, in words.
@@ -84,46 +84,41 @@ def check_rows(
     Raises:
         AttnProbeError: a probability, or number, differs by more than rounding.
     """
-    for text in texts:
-        batch = collate(adapter, [text], pad_token_id)
-        native = adapter.native_probs(batch)
-        if native is None:
-            return
-        said = said_of(adapter, batch, native)
-        found = held.loc[text.example_id].dropna().to_dict()
-        name = "value" if "value" in found else "probability"
-        predicted = int(found["predicted_class"])
-        is_class = name == "probability" and predicted >= 0
-        own = float(native[0, predicted] if is_class else said[name])
-        allowed = tolerance(adapter, own)
-        if not abs(found[name] - own) <= allowed:
-            raise AttnProbeError(
-                f"expected the model's own probabilities, it gives {own:.6g} for text "
-                f"{text.example_id} by itself, {where} is {found[name]:.6g}, more than "
-                f"{allowed:.1e} away: {cause}"
-            )
+    native = adapter.native_probs(batch)
+    if native is None:
+        return
+    (example_id,) = batch.example_ids
+    said = said_of(adapter, batch, native)
+    found = held.loc[example_id].dropna().to_dict()
+    name = "value" if "value" in found else "probability"
+    predicted = int(found["predicted_class"])
+    is_class = name == "probability" and predicted >= 0
+    own = float(native[0, predicted] if is_class else said[name])
+    allowed = tolerance(adapter, own)
+    if not abs(found[name] - own) <= allowed:
+        raise AttnProbeError(
+            f"expected the model's own probabilities, it gives {own:.6g} for text "
+            f"{example_id} by itself, {where} is {found[name]:.6g}, more than "
+            f"{allowed:.1e} away: {cause}"
+        )
 
 
-def check_changes(
-    adapter: LanguageModelAdapter, texts: Sequence[Text], pad_token_id: int
-) -> None:
-    """Checks a deletion and a knockout in each text against passes of the user's own model.
+def check_changes(adapter: LanguageModelAdapter, batch: Batch) -> None:
+    """Checks a deletion and a knockout in a prompt against passes of the user's own model.
 
     Raises:
         AttnProbeError: a probability differs by more than rounding.
     """
-    for text in texts:
-        observation = adapter.observe(collate(adapter, [text], pad_token_id))
-        units = observation.batch.content_mask[0].nonzero()[:, 0].tolist()
-        unit = random_order(units, text.example_id)[0]
-        for change, error in adapter.away_from_own_model(
-            observation, unit
-        ).items():
-            if not error <= tolerance(adapter, 1.0):
-                raise AttnProbeError(
-                    f"expected the {change} of unit {unit + 1} of text {text.example_id} as the "
-                    f"model itself computes it, probabilities differ by {error:.1e}: {NOT_OWN}"
-                )
+    (example_id,) = batch.example_ids
+    units = batch.content_mask[0].nonzero()[:, 0].tolist()
+    unit = random_order(units, example_id)[0]
+    away = adapter.away_from_own_model(adapter.observe(batch), unit)
+    for change, error in away.items():
+        if not error <= tolerance(adapter, 1.0):
+            raise AttnProbeError(
+                f"expected the {change} of unit {unit + 1} of text {example_id} as the "
+                f"model itself computes it, probabilities differ by {error:.1e}: {NOT_OWN}"
+            )
 
 
 def tolerance(adapter: AttentionModelBase, number: float) -> float:
@@ -250,9 +245,11 @@ def rehearse(
     n_longest = 1 if adapter.texts_at_once == 1 else N_LONGEST
     pad_token_id = tokenizer.pad_token_id or 0
 
-    def try_longest(some: Sequence[Text]) -> pd.DataFrame:
+    def try_longest(some: Sequence[Text]) -> pd.DataFrame | None:
         batch = collate(adapter, some, pad_token_id)
         adapter.self_check(batch)
+        if isinstance(adapter, LanguageModelAdapter):
+            return None  # its own check has asked the user's model
         said = said_of(adapter, batch, adapter.observe(batch).probs)
         return pd.DataFrame(
             {k: v.tolist() for k, v in said.items()}, index=[*batch.example_ids]
@@ -273,11 +270,13 @@ def rehearse(
         for n_more in (n for n in PADDINGS if n <= n_free):
             padded = collate(adapter, [short], pad_token_id, n_more=n_more)
             check_padding(shortest, padded)
+    cause = "this model cannot be audited, please report it"
     for some, said in tried:
-        cause = "this model cannot be audited, please report it"
-        check_rows(
-            adapter, some, said, pad_token_id, where="audited", cause=cause
-        )
+        if said is None:
+            continue
+        for text in some:
+            batch = collate(adapter, [text], pad_token_id)
+            check_row(adapter, batch, said, where="audited", cause=cause)
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)
@@ -308,7 +307,7 @@ def check_padding(alone: Observation, padded: Batch) -> None:
         before, after = before.amax(-1), after.amax(-1)
     error = float((after - before).abs().max())
     allowed = tolerance(adapter, float(before.abs().max()))
-    if not error <= allowed and before.isfinite().all():  # see `check_rows`
+    if not error <= allowed and before.isfinite().all():  # see `check_row`
         raise AttnProbeError(
             "expected predictions that do not depend on padding, those of "
             f"{type(adapter.model).__name__} change by {error:.1e} where text "

@@ -339,7 +339,7 @@ def _attention_meant(
     """ "mean of 72 heads from [CLS]"; empty where heads are tested one by one alone.
 
     Args:
-        sweep: whose first text is read once more.
+        sweep: whose first text a classifier reads once more.
         groups: of heads that are tested together.
         first_token: the name of the special token that texts begin with.
     """
@@ -349,11 +349,14 @@ def _attention_meant(
     whole = [site for site in groups if (site.layer, site.head) == (ALL, ALL)]
     if not whole:
         return ""
-    batch = collate(sweep.adapter, sweep.texts[:1], sweep.pad_token_id)
-    row = sweep.adapter.read_from(sweep.adapter.observe(batch))
     if whole[0].query is not None:
         row = f"the token at place {whole[0].query}"
-    elif row == FIRST and first_token:
+    elif not sweep.adapter.lacks(AnswersFromPassage):
+        row = "the tokens that predict the answer"
+    else:
+        batch = collate(sweep.adapter, sweep.texts[:1], sweep.pad_token_id)
+        row = sweep.adapter.read_from(sweep.adapter.observe(batch))
+    if row == FIRST and first_token:
         row = first_token
     return f"mean of {n_heads} heads{f' from {row}' if row else ''}"
 

@@ -24,7 +24,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.auditing.checks import (
     check_changes,
-    check_rows,
+    check_row,
     drawn_texts,
 )
 from hf_attnprobe.auditing.selection import half_of
@@ -328,7 +328,7 @@ def first_round(sweep: Sweep, where: Where) -> None:
 
 
 def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
-    """Recomputes some texts whose rows are on disk, see :func:`check_rows`.
+    """Recomputes some texts whose rows are on disk, see :func:`check_row`.
 
     Of a language model the same prompts are changed too, see :func:`check_changes`: two show it
     as well as eight, since a change that is not the model's own comes from its code, or from
@@ -344,16 +344,12 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
     )
     drawn = drawn_texts(sweep.texts, held, n_texts, sweep.seed)
-    if isinstance(sweep.adapter, LanguageModelAdapter):
-        check_changes(sweep.adapter, drawn, sweep.pad_token_id)
-    check_rows(
-        sweep.adapter,
-        drawn,
-        held,
-        sweep.pad_token_id,
-        where=f"in {sweep.folder}",
-        cause=cause,
-    )
+    for text in drawn:
+        batch = collate(sweep.adapter, [text], sweep.pad_token_id)
+        if isinstance(sweep.adapter, LanguageModelAdapter):
+            check_changes(sweep.adapter, batch)
+        where = f"in {sweep.folder}"
+        check_row(sweep.adapter, batch, held, where=where, cause=cause)
 
 
 def _check_identities(sweep: Sweep, held: pd.DataFrame) -> None:

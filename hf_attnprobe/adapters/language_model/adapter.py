@@ -299,9 +299,6 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             return values[:, site.query]
         return values[:, self.answer_rows(observation)].mean(1)
 
-    def read_from(self, observation: Observation) -> str:
-        return "the tokens that predict the answer"
-
     def native_probs(self, batch: Batch) -> Tensor:
         """The user's own model on the prompt and answer as they are."""
         return self._by_own_model(batch, batch.inputs["input_ids"], 1)
