@@ -238,6 +238,15 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     assert "These are all texts of these data" in said and "Stopped" not in said
 
 
+def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
+    few = [found(f.rule, f.value, n=20, yardsticks=f.yardsticks) for f in all_yes()]
+    facts = {"seconds": 40, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 20}
+    asked = {"test_limit": 20, "time": "40s"}
+    said = str(report_of(*few, asked_for=asked, stopping=facts))
+    assert said.splitlines()[4].endswith("--dataset sst --test-limit 30")
+    assert "These are all texts of these data" in str(report_of(*few, stopping=facts))
+
+
 def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
     asked = ("accuracy", "effect", "faithfulness")
     said = answer_sentence([found(rule, 0.02, (-0.2, 0.24), 20) for rule in asked])

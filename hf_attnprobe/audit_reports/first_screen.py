@@ -152,14 +152,15 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
     needed = [n for f in open_ones if (n := texts_in_all(f, least)) is not None]
     if not needed:
         return None
-    if stopped_early(report.provenance.get("stopping")):
+    stopping = report.provenance.get("stopping")
+    if stopped_early(stopping) and max(needed) <= stopping["n_texts"]:
         return GOES_ON
     if _shares(report.provenance.get("share")):
         return "Shares are missing; attnprobe report joins them."
     if "test_limit" not in report.provenance.get("asked_for", {}):
         texts = report.words.texts
         return f"These are all {texts} of these data; others of their kind would have to be added."
-    return _command(report, test_limit=max(needed))
+    return _command(report, test_limit=max(needed), time=None)
 
 
 def _command(report: AuditResult, **changed: Any) -> Listing | str:
@@ -169,6 +170,7 @@ def _command(report: AuditResult, **changed: Any) -> Listing | str:
     values = {
         name: " ".join(v) if isinstance(v, Mapping) else v
         for name, v in changed.items()
+        if v is not None
     }
     flags = " ".join(
         f"--{name.replace('_', '-')} {v}" for name, v in values.items()
@@ -363,8 +365,9 @@ def _model(report: AuditResult) -> str:
         if not f.is_about_attention and f.n >= MIN_SHOWN
     }
     shares = _shares(report.provenance.get("share"))
-    texts = f"{report.words.counted(report.n)} of {report.dataset}{shares}"
     accuracy, own = known.get("accuracy"), known.get("own")
+    n = report.n if accuracy is None else accuracy.n
+    texts = f"{report.words.counted(n)} of {report.dataset}{shares}"
     if own is not None:
         texts = f"{texts}; {_own(own)}"
     elif accuracy is not None and report.words.is_number:

@@ -541,11 +541,11 @@ def texts_in_all(finding: Finding, least: int = MIN_TEXTS) -> int | None:
 def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     """Returns what an open question needs for an answer, as a clause."""
     least, texts = least_texts(words), words.texts
+    if 0 < finding.n < least:
+        return words.fill(too_few(finding.n, least))
     if finding.open_because:
         return f"more {texts} will not settle it: {finding.open_because.rstrip('.')}"
     enough = texts_in_all(finding, least)
-    if 0 < finding.n < least:
-        return words.fill(too_few(finding.n, least))
     if finding.ci95 is None:
         return "labels, or something to compare with, are missing"
     possible = possible_answers(

@@ -1,13 +1,14 @@
 """The work of an audit: texts in a fixed random order, and within a time what matters most first.
 
-With ``--time`` all attention gets its texts before any layer or head is looked at, until the
-clock says stop. ``torch.compile`` is not used: it won 1 to 23% of plain passes on a processor
+With ``--time`` all attention gets its texts before any layer or head is looked at, and what the
+verdict rests on before all else, until the clock says stop. ``torch.compile`` is not used: it won 1 to 23% of plain passes on a processor
 (torch 2.13, two cores) and took 16 to 40 s to compile.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,9 @@ from hf_attnprobe.auditing.sweep import (
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.progress import in_words
+from hf_attnprobe.statistics.estimates import MIN_SHOWN
+from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.samples import random_order
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import (
@@ -116,10 +120,12 @@ def rows_so_far(sweep: Sweep) -> RowsSoFar:
 # looks at no result and intervals are those of as many texts.
 
 
-SEARCHES = ("adversarial", "erasure")
-"""Tests that try many edits of each text, and come last."""
-ENOUGH = 60
-"""Texts that decide most questions that can be decided: so many everywhere, then twice as many."""
+ENOUGH = MIN_TEXTS
+"""Texts without which nothing is answered: so many everywhere, then twice as many."""
+DECIDING = {
+    asked.test for asked in EVERY_QUESTION.values() if asked.role != "beside"
+}
+"""Tests that the verdict rests on."""
 AT_ONCE = 10  # heads that are looked at together
 CAUTION = 1.3  # portions vary; by so much more than expected one may take
 
@@ -154,16 +160,14 @@ def run_in_time(
 
 
 def _cheap_first(so_far: RowsSoFar, clock: Clock, where: Where) -> list[str]:
-    """The tests: the cheapest first, searches last."""
+    """The tests: the cheapest first."""
     text = so_far.texts[:1]
 
-    def place(test: str) -> tuple[bool, float]:
-        return test in SEARCHES, clock.expects(
-            steps_of([({test: where[test]}, text)])
-        )
+    def cost(test: str) -> float:
+        return clock.expects(steps_of([({test: where[test]}, text)]))
 
     return so_far.agreed(
-        sorted((test for test in where if where[test]), key=place)
+        sorted((test for test in where if where[test]), key=cost)
     )
 
 
@@ -174,19 +178,24 @@ def _bring(
     where: Where,
     texts: Sequence[Text],
 ) -> None:
-    """Runs a test portion by portion on the texts that lack it, while there is time."""
+    """Runs a test portion by portion on the texts that lack it, while there is time.
+
+    Without time for as many texts as have a number it is not begun.
+    """
     (test,) = where
     lacking = [text for text in texts if so_far.lacks(where, text)]
     while lacking:
+        unshown = MIN_SHOWN - (len(texts) - len(lacking))
+        least = max(1, min(unshown, len(lacking)))
         one = max(clock.expects(steps_of([(where, lacking[:1])])), 1e-9)
         room = (
             clock.left / CAUTION / one
             if clock.knows(test)
             else float(clock.left > 0)
         )
-        n = so_far.agreed(int(min(room, batch_size)))
-        if n < 1:
+        if so_far.agreed(room < least):
             return
+        n = so_far.agreed(int(min(room, batch_size)))
         so_far.run(lacking[:n], where)
         lacking = lacking[n:]
 
@@ -194,26 +203,34 @@ def _bring(
 def turns_of(
     sweep: Sweep, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Callable[[], Iterator[Where]]:
-    """What answers come of first: all attention, then layers, then heads by their promise."""
+    """What answers come of first: all attention, then layers, then heads by their promise.
+
+    Of a test all heads come before another test, so that the heads can be compared.
+    """
     names = [name for name in sweep.options if name != "screen"]
+    deciding = [name for name in names if name in DECIDING]
+    others = [name for name in names if name not in DECIDING]
     whole = [group for group in groups if group.layer in (ALL, SET)]
     layers = [group for group in groups if group not in whole]
     is_one = len(sweep.adapter.sites()) == 1
 
     def turns() -> Iterator[Where]:
-        yield sites_by_test(
-            names, sweep.adapter, heads if is_one else [], whole
-        )
+        for some in (deciding, others):
+            yield sites_by_test(
+                some, sweep.adapter, heads if is_one else [], whole
+            )
         yield sites_by_test(names, sweep.adapter, [], layers)
         if is_one:
             return
         if "screen" in sweep.options:
             yield sites_by_test(["screen"], sweep.adapter, heads)
         ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
-        for start in range(0, len(ranked), AT_ONCE):
-            yield sites_by_test(
-                names, sweep.adapter, ranked[start : start + AT_ONCE], []
-            )
+        tens = [
+            ranked[start : start + AT_ONCE]
+            for start in range(0, len(ranked), AT_ONCE)
+        ]
+        for name, ten in product([*deciding, *others], tens):
+            yield sites_by_test([name], sweep.adapter, ten)
 
     return turns
 
