@@ -16,7 +16,7 @@ Search:   the paper's gradient search (functional/search.py), for a linear read-
           of reach, candidates from the linearised model (functional/search.py),
           checked by running it; the paper's search through the model on request
           (``n_steps``). For one head with one query that is read by no linear map (pairs
-          of texts), all single tokens and pairs of tokens (functional/search.py), then the
+          of texts), pairs of the least attended tokens (functional/linear.py), then the
           paper's search from its random starts and from the best of these. All are lower
           bounds.
 Reading:  beside ``largest_jsd``, the farthest with no regard to the output: a share of 0
@@ -49,12 +49,11 @@ from hf_attnprobe.functional.intervention import (
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
     epsilon_max_jsd_bounds,
+    farthest_on_edges,
 )
 from hf_attnprobe.functional.search import (
     Distance,
-    farthest_on_edges,
     linear_distance,
-    pulled_back,
     search_adversarial_attention,
     steered_candidates,
 )
@@ -438,31 +437,25 @@ def _search_row(farthest: Farthest, vertex: Tensor, search: Search) -> None:
     Args:
         vertex: the farthest attention of all, to first order, [batch, 1, keys].
     """
-    epsilons = list(farthest.jsd)
     attention, visible = farthest.own[:, 0], farthest.visible[:, 0]
     probs = farthest.observation.probs
 
     def replay(rows: Tensor) -> Tensor:
         return farthest.replay(rows[:, :, None])
 
-    on_edges = farthest_on_edges(attention, visible, replay, probs, epsilons)
-    farthest.add(on_edges[:, :, None])
-    for epsilon, edge in zip(epsilons, on_edges, strict=True):
-        is_farthest = farthest.largest - jsd(edge, attention) <= ROUNDING
-        if search.n_steps == 0 or is_farthest.all():
+    for epsilon in farthest.jsd:
+        on_edges = farthest_on_edges(attention, visible, replay, probs, epsilon)
+        farthest.add(on_edges[:, :, None])
+        if search.n_steps == 0 or farthest.is_free(epsilon):
             continue
-        vertices = torch.stack([edge[:, None], vertex])
-        guided = vertices.clamp_min(SMALLEST_START).log()
-        reached = []
+        known = farthest.attention[epsilon].to(vertex)
+        guided = torch.stack([known, vertex]).clamp_min(SMALLEST_START).log()
         for start in (farthest.random_starts(search), guided):
-            found = farthest.search(
-                start, farthest.distance, epsilon, search.n_steps
+            farthest.add(
+                farthest.search(
+                    start, farthest.distance, epsilon, search.n_steps
+                )
             )
-            reached.append(found[:, :, 0])
-        moved = pulled_back(
-            torch.cat(reached), attention, replay, probs, epsilon
-        )
-        farthest.add(moved[:, :, None])
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:

@@ -404,7 +404,7 @@ def slabs(
         yield i, j, low, high
 
 
-class _Pairs(NamedTuple):
+class Pairs(NamedTuple):
     """Pairs of tokens, and between what the weight on the second must lie.
 
     ``low`` and ``high`` are [batch, pairs], in [0, 1], and only where ``is_open``.
@@ -422,7 +422,7 @@ def _of_slabs(
     mask: Tensor,
     probs: Tensor,
     epsilon: float,
-) -> tuple[Tensor, _Pairs]:
+) -> tuple[Tensor, Pairs]:
     """Returns the least upper bound over all slabs [batch], and the part of edges inside them."""
     upper = largest_jsd(attention, mask)
     n_keys = mask.shape[-1]
@@ -445,31 +445,86 @@ def _of_slabs(
     is_open = edges.is_real & (lowest <= highest)
     lowest = lowest.clamp(0, 1)
     highest = highest.clamp(0, 1)
-    return upper, _Pairs(edges, lowest, highest, is_open)
+    return upper, Pairs(edges, lowest, highest, is_open)
 
 
 def _on_edges(
     attention: Tensor,
     logits: Tensor,
-    pairs: _Pairs,
+    pairs: Pairs,
     probs: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Returns the best attentions to two tokens, [refined, batch, keys].
-
-    Between the outermost weights of a grid that are feasible and their neighbours, which
-    are not, bisection finds the boundary.
-    """
+    """Returns the best attentions to two tokens, [refined, batch, keys]."""
     edges = pairs.edges
-    logits_i = logits[:, edges.i]
-    logits_j = logits[:, edges.j]
-
+    text = torch.arange(len(logits), device=logits.device)[:, None]
     # Outputs that share no class are at 1, a little less or more; all of them are within.
     limit = INNER * epsilon if epsilon < 1 else math.inf
 
-    def is_within(weight: Tensor, from_i: Tensor, to_j: Tensor) -> Tensor:
-        output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
-        return tvd(output, probs[:, None]) <= limit
+    def along(pair: Tensor) -> Callable[[Tensor], Tensor]:
+        from_i = logits[text, edges.i[pair]]
+        to_j = logits[text, edges.j[pair]]
+
+        def is_within(weight: Tensor) -> Tensor:
+            output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
+            return tvd(output, probs[:, None]) <= limit
+
+        return is_within
+
+    ends = ends_on_edges(pairs, along, GRID)
+    first, second = edges.i[ends.pair], edges.j[ends.pair]
+    return ends.attention(attention, first, second)
+
+
+Along = Callable[[Tensor], Callable[[Tensor], Tensor]]
+"""Edges by number, [batch, some] -> from weights on their second tokens, of this shape, to
+whether the output is within ε."""
+
+
+class Ends(NamedTuple):
+    """Ends of edges within ε, each [batch, ends].
+
+    Attributes:
+        pair: number of the edge.
+        weight: on its second token.
+        is_found: whether there is one.
+    """
+
+    pair: Tensor
+    weight: Tensor
+    is_found: Tensor
+
+    def attention(
+        self, attention: Tensor, first: Tensor, second: Tensor
+    ) -> Tensor:
+        """Attention on these tokens [ends, batch, keys]; the given one where none is found."""
+        two = on_two(first, second, self.weight, attention.shape[-1])
+        two = torch.where(self.is_found[..., None], two, attention[:, None])
+        return two.transpose(0, 1)
+
+
+def on_two(
+    first: Tensor, second: Tensor, weight: Tensor, n_keys: int
+) -> Tensor:
+    """Attention on two tokens, ``weight`` on the second, [...] each -> [..., keys]."""
+    two = weight.new_zeros(*weight.shape, n_keys)
+    weight_on_second = weight[..., None]
+    two.scatter_(-1, second[..., None], weight_on_second)
+    return two.scatter_(-1, first[..., None], 1 - weight_on_second)
+
+
+def ends_on_edges(pairs: Pairs, along: Along, n_weights: int) -> Ends:
+    """Returns the outermost attentions within ε on those edges that may be farthest.
+
+    Between the outermost weights of a grid that are feasible and their neighbours, which
+    are not, bisection finds the boundary.
+
+    Args:
+        n_weights: that are tried on each edge.
+    """
+    edges = pairs.edges
+    every = torch.arange(len(edges.i), device=edges.i.device)[None]
+    is_within = along(every)
 
     # Feasible weights and those next to them that are not, of the lower and the upper end
     # [2, batch, pairs]; the same weight twice where nothing more can be had.
@@ -477,9 +532,9 @@ def _on_edges(
     outside = inside.clone()
     is_met = was_within = torch.zeros_like(pairs.is_open)
     previous = pairs.low
-    for step in range(GRID):
-        weight = torch.lerp(pairs.low, pairs.high, step / (GRID - 1))
-        within = is_within(weight, logits_i, logits_j) & pairs.is_open
+    for step in range(n_weights):
+        weight = torch.lerp(pairs.low, pairs.high, step / (n_weights - 1))
+        within = is_within(weight) & pairs.is_open
         is_first = within & ~is_met
         inside[0] = torch.where(is_first, weight, inside[0])
         outside[0] = torch.where(is_first, previous, outside[0])
@@ -496,22 +551,8 @@ def _on_edges(
     inside = _by_text(inside).gather(1, chosen)
     outside = _by_text(outside).gather(1, chosen)
     pair = chosen % len(edges.i)
-    place = pair[..., None].expand(-1, -1, logits.shape[-1])
-    from_i = logits_i.gather(1, place)
-    to_j = logits_j.gather(1, place)
-    inside, _ = bisected(
-        lambda weight: is_within(weight, from_i, to_j),
-        inside,
-        outside,
-        N_BISECTIONS,
-    )
-
-    two = attention.new_zeros(*pair.shape, attention.shape[-1])
-    pair, weight_on_j = pair[..., None], inside[..., None]
-    two.scatter_(-1, edges.j[pair], weight_on_j)
-    two.scatter_(-1, edges.i[pair], 1 - weight_on_j)
-    two = torch.where(hope[..., None] >= 0, two, attention[:, None])
-    return two.transpose(0, 1)
+    weight, _ = bisected(along(pair), inside, outside, N_BISECTIONS)
+    return Ends(pair, weight, hope >= 0)
 
 
 def _by_text(values: Tensor) -> Tensor:
@@ -580,3 +621,60 @@ def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
         exponent, _ = tilted(tilt, temperature)
         found.append(exponent.softmax(-1))
     return torch.stack(found)
+
+
+# --- A read-out that is not linear -------------------------------------------
+# Attention on two tokens is where to look first here too, where nothing bounds the weights
+# beforehand. What is found is within ε, and a lower bound.
+
+
+Replay = Callable[[Tensor], Tensor]
+"""Attention [copies, batch, keys] -> probabilities [copies, batch, classes]."""
+
+MOST_TOKENS = 32  # edges between these, the least attended: 496 of them
+FINE_GRID = 65
+
+
+@torch.no_grad()
+def farthest_on_edges(
+    attention: Tensor,
+    visible: Tensor,
+    replay: Replay,
+    probs: Tensor,
+    epsilon: float,
+) -> Tensor:
+    """Returns far attentions on two tokens that move the output by at most ε.
+
+    Args:
+        attention: the model's [batch, keys].
+        visible: bool [batch, keys], the tokens that may receive weight.
+        replay: runs the model with other attention.
+        probs: the model's output [batch, classes].
+        epsilon: bound on the total variation distance of the output.
+
+    Returns:
+        [ends, batch, keys]; the model's own where none is found.
+    """
+    order = attention.masked_fill(~visible, torch.inf)
+    order = order.argsort(dim=-1, stable=True)[:, :MOST_TOKENS]
+    few, is_real = attention.gather(1, order), visible.gather(1, order)
+    edges = edges_of(few, torch.zeros_like(few), is_real)
+    lowest = torch.zeros_like(edges.entropy)
+    pairs = Pairs(edges, lowest, torch.ones_like(lowest), edges.is_real)
+    text = torch.arange(len(order), device=order.device)[:, None]
+
+    def tokens_of(pair: Tensor) -> tuple[Tensor, Tensor]:
+        return order[text, edges.i[pair]], order[text, edges.j[pair]]
+
+    def along(pair: Tensor) -> Callable[[Tensor], Tensor]:
+        first, second = tokens_of(pair)
+
+        def is_within(weight: Tensor) -> Tensor:
+            rows = on_two(first, second, weight, attention.shape[-1])
+            after = replay(rows.transpose(0, 1))
+            return (tvd(after, probs) <= epsilon).t()
+
+        return is_within
+
+    ends = ends_on_edges(pairs, along, FINE_GRID)
+    return ends.attention(attention, *tokens_of(ends.pair))
