@@ -1,6 +1,12 @@
 """What an answer loses without each head of a layer, at the rows behind the passage, beside peers.
 
     python benchmarks/language_peers.py MODEL [--prompts 3] [--layer 15]
+    python benchmarks/language_peers.py MODEL --every-layer
+    python benchmarks/language_peers.py MODEL --contextcite 10
+
+Of every layer only the fastest peer runs. ContextCite (64 masks) explains the model's own answers to
+passages that it divides as this package does; the drops of both are from full passes of the plain
+model over prompts without the sentences that each puts first. Seen with context-cite 0.0.4.
 
 Every peer zeroes the same heads of the same prompts (``language_audit.planted``, answers given) in
 float32, and must agree to 1e-4 nats. What is not installed is left out. For models that are built
@@ -9,8 +15,9 @@ as Llama is. Seen with nnsight 0.8.1 and transformer-lens 4.3.0.
 
 import argparse
 import copy
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -19,9 +26,9 @@ from typing import Any
 import torch
 from language_audit import planted
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from hf_attnprobe import Answers, AuditOptions
+from hf_attnprobe import Answers, AuditOptions, explain
 from hf_attnprobe.attention_model import Observation
 from hf_attnprobe.auditing.prepare import prepare_audit
 from hf_attnprobe.inference.batching import collate
@@ -130,12 +137,84 @@ class TransformerLens:
         return torch.cat(found)
 
 
+FASTEST = "a loop that keeps keys and values"
 PEERS: dict[str, tuple[str, Callable[[Any], Callable[..., Tensor]]]] = {
     "a loop of hooks": ("torch", lambda model: partial(loop_of_hooks, model)),
-    "a loop that keeps keys and values": ("torch", lambda model: partial(loop_with_cache, model)),
+    FASTEST: ("torch", lambda model: partial(loop_with_cache, model)),
     "nnsight": ("nnsight", NNsight),
     "TransformerLens": ("transformer_lens", TransformerLens),
 }
+
+
+# --- attribution of a whole answer --------------------------------------------------------------
+
+N_MASKS = 64
+TOPS = (1, 3)
+
+
+def contextcite(model: Any, tokenizer: Any, row: dict[str, Any], answer: str) -> list[float]:
+    """Scores of the sentences of a passage by ContextCite, of an answer that is known."""
+    from context_cite import ContextCiter
+    from context_cite.context_partitioner import SimpleContextPartitioner
+
+    partitioner = SimpleContextPartitioner(row["context"])
+    sentences = re.findall(r"[^.]+\.", row["context"])
+    partitioner._cache = {
+        "parts": [sentence.strip() for sentence in sentences],
+        "separators": [""] + [" "] * (len(sentences) - 1),
+    }
+    citer = ContextCiter(
+        model,
+        tokenizer,
+        row["context"],
+        row["question"],
+        num_ablations=N_MASKS,
+        partitioner=partitioner,
+        prompt_template="{context}\n\n{query}",
+    )
+    citer._cache["output"] = citer._get_prompt_ids(return_prompt=True)[1] + answer
+    return list(citer.get_attributions(verbose=False))
+
+
+def lost_without(
+    model: Any, tokenizer: Any, row: dict[str, Any], answer: str, gone: Collection[int]
+) -> float:
+    """Log-probability of an answer by a full pass over the prompt without some sentences."""
+    sentences = re.findall(r"[^.]+\.", row["context"])
+    context = "".join(s for k, s in enumerate(sentences) if k not in gone).strip()
+    turn = {"role": "user", "content": f"{context}\n\n{row['question']}"}
+    prompt = tokenizer.apply_chat_template([turn], tokenize=False, add_generation_prompt=True)
+    own, said = (
+        tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        for text in (prompt, answer)
+    )
+    logits = model(torch.cat([own, said], 1), use_cache=False).logits[:, own.shape[1] - 1 : -1]
+    return float(log_prob(logits, said[0]))
+
+
+def beside_contextcite(folder: str, n: int) -> None:
+    """Prints seconds and drops of ContextCite and of :func:`hf_attnprobe.explain`."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    drops: dict[str, list[list[float]]] = {"ours": [], "ContextCite": []}
+    seconds = dict.fromkeys(drops, 0.0)
+    for row in planted(n):
+        begun = time.process_time()
+        shown = explain(model, tokenizer, row["context"], row["question"])
+        scores = {"ours": [unit["leave_one_out"] for unit in shown.units]}
+        seconds["ours"] += time.process_time() - begun
+        begun = time.process_time()
+        scores["ContextCite"] = contextcite(model, tokenizer, row, shown.predicted)
+        seconds["ContextCite"] += time.process_time() - begun
+        lost = partial(lost_without, model, tokenizer, row, shown.predicted)
+        whole = lost([])
+        for name, of_sentences in scores.items():
+            order = sorted(range(len(of_sentences)), key=lambda k: -of_sentences[k])
+            drops[name].append([whole - lost(order[:top]) for top in TOPS])
+    for name, of_prompts in drops.items():
+        by_top = torch.tensor(of_prompts).mean(0).tolist()
+        said = ", ".join(f"top-{k} drop {d:.2f} nats" for k, d in zip(TOPS, by_top, strict=True))
+        print(f"{name}: {seconds[name] / n:.1f} CPU s a prompt, {said}")
 
 
 @torch.no_grad()
@@ -144,8 +223,13 @@ def main() -> None:
     parser.add_argument("model", help="folder or Hub id of a causal language model")
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--layer", type=int, default=15)
+    parser.add_argument("--every-layer", action="store_true")
+    parser.add_argument("--contextcite", type=int, metavar="PROMPTS")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.contextcite:
+        beside_contextcite(given.model, given.contextcite)
+        return
     asked = [
         {"context": row["context"], "question": row["question"], "answer": row["value"]}
         for row in planted(given.prompts)
@@ -154,21 +238,26 @@ def main() -> None:
     job = prepare_audit(given.model, Answers(asked), ["sources"], options, None)
     adapter = job.subject.adapter
     own = job.subject.adapter.given.float().eval()
+    chosen = {FASTEST: PEERS[FASTEST]} if given.every_layer else PEERS
+    layers = range(own.config.num_hidden_layers) if given.every_layer else [given.layer]
     peers = {
-        name: made(own) for name, (package, made) in PEERS.items() if find_spec(package) is not None
+        name: made(own)
+        for name, (package, made) in chosen.items()
+        if find_spec(package) is not None
     }
     seconds: dict[str, float] = {}
     apart: dict[str, float] = {}
     for text in job.tokenized.texts:
         begun = time.process_time()
         observation = adapter.observe(collate(adapter, [text], 0))
-        expected = ours(observation, given.layer)
+        expected = torch.stack([ours(observation, layer) for layer in layers])
         seconds["ours"] = seconds.get("ours", 0) + time.process_time() - begun
         prompt = observation.state.prompt
         answer = torch.tensor(text.inputs["input_ids"][-prompt.n_answer :])
         for name, run in peers.items():
             begun = time.process_time()
-            found = run(prompt.ids, answer, prompt.start, given.layer)
+            each = [run(prompt.ids, answer, prompt.start, layer) for layer in layers]
+            found = torch.stack(each)
             seconds[name] = seconds.get(name, 0) + time.process_time() - begun
             apart[name] = max(apart.get(name, 0), float((found - expected).abs().max()))
     for name, taken in seconds.items():
