@@ -57,7 +57,7 @@ class DemoOptions(Options):
 FOUND = {
     "attention": "token_f1@attention",
     "gradient × input": "token_f1@input_gradient",
-    "leave-one-out": "token_f1@leave_one_out",
+    "leaving out": "token_f1@leave_one_out",
     "chance": "rationale_size",
 }
 """Statistics of the test plausibility, by what is ranked."""

@@ -220,7 +220,7 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
         assert low < found.control[when].value < high
         assert found.control[when].value == pytest.approx(np.mean(means), rel=0.25)
     assert "Hiding: yes. The model uses the impermissible tokens" in conclusion(found)
-    assert "Attention no longer shows" in conclusion(found)
+    assert "Attention does not show" in conclusion(found)
 
 
 USES = [

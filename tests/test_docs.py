@@ -1,5 +1,6 @@
 """What the documents tell a reader to do, works."""
 
+import ast
 import importlib.metadata
 import json
 import re
@@ -7,6 +8,7 @@ import runpy
 import shlex
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -156,6 +158,28 @@ def test_pages_by_hand_have_one_vocabulary():
         for pattern, better in words.items():
             found = re.search(rf"\b({pattern})\b", prose, re.IGNORECASE)
             assert not found, f"{page}: {found and found[0]!r}; say: {better}"
+
+
+def printed(file: Path) -> Iterator[str]:
+    """Sentences among a module's strings; a string that stands by itself is a docstring."""
+    nodes = [*ast.walk(ast.parse(file.read_text()))]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        said = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(said, str) and " " in said and id(node) not in docstrings:
+            yield said
+
+
+def test_the_package_prints_the_same_vocabulary():
+    """But for the papers' own names in their tables, and the verb and the library of data sets."""
+    package = ROOT / "hf_attnprobe"
+    for file in sorted(package.rglob("*.py")):
+        names_of_papers = {"leave-one-out"} if "studies" in file.parts else set()
+        words = SAID_OTHERWISE.keys() - {"datasets?"} - names_of_papers
+        pattern = re.compile(rf"\b({'|'.join(sorted(words))})\b", re.IGNORECASE)
+        for said in printed(file):
+            found = pattern.search(said)
+            assert not found, f"{file.relative_to(package)}: {found and found[0]!r} in {said!r}"
 
 
 def test_every_part_of_the_answer_is_explained():

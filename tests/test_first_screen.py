@@ -262,7 +262,7 @@ def test_too_few_texts_are_said_before_they_run(n):
 def test_a_question_that_was_not_asked_is_asked_by_the_command():
     report = report_of(*all_yes(effect=None), asked_for={"tests": {"scale": {}}})
     lines = str(report).splitlines()
-    assert lines[2].startswith("Cannot say. A verdict also needs effect")
+    assert lines[2].startswith("Cannot say. An answer also needs effect")
     assert shlex.split(lines[4])[-4:] == ["--tests", "scale", "erasure", "permutation"]
 
 

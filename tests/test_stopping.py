@@ -165,17 +165,19 @@ def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_anot
 
     def look(so_far, clock, turns, batch_size):
         order.extend(turns())
-        so_far.run(so_far.texts[:30], order[0])
+        so_far.run(so_far.texts[:30], order[1])
 
     monkeypatch.setattr(rounds, "run_in_time", look)
     monkeypatch.setattr(rounds, "AT_ONCE", 4)
     run(model, time="1h")
-    verdict, others, layers, *heads = order
+    predicted, verdict, screened, others, *heads = order
     beside = {"uniform_attention", "head_ablation"}
+    assert set(predicted) == {"prediction"} and not screened
     assert set(verdict) == {"permutation"} and set(others) == beside
-    assert layers.keys() == {"permutation", *beside}
-    assert [len(sites) for where in heads for sites in where.values()] == [4, 2] * 3
-    assert [[*where] for where in heads[:2]] == [["permutation"]] * 2
+    told = [(*where, *map(len, where.values())) for where in heads]
+    assert told[:2] == [("permutation", 4), ("permutation", 2)]
+    assert set(heads[2]) == {"permutation", *beside}  # layers
+    assert sorted(told[3:]) == sorted((name, n) for name in set(heads[2]) for n in (4, 2))
 
 
 def test_when_time_is_up_nothing_more_begins(tmp_path):

@@ -158,13 +158,13 @@ def test_at_chance_nothing_is_concluded():
 
 
 def test_what_a_verdict_still_needs_is_named():
-    assert "A verdict also needs effect" in conclusion_sentence(
+    assert "An answer also needs effect" in conclusion_sentence(
         findings_by(faithfulness=Answer.YES)
     )
     lacking = conclusion_sentence(findings_by(effect=Answer.YES))
-    assert "A verdict also needs faithfulness" in lacking
+    assert "An answer also needs faithfulness" in lacking
     open_effect = findings_by(effect=Answer.CANNOT_SAY, faithfulness=Answer.YES)
-    assert "ffect had no clear answer" in conclusion_sentence(open_effect)
+    assert "ffect cannot say" in conclusion_sentence(open_effect)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ RANKING_NAMES = {
     "attention": "attention",
     "gradient": "gradient of attention",
     "product": "attention × gradient",
-    "leave_one_out": "leave-one-out",
+    "leave_one_out": "leaving out",
     "input_gradient": "gradient × input",
     "margin": "margins",
     "effective_attention": "effective attention",

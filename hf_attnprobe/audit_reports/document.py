@@ -173,14 +173,13 @@ def units_note(report: AuditResult) -> list[str]:
         first = segment == "text"
         explained, held = ("first", "second") if first else ("second", "first")
         notes.append(
-            f"Importances, leave-one-out and erasure are about the {explained} text of each "
+            f"Importances, leaving out and erasure are about the {explained} text of each "
             f"pair; the {held} stays as it is. Edits of attention reach both."
         )
     units = report.provenance.get("units")
     if units is not None:
-        one = units.partition(" ")[0].removesuffix("s")
         notes.append(
-            f"This model's attention weighs {units}: what is called a token here is a {one}."
+            f"This model's attention weighs {units}: where tokens are spoken of, these are meant."
         )
     return notes
 

@@ -336,7 +336,7 @@ def order_of(place: Place) -> tuple[int, Place]:
 HOW_TO_READ = (
     "A head is named layer.head, both from 0. Effect: how far shuffling its weights moves the "
     "output, the median shuffle and the worst; faithfulness: its order's place between a random "
-    "one (0) and the best (1), the mean of its parts. The answer is that of the verdict, by both "
+    "one (0) and the best (1), the mean of its parts. The answer is as of all attention, by both "
     "numbers. Intervals of single heads hold for all heads at once (simultaneous, 95%), so the "
     "foremost may be looked for; those of groups hold for each group by itself. The heads of a "
     "group are shuffled together. The more heads are edited, the less is the model inside what "

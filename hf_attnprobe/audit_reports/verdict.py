@@ -601,8 +601,8 @@ def foreseen(n: int, are_prompts: bool) -> str:
         )
     low, high = share_interval(np.array(n / 2), np.array(n))
     return (
-        f"{n} prompts tell a share to ±{(high - low) / 2:.2f} or better: what lies nearer to a "
-        "threshold stays open (±0.10 takes about 100 prompts)"
+        f"{n} prompts tell a share to ±{(high - low) / 2:.2f} or better: of what lies nearer to a "
+        "threshold they cannot say (±0.10 takes about 100 prompts)"
     )
 
 

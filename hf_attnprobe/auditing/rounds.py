@@ -14,7 +14,12 @@ from typing import Any, TypeVar
 
 from accelerate.utils import broadcast_object_list
 
-from hf_attnprobe.attention_model import ALL, SET, Site
+from hf_attnprobe.attention_model import (
+    ALL,
+    SET,
+    AnswersFromPassage,
+    Site,
+)
 from hf_attnprobe.auditing.options import AuditOptions
 from hf_attnprobe.auditing.selection import (
     Choice,
@@ -122,10 +127,8 @@ def rows_so_far(sweep: Sweep) -> RowsSoFar:
 
 ENOUGH = MIN_TEXTS
 """Texts without which nothing is answered: so many everywhere, then twice as many."""
-DECIDING = {
-    asked.test for asked in EVERY_QUESTION.values() if asked.role != "beside"
-}
-"""Tests that the verdict rests on."""
+AHEAD = 4
+"""Times as many texts are predicted: accuracy takes more of them to tell, and one pass of each."""
 AT_ONCE = 10  # heads that are looked at together
 CAUTION = 1.3  # portions vary; by so much more than expected one may take
 
@@ -153,7 +156,8 @@ def run_in_time(
                 if not so_far.agreed(clock.knows(test)):
                     bring({test: where[test]}, so_far.texts[:1])
             for test in _cheap_first(so_far, clock, where):
-                bring({test: where[test]}, so_far.texts[:goal])
+                n = goal * AHEAD if test == PREDICTION else goal
+                bring({test: where[test]}, so_far.texts[:n])
         if goal >= n_texts or so_far.agreed(clock.left <= 0):
             return
         goal *= 2
@@ -200,37 +204,52 @@ def _bring(
         lacking = lacking[n:]
 
 
+def read_by(role: str) -> set[str]:
+    """The tests that are read by the questions with a role in the verdict."""
+    return {
+        asked.test for asked in EVERY_QUESTION.values() if asked.role == role
+    }
+
+
 def turns_of(
     sweep: Sweep, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Callable[[], Iterator[Where]]:
-    """What answers come of first: all attention, then layers, then heads by their promise.
+    """What answers come of first.
 
-    Of a test all heads come before another test, so that the heads can be compared.
+    Whether a classifier is right; all attention with what the verdict rests on, then how faithful each head is; what else there
+    is of all attention, then what each head does; layers, and the rest of heads. Heads come by
+    their promise, all of them for one test before the next.
     """
     names = [name for name in sweep.options if name != "screen"]
-    deciding = [name for name in names if name in DECIDING]
-    others = [name for name in names if name not in DECIDING]
     whole = [group for group in groups if group.layer in (ALL, SET)]
     layers = [group for group in groups if group not in whole]
-    is_one = len(sweep.adapter.sites()) == 1
+    only = heads if len(sweep.adapter.sites()) == 1 else []
+    scores, effects, parts = (
+        [name for name in names if name in read_by(role)]
+        for role in ("score", "effect", "part")
+    )
+    deciding = {*scores, *effects, *parts}
+    others = [name for name in names if name not in deciding]
+
+    def of_heads(tests: Iterable[str]) -> Iterator[Where]:
+        ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
+        for test, start in product(tests, range(0, len(ranked), AT_ONCE)):
+            ten = ranked[start : start + AT_ONCE]
+            yield sites_by_test([test], sweep.adapter, ten)
 
     def turns() -> Iterator[Where]:
-        for some in (deciding, others):
-            yield sites_by_test(
-                some, sweep.adapter, heads if is_one else [], whole
-            )
-        yield sites_by_test(names, sweep.adapter, [], layers)
-        if is_one:
-            return
-        if "screen" in sweep.options:
-            yield sites_by_test(["screen"], sweep.adapter, heads)
-        ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
-        tens = [
-            ranked[start : start + AT_ONCE]
-            for start in range(0, len(ranked), AT_ONCE)
-        ]
-        for name, ten in product([*deciding, *others], tens):
-            yield sites_by_test([name], sweep.adapter, ten)
+        if sweep.adapter.lacks(AnswersFromPassage):
+            yield {PREDICTION: [NO_SITE]}
+        yield sites_by_test(sorted(deciding), sweep.adapter, only, whole)
+        if not only:
+            screens = [name for name in sweep.options if name == "screen"]
+            yield sites_by_test(screens, sweep.adapter, heads)
+            yield from of_heads(scores)
+        yield sites_by_test(others, sweep.adapter, only, whole)
+        if not only:
+            yield from of_heads(effects)
+            yield sites_by_test(names, sweep.adapter, [], layers)
+            yield from of_heads(names)
 
     return turns
 

@@ -295,7 +295,7 @@ def add_verbose(parser: Parser) -> None:
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="print every number, not the verdict alone",
+        help="print every number, not the first screen alone",
     )
 
 

@@ -61,7 +61,7 @@ READINGS = {
         "{mean:.2f} apart (at most 0.69)"
     ),
     "gradient_integrated_pearson": (
-        "the two attributions, the baseline, have a Pearson correlation of {mean:.2f} "
+        "the two attributions, the yardstick, have a Pearson correlation of {mean:.2f} "
         "with each other"
     ),
     "gradient_integrated_jsd": (

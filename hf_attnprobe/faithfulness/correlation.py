@@ -83,16 +83,16 @@ READINGS: TestReadings = {
         "attention and gradients agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "attention_leave_one_out_tau": (
-        "attention and leave-one-out order the tokens with rank correlation {mean:.2f}"
+        "attention and leaving out order the tokens with rank correlation {mean:.2f}"
     ),
     "attention_leave_one_out_significant": share(
-        "attention and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
+        "attention and leaving out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "gradient_leave_one_out_tau": (
-        "gradients and leave-one-out, the baseline, agree with rank correlation {mean:.2f}"
+        "gradients and leaving out, the yardstick, agree with rank correlation {mean:.2f}"
     ),
     "gradient_leave_one_out_significant": share(
-        "gradients and leave-one-out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
+        "gradients and leaving out agree significantly (p ≤ .05, τ > 0) in {mean:.0%} of texts"
     ),
     "significant_by_chance": share(
         "orders that have nothing to do with each other agree as significantly in "
@@ -102,17 +102,17 @@ READINGS: TestReadings = {
         "the mean p-value of attention against gradients is {mean:.2f}"
     ),
     "attention_leave_one_out_p_value": (
-        "the mean p-value of attention against leave-one-out is {mean:.2f}"
+        "the mean p-value of attention against leaving out is {mean:.2f}"
     ),
     "gradient_leave_one_out_p_value": (
-        "the mean p-value of gradients against leave-one-out is {mean:.2f}"
+        "the mean p-value of gradients against leaving out is {mean:.2f}"
     ),
     "leave_one_out_tau_difference": (
-        "gradients order the tokens nearer to leave-one-out than attention does by "
+        "gradients order the tokens nearer to leaving out than attention does by "
         "{mean:+.2f} of rank correlation (mean over texts; below 0 attention is nearer)"
     ),
     "gradient_tau_difference": (
-        "leave-one-out orders the tokens nearer to gradients than attention does by "
+        "leaving out orders the tokens nearer to gradients than attention does by "
         "{mean:+.2f} of rank correlation (mean over texts; below 0 attention is nearer)"
     ),
     "attention_leave_one_out_agreement": (
@@ -120,7 +120,7 @@ READINGS: TestReadings = {
         "of {mean:.2f} (1 is the best order, 0 chance)"
     ),
     "attention_leave_one_out_precision": (
-        "{mean:.2f} of the tokens that together hold half of the leave-one-out importance "
+        "{mean:.2f} of the tokens that together hold half of the importance by leaving out "
         "are among as many that attention ranks first"
     ),
     "attention_gradient_top_overlap": share(
@@ -143,11 +143,11 @@ READINGS: TestReadings = {
         "on the {key} first tokens of both attention and gradients have rank correlation {mean:.2f}"
     ),
     "attention_leave_one_out_top_tau": (
-        "on the {key} first tokens of both attention and leave-one-out have rank "
+        "on the {key} first tokens of both attention and leaving out have rank "
         "correlation {mean:.2f}"
     ),
     "gradient_leave_one_out_top_tau": (
-        "on the {key} first tokens of both gradients and leave-one-out have rank "
+        "on the {key} first tokens of both gradients and leaving out have rank "
         "correlation {mean:.2f}"
     ),
 }
@@ -206,7 +206,7 @@ class CorrelationResult:
 
 @register_test(
     readings=READINGS,
-    does="compares the order of attention with that of gradients and of leave-one-out",
+    does="compares the order of attention with that of gradients and of leaving out",
     groups=True,
     needs=(Differentiable, EditableInputs),
 )

@@ -48,37 +48,37 @@ from hf_attnprobe.functional.rank import kendall_tau_b
 
 READINGS = {
     "raw_attention_tau": (
-        "this head's attention and leave-one-out order the tokens with rank correlation {mean:.2f}"
+        "this head's attention and leaving out order the tokens with rank correlation {mean:.2f}"
     ),
     "attention_times_gradient_tau": (
-        "attention × gradient and leave-one-out agree with rank correlation {mean:.2f}"
+        "attention × gradient and leaving out agree with rank correlation {mean:.2f}"
     ),
     "effective_attention_tau": (
-        "effective attention and leave-one-out agree with rank correlation {mean:.2f}"
+        "effective attention and leaving out agree with rank correlation {mean:.2f}"
     ),
     "norm_based_tau": (
-        "the norms of weighted values and leave-one-out agree with rank correlation {mean:.2f}"
+        "the norms of weighted values and leaving out agree with rank correlation {mean:.2f}"
     ),
     "mean_attention_tau": (
-        "the heads' mean attention and leave-one-out agree with rank correlation {mean:.2f}"
+        "the heads' mean attention and leaving out agree with rank correlation {mean:.2f}"
     ),
     "rollout_tau": (
-        "attention rollout up to this layer and leave-one-out agree with rank "
+        "attention rollout up to this layer and leaving out agree with rank "
         "correlation {mean:.2f}"
     ),
     "flow_tau": (
-        "attention flow up to this layer and leave-one-out agree with rank correlation "
+        "attention flow up to this layer and leaving out agree with rank correlation "
         "{mean:.2f} (over texts short enough for it)"
     ),
     "layer_norm_based_tau": (
-        "the layer's norms of weighted values and leave-one-out agree with rank "
+        "the layer's norms of weighted values and leaving out agree with rank "
         "correlation {mean:.2f}"
     ),
     "value_zeroing_tau": (
-        "value zeroing and leave-one-out agree with rank correlation {mean:.2f}"
+        "value zeroing and leaving out agree with rank correlation {mean:.2f}"
     ),
     "value_zeroing_rollout_tau": (
-        "value zeroing rolled out up to this layer and leave-one-out agree with rank "
+        "value zeroing rolled out up to this layer and leaving out agree with rank "
         "correlation {mean:.2f}"
     ),
 }

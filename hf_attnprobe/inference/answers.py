@@ -603,17 +603,20 @@ def answered(
     ):
         if n and rows:
             logger.warning(
-                "%d of %d texts %s; they are left out", n, len(examples), reason
+                "%d of %d prompts %s; they are left out",
+                n,
+                len(examples),
+                reason,
             )
         if n and not rows:
             raise AttnProbeError(
-                f"expected texts to explain, {n} of {len(examples)} {reason}; "
+                f"expected prompts to explain, {n} of {len(examples)} {reason}; "
                 'choose other units (units="token"), or give answers'
             )
     n_generated = sum(row["generated"] for row in rows)
     if 0 < n_generated < len(rows):
         logger.warning(
-            "%d of %d texts have no answer; the model's own is taken",
+            "%d of %d prompts have no answer; the model's own is taken",
             n_generated,
             len(rows),
         )

@@ -700,8 +700,8 @@ QUESTIONS = (
 QUESTION = "Does the model's attention hide what the model uses?"
 LEAD = (
     "A classifier was trained further with a penalty on its attention to some tokens, "
-    "called impermissible. If it still uses them, classifies as well and no longer "
-    "attends to them, its attention hides this use. A token is used where deleting "
+    "called impermissible. If it still uses them, classifies as well and does not "
+    "attend to them, its attention hides this use. A token is used where deleting "
     "it moves the output more than deleting other tokens does (total variation, 0 to 1)."
 )
 LIMITS = (

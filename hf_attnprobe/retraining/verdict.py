@@ -191,7 +191,7 @@ def _begun(rule: str, answer: Answer, number: Estimate) -> str:
         return RULES[rule].in_short(answer).capitalize()
     if (number.n or 0) < MIN_TEXTS:
         return f"Fewer than {MIN_TEXTS} texts tell nothing"
-    return f"Undecided, since the threshold {RULES[rule].yes:g} lies in the interval"
+    return f"The threshold {RULES[rule].yes:g} lies in the interval"
 
 
 def _chance(statistics: Statistics, seeds: Sequence[float]) -> str | None:
@@ -483,7 +483,7 @@ def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
 FRONTIER_NOTE = (
     "The exact frontier is the farthest attention of each text that moves the output "
     "by at most ε, with the base's encoder. A trained adversary has an encoder of its "
-    "own, so that is a baseline, not a bound; that no weights at all can be farther "
+    "own, so that is a yardstick, not a bound; that no weights at all can be farther "
     "than the last of our lines says is checked for every text."
 )
 

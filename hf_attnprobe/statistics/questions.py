@@ -323,11 +323,11 @@ _ask_part(
         ),
         "tau": (
             "attention_leave_one_out_tau",
-            "Kendall's τ of attention with leave-one-out, all pairs alike",
+            "Kendall's τ of attention with leaving out, all pairs alike",
         ),
         "gradient": (
             "gradient_leave_one_out_tau",
-            "Kendall's τ of gradients with leave-one-out",
+            "Kendall's τ of gradients with leaving out",
         ),
     },
     source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & Yitzhaki "
@@ -549,7 +549,7 @@ def effect(evidence: Evidence, rule: Rule) -> Measured | None:
     yes=0.75,
     source="Jain & Wallace 2019, Section 4.2.2 (ε); .42 = 1 − .40 / ln 2, the "
     "distance of trained adversaries (Wiegreffe & Pinter 2019, Table 4); .75 is our "
-    "choice. It does not decide the verdict: another attention with the same output "
+    "choice. It does not decide the answer: another attention with the same output "
     "does not make this one false (Wiegreffe & Pinter 2019, Section 2)",
     done="Among all attention that moves the output by at most ε = {within}, the one that is "
     "farthest from the model's is looked for. The distance is the Jensen-Shannon divergence "
@@ -734,7 +734,7 @@ _ask_part(
     "last unit or the commonest place reaches, 0, to always, 1; of the means over texts",
     **_of_part(
         SOURCE,
-        source="leave-one-out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
+        source="leaving out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
         "(Liu et al. 2024); " + BY_CALIBRATION,
         done=UNITS
         + "Each unit is deleted in turn, and what the answer's log-probability then "

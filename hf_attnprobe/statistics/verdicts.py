@@ -179,7 +179,7 @@ RULES: dict[str, Rule] = {
         partly=0.0,
         yes=0.0,
         source="Pruthi et al. 2020; half of the mass is our choice",
-        if_yes="attention no longer shows the impermissible tokens",
+        if_yes="attention does not show the impermissible tokens",
         if_no="attention still shows the impermissible tokens",
         if_open="attention may or may not show the impermissible tokens",
     ),
@@ -459,7 +459,7 @@ def steps_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
         (
             f"{score} or an effect was not asked, or an effect is open",
             Answer.CANNOT_SAY,
-            "a verdict needs both",
+            "an answer needs both",
         ),
         (
             "else",
@@ -534,8 +534,8 @@ def _decided(
         if key not in {f.rule for f in (*effects, score) if f is not None}
     ]
     if score is None or missing:
-        return Answer.CANNOT_SAY, f"a verdict also needs {names_of(missing)}"
-    undecided = [f.rule for f in effects if f.answer == Answer.CANNOT_SAY]
-    if undecided:
-        return Answer.CANNOT_SAY, f"{names_of(undecided)} had no clear answer"
+        return Answer.CANNOT_SAY, f"an answer also needs {names_of(missing)}"
+    cannot_say = [f.rule for f in effects if f.answer == Answer.CANNOT_SAY]
+    if cannot_say:
+        return Answer.CANNOT_SAY, f"{names_of(cannot_say)} cannot say"
     return score.answer, ""

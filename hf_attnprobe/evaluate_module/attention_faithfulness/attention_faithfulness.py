@@ -29,7 +29,7 @@ TEXTS = (SINGLE, PAIR, ASKED, GIVEN)
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
-gradients and leave-one-out, shuffled attention, and adversarial attention (Jain &
+gradients and leaving out, shuffled attention, and adversarial attention (Jain &
 Wallace 2019), exact where the model's read-out is linear. Of a language model it asks which
 sentence of a passage an answer rests on, and whether attention finds it.
 """
