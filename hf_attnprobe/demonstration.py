@@ -73,8 +73,8 @@ def demo(
     """Trains an attention classifier on generated reviews and audits it.
 
     Args:
-        output_dir: the model goes to ``model`` in it, the audit to ``audit``. Those of an
-            earlier demo are replaced.
+        output_dir: the model goes to ``model`` in it, its texts to ``data``, the audit to
+            ``audit``. Those of an earlier demo are replaced.
         options: the classifier, and how much data.
         progress: show bars on stderr.
 
@@ -94,9 +94,10 @@ def demo(
         # The audit of an earlier demo's model.
         shutil.rmtree(folder / "audit", ignore_errors=True)
         metrics = _trained(data, folder, options, progress)
+        data.save_to_disk(folder / "data")
         report = audit(
             folder / "model",
-            data["test"],
+            folder / "data",
             options=AuditOptions(seed=options.seed),
             output_dir=folder / "audit",
             progress=progress,
@@ -122,19 +123,26 @@ def demo_language_model(
     Returns:
         The report of the audit.
     """
+    import datasets
+
     from hf_attnprobe.data.arguments import Answers
     from hf_attnprobe.data.synthetic import record_questions
     from hf_attnprobe.training.decoder import train_decoder
 
     check_one_process("demo")
-    asked = [*record_questions(N_QUESTIONS, seed=seed)]
+    asked = datasets.Dataset.from_list(
+        [*record_questions(N_QUESTIONS, seed=seed)]
+    )
     with alone_in(output_dir, MARK) as folder:
         write_json(folder / MARK, {"language_model": True, "seed": seed})
         shutil.rmtree(folder / "audit", ignore_errors=True)
         train_decoder(folder / "model", seed=seed, progress=progress)
+        asked.to_json(folder / "questions.jsonl")
         return audit(
             folder / "model",
-            Answers(asked, units="passage", template=TEMPLATE),
+            Answers(
+                folder / "questions.jsonl", units="passage", template=TEMPLATE
+            ),
             ["default", "head_roles", "head_ablation"],
             options=AuditOptions(seed=seed, heads=["all"]),
             output_dir=folder / "audit",

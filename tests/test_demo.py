@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import zoo
 from hf_attnprobe import audit, build_tokenizer
+from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
 from hf_attnprobe.demonstration import (
     DemoOptions,
@@ -17,6 +18,7 @@ from hf_attnprobe.demonstration import (
 )
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
+from hf_attnprobe.storage.provenance import repeating
 from hf_attnprobe.training import decoder
 from shown_page import Reader
 
@@ -31,13 +33,25 @@ def small(tmp_path_factory):
 
 def test_demo_ends_in_a_verdict(small):
     report, metrics, folder = small
-    assert report.n == 50 and "of 50 texts of data" in " ".join(report.to_text().split())
+    assert report.n == 50 and f"of 50 texts of {folder}/data" in " ".join(report.to_text().split())
     line = rationale_line(report)
     wide = report.wide_frame()
     chance, own = wide["rationale_size"].mean(), wide["token_f1@attention"].mean()
     assert "\n" not in line and line.endswith(f"chance {chance:.0%} (50 texts)")
     assert f": attention {own:.0%} · gradient × input " in line and 0 < chance < 0.5
     assert (folder / "audit" / "report.md").exists() and 0 <= metrics["test_accuracy"] <= 1
+
+
+def test_the_command_of_a_demos_page_repeats_it(small, cli, tmp_path):
+    report, _, folder = small
+    page = Reader((folder / "audit" / "report.html").read_text()).words
+    command = repeating("audit", report.provenance)
+    assert (
+        command.split() == f"attnprobe audit --model {folder}/model --dataset {folder}/data".split()
+    )
+    assert command in page and "object in Python" not in page
+    done = cli(*command.split()[1:], "--json")
+    assert json.loads(done.out)["findings"] == to_json(report)["findings"]
 
 
 def way_to_best(report):
