@@ -220,3 +220,11 @@ def test_a_flag_that_is_not_given_is_none():
     known = vars(build_parser().parse_args([*where, "--hierarchical"]))
     assert known["hierarchical"] is True and known["kernel_sizes"] is None
     assert vars(build_parser().parse_args(where))["hierarchical"] is None
+
+
+def test_every_help_ends_in_an_example_that_is_understood(cli):
+    for name in COMMANDS:
+        *_, example = cli(name, "--help").out.split("for example: ")
+        program, *words = example.split()
+        assert program == "attnprobe" and build_parser().parse_args(words).command == name
+    assert cli("--help").out.startswith("usage: attnprobe COMMAND [FLAG ...]\n")

@@ -36,7 +36,7 @@ class AuditOptions(Options):
     )
     single_heads: bool = option(
         True,
-        "test every head by itself too; without, layers and all attention only",
+        "test every head by itself",
     )
     head_sets: Sequence[str] | None = option(
         None,
@@ -65,8 +65,8 @@ class AuditOptions(Options):
     )
     time: str | None = option(
         None,
-        "stop after this time, such as 90s, 10m or 2h, and report what is known: all "
-        "attention first, then layers and the most promising heads; continue any time",
+        "stop after this time, such as 90s, 10m or 2h, and report what is known: the answer "
+        "first, then single heads, the most promising before others; continue any time",
         metavar="TIME",
     )
     prune: bool = option(
@@ -141,6 +141,7 @@ class AuditOptions(Options):
         None,
         "number format to compute in (default: float64 for attention classifiers, that "
         "of the checkpoint for other models)",
+        daily=False,
     )
     weights: Weights | None = option(
         None,

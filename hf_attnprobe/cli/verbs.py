@@ -705,52 +705,74 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
 }
 
 
-FLAGS: dict[str, tuple[Callable[[CommandParser], None], str]] = {
+FLAGS: dict[str, tuple[Callable[[CommandParser], None], str, str]] = {
     "demo": (
         add_demo,
         "train and audit on generated data whose deciding words are known",
+        "--output-dir attnprobe-demo",
     ),
-    "train": (add_train, "train an attention classifier"),
-    "audit": (add_audit, "run faithfulness tests on a model"),
+    "train": (
+        add_train,
+        "train an attention classifier",
+        "--dataset sst --output-dir bilstm-sst",
+    ),
+    "audit": (
+        add_audit,
+        "run faithfulness tests on a model",
+        "--model bilstm-sst --dataset sst --time 10m",
+    ),
     "judge": (
         add_judge,
         "run tests of rankings on scores that somebody gave the tokens",
+        "--model bert --dataset sst --scores shap.csv",
     ),
     "retrain": (
         add_retrain,
         "run the tests that train models (Wiegreffe & Pinter 2019)",
+        "--model bilstm-sst --dataset sst --output-dir beside",
     ),
     "study": (
         add_study,
         "run a study of many steps or a paper's tables, with one report",
+        "jain-wallace --dataset sst --output-dir table --quick",
     ),
     "compare": (
         add_compare,
         "audit several models alike and compare each with the first",
+        "bert-1 bert-2 --dataset sst --output-dir both",
     ),
     "survive": (
         add_survive,
         "ask whether rounding or other changes of a model change the answer",
+        "--model bert --dataset sst --versions int8 --output-dir rounded",
     ),
     "deceive": (
         add_deceive,
         "train a model to hide its attention to some tokens",
+        "--model bilstm-sst --dataset sst --tokens he she --output-dir hidden",
     ),
     "spike": (
         add_spike,
         "ask what the tests see of an effect of known size in a model",
+        "bert --dataset sst --output-dir seen",
     ),
-    "report": (add_report, "render the report of an audit"),
+    "report": (
+        add_report,
+        "render the report of an audit",
+        "audit --output page.html",
+    ),
     "card": (
         add_card,
         "write a checkpoint's model card, and publish both on the Hub",
+        "bilstm-sst audit",
     ),
     "datasets": (
         add_datasets,
         "list the data sets that have a name, and what to bring",
+        "sst",
     ),
 }
-"""What adds the flags of a command, and what its help says."""
+"""What adds the flags of a command, what its help says, and an example of the flags."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -766,6 +788,7 @@ def build_parser() -> CommandParser:
     """All commands and flags."""
     parser = CommandParser(
         prog="attnprobe",
+        usage="attnprobe COMMAND [FLAG ...]",
         description="Does this model's attention explain its predictions?",
     )
     parser.add_argument(
@@ -774,10 +797,15 @@ def build_parser() -> CommandParser:
         version=f"%(prog)s {version('hf_attnprobe')}",
     )
     commands = parser.add_subparsers(
-        dest="command", required=True, prog="attnprobe"
+        dest="command",
+        required=True,
+        prog="attnprobe",
+        title="commands",
+        metavar="COMMAND",
     )
-    for name, (add_flags, said) in FLAGS.items():
-        add_flags(commands.add_parser(name, help=said))
+    for name, (add_flags, said, example) in FLAGS.items():
+        epilog = f"for example: attnprobe {name} {example}"
+        add_flags(commands.add_parser(name, help=said, epilog=epilog))
     return parser
 
 

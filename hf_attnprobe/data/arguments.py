@@ -186,7 +186,6 @@ class Answers(Data):
         None,
         "column with the questions (default: question or query)",
         metavar="COLUMN",
-        daily=False,
     )
     prompt_column: str | None = option(
         None,
