@@ -146,6 +146,7 @@ PAPERS_EPSILON = 0.01  # its search aims at this one, whichever is read
 NOISE_STREAM = 1  # apart from the permutations' random numbers
 SMALLEST_START = 1e-4  # a weight of 0 has no logarithm to start a search from
 SMALLEST_MASS = 1e-30  # of what a row may move
+AIM = 0.995  # of ε: the last step of a search may lie a little past its aim
 
 
 class Search(NamedTuple):
@@ -453,7 +454,7 @@ def _search_row(farthest: Farthest, vertex: Tensor, search: Search) -> None:
         for start in (farthest.random_starts(search), guided):
             farthest.add(
                 farthest.search(
-                    start, farthest.distance, epsilon, search.n_steps
+                    start, farthest.distance, AIM * epsilon, search.n_steps
                 )
             )
 

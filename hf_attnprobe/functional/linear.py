@@ -133,6 +133,11 @@ class Edges(NamedTuple):
     a_j: Tensor
     entropy: Tensor
 
+    @property
+    def numbers(self) -> Tensor:
+        """[1, pairs]."""
+        return torch.arange(len(self.i), device=self.i.device)[None]
+
 
 def edges_of(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
     """The edges of the simplex: attentions to two tokens; arguments as above."""
@@ -465,20 +470,20 @@ def _on_edges(
         from_i = logits[text, edges.i[pair]]
         to_j = logits[text, edges.j[pair]]
 
-        def is_within(weight: Tensor) -> Tensor:
+        def change(weight: Tensor) -> Tensor:
             output = torch.lerp(from_i, to_j, weight[..., None]).softmax(-1)
-            return tvd(output, probs[:, None]) <= limit
+            return tvd(output, probs[:, None])
 
-        return is_within
+        return change
 
-    ends = ends_on_edges(pairs, along, GRID)
+    ends = ends_on_edges(pairs, along, limit, GRID)
     first, second = edges.i[ends.pair], edges.j[ends.pair]
     return ends.attention(attention, first, second)
 
 
 Along = Callable[[Tensor], Callable[[Tensor], Tensor]]
 """Edges by number, [batch, some] -> from weights on their second tokens, of this shape, to
-whether the output is within ε."""
+how far they move the output."""
 
 
 class Ends(NamedTuple):
@@ -513,18 +518,20 @@ def on_two(
     return two.scatter_(-1, first[..., None], 1 - weight_on_second)
 
 
-def ends_on_edges(pairs: Pairs, along: Along, n_weights: int) -> Ends:
+def ends_on_edges(
+    pairs: Pairs, along: Along, limit: float, n_weights: int
+) -> Ends:
     """Returns the outermost attentions within ε on those edges that may be farthest.
 
     Between the outermost weights of a grid that are feasible and their neighbours, which
     are not, bisection finds the boundary.
 
     Args:
+        limit: of the change of the output, ε.
         n_weights: that are tried on each edge.
     """
     edges = pairs.edges
-    every = torch.arange(len(edges.i), device=edges.i.device)[None]
-    is_within = along(every)
+    change = along(edges.numbers)
 
     # Feasible weights and those next to them that are not, of the lower and the upper end
     # [2, batch, pairs]; the same weight twice where nothing more can be had.
@@ -534,7 +541,7 @@ def ends_on_edges(pairs: Pairs, along: Along, n_weights: int) -> Ends:
     previous = pairs.low
     for step in range(n_weights):
         weight = torch.lerp(pairs.low, pairs.high, step / (n_weights - 1))
-        within = is_within(weight) & pairs.is_open
+        within = (change(weight) <= limit) & pairs.is_open
         is_first = within & ~is_met
         inside[0] = torch.where(is_first, weight, inside[0])
         outside[0] = torch.where(is_first, previous, outside[0])
@@ -551,7 +558,10 @@ def ends_on_edges(pairs: Pairs, along: Along, n_weights: int) -> Ends:
     inside = _by_text(inside).gather(1, chosen)
     outside = _by_text(outside).gather(1, chosen)
     pair = chosen % len(edges.i)
-    weight, _ = bisected(along(pair), inside, outside, N_BISECTIONS)
+    change = along(pair)
+    weight, _ = bisected(
+        lambda weight: change(weight) <= limit, inside, outside, N_BISECTIONS
+    )
     return Ends(pair, weight, hope >= 0)
 
 
@@ -632,7 +642,7 @@ Replay = Callable[[Tensor], Tensor]
 """Attention [copies, batch, keys] -> probabilities [copies, batch, classes]."""
 
 MOST_TOKENS = 32  # edges between these, the least attended: 496 of them
-FINE_GRID = 65
+FINE_GRID = 33
 
 
 @torch.no_grad()
@@ -659,8 +669,6 @@ def farthest_on_edges(
     order = order.argsort(dim=-1, stable=True)[:, :MOST_TOKENS]
     few, is_real = attention.gather(1, order), visible.gather(1, order)
     edges = edges_of(few, torch.zeros_like(few), is_real)
-    lowest = torch.zeros_like(edges.entropy)
-    pairs = Pairs(edges, lowest, torch.ones_like(lowest), edges.is_real)
     text = torch.arange(len(order), device=order.device)[:, None]
 
     def tokens_of(pair: Tensor) -> tuple[Tensor, Tensor]:
@@ -669,12 +677,23 @@ def farthest_on_edges(
     def along(pair: Tensor) -> Callable[[Tensor], Tensor]:
         first, second = tokens_of(pair)
 
-        def is_within(weight: Tensor) -> Tensor:
+        def change(weight: Tensor) -> Tensor:
             rows = on_two(first, second, weight, attention.shape[-1])
             after = replay(rows.transpose(0, 1))
-            return (tvd(after, probs) <= epsilon).t()
+            return tvd(after, probs).t()
 
-        return is_within
+        return change
 
-    ends = ends_on_edges(pairs, along, FINE_GRID)
+    # Where none of these weights is within ε, one beside that of least change may be.
+    change = along(edges.numbers)
+    zero = torch.zeros_like(edges.entropy)
+    weights = torch.linspace(0, 1, FINE_GRID).to(zero)
+    least, place = torch.stack([change(zero + w) for w in weights]).min(0)
+    nearest = weights[place]
+    reach = torch.where(least > epsilon, weights[1], 1.0)
+    low = (nearest - reach).clamp_min(0)
+    high = (nearest + reach).clamp_max(1)
+
+    pairs = Pairs(edges, low, high, edges.is_real)
+    ends = ends_on_edges(pairs, along, epsilon, FINE_GRID)
     return ends.attention(attention, *tokens_of(ends.pair))
