@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -296,8 +297,8 @@ def _mean_and_squares(
 #
 # Lower bound: the farthest of attentions that are checked, in float64. First those to two tokens: on
 # such an edge of the simplex the slabs of all pairs leave an interval, and JSD is convex
-# in it, so the outermost feasible weights are the best ones. Then those with exactly the
-# same output, see :func:`same_output`.
+# in it, so the outermost feasible weights are the best ones. Then those of a linear program,
+# see :func:`farthest_by_program`.
 
 
 NUMBERS_AT_ONCE = 1 << 19
@@ -309,9 +310,7 @@ N_BISECTIONS = 40
 INNER = (
     1 - 1e-9
 )  # of ε: what is found up to there is within ε however it is rounded
-TEMPERATURES = tuple(2.0**-k for k in range(1, 11))
-N_NEWTON_STEPS, N_HALVINGS = 8, 4
-DAMPING, ENOUGH, CLOSE = 1e-12, 1e-4, 1e-13
+TOLERANCE = 1e-6  # of log-odds, more than what the solver of programs allows
 
 
 class JsdBounds(NamedTuple):
@@ -361,13 +360,13 @@ def _bounds(
     # The most probable class first; the order of classes means nothing here.
     probs, order = probs.sort(-1, descending=True)
     logits = logits.gather(-1, order[:, None].expand_as(logits))
-    others = torch.cat([attention[None], same_output(attention, logits, mask)])
 
     found = []
     for epsilon in epsilons:
         upper, pairs = _of_slabs(attention, logits, mask, probs, epsilon)
         edges = _on_edges(attention, logits, pairs, probs, epsilon)
-        candidates = torch.cat([others, edges])
+        planned = farthest_by_program(attention, logits, mask, epsilon)
+        candidates = torch.cat([torch.stack([attention, planned]), edges])
         farthest, lower = _farthest_candidate(
             candidates, attention, logits, probs, epsilon
         )
@@ -570,67 +569,44 @@ def _by_text(values: Tensor) -> Tensor:
     return values.transpose(0, 1).flatten(1)
 
 
-def same_output(attention: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
-    """Returns far attentions with exactly the same output.
+def farthest_by_program(
+    attention: Tensor, logits: Tensor, mask: Tensor, epsilon: float
+) -> Tensor:
+    """Returns far attentions within ε, by a linear program for each text.
 
-    a'_t ∝ exp(v_t / τ + λ·u_t), where v_t is the JSD of all attention on token t, and λ
-    makes Σ a'_t u_t = Σ a_t u_t: the minimum of a convex function of as many numbers as
-    there are classes, less one, found by Newton's method. At low temperatures τ few
-    tokens have weight.
+    Where the log-odds of every class against one of them move by at most 2 artanh ε, the
+    output moves by at most ε. Among such attention the program finds the largest
+    Σ a'_t v_t, where v_t is the JSD of all attention on token t: an upper bound of the JSD
+    of a', as JSD is convex. Few tokens have weight.
 
     Args:
         attention, logits, mask: as in :func:`epsilon_max_jsd_bounds`, float64.
 
     Returns:
-        [temperatures, batch, keys]; where Newton's method fails, with another output.
+        [batch, keys]; the given attention where the solver fails. Check it.
     """
-    value = vertex_jsd(attention) - math.log(2)
-    scores = logits[..., 1:] - logits[..., :1]
-    size = (
-        scores.masked_fill(~mask[..., None], 0).abs().amax((1, 2), keepdim=True)
-    )
-    scores = scores / size.clamp_min(torch.finfo(scores.dtype).tiny)
-    target = torch.einsum("bk,bkn->bn", attention, scores)
-    ridge = DAMPING * torch.eye(scores.shape[-1]).to(scores)
+    from scipy.optimize import linprog
 
-    def tilted(tilt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        exponent = value / temperature + torch.einsum(
-            "bkn,bn->bk", scores, tilt
+    reach = 2 * math.atanh(min(epsilon, INNER)) - TOLERANCE
+    scores = logits - logits[..., :1]
+    moved = scores - torch.einsum("bk,bkn->bn", attention, scores)[:, None]
+    value = vertex_jsd(attention)
+    found = attention.clone()
+    for text in (mask.sum(-1) > 1).nonzero()[:, 0].tolist():
+        sees = mask[text]
+        log_odds = moved[text, sees].t()
+        sides = torch.cat([log_odds, -log_odds]).cpu().numpy()
+        solved = linprog(
+            -value[text, sees].cpu().numpy(),
+            A_ub=sides,
+            b_ub=[reach] * len(sides),
+            A_eq=np.ones((1, sides.shape[1])),
+            b_eq=[1],
         )
-        exponent = exponent.masked_fill(~mask, -torch.inf)
-        height = exponent.logsumexp(-1) - (tilt * target).sum(-1)
-        return exponent, height
-
-    found = []
-    tilt = torch.zeros_like(target)
-    previous = TEMPERATURES[0]
-    for temperature in TEMPERATURES:
-        tilt = tilt * (previous / temperature)
-        previous = temperature
-        for _ in range(N_NEWTON_STEPS):
-            exponent, height = tilted(tilt, temperature)
-            weights = exponent.softmax(-1)
-            mean = torch.einsum("bk,bkn->bn", weights, scores)
-            aside = scores - mean[:, None]
-            curvature = torch.einsum("bk,bkn,bkm->bnm", weights, aside, aside)
-            slope = mean - target
-            if slope.abs().max() < CLOSE:
-                break
-            step = torch.linalg.solve(curvature + ridge, slope)
-            gain = ENOUGH * (step * slope).sum(-1)
-            size = torch.ones_like(height)
-            for _ in range(N_HALVINGS):
-                _, new = tilted(tilt - size[:, None] * step, temperature)
-                is_lower = new <= height - size * gain
-                if is_lower.all():
-                    break
-                size = torch.where(is_lower, size, size / 2)
-            tilt = torch.where(
-                is_lower[:, None], tilt - size[:, None] * step, tilt
-            )
-        exponent, _ = tilted(tilt, temperature)
-        found.append(exponent.softmax(-1))
-    return torch.stack(found)
+        if solved.success:
+            weights = torch.from_numpy(solved.x).clamp_min(0).to(attention)
+            found[text, sees] = weights / weights.sum()
+    return found
 
 
 # --- A read-out that is not linear -------------------------------------------

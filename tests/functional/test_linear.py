@@ -7,15 +7,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
 from scipy.special import rel_entr
 
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
     epsilon_max_jsd_bounds,
+    farthest_by_program,
     permutation_extremes,
     permutation_moments,
-    same_output,
 )
 
 
@@ -296,9 +297,9 @@ def test_the_last_digit_does_not_decide(attention, logits, epsilon):
 def test_no_candidate_is_lost_to_the_last_digit():
     """Of two classes both bounds meet; the lower one was up to .5 too small."""
     torch.manual_seed(0)
-    attention = torch.randn(1000, 6, dtype=torch.double).softmax(-1)
-    logits = 30 * torch.randn(1000, 6, 2, dtype=torch.double)
-    mask = torch.ones(1000, 6, dtype=torch.bool)
+    attention = torch.randn(500, 6, dtype=torch.double).softmax(-1)
+    logits = 30 * torch.randn(500, 6, 2, dtype=torch.double)
+    mask = torch.ones(500, 6, dtype=torch.bool)
     found = epsilon_max_jsd_bounds(attention, logits, mask, (0.001, 0.01, 0.05))
     assert (found.upper - found.lower).max() < 1e-7
 
@@ -333,12 +334,35 @@ def test_chunks_and_batches_change_nothing(monkeypatch):
     assert (together.lower[:, -1] == 0).all() and (together.upper[:, -1] == 0).all()
 
 
-def test_the_same_output_from_other_attention():
-    torch.manual_seed(0)
-    attention = torch.randn(20, 12, dtype=torch.double).softmax(-1)
-    logits = 4 * torch.randn(20, 12, 4, dtype=torch.double)
-    found = same_output(attention, logits, torch.ones(20, 12, dtype=torch.bool))
-    outputs = (torch.einsum("...bk,bkn->...bn", a, logits).softmax(-1) for a in (found, attention))
-    is_same = tvd(*outputs) < 1e-9
-    assert is_same.double().mean() > 0.9
-    assert jsd(found, attention).masked_fill(~is_same, 0).amax(0).min() > 0.2
+@pytest.mark.parametrize("n_classes", [3, 4])
+@pytest.mark.parametrize("epsilon", [0.01, 0.2])
+def test_the_linear_program_finds_the_best_of_all_vertices(n_classes, epsilon):
+    """Each vertex solved for by itself: of 4 constraints that hold with equality."""
+    rng = np.random.default_rng(n_classes)
+    attention = rng.dirichlet(np.ones(5), size=10)
+    logits = rng.normal(size=(10, 5, n_classes))
+    mask = torch.ones(10, 5, dtype=torch.bool)
+    tensors = torch.from_numpy(attention), torch.from_numpy(logits), mask
+    found = farthest_by_program(*tensors, epsilon).numpy()
+    assert (found >= 0).all() and found.sum(-1) == pytest.approx(1, abs=1e-12)
+    for own, other, u in zip(attention, found, logits, strict=True):
+        assert tvd(*(torch.tensor(a @ u).softmax(-1) for a in (own, other))) <= epsilon
+        values = [jensenshannon(vertex, own) ** 2 for vertex in np.eye(5)]
+        scores = (u - u[:, :1]).T
+        sides = np.concatenate([scores, -scores])
+        rows = np.concatenate([sides, -np.eye(5)])
+        bounds = np.concatenate([sides @ own + 2 * np.arctanh(epsilon), np.zeros(5)])
+        best = 0.0
+        for held in map(list, itertools.combinations(range(len(rows)), 4)):
+            system = np.concatenate([rows[held], np.ones((1, 5))])
+            if abs(np.linalg.det(system)) > 1e-9:
+                vertex = np.linalg.solve(system, [*bounds[held], 1])
+                is_allowed = (rows @ vertex <= bounds + 1e-9).all()
+                best = max(best, vertex @ values * is_allowed)
+        assert other @ values == pytest.approx(best, abs=1e-5)
+
+
+def test_a_text_of_one_token_has_no_linear_program():
+    attention = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.double)
+    found = farthest_by_program(attention, torch.ones(2, 2, 3).double(), attention > 0, 0.01)
+    assert torch.equal(found, attention)
