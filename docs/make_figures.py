@@ -68,7 +68,7 @@ def main() -> None:
         else:
             report, _ = demo(made)
         screenshot(made / PAGE)
-        example_page(made / "model")
+        example_page(made)
         if not page_only:
             draw(report, FROM_THE_DEMO, folder / "figures")
             draw(
@@ -79,12 +79,11 @@ def main() -> None:
             draw(retrained(folder), ("penalty_curve",), folder / "curve")
 
 
-def example_page(model: Path) -> None:
+def example_page(made: Path) -> None:
     """A page of fewer texts and tests than the demo's as docs/demo_report.html."""
-    data = rationale_dataset(3000, seed=0)  # the demo's
     report = audit(
-        model,
-        Data(data["test"], test_limit=200),
+        made / "model",
+        Data(made / "data", test_limit=200),
         ON_THE_PAGE,
         options=AuditOptions(shown_texts=3),
     )

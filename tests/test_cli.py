@@ -210,9 +210,15 @@ def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
     def stop(arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(COMMANDS, "demo", stop)
-    done = cli("demo", "--output-dir", tmp_path / "out")
-    assert done.code == 130 and "run the same command again to start over" in done.err
+    audit = ("audit", "--model", tmp_path, "--dataset", "sst")
+    for command, advice in (
+        (("demo", "--output-dir", tmp_path / "out"), "run the same command again to start over"),
+        (audit, "nothing was kept; with --output-dir the same command goes on"),
+        ((*audit, "--output-dir", tmp_path / "out"), "run the same command again to continue"),
+    ):
+        monkeypatch.setitem(COMMANDS, command[0], stop)
+        done = cli(*command)
+        assert done.code == 130 and done.err.endswith(f"; {advice}\n")
 
 
 def test_a_flag_that_is_not_given_is_none():

@@ -59,7 +59,7 @@ def found(rule, value, ends=None, n=100, rules=RULES, **more):
 def report_of(*findings, n=100, **provenance):
     """A report with these findings alone."""
     asked = {"model": "m", "dataset": "sst", **provenance.pop("asked_for", {})}
-    provenance = {"asked_for": asked, "classes": ["neg", "pos"], **provenance}
+    provenance = {"asked_for": asked, "classes": ["neg", "pos"], "tests": [], **provenance}
     return Report("m", dataset_name("sst", "test"), n, 0, (), provenance, findings=findings)
 
 
@@ -228,10 +228,12 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
 def test_an_audit_that_time_stopped_is_gone_on_with():
     crossing = found("faithfulness", 0.6, (0.53, 0.67), 60)
     facts = {"seconds": 480, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 1776}
-    lines = str(report_of(*all_yes(faithfulness=crossing), stopping=facts)).splitlines()
+    known = all_yes(faithfulness=crossing, uniqueness=None)
+    tests = ["scale", "permutation", "erasure", "adversarial"]
+    lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Partly or yes: about")
     assert lines[4] == "The same command, run again, goes on where it stopped."
-    assert any("Stopped after about 8 min (--time)" in line for line in lines)
+    assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
     said = str(report_of(*all_yes(faithfulness=crossing), stopping=whole))

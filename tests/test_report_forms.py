@@ -1,4 +1,4 @@
-"""A report in its forms: fifteen lines, frames, LaTeX, JSON, a notebook's cell."""
+"""A report in its forms: fifteen lines, frames, JSON, a notebook's cell."""
 
 import json
 import re

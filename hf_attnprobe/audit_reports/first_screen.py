@@ -31,7 +31,7 @@ from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
 from hf_attnprobe.statistics.scale import placed
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import Finding, conclude
+from hf_attnprobe.statistics.verdicts import Finding, conclude, names_of
 from hf_attnprobe.storage.provenance import is_repeatable, repeating
 from hf_attnprobe.terminal import tail
 
@@ -229,7 +229,7 @@ def _beside(report: AuditResult) -> Iterator[Score]:
     """Yields the heads, the time and the model, a sentence each."""
     said = {
         "heads": which_heads(report),
-        "time": _time(report.provenance.get("stopping")),
+        "time": _time(report),
         "model": _model(report),
     }
     yield from _sentences(said)
@@ -350,11 +350,19 @@ def stopping_notes(
     ]
 
 
-def _time(facts: Mapping[str, Any] | None) -> str:
-    """Returns that time ended the audit, in a sentence; nothing of one that is whole."""
+def _time(report: AuditResult) -> str:
+    """Returns that time ended the audit, and before which questions; nothing of a whole one."""
+    facts = report.provenance.get("stopping")
     if not stopped_early(facts):
         return ""
-    return f"Stopped after {in_words(facts['seconds'])} (--time)."
+    begun = {f.rule for f in report.findings}
+    missed = [
+        key
+        for key, asked in conclude(report.findings).asked.questions.items()
+        if key not in begun and asked.test in report.provenance["tests"]
+    ]
+    before = f", before {names_of(missed)}" if missed else ""
+    return f"Stopped after {in_words(facts['seconds'])} (--time){before}."
 
 
 def _model(report: AuditResult) -> str:

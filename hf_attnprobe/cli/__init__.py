@@ -59,8 +59,7 @@ class Stopped(KeyboardInterrupt):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = sys.argv[1:] if argv is None else [*argv]
-    again = "start over" if words[:1] in (["demo"], ["deceive"]) else "continue"
-    advice = f"run the same command again to {again}"
+    advice = _advice(words)
     with _signals_stop(advice) as received:
         try:
             from hf_attnprobe.cli.verbs import run
@@ -72,6 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             if isinstance(error, KeyboardInterrupt):
                 return _say_stopped(signal.SIGINT, advice)
             return _say_error(error)
+
+
+def _advice(words: Sequence[str]) -> str:
+    """Returns what to do where a command was stopped."""
+    if words[:1] in (["demo"], ["deceive"]):
+        return "run the same command again to start over"
+    keeps = any(word.startswith("--output-dir") for word in words)
+    if words[:1] in (["audit"], ["judge"]) and not keeps:
+        return "nothing was kept; with --output-dir the same command goes on"
+    return "run the same command again to continue"
 
 
 @contextlib.contextmanager
