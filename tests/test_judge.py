@@ -332,9 +332,9 @@ def test_objects_that_hold_no_scores_are_refused(given, message):
 
 def test_tokens_and_spans_are_as_many_as_scores():
     for spans, tokens, said in (
-        (None, ["a", "b", "c"], "a token for each of 2"),
-        (None, [], "a token for each of 2"),
-        ([(0, 1)], None, "a span for each of 2"),
+        (None, ["a", "b", "c"], "as many tokens as scores of a text, 2"),
+        (None, [], "as many tokens as scores of a text, 2"),
+        ([(0, 1)], None, "as many spans as scores of a text, 2"),
     ):
         with refuses(said):
             GivenScores([1, 2], spans, tokens)
@@ -447,6 +447,27 @@ def test_scores_of_a_language_models_tokens_are_added_up_by_unit():
     pd.testing.assert_series_equal(one, other)
 
 
+def test_scores_of_quoted_words_are_those_of_their_units(tmp_path):
+    """ContextCite's table in its order, a reader's clicks, and citations of a part of a sentence."""
+    sentences = speakers.ROWS[1]["context"].split(". ")
+    passages = [speakers.PASSAGE, *sentences]
+    by_unit = answered_by({0: [2.0] * 4, 1: [0.0, -1.0, 3.0]})
+    table = pd.DataFrame({"Score": [3.0, 0.0, -1.0], "Source": [sentences[k] for k in (2, 0, 1)]})
+    whole = pd.DataFrame({"Score": [2.0], "Source": [passages[0]]})
+    file = tmp_path / "cited.jsonl"
+    cited = [
+        {"id": 0, "score": [2.0], "source": [passages[0]]},
+        {"id": 1, "score": [3.0, -1.0], "source": ["is most", sentences[1]]},
+    ]
+    file.write_text("\n".join(map(json.dumps, cited)))
+    for scores in ([whole, table], [whole.style, table.style.format(precision=3)], file):
+        report = answered_by(scores)
+        for statistic in ("drop@given", "source_found@given"):
+            found, expected = (of_texts(one, statistic) for one in (report, by_unit))
+            pd.testing.assert_series_equal(found, expected)
+    assert "The given scores" in report.to_text() and "sources:" in report.to_text()
+
+
 def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
     for scores, says in (
         ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected .*4.* of them, got 2"),
@@ -456,6 +477,10 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
             "expected scores of all 2 texts, 1 have none, such as text 1",
         ),
         ({k: GivenScores([1.0], [(0, 1)]) for k in (0, 1)}, "expected scores by unit"),
+        (
+            {k: GivenScores([1.0], sources=["Nobody."]) for k in (0, 1)},
+            "scores of text 0: expected words of its passage, got 'Nobody.'",
+        ),
     ):
         with pytest.raises(AttnProbeError, match=says):
             answered_by(scores)

@@ -26,7 +26,7 @@ from hf_attnprobe.audit_reports.heads import (
     tested_heads,
     which_heads,
 )
-from hf_attnprobe.audit_reports.numbers import JUDGED, numbers_section
+from hf_attnprobe.audit_reports.numbers import JUDGED, judged, numbers_section
 from hf_attnprobe.audit_reports.result import AuditResult, to_json
 from hf_attnprobe.audit_reports.verdict import (
     QUESTION,
@@ -90,6 +90,7 @@ def document_of(report: AuditResult) -> Document:
             "May I show this to users?",
             [" ".join(may_be_shown(report.findings, words))],
         ),
+        Section("The given scores", judged(report), id="given", brief=True),
         Section(
             "Other rankings of the same texts",
             [rankings(report)],

@@ -200,7 +200,6 @@ def numbers_section(report: AuditResult) -> Section:
                 [left, _statistics(report, shown)],
             ),
             Folded("What numbers of some tests do not say", [notes]),
-            *judged(report),
             *comparisons(report.comparisons),
         ],
         id="numbers",

@@ -1,7 +1,8 @@
 """Scores that somebody else gave the tokens of texts, read and put at the model's units.
 
 A unit is what the model's tests explain: a token, a word of several pieces, or of a passage a
-sentence. Scores are given for every unit, for every token of the encoded text, or for spans of characters.
+sentence. Scores are given for every unit, for every token of the encoded text, for spans of
+characters, or of a passage for words that are quoted.
 """
 
 import math
@@ -35,21 +36,24 @@ class GivenScores:
         values: in the order of the text.
         spans: start and end of what each is of, in characters; None: of units, or of tokens.
         tokens: what each is of, as its author's tokenizer writes it; None where not said.
+        sources: the words of the passage that each is of; units without any have 0.
 
     Raises:
-        AttnProbeError: other numbers of spans or tokens than of scores.
+        AttnProbeError: other numbers of spans, tokens or sources than of scores.
     """
 
     values: Sequence[float]
     spans: Sequence[tuple[int, int]] | None = None
     tokens: Sequence[str] | None = None
+    sources: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.values)
-        for name, given in (("span", self.spans), ("token", self.tokens)):
+        for name in ("spans", "tokens", "sources"):
+            given = getattr(self, name)
             if given is not None and len(given) != n:
                 raise AttnProbeError(
-                    f"expected a {name} for each of {n} scores of a text, got {len(given)}"
+                    f"expected as many {name} as scores of a text, {n}, got {len(given)}"
                 )
 
 
@@ -63,7 +67,8 @@ def read_scores(given: Any, ids: Sequence[int]) -> dict[int, GivenScores]:
         given: a file (csv, tsv, json, jsonl, parquet) with a row per score, or a row per text with lists; a
             mapping by id; or one object per text in their order: numbers, or what captum
             (``VisualizationDataRecord``), SHAP (``Explanation``), inseq
-            (``FeatureAttributionOutput``) or interpreto (``AttributionOutput``) return.
+            (``FeatureAttributionOutput``) or interpreto (``AttributionOutput``) return, or a
+            table with the columns Score and Source, as ContextCite's.
         ids: of the texts in their order.
 
     Raises:
@@ -98,6 +103,7 @@ class ScoredRow:
     start: int | tuple[int, ...] | None = None
     end: int | tuple[int, ...] | None = None
     token: str | tuple[str, ...] | None = None
+    source: str | tuple[str, ...] | None = None
 
 
 COLUMNS = [field.name for field in fields(ScoredRow)]
@@ -122,7 +128,7 @@ def _of_file(file: Path) -> dict[int, GivenScores]:
             f"expected scores in a file {' or '.join(FORMATS)}, got {file}"
         )
     try:
-        table = read_file(file, texts=["token"])
+        table = read_file(file, texts=["token", "source"])
     except (OSError, ValueError) as error:
         raise AttnProbeError(
             f"cannot read the scores in {file} ({error}); mend them"
@@ -131,7 +137,8 @@ def _of_file(file: Path) -> dict[int, GivenScores]:
     if not {"id", "score"} <= {*known}:
         raise AttnProbeError(
             "expected the columns id and score, and unit, or start and end of a span of "
-            f"characters; token besides; {file} has {', '.join(table.column_names)}; rename them"
+            "characters, or source, words of the passage; token besides; "
+            f"{file} has {', '.join(table.column_names)}; rename them"
         )
     of_texts: dict[int, list[ScoredRow]] = {}
     for number, values in enumerate(table.select_columns(known).to_list()):
@@ -145,9 +152,12 @@ def _of_file(file: Path) -> dict[int, GivenScores]:
 
 def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
     """The scores of one text, each in a row of its own or all in the lists of one."""
-    table = pd.DataFrame(
-        {name: _column(rows, name) for name in COLUMNS[1:]}, dtype=object
-    )
+    cells = {
+        name: pd.Series([getattr(row, name) for row in rows])
+        for name in COLUMNS[1:]
+    }
+    each = {n: one.explode(ignore_index=True) for n, one in cells.items()}
+    table = pd.DataFrame(each, dtype=object)
     table = table.dropna(axis="columns", how="all")
     if "score" not in table:
         raise _wrong(example_id, "numbers", "none")
@@ -168,21 +178,8 @@ def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
     spans = None
     if "unit" not in table and {"start", "end"} <= {*table}:
         spans = [*zip(table.start, table.end, strict=True)]
-    return GivenScores(
-        [*table.score], spans, [*table.token] if "token" in table else None
-    )
-
-
-def _column(rows: Sequence[ScoredRow], name: str) -> pd.Series:
-    """What the rows say under a name, the values of lists each by itself."""
-    cells = [getattr(row, name) for row in rows]
-    return pd.Series(
-        [
-            *chain.from_iterable(
-                c if isinstance(c, tuple) else [c] for c in cells
-            )
-        ]
-    )
+    words = ([*table[n]] if n in table else None for n in ("token", "source"))
+    return GivenScores([*table.score], spans, *words)
 
 
 def scores_of(one: Any, example_id: Any) -> GivenScores:
@@ -193,6 +190,9 @@ def scores_of(one: Any, example_id: Any) -> GivenScores:
     """
     if isinstance(one, GivenScores):
         return one
+    table = getattr(one, "data", one)  # of a table with colours
+    if isinstance(table, pd.DataFrame) and {"Score", "Source"} <= {*table}:
+        return GivenScores([*table.Score], sources=[*table.Source])
     values, tokens = one, None
     for scores, words in OF_LIBRARIES:
         found = getattr(one, scores, None)
@@ -279,7 +279,9 @@ def with_scores(
                     text.example_id, "numbers", f"{value} at place {place}"
                 )
         units = _units(text, adapter, tokenizer)
-        if scores.spans is None:
+        if scores.sources is not None:
+            values = _at_sources(text, scores, units, tokenizer)
+        elif scores.spans is None:
             written = tokenizer.convert_ids_to_tokens(text.inputs["input_ids"])
             values = _at_places(text, scores, units, written)
         else:
@@ -304,22 +306,18 @@ def _units(
     batch = collate(adapter, [text], tokenizer.pad_token_id or 0)
     if "unit_ids" in text.inputs:  # of a passage: a key is a unit
         unit_of = text.inputs["unit_ids"]
-        numbers = batch.content_mask[0].nonzero()[:, 0].tolist()
-        return [
-            [k for k, unit in enumerate(unit_of) if unit == number]
-            for number in numbers
-        ]
-    if batch.content_mask.shape[1] != text.n_tokens:
+    elif batch.content_mask.shape[1] != text.n_tokens:
         raise AttnProbeError(
             "expected a model that attends to the tokens of one text, to judge scores of tokens"
         )
-    firsts = batch.content_mask[0].nonzero()[:, 0].tolist()
-    if "units" not in batch.inputs:
-        return [[place] for place in firsts]
-    unit_of = batch.inputs["units"][0].tolist()
+    elif "units" in batch.inputs:
+        unit_of = batch.inputs["units"][0].tolist()
+    else:
+        unit_of = [*range(text.n_tokens)]
+    explained = batch.content_mask[0].nonzero()[:, 0].tolist()
     return [
-        [k for k, unit in enumerate(unit_of) if unit == first]
-        for first in firsts
+        [k for k, unit in enumerate(unit_of) if unit == number]
+        for number in explained
     ]
 
 
@@ -332,8 +330,8 @@ def _in_characters(
     """Where every unit starts and ends."""
     if {"segment_ids", "unit_ids"} & {*text.inputs} or not tokenizer.is_fast:
         raise AttnProbeError(
-            "expected scores by unit: spans of characters are of single texts, whose tokens a "
-            "fast tokenizer places"
+            "expected scores by unit, or of a passage by source, the words themselves: spans of "
+            "characters are of single texts, whose tokens a fast tokenizer places"
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)[
         "offset_mapping"
@@ -387,6 +385,26 @@ def _at_places(
         for tokens, value in zip(places, scores.values, strict=True)
     }
     return [sum(at.get(token, 0.0) for token in unit) for unit in units]
+
+
+def _at_sources(
+    text: Text,
+    scores: GivenScores,
+    units: Sequence[Sequence[int]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[float]:
+    """The sum of the scores of what is quoted of each unit, or of what it is a part of."""
+    ids, found = text.inputs["input_ids"], [0.0] * len(units)
+    said = (tokenizer.decode([ids[k] for k in unit]) for unit in units)
+    written = [str(words).strip() for words in said]
+    for source, value in zip(scores.sources or (), scores.values, strict=True):
+        quoted = source.strip()
+        meant = [k for k, u in enumerate(written) if quoted in u or u in quoted]
+        if not meant:
+            raise _wrong(text.example_id, "words of its passage", repr(quoted))
+        for k in meant:
+            found[k] += value
+    return found
 
 
 def _plain(tokens: Iterable[str]) -> str:

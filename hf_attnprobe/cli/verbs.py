@@ -100,8 +100,8 @@ def add_judge(parser: CommandParser) -> None:
         required=True,
         metavar="FILE",
         help="csv, tsv, json, jsonl or parquet with the columns id and score; score is a list for each text, or "
-        "a number with unit (from 0), or with start and end of a span of characters; a column "
-        "token is checked against the model's tokens",
+        "a number with unit (from 0), with start and end of a span of characters, or with source, "
+        "words of a passage; a column token is checked against the model's tokens",
     )
     add_audited(
         parser,

@@ -20,7 +20,6 @@ Noise:    a unit matters where its deletion costs at least .1 nats, a tenth of w
           costliest unit costs, and more than the way of deleting changes: |loss, the others closing up − loss, the others
           keeping their positions|. What is smaller than that cannot be told from the
           change of all positions.
-Layers:   with a window of w layers, what the source's cells cost in layers l to l + w − 1.
 Reading:  attention is graded against knockout as against deletion in ``sources``.
 """
 
@@ -44,12 +43,10 @@ from hf_attnprobe.faithfulness.sources import FEW, by_unit
 from hf_attnprobe.faithfulness.units import (
     RENORMALISED,
     deletion_effects,
-    drops_of,
     is_all_attention,
     knocked_out,
     log_prob,
     units_that_matter,
-    without_cells,
 )
 from hf_attnprobe.functional.rank import (
     gini_correlation,
@@ -89,9 +86,6 @@ READINGS: TestReadings = {
         "unit {key} costs the answer more than noise when deleted in {mean:.0%} of texts"
     ),
     "units_that_matter": "{mean:.1f} units cost the answer more than noise when deleted",
-    "source_in_layers": (
-        "the source's cells in layers {key} alone cost the answer {mean:.2f} nats"
-    ),
 }
 
 
@@ -105,7 +99,6 @@ class KnockoutResult:
     that matter, in nats; 0 where none does.
 
     ``unit_knockout`` and ``unit_matters`` are by number of the unit, of all attention only.
-    ``source_in_layers`` is by layers such as "0-3"; None without a window.
     """
 
     largest_knockout: Mapping[str, Tensor]
@@ -119,7 +112,6 @@ class KnockoutResult:
     units_that_matter: Tensor
     unit_knockout: Mapping[str, Tensor] | None = None
     unit_matters: Mapping[str, Tensor] | None = None
-    source_in_layers: Mapping[str, Tensor] | None = None
 
 
 @register_test(
@@ -189,32 +181,4 @@ def knockout(
         units_that_matter=matters.sum(-1).double(),
         unit_knockout=by_unit(lost, content) if is_whole else None,
         unit_matters=by_unit(matters, content) if is_whole else None,
-        source_in_layers=_by_window(observation, site, effects, options.window),
     )
-
-
-def _by_window(
-    observation: Observation, site: Site, effects: Tensor, window: int
-) -> dict[str, Tensor] | None:
-    """Nats lost without the source's cells in each window of layers; None without windows."""
-    layers = observation.model.members(site)
-    if not window or len(layers) < 2:
-        return None
-    content = observation.batch.content_mask
-    best = effects.masked_fill(~content, -torch.inf)
-    source = torch.zeros_like(content).scatter(
-        1, best.argmax(-1, keepdim=True), True
-    )
-    found = {}
-    for first in range(min(layers), max(max(layers) - window, min(layers)) + 2):
-        last = min(first + window - 1, max(layers))
-        probs = without_cells(
-            observation, site, source[None], RENORMALISED, first, last
-        )
-        lost = drops_of(observation, probs)[0]
-        found[f"{first}-{last}"] = lost.masked_fill(
-            best.amax(-1) <= 0, torch.nan
-        )
-        if last == max(layers):
-            break
-    return found

@@ -294,7 +294,7 @@ class Sources(Options):
 
 @dataclass(frozen=True)
 class Knockout(Options):
-    """Where the weights go, in how many layers at once, and from which effect on a unit matters."""
+    """Where the weights go, and from which effect on a unit matters."""
 
     operators: Sequence[Literal["none", "renormalised", "sink"]] = option(
         ("renormalised",),
@@ -302,13 +302,6 @@ class Knockout(Options):
         "nowhere, or to the sink",
     )
 
-    window: int = option(
-        0,
-        "also take the source's cells away in windows of so many consecutive layers; 0: none",
-        at_least=0,
-        at_most=10_000,
-        metavar="LAYERS",
-    )
     least_effect: float = option(
         0.1,
         "nats that deleting a unit must cost for its mediated share to be read",

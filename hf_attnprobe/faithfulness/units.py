@@ -177,9 +177,7 @@ def knocked_out(
             content.shape[-1], dtype=torch.bool, device=content.device
         )
         cells = each[is_unit, None] & content  # [units, batch, keys]
-        layers = observation.model.members(site)
-        first, last = min(layers), max(layers)
-        probs = without_cells(observation, site, cells, operator, first, last)
+        probs = _without_cells(observation, site, cells, operator)
 
         def at_keys(found: Tensor) -> Tensor:
             values = torch.zeros(
@@ -195,23 +193,16 @@ def knocked_out(
     return observation.remember(("knocked out", site, operator), compute)
 
 
-def without_cells(
-    observation: Observation,
-    site: Site,
-    cells: Tensor,
-    operator: str,
-    first: int,
-    last: int,
+def _without_cells(
+    observation: Observation, site: Site, cells: Tensor, operator: str
 ) -> Tensor:
-    """Probabilities without cells, bool [copies, batch, keys], in layers first to last.
+    """Probabilities without cells, bool [copies, batch, keys], of the heads of a site.
 
-    Of the heads of the site, in every row or in ``site.query``.
+    In every row, or in ``site.query``.
     """
     model = observation.model.require(AnswersFromPassage)
     kept = {}
     for layer, heads in observation.model.members(site).items():
-        if not first <= layer <= last:
-            continue
         attention = observation.attention[layer]
         n_heads, n_rows = attention.shape[1], attention.shape[2]
         rows = (

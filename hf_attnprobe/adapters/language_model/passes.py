@@ -226,11 +226,7 @@ class PromptPasses(TappedTransformer):
             inputs: of a prompt; ``kept`` where it is known already.
         """
         kept = inputs.get("kept")
-        if (
-            kept is not None
-            and self._last is not None
-            and self._last.kept is kept
-        ):
+        if self._last is not None and self._last.kept is kept:
             return self._last
         ids, n_answer = (
             inputs["input_ids"][:, :-1],
