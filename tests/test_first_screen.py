@@ -247,6 +247,9 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
     said = str(report_of(*few, asked_for=asked, stopping=facts))
     assert said.splitlines()[4].endswith("--dataset sst --test-limit 30")
     assert "These are all texts of these data" in str(report_of(*few, stopping=facts))
+    near = all_yes(faithfulness=found("faithfulness", 0.41, (0.3, 0.51), 60))
+    told = str(report_of(*near, stopping=facts | {"n_texts": 1776})).splitlines()
+    assert re.search("[0-9],[0-9]{3} more texts", told[2]) and "same command" in told[4]
 
 
 def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():

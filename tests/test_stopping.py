@@ -90,8 +90,8 @@ def test_with_time_enough_nothing_is_left_out(model):
 class Worker:
     """Stands for the machine: seconds that work takes, and a list of what was run."""
 
-    def __init__(self, seconds, limit):
-        self.seconds, self.now, self.ran = seconds, 0.0, []
+    def __init__(self, seconds, limit, size=lambda text: 1):
+        self.seconds, self.size, self.now, self.ran = seconds, size, 0.0, []
         self.clock = Clock(limit=limit, now=lambda: self.now)
 
     def __call__(self, texts, where, done):
@@ -101,7 +101,7 @@ class Worker:
                 held = done.setdefault((test, site.layer, site.head), set())
                 new = [t for t in texts if t.example_id not in held]
                 held.update(t.example_id for t in new)
-                self.now += self.seconds.get(test, 0.0) * len(new)
+                self.now += self.seconds.get(test, 0.0) * sum(map(self.size, new))
                 self.clock.tick()
                 self.ran.append((test, site, len(new)))
 
@@ -178,6 +178,14 @@ def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_anot
     assert told[:2] == [("permutation", 4), ("permutation", 2)]
     assert set(heads[2]) == {"permutation", *beside}  # layers
     assert sorted(told[3:]) == sorted((name, n) for name in set(heads[2]) for n in (4, 2))
+
+
+def test_a_portion_is_expected_to_take_as_long_as_its_texts(tmp_path):
+    """The first texts are short: by them alone a portion would end long after the time."""
+    worker = Worker({"test": 0.1}, 40.0, size=lambda text: text.n_tokens)
+    texts = [Text(k, 0, {"input_ids": [1] * (1 if k < 2 else 50)}) for k in range(60)]
+    in_time(worker, RowsSoFar(tmp_path, texts, worker), {"test": ALL})
+    assert worker.now < 40
 
 
 def test_when_time_is_up_nothing_more_begins(tmp_path):

@@ -153,11 +153,13 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
     if not needed:
         return None
     stopping = report.provenance.get("stopping")
-    if stopped_early(stopping) and max(needed) <= stopping["n_texts"]:
+    has_more = "test_limit" in report.provenance.get("asked_for", {})
+    reached = max(needed) if has_more else least
+    if stopped_early(stopping) and reached <= stopping["n_texts"]:
         return GOES_ON
     if _shares(report.provenance.get("share")):
         return "Shares are missing; attnprobe report joins them."
-    if "test_limit" not in report.provenance.get("asked_for", {}):
+    if not has_more:
         texts = report.words.texts
         return f"These are all {texts} of these data; others of their kind would have to be added."
     return _command(report, test_limit=max(needed), time=None)

@@ -8,7 +8,7 @@ verdict rests on before all else, until the clock says stop. ``torch.compile`` i
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,24 +184,27 @@ def _bring(
 ) -> None:
     """Runs a test portion by portion on the texts that lack it, while there is time.
 
-    Without time for as many texts as have a number it is not begun.
+    Without time for as many texts as have a number it is not begun. Each text is expected to
+    take as long as its own length says: texts of one portion differ tenfold.
     """
     (test,) = where
     lacking = [text for text in texts if so_far.lacks(where, text)]
     while lacking:
         unshown = MIN_SHOWN - (len(texts) - len(lacking))
         least = max(1, min(unshown, len(lacking)))
-        one = max(clock.expects(steps_of([(where, lacking[:1])])), 1e-9)
-        room = (
-            clock.left / CAUTION / one
-            if clock.knows(test)
-            else float(clock.left > 0)
+        portion = lacking[: max(batch_size, least)]
+        taken = accumulate(
+            clock.expects(steps_of([(where, [text])])) for text in portion
         )
-        if so_far.agreed(room < least):
+        room = clock.left / CAUTION if clock.knows(test) else clock.left
+        n = so_far.agreed(
+            sum(room > 0 and all_so_far <= room for all_so_far in taken)
+        )
+        if n < least:
             return
-        n = so_far.agreed(int(min(room, batch_size)))
-        so_far.run(lacking[:n], where)
-        lacking = lacking[n:]
+        some = lacking[: min(n, batch_size)]
+        so_far.run(some, where)
+        lacking = lacking[len(some) :]
 
 
 def read_by(role: str) -> set[str]:
@@ -216,9 +219,10 @@ def turns_of(
 ) -> Callable[[], Iterator[Where]]:
     """What answers come of first.
 
-    Whether a classifier is right; all attention with what the verdict rests on, then how faithful each head is; what else there
-    is of all attention, then what each head does; layers, and the rest of heads. Heads come by
-    their promise, all of them for one test before the next.
+    Whether a classifier is right; all attention with what the verdict rests on, then how
+    faithful each head is; what else there is of all attention, then what each head does;
+    layers, and the rest of heads. Heads come by their promise, all of them for one test before
+    the next.
     """
     names = [name for name in sweep.options if name != "screen"]
     whole = [group for group in groups if group.layer in (ALL, SET)]
