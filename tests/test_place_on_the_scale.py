@@ -70,18 +70,6 @@ def test_faithfulness_is_the_mean_of_its_parts_and_its_jackknife_leaves_each_tex
     assert found.score.n == n
 
 
-def test_texts_in_which_no_order_takes_the_lead_are_none_of_the_way():
-    half = measured(200, unreached=0.5)
-    reached = half["lead_is_lost"] == 1
-    only = {name: values[reached] for name, values in half.items()}
-    share = reached.mean()
-    found = part_of(texts_of(half), ERASURE).value
-    assert found == pytest.approx(share * part_of(texts_of(only), ERASURE).value)
-    never = measured(50, unreached=1.0)
-    assert part_of(texts_of(never), ERASURE).value == 0.0
-    assert part_of(texts_of(never), ERASURE).n == 50
-
-
 def test_each_part_is_of_the_texts_that_have_it():
     columns, draw = measured(80), np.random.default_rng(3)
     for part in ("importance", "fraction_to_lose_lead", "removal", "mass"):
@@ -122,24 +110,6 @@ def test_two_parts_are_needed_and_what_was_not_asked_is_left_out():
     two = {name: v for name, v in columns.items() if name.startswith(("importance", "mass"))}
     parts = [part_of(texts_of(columns), part).value for part in (IMPORTANCE, MASS)]
     assert placed(texts_of(two)).score.value == pytest.approx(np.mean(parts))
-
-
-def test_ends_of_the_scale():
-    columns = measured()
-    best = columns | {
-        "importance@attention": np.ones(60),
-        "fraction_to_lose_lead@attention": columns["fraction_to_lose_lead@best"],
-        "removal@attention": columns["removal@best"],
-        "mass@attention": np.ones(60),
-    }
-    assert placed(texts_of(best)).score.value == pytest.approx(1)
-    random = columns | {
-        "importance@attention": np.zeros(60),
-        "fraction_to_lose_lead@attention": columns["fraction_to_lose_lead@random"],
-        "removal@attention": columns["removal@random"],
-        "mass@attention": columns["mass_by_chance@attention"],
-    }
-    assert placed(texts_of(random)).score.value == pytest.approx(0, abs=1e-12)
 
 
 def test_the_parts_of_another_ranking_are_read_by_its_name():

@@ -1,4 +1,4 @@
-"""Interchange against full passes with hooks on the modules, one text at a time, and models whose truth is known."""
+"""Interchange against full passes with hooks on the modules, one text at a time."""
 
 import logging
 from functools import partial
@@ -298,89 +298,6 @@ def test_a_model_that_cannot_be_vectorised_gives_the_same():
     for found, whole in zip(result_of(adapter, [batch], sites), expected, strict=True):
         for key, values in whole.moved.items():
             torch.testing.assert_close(found.moved[key], values, atol=1e-10, rtol=0, equal_nan=True)
-
-
-# --- models whose truth is known -----------------------------------------------------------------
-
-N_WORDS, LENGTHS, GAIN = 40, (8, 14), 6.0
-
-
-def constructed(scores, values, gain=GAIN):
-    """An attention classifier whose words have these scores, and say these logits.
-
-    Args:
-        scores: [words].
-        values: [words, classes].
-    """
-    n_words, n_classes = values.shape
-    sizes = {"embedding_size": 1 + n_classes, "num_labels": n_classes}
-    model = zoo.classifier(n_words + 5, encoder="none", attention="dot_product", **sizes)
-    table = torch.zeros(n_words + 5, 1 + n_classes)
-    table[5:] = torch.cat([scores[:, None], values], 1)
-    base = model.attention_classifier
-    with torch.no_grad():
-        base.embeddings.weight.copy_(table)
-        base.attention.query.weight.zero_()
-        base.attention.query.weight[0, 0] = (1 + n_classes) ** 0.5
-        read_out = torch.cat([torch.zeros(n_classes, 1), gain * torch.eye(n_classes)], 1)
-        difference = read_out[1:] - read_out[:1]
-        model.classifier.weight.copy_(read_out if n_classes > 2 else difference)
-        model.classifier.bias.zero_()
-    return model
-
-
-def drawn(kind, n_classes=2, n_texts=200):
-    """Interchange of texts of a kind.
-
-    Of the words a third are fillers, a third have the score that makes .85 of the attention of a text, and a
-    third are keys. In every text one is lit and one is a key.
-    """
-    draws, role = np.random.default_rng(5), torch.arange(N_WORDS) * 3 // N_WORDS
-    says = torch.nn.functional.one_hot(torch.arange(N_WORDS) % n_classes, n_classes).double()
-    noise = 0.03 * torch.from_numpy(draws.normal(size=says.shape))
-    sharp = (role == 1) * np.log(0.85 / 0.15 * (sum(LENGTHS) / 2 - 1))
-    scores, speakers, gain = {
-        "pointer": (sharp, role == 1, GAIN / 0.85),
-        "retrieval": (sharp, role >= 0, GAIN / 0.85),
-        "decoy": (sharp, role == 2, GAIN / 0.015),
-        "even": (0 * sharp, role >= 0, GAIN),
-        "uniform": (0 * sharp, role == 2, GAIN * 10),
-    }[kind]
-    values = torch.where(speakers[:, None], says, noise)
-    if kind == "decoy":
-        values[role == 1] = 0.1 * noise[role == 1]
-    words = [torch.nonzero(role == k)[:, 0].numpy() for k in range(3)]
-    rows = []
-    for _ in range(n_texts):
-        fillers = draws.choice(words[0], draws.integers(*LENGTHS) - 2)
-        text = [*fillers, draws.choice(words[1]), draws.choice(words[2])]
-        rows.append([2, *(5 + draws.permutation(text)).tolist(), 3])
-    adapter = wrap(constructed(scores, values, gain))
-    batch = adapter.prepare(zoo.encoded(rows), tuple(range(n_texts)))
-    (found,) = result_of(adapter, [batch], [Site()])
-    return found
-
-
-@pytest.mark.parametrize(
-    ("kind", "n_classes"), [("pointer", 2), ("pointer", 4), ("retrieval", 2), ("retrieval", 5)]
-)
-def test_the_decision_of_a_pointer_follows_the_state_it_points_at(kind, n_classes):
-    found = drawn(kind, n_classes)
-    assert found.follows["attention"].mean() == 1 and found.follows["other"].mean() == 0
-    assert found.moved["attention"].mean() > 0.9 and found.moved["other"].mean() < 0.1
-
-
-@pytest.mark.parametrize("kind", ["decoy", "uniform"])
-def test_attention_beside_what_decides_moves_no_decision(kind):
-    found = drawn(kind)
-    assert found.follows["attention"].mean() <= 0.15
-    assert found.follows["gradient"].mean() > 0.5  # it names the key
-
-
-def test_where_all_words_speak_alike_attention_is_as_any_other_place():
-    found = drawn("even")
-    difference = found.follows["attention"] - found.follows["other"]
-    assert difference.mean().abs() <= 0.05
 
 
 # --- audits --------------------------------------------------------------------------------------
