@@ -39,14 +39,6 @@ def test_the_ends_solve_halls_cubic():
         assert bent == pytest.approx(step * scipy.stats.t.ppf(0.975, 59))
 
 
-def test_a_skewed_mean_has_its_longer_side_where_the_tail_is():
-    values = np.random.default_rng(1).exponential(size=(50, 1))
-    for sign in (1, -1):
-        (low,), (high,) = mean_interval(sign * values)
-        mean = sign * values.mean()
-        assert sign * (high + low - 2 * mean) > 0 and low < mean < high
-
-
 def test_it_stays_within_the_texts():
     values = np.zeros((30, 1))
     values[0] = 1

@@ -8,14 +8,12 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zoo
 from hf_attnprobe import audit
 from hf_attnprobe.audit_reports.verdict import conclusion, conclusion_sentence, findings
-from hf_attnprobe.functional.linear import epsilon_max_jsd
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import (
     MIN_TEXTS,
@@ -386,46 +384,19 @@ def test_many_heads_are_answered_for_together_or_not_at_all():
 # --- audits -------------------------------------------------------------------------
 
 
-def generated_texts(tokenizer, n=60, length=20, n_labels=2):
+def generated_texts(tokenizer, n, length):
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
     generator = np.random.default_rng(0)
     texts = [" ".join(generator.choice(words, length)) for _ in range(n)]
     return datasets.Dataset.from_list(
-        [{"text": text, "label": k % n_labels, "example_id": k} for k, text in enumerate(texts)]
+        [{"text": text, "label": k % 2, "example_id": k} for k, text in enumerate(texts)]
     )
-
-
-def untrained(encoder, sharpness, vocabulary, seed=0):
-    sizes = {"embedding_size": 64, "encoder_size": 64, "encoder": encoder}
-    return zoo.classifier(vocabulary, query=sharpness, seed=seed, **sizes)
-
-
-def test_an_untrained_network_has_nothing_to_explain(tokenizer):
-    """Its attention may rank the tokens well: its labels are tosses of a coin."""
-    texts = generated_texts(tokenizer)
-    for encoder, sharpness in (("none", 8), ("mlp", 20)):
-        model = untrained(encoder, sharpness, len(tokenizer))
-        tests = ["scale", "erasure", "permutation"]
-        report = audit(model, texts, tests, tokenizer=tokenizer, progress=False)
-        assert report.answer == Answer.CANNOT_SAY
-        assert "not shown to be better than guessing" in conclusion_sentence(report.findings)
 
 
 # --- the reviewer's cases -----------------------------------------------------------
 
 
 def test_room_says_that_it_follows_saturation_and_is_read_at_the_papers_epsilon():
-    """REVIEW A7: the same attention is "pinned down" or not by scaling one logit."""
-    attention = torch.full((1, 20), 0.05 / 19, dtype=torch.float64)
-    attention[0, 0] = 0.95
-    real = torch.ones(1, 20, dtype=torch.bool)
-    room = {}
-    for logit in (4, 8, 12, 16, 24):
-        logits = torch.zeros(1, 20, dtype=torch.float64)
-        logits[0, 0] = logit / 0.95
-        room[logit] = epsilon_max_jsd(attention, logits, real, [0.05]).jsd.item()
-    expected = {4: 0.158, 8: 0.307, 12: 0.391, 16: 0.441, 24: 0.500}
-    assert room == pytest.approx(expected, abs=5e-4)
     n = 100
     rows = {"share_of_largest@0.01": 0.9, "share_of_largest@0.05": 0.1}
     rows |= {"epsilon_max_jsd@0.01": 0.6, "largest_jsd": 0.69}
@@ -440,7 +411,9 @@ def test_room_says_that_it_follows_saturation_and_is_read_at_the_papers_epsilon(
 
 def test_no_sentence_of_an_audit_is_long(tokenizer):
     """One thought each: a list of numbers in brackets apart, at most 45 words."""
-    model = untrained("cnn", 5, len(tokenizer))
+    model = zoo.classifier(
+        len(tokenizer), query=5, encoder="cnn", embedding_size=64, encoder_size=64
+    )
     texts = generated_texts(tokenizer, n=32, length=7)
     report = audit(model, texts, tokenizer=tokenizer, progress=False)
     assert {f.rule for f in report.findings} == {"accuracy", *QUESTIONS}

@@ -5,31 +5,24 @@ import itertools
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
 import zoo
-from adapters.families import SIZES, TEXTS, WORDS, encode, make, prepare
+from adapters.families import TEXTS, WORDS, encode, make, prepare
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.faithfulness.erasure import (
     ORDER_STREAM,
-    _removals_by_replay,
     erasure,
     other_positions,
     rankings,
 )
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import attention_of, ranking
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.functional.erasure import removal_order
 from hf_attnprobe.functional.intervention import random_permutations
-from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.storage.rows import statistics_of
 
 
@@ -502,43 +495,6 @@ def test_the_product_is_what_erasing_the_columns_changes_to_first_order(site):
     assert n_pairs > 10 and slopes.abs().max() > 1e-4
 
 
-def test_in_lower_layers_columns_rank_better_than_the_row_that_is_read():
-    """REVIEW A11: weights are erased in every row, so they are ranked over every row that counts."""
-    observation = sharp_bert()
-    content = observation.batch.content_mask
-    n_tokens = content.sum(-1)
-    shares = {name: [] for name in ("attention", "gradient", "product")}
-    for site in (Site(layer, head) for layer in (0, 1) for head in range(4)):
-        for name, found in shares.items():
-            ranks = [ranking(observation, site, name, rows=r) for r in ("read", "reaching")]
-            order = removal_order(torch.stack(ranks).double(), content)
-            n_removed, _ = _removals_by_replay(
-                observation, site, order, content, renormalise=True, all_zero=False
-            )
-            found.append((n_removed / n_tokens).nan_to_num(1.0))
-    for name, found in shares.items():
-        row, columns = torch.cat(found, 1).mean(1).tolist()
-        assert columns < row, (name, row, columns)
-    for head, name in itertools.product(range(4), ("attention", "gradient", "product")):
-        last = Site(2, head)  # only the row of [CLS] reaches the output
-        read, reaching = (
-            ranking(observation, last, name, rows=rows) for rows in ("read", "reaching")
-        )
-        assert torch.equal(read * content, reaching * content)
-
-
-def sharp_bert():
-    """What a random BERT with far from uniform attention does with 20 texts, undecided between its classes."""
-    adapter = wrap(zoo.bert(num_labels=5, **SIZES), dtype=torch.float64)
-    random = np.random.default_rng(0)
-    lengths = random.integers(5, 11, 20)
-    texts = tuple([3, *random.integers(5, 60, n).tolist(), 2] for n in lengths)
-    batch = prepare(adapter, texts)
-    with torch.no_grad():
-        adapter.model.classifier.bias -= adapter.logits(batch.inputs).mean(0)
-    return adapter.observe(batch)
-
-
 def test_a_target_of_several_has_no_lead(observe):
     _, observation = observe("mlp", "additive", 3)
     assert erasure(observation, SITE, Erasure(target=1)).fraction_to_lose_lead == {}
@@ -571,65 +527,3 @@ def test_which_rankings_a_group_has():
         assert torch.equal(ranks[row, own].argsort(), of_words[row, own].argsort())
     _t5, decoding = observed("t5")
     assert "rollout" not in rankings(decoding, Site(ALL, ALL))  # it joins two stacks
-
-
-# --- what cannot be true ------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60)
-@given(
-    seed=st.integers(0, 10**6),
-    n_classes=st.integers(2, 4),
-    peaked=st.sampled_from([0.05, 0.3, 3.0]),
-    exact=st.booleans(),
-    renormalise=st.booleans(),
-    all_zero=st.booleans(),
-)
-def test_no_row_contradicts_another(
-    random_observation, seed, n_classes, peaked, exact, renormalise, all_zero
-):
-    """Random attention and read-outs; where ``exact`` all sums are, so that real ties occur."""
-    draws = np.random.default_rng(seed)
-    _adapter, observation = random_observation(n_classes)
-    observation.memory.clear()
-    content = observation.batch.content_mask.numpy()
-    weights = draws.dirichlet(np.full(content.shape[1], peaked), len(content)) * content
-    weights /= weights.sum(-1, keepdims=True).clip(1e-300)
-    logits = draws.standard_normal((*content.shape, n_classes))
-    if exact:
-        weights = draws.integers(0, 4, content.shape) / 64.0 * content
-        weights[:, 1] = 1 / 16
-        logits = draws.integers(-2, 3, logits.shape).astype(float)
-    observation.attention[0][:, 0, 0] = torch.from_numpy(weights)
-    observation.__dict__["token_logits"] = torch.from_numpy(logits)
-    options = Erasure(renormalise=renormalise, all_zero=all_zero, n_random=3)
-    found = erasure(observation, SITE, options, seed=seed)
-    rows = pd.concat(
-        pd.DataFrame(
-            {
-                "test": "erasure",
-                "statistic": name,
-                "example_id": range(len(values)),
-                "layer": 0,
-                "head": 0,
-                "value": values.numpy(),
-            }
-        )
-        for name, values in statistics_of(found).items()
-    )
-    assert contradictions(rows, readings()) == []
-    has = ~found.minimal_size.isnan()
-    assert torch.equal(has.double()[:-1], 1 - found.no_set_flips[:-1])
-    for name, shares in found.fraction_to_flip.items():
-        assert torch.equal(~shares.isnan(), has), name
-        assert (shares[has] >= found.minimal_fraction[has]).all(), name
-    for name, way in found.way_to_best.items():
-        assert (way[~way.isnan()] <= 1 + 1e-12).all() and not way[has].isinf().any()
-        unable = found.fraction_to_flip["random"] == found.minimal_fraction
-        assert torch.equal(way.isnan(), ~has | unable), name
-
-
-@pytest.fixture(scope="module")
-def random_observation(observe):
-    """A function to an adapter and its observation by number of classes, to be written over."""
-    return functools.cache(lambda n_classes: observe("mlp", "additive", n_classes))

@@ -70,14 +70,6 @@ def test_the_lasso_meets_the_conditions_of_its_minimum():
     assert moved[[0, 3, 8]].all() and not moved.all()
 
 
-def test_a_lasso_of_columns_at_right_angles_has_a_closed_form():
-    kept = subsets(3)
-    outputs = kept.double() @ torch.tensor([2.0, -1.0, 0.1]).double() + 7
-    # The scale of a column is 1/2: least squares shrunk by the penalty, over that scale.
-    expected = torch.tensor([2 - 2 * 0.1, -1 + 2 * 0.1, 0.0]).double()
-    torch.testing.assert_close(lasso(kept, outputs, penalty=0.1), expected)
-
-
 def test_ridge_is_the_minimum_that_a_search_finds():
     columns, outputs, penalty = zoo.drawn(40, 3, seed=4), zoo.drawn(40, seed=5), 0.3
     scale = columns.square().mean(0).sqrt().numpy()
