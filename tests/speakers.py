@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_attnprobe import Answers
 from hf_attnprobe.inference.answers import answered
@@ -50,7 +50,7 @@ def tokenizer(*, chat: bool = True, begins: bool = False) -> PreTrainedTokenizer
 
 
 def llama(tokenizer: Any, *, seed: int = 0, kind: Any = LlamaForCausalLM, **fields: Any) -> Any:
-    """A Llama with random weights and grouped queries, in eval mode."""
+    """A Llama, or another kind of its fields, with random weights and grouped queries, in eval mode."""
     sizes = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,
@@ -65,7 +65,7 @@ def llama(tokenizer: Any, *, seed: int = 0, kind: Any = LlamaForCausalLM, **fiel
         "pad_token_id": None,
     }
     torch.manual_seed(seed)
-    return kind(LlamaConfig(**{**sizes, **fields})).eval()
+    return kind(kind.config_class(**{**sizes, **fields})).eval()
 
 
 def prompts(rows: Any, tokenizer: Any, model: Any, **options: Any) -> Any:

@@ -12,10 +12,10 @@ from transformers import (
     GenerationConfig,
     MptConfig,
     MptForCausalLM,
-    Phi3Config,
     Phi3ForCausalLM,
 )
 
+import hostile
 import speakers
 from hf_attnprobe import (
     Answers,
@@ -29,6 +29,7 @@ from hf_attnprobe import (
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.auditing.given import GivenScores
 from hf_attnprobe.charts.shown_text import ShownText
+from hostile import greedy, log_prob
 from refusals import refused
 
 
@@ -57,13 +58,6 @@ def made(rows, tokenizer, model=None, **options):
     return speakers.prompts(rows, tokenizer, model or llama(), **options)
 
 
-@torch.no_grad()
-def log_prob(model, ids, n_answer):
-    """Of the last tokens, by one plain pass of a model that has read nothing before."""
-    logits = copy.deepcopy(model)(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
-    return float(sum(logits[k, ids[k + 1]] for k in range(len(ids) - 1 - n_answer, len(ids) - 1)))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -86,13 +80,8 @@ QUESTIONS = [{key: row[key] for key in ("context", "question")} for row in [ROW]
 QUESTIONS = [row | {"question": f"Who sings {k}?"} for k, row in enumerate(QUESTIONS)]
 
 
-@torch.no_grad()
-def greedy(model, ids, n):
-    """By argmax, a token at a time, up to the end's token or the line's."""
-    said = []
-    for _ in range(n):
-        said.append(int(model(torch.tensor([[*ids, *said]])).logits[0, -1].argmax()))
-    return said
+def said_by(model, ids, n):
+    return greedy(model, ids, n, a_line=False, words=plain())
 
 
 def test_other_rows_explain_something_else(tmp_path):
@@ -110,7 +99,7 @@ def test_an_audit_does_not_go_on_with_another_answer(tmp_path, monkeypatch):
     from hf_attnprobe.inference import answers
 
     def another(model, tokenizer, prompts, n, count):
-        return {name: greedy(model, ids, n)[::-1] for name, ids in prompts.items()}
+        return {k: said_by(model, ids, n)[::-1] for k, ids in prompts.items()}
 
     monkeypatch.setattr(answers, "generated", another)
     again = FEW | {"tests": ["sources", "knockout"], "output_dir": tmp_path}
@@ -126,38 +115,21 @@ N_ROW = len(
 
 def phi(original):
     """With other positions in texts of more than ``original`` tokens."""
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 1e4,
-        "short_factor": [1.0] * 4,
-        "long_factor": [4.0, 3.0, 2.0, 6.0],
-        "original_max_position_embeddings": original,
-    }
-    torch.manual_seed(0)
-    config = Phi3Config(
-        vocab_size=len(plain()),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=512,
-        original_max_position_embeddings=original,
-        rope_parameters=rope,
-        initializer_range=0.3,
-        pad_token_id=None,
-    )
-    return Phi3ForCausalLM(config).eval()
+    rope = hostile.LONG | {"original_max_position_embeddings": original}
+    fields = {"rope_parameters": rope, "original_max_position_embeddings": original}
+    return speakers.llama(plain(), kind=Phi3ForCausalLM, num_key_value_heads=None, **fields)
 
 
 def check_deletions(model, rows):
     report = audit((model, plain()), Answers(rows), **FEW)
     for shown, row in zip(report.examples, made(rows, plain(), model), strict=True):
         n_answer, ids = sum(row["labelled"]), row["input_ids"]
-        whole = log_prob(model, ids, n_answer)
+        whole = log_prob(copy.deepcopy(model), ids, n_answer)  # which has read nothing before
         for k, told in enumerate(shown.scores["leave_one_out"]):
             left = [t for t, unit in zip(ids, row["unit_ids"], strict=True) if unit != k]
-            assert told == pytest.approx(whole - log_prob(model, left, n_answer), abs=1e-4)
+            assert told == pytest.approx(
+                whole - log_prob(copy.deepcopy(model), left, n_answer), abs=1e-4
+            )
 
 
 @pytest.mark.parametrize("shorter", [3, 8, 15])
@@ -232,9 +204,7 @@ def test_no_setting_of_the_checkpoint_changes_the_greedy_answer(settings):
     prompt = {"prompt": f"{PASSAGE} Who sings?", "context": PASSAGE}
     (row,) = made([prompt], plain(), model, max_new_tokens=6)
     n_prompt = row["labelled"].count(0)
-    expected = greedy(llama(), row["input_ids"][:n_prompt], 6)
-    expected = expected[: expected.index(end)] if end in expected else expected
-    assert row["input_ids"][n_prompt:] == expected
+    assert row["input_ids"][n_prompt:] == said_by(llama(), row["input_ids"][:n_prompt], 6)
     assert model.generation_config is before
 
 

@@ -75,46 +75,6 @@ def installed(tmp_path_factory):
 # --- an installed test --------------------------------------------------------------------
 
 
-COMMANDS = """
-import json, sys
-from hf_attnprobe.cli import main
-for command in json.loads(sys.argv[1]):
-    try:
-        code = main(command)
-    except SystemExit as stop:
-        code = stop.code
-    print(f"\\nENDED {code}")
-"""
-
-
-@pytest.mark.slow
-def test_an_installed_test_is_one_of_the_tests(
-    installed, run_warm, checkpoint, reviews_folder, tmp_path
-):
-    """In one process: the help, an audit, and a value that is refused."""
-    command = ["audit", "--model", str(checkpoint), "--dataset", str(reviews_folder)]
-    few = ["--test-limit", "10", "--json", "--output-dir", str(tmp_path / "out")]
-    commands = [
-        ["audit", "--help-all"],
-        [*command, *few, "--set", "attention_entropy.base=10"],
-        [*command, "--set", "attention_entropy.base=1"],
-    ]
-    run = run_warm("-c", COMMANDS, json.dumps(commands), env=installed)
-    assert run.code == 0, run.err
-    shown, audited, refused, _ = re.split(r"\nENDED ", run.out)
-    assert "attention_entropy.base=BASE" in shown
-    ended, _, report = audited.partition("\n")
-    assert ended == "0", run.err  # of the command before
-    found = json.loads(report)
-    assert "attention_entropy" in found["provenance"]["tests"]
-    assert found["provenance"]["options"]["attention_entropy"] == {"base": 10.0}
-    report = (tmp_path / "out" / "report.md").read_text()
-    assert "attention_entropy" in report
-    assert "the attention of a text has an entropy of" in report
-    assert refused.startswith("0\n") and run.out.endswith("ENDED 2\n")
-    assert "must be at least 1.5" in run.err
-
-
 STUDY = """
 def study(s):
     tests = {"attention_entropy": {"base": 10}}
@@ -122,47 +82,60 @@ def study(s):
         s.add("audit", "audit", cell, model=%r, **cell, tests=tests, test_limit=3)
     s.table("entropy", audit={"entropy": "entropy"})
 """
-
-
-@pytest.mark.slow
-def test_an_installed_test_fills_a_column_of_a_study(
-    installed, run_warm, checkpoint, reviews_folder, tmp_path
-):
-    assert len(ENTROPY.strip().splitlines()) <= 60
-    file = tmp_path / "entropies.py"
-    file.write_text(STUDY % (str(reviews_folder), str(checkpoint)))
-    folder = tmp_path / "out"
-    command = ("study", file, "--output-dir", folder, "--quick", "--json")
-    run = run_warm("-m", "hf_attnprobe", *command, env=installed)
-    assert run.code == 0, run.err
-    (table,) = json.loads(run.out)["tables"]
-    assert "entropy" in table["head"]
-    value = table["rows"][0][table["head"].index("entropy")]["value"]
-    rows = read_rows(next(folder.rglob("audit/**/rows")))
-    entropies = rows[rows.test == "attention_entropy"].value
-    assert len(entropies) == 3 and value == pytest.approx(entropies.mean())
-    report = (folder / "report.md").read_text()
-    assert "## entropy" in report and f"{value:.3f}" in report
-
-
-METRIC = """
+PROCESS = """
 import json, sys, evaluate, hf_attnprobe
+from hf_attnprobe.cli import main
+commands, (model, texts) = map(json.loads, sys.argv[1:])
+for command in commands:
+    try:
+        code = main(command)
+    except SystemExit as stop:
+        code = stop.code
+    print(f"\\nENDED {code}")
 metric = evaluate.load(hf_attnprobe.metric_path())
-model, texts = sys.argv[1], json.loads(sys.argv[2])
 for base in (2.0, 4.0):
-    found = metric.compute(
-        predictions=texts, model_id=model, tests={"attention_entropy": {"base": base}}
-    )
+    tests = {"attention_entropy": {"base": base}}
+    found = metric.compute(predictions=texts, model_id=model, tests=tests)
     print(found["mean_attention_entropy_entropy"])
 """
 
 
 @pytest.mark.slow
-def test_an_installed_test_is_in_the_metric(installed, run_warm, checkpoint, texts):
-    run = run_warm("-c", METRIC, checkpoint, json.dumps(texts[:3]), env=installed)
+def test_an_installed_test_is_one_of_the_tests(
+    installed, run_warm, checkpoint, reviews_folder, texts, tmp_path
+):
+    """In one process: the help, an audit, a value that is refused, a column of a study, and the metric."""
+    assert len(ENTROPY.strip().splitlines()) <= 60
+    file, folder = tmp_path / "entropies.py", tmp_path / "study"
+    file.write_text(STUDY % (str(reviews_folder), str(checkpoint)))
+    command = ["audit", "--model", str(checkpoint), "--dataset", str(reviews_folder)]
+    few = ["--test-limit", "10", "--json", "--output-dir", str(tmp_path / "out")]
+    commands = [
+        ["audit", "--help-all"],
+        [*command, *few, "--set", "attention_entropy.base=10"],
+        [*command, "--set", "attention_entropy.base=1"],
+        ["study", str(file), "--output-dir", str(folder), "--quick", "--json"],
+    ]
+    given = json.dumps(commands), json.dumps([str(checkpoint), texts[:3]])
+    run = run_warm("-c", PROCESS, *given, env=installed)
     assert run.code == 0, run.err
-    two, four = map(float, run.out.split())
-    assert two == pytest.approx(2 * four) and two > 0
+    shown, audited, refused, studied, measured = re.split(r"\nENDED ", run.out)
+    assert "attention_entropy.base=BASE" in shown
+    ended, _, report = audited.partition("\n")
+    assert ended == "0", run.err  # of the command before
+    found = json.loads(report)
+    assert found["provenance"]["options"]["attention_entropy"] == {"base": 10.0}
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "the attention of a text has an entropy of" in report
+    assert refused.startswith("0\n") and studied.startswith("2\n")
+    assert "must be at least 1.5" in run.err
+    (table,) = json.loads(studied.partition("\n")[2])["tables"]
+    value = table["rows"][0][table["head"].index("entropy")]["value"]
+    rows = read_rows(next(folder.rglob("audit/**/rows")))
+    entropies = rows[rows.test == "attention_entropy"].value
+    assert len(entropies) == 3 and value == pytest.approx(entropies.mean())
+    ended, two, four = measured.split()
+    assert ended == "0" and float(two) == pytest.approx(2 * float(four)) and float(two) > 0
 
 
 @pytest.mark.slow

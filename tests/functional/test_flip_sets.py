@@ -101,6 +101,59 @@ def test_no_set_is_smaller(kind, renormalise):
     assert 15 < n_found < 84 or kind in ("near", "normal")
 
 
+def by_the_paper(weights, logits, bias, order, renormalise, all_zero):
+    """The loop of Serrano & Smith (Section 4.3): fraction at the first flip, NaN for never, and the logits of each step."""
+
+    def decode(a):
+        return a @ (logits - bias) + bias
+
+    weights, first, steps = weights.copy(), decode(weights).argmax(), []
+    fraction = np.nan
+    for n, place in enumerate(order, start=1):
+        weights[place] = 0
+        if renormalise and weights.sum() > 0:
+            weights = weights / weights.sum()
+        steps.append(decode(weights))
+        allowed = all_zero or weights.sum() > 0
+        if np.isnan(fraction) and allowed and steps[-1].argmax() != first and len(weights) > 1:
+            fraction = n / len(weights)
+    return fraction, np.array(steps)
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize("all_zero", [True, False])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_one_cumulative_sum_is_the_papers_loop(n_classes, all_zero, renormalise):
+    random = np.random.default_rng(5)
+    instances = [instance(KINDS[k % 6], n_classes, 1 + k % 17, random) for k in range(120)]
+    instances = [(weights / weights.sum(), u) for weights, u in instances]
+    attention, logits, mask = padded(instances, 20)
+    bias = torch.from_numpy(random.standard_normal(n_classes))
+    scores = torch.stack([attention, *torch.from_numpy(random.standard_normal((3, *mask.shape)))])
+    order = removal_order(scores, mask)
+    options = {"bias": bias, "renormalise": renormalise}
+    n_removed = removals_to_flip(attention, logits, mask, order, all_zero=all_zero, **options)
+    fractions = n_removed / mask.sum(-1)
+    n_ties = 0
+    for ranking, row in itertools.product(range(len(order)), range(len(instances))):
+        weights, u = instances[row]
+        places = order[ranking, row, : len(weights)].numpy()
+        assert sorted(places) == list(range(len(weights)))
+        fraction, steps = by_the_paper(weights, u, bias.numpy(), places, renormalise, all_zero)
+        found = fractions[ranking, row].item()
+        best = np.sort([weights @ u, *steps], axis=-1)
+        if (
+            best[:, -1] - best[:, -2]
+        ).min() < 1e-9:  # dividing again and again breaks ties by rounding
+            n_ties += 1
+            continue
+        assert found == pytest.approx(fraction, abs=1e-6, nan_ok=True)
+    assert n_ties < 120  # of 480
+    assert 0.05 < fractions.isnan().double().mean() < 0.8
+    if all_zero:
+        assert (fractions == 1).any()
+
+
 def test_the_released_rule_counts_the_bias_alone():
     """Both tokens speak for class 0, the bias for class 1."""
     attention, mask = torch.tensor([[0.75, 0.25]]), torch.ones(1, 2, dtype=torch.bool)

@@ -128,127 +128,67 @@ def test_names_and_numbers_are_written_as_they_are():
 # --- what is drawn is what the chart says -----------------------------------------------------------------------------
 
 
-def stroke_of(path):
-    return " ".join(path.get("d", "").split())
-
-
-def corners(path):
-    """Of a path of straight lines, from its first to its last."""
-    return [
-        tuple(map(float, corner.split()))
-        for corner in re.split("[MLz]", stroke_of(path))
-        if corner.strip()
-    ]
-
-
-def scales(svg):
-    """From places in the drawing to numbers on each axis, by its ticks and their labels."""
-    found = []
-    for axis, stroke in (("x", "M 0 0 L 0 3.5"), ("y", "M 0 0 L -3.5 0")):
-        (mark,) = [p.get("id") for p in svg.iter("path") if stroke_of(p) == stroke]
-        elements = list(svg.iter())
-        ticks = {}
-        for k, element in enumerate(elements):
-            if element.get("href") == f"#{mark}":
-                label = next(e for e in elements[k:] if e.tag == "text")
-                ticks[float(element.get(axis))] = label.text.replace("−", "-")
-        found.append(ticks)
-    return found
-
-
-def read(key):
-    """A chart, its drawing, and the scales across and up."""
+def axes_of(key):
+    """A chart and what matplotlib draws of it."""
     (chart,) = [c for c in charts() if c.key == key]
-    svg = ElementTree.fromstring(draw(chart))
-    return chart, svg, *scales(svg)
+    return chart, figures.draw(chart)
 
 
-def numbers_at(ticks, places):
-    known = {place: float(text) for place, text in ticks.items()}
-    (a, first), *_, (b, last) = sorted(known.items())
-    return [first + (place - a) * (last - first) / (b - a) for place in places]
+def places(svg):
+    """The numbers of all places in a drawing."""
+    attributes = re.findall(' (?:d|x|y|transform)="([^"]*)"', svg)
+    return [float(n) for place in attributes for n in re.findall(NUMBER, place)]
 
 
-def marks(svg):
-    """Places of the marks of each series, in the order of drawing."""
-    groups = [g for g in svg.iter("g") if g.get("clip-path")]
-    return [[(float(u.get("x")), float(u.get("y"))) for u in g] for g in groups if not is_band(g)]
+NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 
 
-def is_band(group):
-    return group[0].get("x") == "0"  # one path, in the units of the drawing
+@pytest.mark.parametrize("chart", [*charts()[:-1], heads(6, 12)], ids=lambda chart: chart.key)
+def test_every_place_is_matplotlibs_to_a_tenth_of_a_point(chart):
+    ax = figures.draw(chart)
+    figure = ax.get_figure(root=True)
+    figure.patch.set_visible(False), ax.patch.set_visible(False)
+    theirs = places(figures.written(figure, "svg", salt=chart.key).decode())
+    assert len(theirs) > 20
+    assert places(draw(chart)) == pytest.approx(theirs, abs=0.1)
 
 
-def test_points_are_where_the_values_are():
-    chart, svg, across, up = read("points")
-    for series, drawn in zip(chart.series, marks(svg), strict=True):
-        assert numbers_at(across, [x for x, _ in drawn]) == pytest.approx(series.x, abs=2e-3)
-        assert numbers_at(up, [y for _, y in drawn]) == pytest.approx(series.y, abs=2e-3)
+def test_points_and_lines_are_where_the_values_are():
+    for key in ("points", "penalty"):
+        chart, ax = axes_of(key)
+        lines = [line for line in ax.lines if len(line.get_xdata()) > 2]
+        for k, (series, line) in enumerate(zip(chart.series, lines, strict=True)):
+            assert line.get_xdata() == pytest.approx(series.x)
+            assert line.get_ydata() == pytest.approx(series.y)
+            if series.low:
+                ends = {*ax.collections[k].get_paths()[0].vertices[:, 1].round(9)}
+                assert {round(v, 9) for v in (*series.low, *series.high)} <= ends
+    level = [line.get_ydata() for line in ax.lines[3:]]
+    assert level[:2] == [[0.3, 0.3], [0.32, 0.32]] and ax.lines[5].get_xdata() == [0.2, 0.2]
 
 
-def test_marks_of_lines_are_on_the_values():
-    chart, svg, across, up = read("penalty")
-    for series, drawn in zip(chart.series, marks(svg), strict=True):
-        assert len(drawn) >= 5
-        by_x = dict(zip(series.x, series.y, strict=True))
-        for x, y in drawn:
-            place = numbers_at(across, [x])[0]
-            nearest = min(by_x, key=lambda known: abs(known - place))
-            assert place == pytest.approx(nearest, abs=1e-3)
-            assert numbers_at(up, [y])[0] == pytest.approx(by_x[nearest], abs=2e-3)
-
-
-def test_dots_and_their_bars_are_where_the_values_are():
-    chart, svg, across, up = read("shuffles")
-    assert tuple(up.values()) == chart.series[0].x
-    for k, (series, drawn) in enumerate(zip(chart.series, marks(svg), strict=True)):
-        known = [i for i, y in enumerate(series.y) if math.isfinite(y)]
-        wanted = [series.y[i] for i in known]
-        assert numbers_at(across, [x for x, _ in drawn]) == pytest.approx(wanted, abs=1e-3)
-        centres = sorted(up)
-        nearest = [min(centres, key=lambda c: abs(c - y)) for _, y in drawn]
-        assert [centres.index(c) for c in nearest] == known
-        colour = f"stroke: var(--{('blue', 'orange')[k]})"
-        bars = [
-            corners(p)
-            for p in svg.iter("path")
-            if p.get("clip-path") and colour in p.get("style", "")
-        ]
-        ends = [numbers_at(across, [x for x, _ in bar]) for bar in bars if bar]
-        expected = [(series.low[i], series.high[i]) for i in known]
-        assert [tuple(e) for e in ends if e[0] != e[1]] == [
-            pytest.approx(pair, abs=1e-3) for pair in expected
-        ]
-
-
-def test_names_stand_below_each_other():
-    chart, svg, across, up = read("rankings")
-    (drawn,) = marks(svg)
-    assert numbers_at(across, [x for x, _ in drawn]) == pytest.approx(chart.series[0].y, abs=1e-3)
-    assert sorted(up) == pytest.approx([y for _, y in drawn], abs=0.1)  # names from the top
-    assert tuple(up.values())[:4] == chart.series[0].x[:4]
+def test_dots_and_their_bars_stand_beside_their_names():
+    for key in ("shuffles", "rankings"):
+        chart, ax = axes_of(key)
+        assert tuple(t.get_text() for t in ax.get_yticklabels())[:4] == chart.series[0].x[:4]
+        assert ax.yaxis_inverted()  # names from the top
+        for k, series in enumerate(chart.series):
+            dots, (bars,) = ax.containers[k][0], ax.containers[k][2]
+            assert dots.get_xdata() == pytest.approx(series.y, nan_ok=True)
+            assert [*map(round, dots.get_ydata())] == [*range(len(series.x))]
+            ends = [(s[0, 0], s[1, 0]) for s in bars.get_segments() if len(s)]
+            known = [
+                pair for pair in zip(series.low, series.high, strict=True) if pair[0] == pair[0]
+            ]
+            assert [e for e in ends if e[0] == e[0]] == [pytest.approx(pair) for pair in known]
 
 
 def test_every_bin_has_the_height_of_its_value():
-    chart, svg, across, up = read("tau")
-    outlines = [p for p in svg.iter("path") if "fill: url" in p.get("style", "")]
-    for series, path in zip(chart.series, outlines, strict=False):
-        tops = corners(path)[1:-1:2]  # the left end of each bin's top
-        assert numbers_at(across, [x for x, _ in tops]) == pytest.approx(series.x, abs=2e-2)
-        assert numbers_at(up, [y for _, y in tops]) == pytest.approx(series.y, abs=2e-3)
-
-
-def test_yardsticks_are_where_they_belong():
-    _, svg, across, up = read("penalty")
-    lines = [
-        sum(corners(p), ())
-        for p in svg.iter("path")
-        if p.get("clip-path") and re.search("quiet|ink", p.get("style", ""))
-    ]
-    level = [y for _, y, _, end in lines if y == end]
-    upright = [x for x, _, end, _ in lines if x == end]
-    assert numbers_at(up, level) == pytest.approx([0.3, 0.32], abs=1e-3)
-    assert numbers_at(across, upright) == pytest.approx([0.2], abs=1e-3)
+    chart, ax = axes_of("tau")
+    for series, stairs in zip(chart.series, ax.patches, strict=True):
+        values, edges, _ = stairs.get_data()
+        assert values == pytest.approx(series.y)
+        assert edges == pytest.approx([*series.x, series.x[-1] + chart.bin_width])
 
 
 def test_what_is_missing_is_counted():
@@ -264,7 +204,7 @@ def test_series_differ_by_more_than_colour():
     styles = [p.get("style", "") for p in two.iter("path") if p.get("clip-path")]
     lines = {s for s in styles if re.search("stroke: var\\(--(blue|orange|green)", s)}
     assert len({re.sub("stroke: [^;]*", "", line) for line in lines}) == 3  # solid, dashes
-    groups = [g for g in two.iter("g") if g.get("clip-path") and not is_band(g)]
+    groups = [g for g in two.iter("g") if g.get("clip-path") and g[0].get("x") != "0"]  # no bands
     used = {u.get("href") for g in groups for u in g}
     shapes = [p.get("d") for p in two.iter("path") if f"#{p.get('id')}" in used]
     assert len(set(shapes)) == 3
