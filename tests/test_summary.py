@@ -128,7 +128,7 @@ def test_every_comparison_of_rankings_is_a_line_of_its_test(report):
     assert markdown.count("corrected by Holm over the") == n_tests == 2
     again = from_json(to_json(report) | extras_to_json(report))
     assert again.comparisons == report.comparisons
-    again = dataclasses.replace(again, rows=report.rows)
+    again = dataclasses.replace(again, rows=report.rows, examples=report.examples)
     assert again.to_text(verbose=True) == report.to_text(verbose=True)
 
 
