@@ -26,7 +26,6 @@ from hf_attnprobe.audit_reports.verdict import (
     QUESTION,
     conclusion_sentence,
     may_be_shown,
-    texts_needed,
 )
 from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
 from hf_attnprobe.auditing.prepare import audit_asked_for as asked_for
@@ -39,7 +38,6 @@ from hf_attnprobe.faithfulness.registry import asked_tests, readings
 from hf_attnprobe.options import SavedModel
 from hf_attnprobe.reports import html as pages
 from hf_attnprobe.reports.html import SYMBOLS
-from hf_attnprobe.statistics.estimates import mean_estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.heads import EFFECT
 from hf_attnprobe.statistics.rows import Rows
@@ -216,21 +214,6 @@ def test_reports_of_both_kinds_keep_the_schema(shown):
 
 
 # --- what would change the verdict ----------------------------------------------------
-
-
-def test_the_number_of_texts_that_an_interval_needs():
-    """Against intervals of so many values: they exclude the threshold from about there on."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(0.13, 0.2, size=60)
-    now = mean_estimate(values)
-    assert now.ci95[0] < 0.1 < now.ci95[1]
-    needed = texts_needed(now.value, now.ci95, len(values), 0.1)
-
-    def excludes(n):
-        more = np.tile(values, -(-int(n) // len(values)))
-        return mean_estimate(more).ci95[0] > 0.1
-
-    assert excludes(needed * 1.5) and not excludes(needed * 0.5)
 
 
 VERDICTS = [  # faithfulness, effect

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -144,16 +143,6 @@ def test_a_part_that_was_lost_is_computed_again(rows_of, examples, tmp_path):
     kept = parts(tmp_path)
     assert_same(rows_of(examples, output_dir=tmp_path), expected)
     assert kept.items() <= parts(tmp_path).items()
-
-
-def test_work_that_was_done_twice_counts_once(rows_of, examples, tmp_path):
-    """As where the same command was started in two terminals."""
-    expected = rows_of(examples, output_dir=tmp_path, batch_size=4)
-    for name in parts(tmp_path):
-        shutil.copy(
-            tmp_path / "rows" / name, tmp_path / "rows" / name.replace("part-", "part-again-")
-        )
-    assert_same(rows_of(examples, output_dir=tmp_path), expected)
 
 
 def command(checkpoint, data, folder, *options):

@@ -389,19 +389,6 @@ def test_half_a_checkpoint_is_none(whole, base, reviews, tmp_path, monkeypatch):
     assert_equal_weights(plain(base, reviews, tmp_path / "cut").model, whole[plain].model)
 
 
-def test_a_finished_model_is_not_trained_again(whole, base, reviews, monkeypatch):
-    first = whole[imitating]
-    before = {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()}
-    monkeypatch.setattr(
-        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
-    )
-    again = imitating(base, reviews, first.folder)
-    assert {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()} == before
-    assert_equal_weights(again.model, first.model)
-    for name in ("metrics", "seconds", "n_epochs"):
-        assert getattr(again, name) == getattr(first, name)
-
-
 def test_other_settings_in_the_same_folder_are_refused(whole, base, reviews):
     folder = whole[plain].folder
     with pytest.raises(AttnProbeError, match="holds a training with epochs 3, not 2"):
