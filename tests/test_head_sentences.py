@@ -7,14 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BertForMaskedLM,
     BertForMultipleChoice,
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    PreTrainedTokenizerFast,
 )
 
 import recompute
@@ -36,19 +34,7 @@ NOT_OF_NUMBERS = TESTS[:-1]
 
 
 def pair_tokenizer():
-    known = {token: k for k, token in enumerate([*SPECIAL, *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        **{f"{name[1:-1].lower()}_token": name for name in SPECIAL},
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    return zoo.word_pieces(WORDS)
 
 
 def sentences(n):

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 import zoo
 from hf_attnprobe import AttnProbeError, build_tokenizer, load_examples, wrap
@@ -128,19 +126,7 @@ def test_a_hierarchical_model_can_guide(examples, tokenizer):
 def pieces():
     """A tokenizer that cuts every word into letters."""
     letters = [*"abcdefghijklmnopqrstuvwxyz."]
-    vocab = {
-        token: k
-        for k, token in enumerate(
-            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters)]
-        )
-    }
-    made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing(
-        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
+    return zoo.word_pieces([*letters, *(f"##{c}" for c in letters)])
 
 
 def test_the_first_head_of_a_transformer_can_guide(pieces, examples, tokenizer):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -22,6 +23,7 @@ from transformers import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    PreTrainedTokenizerFast,
 )
 
 import hf_attnprobe
@@ -116,6 +118,22 @@ def classifier(
             if name.endswith("attention.query.weight"):
                 parameter *= query
     return model
+
+
+def word_pieces(words: Iterable[str], **options: Any) -> PreTrainedTokenizerFast:
+    """A tokenizer of BERT's kind, of one text or a pair, that knows these words and pieces ("##ness")."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {token: n for n, token in enumerate([*special, *words])}
+    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = {f"{name[1:-1].lower()}_token": name for name in special}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **names, **options)
 
 
 def encoded(

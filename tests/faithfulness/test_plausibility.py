@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import zoo
@@ -36,19 +35,7 @@ PIECES = ["the", "plot", "frankly", "was", "hope", "##less", "ness", "a", "super
 @pytest.fixture(scope="module")
 def pieces():
     """A WordPiece tokenizer that splits at punctuation, as BERT's does."""
-    vocabulary = {
-        token: n for n, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES])
-    }
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    special = {
-        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
-    }
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=32, **special)
+    return zoo.word_pieces(PIECES, model_max_length=32)
 
 
 @pytest.fixture(scope="module")
