@@ -584,21 +584,7 @@ def test_a_token_is_never_taken_for_a_step(tmp_path):
     assert arguments["model"] == SavedModel(str(tmp_path / "base"))
 
 
-def test_published_numbers_are_the_papers():
-    both = (0.30, 0.07, 0.99), (0.31, 0.07, 0.98)
-    assert PUBLISHED.tau["imdb"]["leave_one_out"]["bilstm"] == both
-    assert PUBLISHED.tau["agnews-binary"]["gradient"]["mlp"][0] == (0.77, 0.08, 1.00)
-    assert PUBLISHED.epsilon_max_jsd["imdb"]["bilstm"] == (0.57, 0.56)
-    assert PUBLISHED.permutation["sst"]["bilstm"]["[0.50, 0.75)"] == (0.079, 0.062)
-    assert PUBLISHED.tau["babi2"]["gradient"]["mlp"] == ((0.84, 0.09, 1.00),)
-    assert PUBLISHED.tau["snli"]["gradient"]["bilstm"][2] == (0.40, 0.20, 0.52)
-    assert PUBLISHED.tau["anemia"]["leave_one_out"]["bilstm"][1] == (0.44, 0.06, 1.00)
-    rerun = PUBLISHED.reruns["snli"]["cnn"]["additive"]
-    assert rerun == ((0.23, 0.25), (0.26, 0.29), (0.34, 0.43), 0.775)
-    assert PUBLISHED.reruns["imdb"]["mlp"]["dot_product"][0] == (None, 0.84)
-    assert PUBLISHED.epsilon_max_jsd["adr"]["cnn"] == (0.57, 0.30)
-    assert PUBLISHED.permutation["snli"]["bilstm"]["[0.75, 1.00]"] == (0.592, 0.911, 0.685)
-    assert PUBLISHED.permutation["babi1"]["bilstm"]["[0.50, 0.75)"] == (0.945,)
+def test_published_numbers_are_of_every_data_set_and_class():
     tables = PUBLISHED.tau, PUBLISHED.epsilon_max_jsd, PUBLISHED.permutation
     assert all(set(table) == set(PUBLISHED.reruns) for table in tables)
     for name in PUBLISHED.reruns:
@@ -607,12 +593,6 @@ def test_published_numbers_are_the_papers():
         for table in (PUBLISHED.tau, PUBLISHED.permutation):
             by_class += [found for below in table[name].values() for found in below.values()]
         assert {len(values) for values in by_class} == {n}
-    assert PUBLISHED.regularised["sst"]["additive"]["tying"] == (83.5, -7.0, -18.0)
-    assert PUBLISHED.regularised["imdb"]["dot_product"]["mlm"] == (87.8, -15.3, -18.5)
-    assert PUBLISHED.fraction_to_flip["imdb10"]["bigru"]["product"] == 0.04
-    assert PUBLISHED.uniform["imdb"] == {"base": 0.902, "uniform": 0.879}
-    adversary = {"lambda": 0.0016, "f1": 0.906, "tvd": 0.028, "jsd": 0.405}
-    assert PUBLISHED.adversary["imdb"] == adversary
 
 
 # --- what is planned ----------------------------------------------------------------------------------------------
