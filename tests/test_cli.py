@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import re
-import shutil
 
 import jsonschema
 import pytest
@@ -15,7 +13,6 @@ from by_name import BY_DEFAULT, audit_by_name
 from hf_attnprobe.cli import main
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.storage.rows import read_rows
-from mini_hub import MiniHub
 
 
 TESTS = ("correlation", "permutation", "adversarial")
@@ -187,23 +184,6 @@ def test_train_and_audit(cli, reviews_folder, tmp_path):
 
 
 # --- processes of their own ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_model_from_a_hub(run_module, checkpoint, reviews_folder, tmp_path):
-    """Results on stdout, nothing but progress on stderr, warnings of Python counting as errors."""
-    shutil.copytree(checkpoint, tmp_path / "hub/models/acme/bilstm")
-    arguments = ("--dataset", reviews_folder, "--test-limit", "5", "--tests", "permutation")
-    with MiniHub(tmp_path / "hub", missing_status=401) as hub:
-        home = str(tmp_path / "home")
-        env = {"HF_ENDPOINT": hub.url, "HF_HOME": home, "HF_HUB_OFFLINE": None}
-        run = run_module("audit", "--model", "acme/bilstm", *arguments, "--json", env=env)
-    assert run.code == 0, run.err
-    found = strict(run.out)
-    assert (found["model"], found["n"]) == ("acme/bilstm", 5)
-    said = {line.split(":")[0] for line in re.split("[\r\n]", run.err) if line.strip()}
-    few = "only 5 of the 30 texts that are needed"
-    assert said <= {"audit", few} | {x for x in run.err.splitlines() if "about" in x}
 
 
 def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):

@@ -310,14 +310,6 @@ def test_a_text_in_which_no_order_gets_there_is_0_of_the_way():
     assert (finding.answer, finding.value) == (Answer.NO, 0.0)
 
 
-def test_one_part_alone_is_no_faithfulness():
-    n = 60
-    alone = {"scale": {"importance@attention": np.full(n, 0.9)}}
-    rows = good_model(n, **alone, **moving(n, 0.3))
-    assert found("faithfulness", rows) == [] and found("importance", rows)
-    assert "also needs faithfulness" in conclusion_sentence(findings(rows, "np"))
-
-
 def test_a_class_that_is_said_by_default_is_left_out_and_named():
     n = 120
     is_default = np.arange(n) % 2 == 0  # predicted "neg"

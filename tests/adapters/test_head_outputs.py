@@ -3,7 +3,7 @@
 import pytest
 import torch
 from families import make, observed, prepare, shared
-from test_transformer import random_attention, rerun, state_of
+from test_transformer import state_of
 
 from hf_attnprobe import Site
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
@@ -60,23 +60,6 @@ def test_reading_nothing_at_a_unit_is_having_no_weight_there(adapter, observatio
         keys = places[site.layer][:, None, None]
         edit = observation.edited(site, lambda _, weights, keys=keys: (weights * ~keys)[None])
         torch.testing.assert_close(found, adapter.replay(observation, edit), atol=1e-5, rtol=0)
-
-
-def test_replacing_outputs_is_editing_attention(adapter, observation):
-    """What any attention would have given, put in place of the output, is that attention; also for one query."""
-    values = adapter.head_values(observation)
-    for layer in {0, len(adapter.layers) // 2, len(adapter.layers) - 1}:
-        edits = random_attention(adapter, observation, layer, 3)
-        own = observation.attention[layer]
-        for query in (None, 1):
-            rows = slice(None) if query is None else slice(query, query + 1)
-            edited = own.expand(3, *own.shape).clone()
-            edited[:, :, 2, rows] = edits[:, :, 2, rows]
-            expected = torch.stack([rerun(adapter, observation, layer, edit) for edit in edited])
-            found = adapter.replay_outputs(
-                observation, Site(layer, 2, query), edits[:, :, 2] @ values[layer][:, 2]
-            )
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_masked_attention_is_what_the_layer_comes_to(adapter, observation):

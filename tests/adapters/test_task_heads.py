@@ -201,13 +201,6 @@ def test_the_prediction_is_the_models_own(case):
             torch.testing.assert_close(part[: len(p)], p.double(), atol=1e-6, rtol=1e-6)
 
 
-def test_the_identity_edit_changes_nothing(case):
-    _, _, adapter, observation = case
-    for layer, attention in enumerate(observation.attention):
-        same = adapter.replay(observation, {layer: attention[None]})[0]
-        torch.testing.assert_close(same, observation.probs)
-
-
 def test_an_edit_arrives_as_in_the_models_own_attention(case, monkeypatch):
     """Uniform attention in a head of the last layer, written into the model's code."""
     kind, model, _adapter, observation = case
@@ -254,18 +247,6 @@ def test_leave_one_out_is_a_run_without_the_token(case):
                 continue  # nothing of the context is left
             expected = mean_distance(before, after, kind)
             assert float(importance[row, place]) == pytest.approx(expected, abs=1e-9)
-
-
-def test_erasing_one_token_is_leaving_it_out(case):
-    _, _, adapter, observation = case
-    content = observation.batch.content_mask
-    for place in content.any(0).nonzero()[:, 0].tolist():
-        erased = torch.zeros_like(content)[None]
-        erased[:, :, place] = True
-        after = adapter.erase_inputs(observation, erased & content)[0]
-        expected = observation.leave_one_out[:, place]
-        rows = content[:, place]
-        torch.testing.assert_close(after[rows], expected[rows])
 
 
 def test_padding_changes_nothing(case):
