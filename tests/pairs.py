@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from attention_classifier.test_modeling import encoded
 from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 
 
@@ -52,51 +53,19 @@ def batch_of(pairs=PAIRS, n_keys=None):
 
 
 class ByHand:
-    """Enc, φ and Dec in NumPy, from the weights of a model.
+    """φ and Dec in NumPy, from the weights of a model.
 
     Shapes: a text's vectors [tokens, embedding], its states [tokens, hidden].
     """
 
     def __init__(self, model):
-        self.config = model.config
+        self.model, self.config = model, model.config
         self.w = {name: p.detach().numpy() for name, p in model.named_parameters()}
 
     def encoder(self, at, vectors):
-        return getattr(self, f"_{self.config.encoder}")(f"{at}.encoder", vectors)
-
-    def _none(self, at, vectors):
-        return vectors
-
-    def _mlp(self, at, vectors):
-        w, b = (self.w[f"{at}.linear.{name}"] for name in ("weight", "bias"))
-        return np.tanh(vectors @ w.T + b)
-
-    def _cnn(self, at, vectors):
-        states = []
-        for k, size in enumerate(self.config.kernel_sizes):
-            w, b = (self.w[f"{at}.convolutions.{k}.{n}"] for n in ("weight", "bias"))
-            padded = np.pad(vectors, ((size // 2, size // 2), (0, 0)))
-            windows = [padded[t : t + size] for t in range(len(vectors))]
-            states.append([np.einsum("fed,de->f", w, window) + b for window in windows])
-        return np.maximum(np.concatenate(states, axis=1), 0)
-
-    def _bilstm(self, at, vectors):
-        forward = self._lstm(f"{at}.lstm", "l0", vectors)
-        backward = self._lstm(f"{at}.lstm", "l0_reverse", vectors[::-1])[::-1]
-        return np.concatenate([forward, backward], axis=1)
-
-    def _lstm(self, at, suffix, vectors):
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        w, u, b, more = (self.w[f"{at}.{name}_{suffix}"] for name in names)
-        hidden = cell = np.zeros(u.shape[1])
-        states = []
-        for x in vectors:
-            i, f, g, o = np.split(w @ x + b + u @ hidden + more, 4)
-            sigmoid = lambda z: 1 / (1 + np.exp(-z))  # noqa: E731
-            cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
-            hidden = sigmoid(o) * np.tanh(cell)
-            states.append(hidden)
-        return np.array(states)
+        """By torch's own layers, see ``encoded``."""
+        own = self.model.get_submodule(f"{at}.encoder")
+        return encoded(own, self.config.encoder, torch.from_numpy(vectors)).detach().numpy()
 
     def question(self, second):
         """q of the ids of a second text."""

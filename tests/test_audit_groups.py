@@ -19,7 +19,6 @@ from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.statistics.summary import PREDICTION
 from hf_attnprobe.storage.rows import NO_SITE, append_rows, to_rows
 from hf_attnprobe.studies.results import Results
-from refusals import refused
 from same_rows import by_place
 
 
@@ -78,14 +77,6 @@ def test_from_the_command_line(folder, data, tmp_path, cli):
 
     again = cli(*command[:-1], "1.2")  # other sets are another audit
     assert again.code != 0 and "belongs to another audit" in again.err
-
-
-def test_refused_in_one_line(folder, data, checkpoint, reviews, tmp_path):
-    for name, said in (("1", "layer.head joined by +"), ("7.0", "0.0 to 1.2")):
-        with pytest.raises(AttnProbeError, match=re.escape(said)):
-            quick(folder, data, head_sets=[name], output_dir=tmp_path / "out")
-    refused("several heads", quick, checkpoint, reviews["test"], tests=None, head_sets=["0.0"])
-    assert not (tmp_path / "out").exists()
 
 
 def test_left_out_on_request_and_in_models_of_one_head(folder, data, checkpoint, reviews):

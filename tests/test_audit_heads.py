@@ -233,19 +233,3 @@ def test_long_texts_are_cut_and_counted_or_refused(folder, data):
     assert report.provenance["truncated"] == 1 and report.n == 3
     with pytest.raises(AttnProbeError, match="text 7 has 202 tokens, the model reads 64"):
         quick(folder, long, tests=["uniform_attention"], truncate=False)
-
-
-def test_the_model_is_left_as_it_was_found(make, tokenizer, data):
-    model = make().train()
-
-    def modules():
-        named = model.named_modules()
-        return {n: (m.training, len(m._forward_hooks), "forward" in m.__dict__) for n, m in named}
-
-    before = modules()
-    quick(model, data, tokenizer=tokenizer, test_limit=2)
-    with pytest.raises(AttnProbeError):
-        quick(model, data, tokenizer=tokenizer, layers=[9])
-    assert modules() == before
-    assert all(p.requires_grad for p in model.parameters())
-    assert model.config._attn_implementation == "sdpa"

@@ -22,7 +22,7 @@ from hf_attnprobe.statistics.grades import (
     grade_between,
     possible_answers,
 )
-from hf_attnprobe.statistics.questions import LEAST_EFFECT, PARTLY, QUESTIONS, YES
+from hf_attnprobe.statistics.questions import LEAST_EFFECT, QUESTIONS
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scores import quality
 from hf_attnprobe.statistics.verdicts import RULES, Finding, conclude, with_thresholds
@@ -284,14 +284,6 @@ def test_the_verdict_of_rows(way, moved, worst, expected):
 
 
 # --- the questions ------------------------------------------------------------------
-
-
-def test_an_interval_across_a_threshold_cannot_say_between_which():
-    (finding,) = found("faithfulness", evidence(200, YES, noise=0.3))
-    assert finding.answer == Answer.CANNOT_SAY
-    assert "cannot say (partly or yes)" in finding.sentence
-    (finding,) = found("faithfulness", evidence(200, PARTLY, noise=0.3))
-    assert "cannot say (no or partly)" in finding.sentence
 
 
 def test_a_text_in_which_no_order_gets_there_is_0_of_the_way():
