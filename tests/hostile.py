@@ -15,7 +15,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -24,7 +23,6 @@ from torch import Tensor
 import speakers
 from full_passes import softmax_edited
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit, compare_audits, survive
-from hf_attnprobe.auditing.prepare import prepare_audit
 
 
 CLOSE = {"abs": 2e-4, "rel": 2e-4}
@@ -407,66 +405,20 @@ CHANGED_AUDITS: dict[str, Callable[[Draws, list], dict[str, Any]]] = {
 }
 
 
-# --- Scores that somebody gave ---------------------------------------------------------------------------------
-
-
-def judged(draws: Draws, folder: Path) -> str:
-    """Scores in every form come to stand at their units."""
-    one, of = asked(draws), model("Llama", 0)
-    given = tokens_of(one)
-    if given is None or min(map(len, given.units)) == 0 or len(given.units) < 2:
-        return "refused"
-    n_units = len(given.units)
-    values = [round(draws.uniform(-1, 1), 3) for _ in range(n_units)]
-    by_token = [0.0] * len(given.ids)
-    for unit, value in zip(given.units, values, strict=True):
-        by_token[unit[0]] = value
-    form = draws.choice(
-        ["list", "array", "tensor", "text id", "bfloat16", "in order", "tokens", "pieces"]
-    )
-    scores: Any = {0: values}
-    if form == "array":
-        scores = {0: np.array(values)}
-    elif form in ("tensor", "bfloat16"):
-        kind = torch.bfloat16 if form == "bfloat16" else torch.float64
-        scores = {0: torch.tensor(values, dtype=kind)}
-        values = torch.tensor(values, dtype=kind).double().tolist()
-    elif form == "text id":
-        scores = {"0": values}
-    elif form == "in order":
-        scores = [values]
-    elif form == "tokens":
-        scores = {0: by_token}
-    elif form == "pieces":
-        scores = {0: [by_token[place] for unit in given.units for place in unit]}
-    data = Answers([one.row], units=one.kind, template=one.template)
-    try:
-        job = prepare_audit(of, data, ["sources"], AuditOptions(), one.words, scores)
-    except AttnProbeError as error:
-        return one_line(error)
-    (text,) = job.tokenized.texts
-    expected = [0.0] * len(given.ids)
-    for unit, value in zip(given.units, values, strict=True):
-        expected[unit[0]] = value
-    assert [*text.scores] == pytest.approx(expected)
-    return "right"
-
-
 # --- Folders ----------------------------------------------------------------------------------------------------
 
 
 KINDS: dict[str, tuple[Callable[[Draws, Path], str], int]] = {
     "language model": (language_model, 18),
-    "judge": (judged, 14),
     "survive": (versions, 4),
     "comparisons": (comparisons, 6),
 }
-"""Each with its share of 42."""
+"""Each with its share of 28."""
 
 
 def cases(n: int, seed: int) -> list[tuple[str, int]]:
     """The kind and the number of n cases."""
-    each = [kind for kind, (_, share) in KINDS.items() for _ in range(round(share * n / 42))]
+    each = [kind for kind, (_, share) in KINDS.items() for _ in range(round(share * n / 28))]
     return [(kind, seed * 100_000 + number) for number, kind in enumerate(each)]
 
 

@@ -1,7 +1,6 @@
 """Several audits beside one another: differences by hand, what is refused, and the page."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pandas as pd
@@ -316,22 +315,6 @@ def in_line(text):
     return " ".join(text.replace("\\", "").split())
 
 
-def test_forms_say_the_same(compared):
-    for said in (str(compared), compared.to_markdown(), compared._repr_html_()):
-        assert "Does attention explain the predictions" in said
-    for form in (str(compared), compared.to_markdown()):
-        said = in_line(form)
-        for caution in compared.cautions:
-            assert in_line(caution) in said
-        for setting in compared.settings:
-            assert setting.name in said and all(value in said for value in setting.values)
-    read = json.loads(compared.to_json())
-    assert len(read["statistics"]) == len(compared.statistics) and "reports" not in read
-    frame = compared.summary_frame()
-    told = frame.set_index("statistic").can_be_told
-    assert told["attention_leave_one_out_tau"] and not told["median_tvd"]
-
-
 def test_every_difference_stands_in_the_table_of_answers(compared):
     """Of every question, in Markdown as it was measured; of every statistic in the rows."""
     lines = [line.strip("| ").split(" | ") for line in compared.to_markdown().splitlines()]
@@ -361,15 +344,6 @@ def test_the_page_holds_every_finding_and_caution(base, moved, compared):
     assert {"questions", "cautions", "settings", "origin"} <= set(seen.ids)
     assert "What would change" not in seen.words  # only an audit's own page says that
     assert "section on" not in seen.words and "cards below" not in seen.words
-
-
-def test_the_page_in_a_browser(compared, open_page, tmp_path):
-    file = tmp_path / "comparison.html"
-    file.write_text(compared.to_html(), encoding="utf-8")
-    opened = open_page(file, width=400, axe=True)
-    assert opened.findings() == []
-    assert opened.messages == [] and len(opened.requests) == 1
-    assert not opened.is_wider_than_the_screen()
 
 
 def test_heads_have_a_map_of_differences():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 import scipy.stats
 
 from hf_attnprobe.audit_reports.heads import (
@@ -14,9 +13,6 @@ from hf_attnprobe.audit_reports.heads import (
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks
-from hf_attnprobe.statistics.estimates import simultaneous_interval
-from hf_attnprobe.statistics.heads import simultaneous
-from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from made_up_rows import rows_of_texts
 
@@ -45,39 +41,6 @@ def exactly(mean, deviation, n=N, seed=0):
 def described(*parts):
     rows = pd.concat(parts, ignore_index=True)[COLUMNS]
     return summarize(rows, ["a", "b"], readings()), rows
-
-
-@pytest.fixture(scope="module")
-def shuffled():
-    """72 heads: 5.9 moves the output, 2.1 does so only by its noisy mean, the others do not."""
-    values = {
-        (layer, head): exactly(0.02, 0.01, seed=12 * layer + head)
-        for layer in range(6)
-        for head in range(12)
-    }
-    values[5, 9] = exactly(0.25, 0.2, seed=90)
-    values[2, 1] = exactly(0.06, 0.2, seed=91)
-    return values
-
-
-def test_head_intervals_are_those_of_the_matrix_without_groups_of_heads(shuffled):
-    groups = {(5, -1): exactly(0.9, 0.3), (-1, -1): exactly(0.9, 0.3)}
-    groups[-2, 0] = exactly(0.9, 0.3)
-    few = {(6, 0): exactly(0.9, 0.3, n=29)}  # too few texts for an interval
-    everything = shuffled | groups | few
-    statistics, rows = described(rows_of("permutation", "median_tvd", everything))
-    values = Rows.of(rows.sample(frac=1, random_state=0)).of_heads("median_tvd")
-    ends = simultaneous(values)
-    matrix = np.column_stack([shuffled[site] for site in sorted(shuffled)])
-    assert sorted(ends) == sorted(shuffled)
-    np.testing.assert_allclose(
-        np.array([ends[site] for site in sorted(shuffled)]).T, simultaneous_interval(matrix)
-    )
-    low, high = ends[5, 9]
-    naive = 1.96 * scipy.stats.sem(shuffled[5, 9])
-    assert low < 0.25 - 1.4 * naive and high > 0.25 + 1.4 * naive
-    assert by_head(statistics, "median_tvd").keys() == shuffled.keys() | few.keys()
-    assert simultaneous(Rows.of(rows).of_heads("no_such_statistic")) == {}
 
 
 def test_groups_of_heads_are_no_heads():

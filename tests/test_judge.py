@@ -330,6 +330,12 @@ def test_objects_that_hold_no_scores_are_refused(given, message):
         read_scores(given, [5])
 
 
+def test_scores_are_read_by_id_or_in_order_and_in_any_precision():
+    values, arrays = [0.5, -1.0], (np.array([0.5, -1]), torch.tensor([0.5, -1]).bfloat16())
+    for given in ({5: values}, {"5": values}, [values], *({5: array} for array in arrays)):
+        assert [*read_scores(given, [5])[5].values] == values
+
+
 def test_tokens_and_spans_are_as_many_as_scores():
     for spans, tokens, said in (
         (None, ["a", "b", "c"], "as many tokens as scores of a text, 2"),
@@ -438,13 +444,15 @@ def test_scores_of_a_language_models_tokens_are_added_up_by_unit():
     job = prepare_audit(speakers.llama(words), data, ["sources"], ALONE, words)
     numbers = np.random.default_rng(0)
     by_token = {t.example_id: numbers.random(t.n_tokens).tolist() for t in job.tokenized.texts}
-    by_unit = {}
+    by_unit, inside = {}, {}
     for text in job.tokenized.texts:
         units = np.array(text.inputs["unit_ids"])
+        inside[text.example_id] = np.array(by_token[text.example_id])[units >= 0].tolist()
         tokens = np.array(by_token[text.example_id])
         by_unit[text.example_id] = [tokens[units == k].sum() for k in range(units.max() + 1)]
-    one, other = (of_texts(answered_by(s), "drop@given") for s in (by_token, by_unit))
-    pd.testing.assert_series_equal(one, other)
+    one, *others = (of_texts(answered_by(s), "drop@given") for s in (by_token, by_unit, inside))
+    for other in others:
+        pd.testing.assert_series_equal(one, other)
 
 
 def test_scores_of_quoted_words_are_those_of_their_units(tmp_path):

@@ -5,7 +5,6 @@ import json
 import posixpath
 import re
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,37 +12,22 @@ import pytest
 
 import hf_attnprobe
 from hf_attnprobe import figures, functional
+from shown_page import Reader
 
 
 ROOT = Path(__file__).parents[1]
-LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+LOADS = ("script src", "img src", "link href", "iframe src", "source src")
 
 
-class Page(HTMLParser):
-    """What a page loads, where it links to, its anchors and its text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.loads, self.links, self.anchors, self.words = [], [], set(), []
-        self.without_alt = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        if tag in LOADS and given.get(LOADS[tag]):
-            self.loads.append(given[LOADS[tag]])
-        if tag == "a" and given.get("href"):
-            self.links.append(given["href"])
-        if tag == "img" and not given.get("alt"):
-            self.without_alt.append(given.get("src"))
-        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", "".join(self.words))
+def given(page, *names):
+    """The values of attributes of these names; of one element's as in "a href"."""
+    wanted = [name.rpartition(" ")[::2] for name in names]
+    return [
+        own[name]
+        for tag, own in page.elements
+        for of, name in wanted
+        if of in ("", tag) and own.get(name)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +42,7 @@ def site(tmp_path_factory, run_python):
     )
     assert built.code == 0 and not (built.out + built.err).strip(), built.err
     pages = {
-        file.relative_to(folder).as_posix(): Page(file.read_text())
+        file.relative_to(folder).as_posix(): Reader(file.read_text())
         for file in folder.rglob("*.html")
     }
     return folder, pages
@@ -72,7 +56,7 @@ def test_a_warning_stops_the_build():
 @pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site):
     folder, pages = site
-    loaded = {url for page in pages.values() for url in page.loads}
+    loaded = {url for page in pages.values() for url in given(page, *LOADS)}
     assert loaded and not {url for url in loaded if "//" in url}
     for sheet in folder.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", sheet.read_text())
@@ -84,7 +68,7 @@ def test_every_link_arrives(site):
     for here, page in pages.items():
         if here == "404.html":
             continue
-        for link in page.links:
+        for link in given(page, "a href"):
             path, _, anchor = link.partition("#")
             if "://" in link or link.startswith("mailto:") or path == ".":
                 continue
@@ -92,7 +76,7 @@ def test_every_link_arrives(site):
             there = here if not path else unquote(there)
             assert (folder / there).is_file(), (here, link)
             if anchor and not anchor.startswith("__") and there in pages:
-                assert unquote(anchor) in pages[there].anchors, (here, link)
+                assert unquote(anchor) in given(pages[there], "id", "name"), (here, link)
 
 
 @pytest.mark.slow
@@ -101,12 +85,12 @@ def test_every_public_name_has_its_docstring_there(site):
     names = {f"hf_attnprobe.{name}" for name in hf_attnprobe.__all__}
     names |= {f"hf_attnprobe.functional.{name}" for name in functional.__all__}
     names |= {f"hf_attnprobe.figures.{name}" for name in figures.__all__}
-    assert names <= reference.anchors
+    assert names <= {*given(reference, "id", "name")}
     for name in names:
         told = (_object(name).__doc__ or "").strip()  # a type's alias has none
         first = told.partition("\n")[0]
         start = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", first)[:30]
-        assert _words(start) in _words(reference.text), name
+        assert _words(start) in _words(reference.words), name
 
 
 def _object(name):
@@ -120,7 +104,8 @@ def _words(text):
 
 @pytest.mark.slow
 def test_pictures_say_what_they_show(site):
-    assert not [page.without_alt for page in site[1].values() if page.without_alt]
+    pictures = [own for p in site[1].values() for tag, own in p.elements if tag == "img"]
+    assert not [own for own in pictures if not own.get("alt")]
 
 
 @pytest.mark.slow
@@ -137,6 +122,6 @@ def test_the_site_shows_a_whole_page(site):
     assert page.stat().st_size < 300_000
     assert "default-src 'none'" in unescape(page.read_text())
     asked = "Does attention explain these predictions?"
-    assert asked in site[1]["demo_report.html"].text
+    assert asked in site[1]["demo_report.html"].words
     for path in ("index.html", "reports.html", "quickstart.html"):
-        assert "demo_report.html" in site[1][path].links
+        assert "demo_report.html" in given(site[1][path], "a href")

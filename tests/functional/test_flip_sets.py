@@ -256,26 +256,6 @@ def test_a_beam_finds_orders_and_a_wide_one_the_best(n_units, seed, width):
     assert torch.allclose(torch.stack(wide), torch.stack(exact), atol=1e-12)
 
 
-def test_a_beam_of_several_texts_is_that_of_each():
-    drops = set_function(4, 5, 2)
-    content = torch.tensor(
-        [[False, True, True, False, True, False], [True, True, True, True, True, False]]
-    )
-    units = [row.nonzero()[:, 0] for row in content]
-
-    def drop(sets):
-        numbers = [
-            (sets[:, t][:, u].long() << torch.arange(len(u))).sum(-1) for t, u in enumerate(units)
-        ]
-        return torch.stack([drops[n, t] for t, n in enumerate(numbers)], dim=1)
-
-    together = aopc.beam_bounds(drop, content, 2)
-    for text, u in enumerate(units):
-        alone = aopc.beam_bounds(lookup(drops[:, text : text + 1], u), content[text : text + 1], 2)
-        expected = [x[0].item() for x in alone]
-        assert [x[text].item() for x in together] == pytest.approx(expected, abs=1e-12)
-
-
 @given(st.integers(1, 400))
 def test_counts_are_rounded_up(n_units):
     counts = aopc.removal_counts(torch.tensor([n_units]))[:, 0].tolist()

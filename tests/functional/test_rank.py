@@ -66,18 +66,6 @@ def test_undefined_where_there_is_nothing_to_rank():
     assert found.tau.isnan().all() and found.p_value.isnan().all()
 
 
-def test_a_batch_equals_its_rows():
-    rng = np.random.default_rng(0)
-    x, y = torch.from_numpy(rng.normal(size=(2, 20, 30)))
-    mask = torch.from_numpy(rng.random((20, 30)) < 0.7)
-    together = kendall_tau_b(x, y, mask)
-    for row in range(20):
-        alone = kendall_tau_b(x[row : row + 1], y[row : row + 1], mask[row : row + 1])
-        assert alone.tau.item() == together.tau[row].item()
-        theirs = scipy.stats.kendalltau(x[row][mask[row]], y[row][mask[row]])
-        assert alone.tau.item() == pytest.approx(theirs.statistic, abs=1e-12)
-
-
 def test_dense_rank_shares_ranks_within_the_tolerance():
     values = tensor([[0.3, 0.1, 0.1 + 1e-15, 0.2, 99.0]])
     mask = torch.tensor([[True, True, True, True, False]])
@@ -207,25 +195,6 @@ def test_precision_is_the_mean_over_all_ways_to_break_ties(case, data):
         if sorted(order[list(top)], reverse=True) == best
     ]
     assert found == pytest.approx(np.mean(ways), abs=1e-12)
-
-
-def test_a_batch_is_its_rows():
-    draw = torch.Generator().manual_seed(0)
-    values, order = torch.rand(2, 6, 8, generator=draw)
-    mask = torch.arange(8) < torch.tensor([[8], [5], [2], [1], [7], [3]])
-    wanted = heaviest(values, mask)
-    together = (gini_correlation(values, order, mask), wanted, precision(order, wanted, mask))
-    for row in range(6):
-        n = int(mask[row].sum())
-        own, by, real = values[row, :n], order[row, :n], mask[row, :n]
-        assert torch.equal(wanted[row, :n], heaviest(own, real))
-        alone = (
-            gini_correlation(own, by, real),
-            wanted[row, :n],
-            precision(by, wanted[row, :n], real),
-        )
-        for k in (0, 2):
-            torch.testing.assert_close(together[k][row], alone[k], equal_nan=True)
 
 
 # The first k, against every way to break ties and the four cases of Fagin et al.
