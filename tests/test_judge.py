@@ -96,7 +96,7 @@ def test_noise_is_judged_at_chance(drawn):
     for statistic in ("shapley_agreement", "fraction_to_flip"):
         found = beside(report, statistic, "given_moved")
         assert found.ci95[0] < 0 < found.ci95[1] and found.adjusted_p_value > 0.05
-    assert "cannot be told apart" in report.to_markdown()
+    assert "] cannot say" in report.to_markdown()
 
 
 def test_all_heads_of_a_transformer_are_the_attention_beside_it(drawn):
@@ -473,7 +473,9 @@ def test_scores_of_quoted_words_are_those_of_their_units(tmp_path):
         for statistic in ("drop@given", "source_found@given"):
             found, expected = (of_texts(one, statistic) for one in (report, by_unit))
             pd.testing.assert_series_equal(found, expected)
-    assert "The given scores" in report.to_text() and "sources:" in report.to_text()
+    printed = report.to_text()
+    assert "The given scores" in printed and "sources:" in printed
+    assert max(map(len, printed.splitlines())) <= 100
 
 
 def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():

@@ -118,7 +118,7 @@ def judged(report: AuditResult) -> list[Block]:
     for (test, statistic), beside in found.items():
         attention = beside.get("attention") or beside.get("mean_attention")
         own = means.get((test, f"{statistic}@given"))
-        mean = None if own is None else Number(own.mean, own.ci95)
+        mean = None if own is None else Number(own.mean, own.ci95, digits=2)
         sides = [_judged_beside(c) for c in (beside.get(CHANCE), attention)]
         rows.append([f"{test}: {statistic}", mean, *sides])
     head = [
@@ -140,7 +140,8 @@ def _judged_beside(c: Comparison | None) -> Cell:
         c.value,
         c.ci95,
         sign="+",
-        after=said if told else "cannot be told apart",
+        digits=2,
+        after=said if told else "cannot say",
     )
 
 

@@ -169,11 +169,10 @@ class PromptPasses(TappedTransformer):
         kept = self._example or ()
         if len(kept) != len(self.layers):
             return [1] * len(self.layers)
-        n_shared = []
-        for n_heads, pair in zip(self.n_heads, kept, strict=True):
-            n_groups = n_heads if pair is None else pair[0].shape[1]
-            n_shared.append(n_heads // n_groups)
-        return n_shared
+        return [
+            1 if pair is None else n_heads // pair[0].shape[1]
+            for n_heads, pair in zip(self.n_heads, kept, strict=True)
+        ]
 
     @cached_property
     def keeps_positions(self) -> bool:
