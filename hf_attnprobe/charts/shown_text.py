@@ -85,6 +85,11 @@ class ShownText:
             )
 
     @property
+    def name(self) -> str:
+        """What the text is called: "Text 18", or "Prompt 18"."""
+        return f"{'Prompt' if self.around else 'Text'} {self.example_id}"
+
+    @property
     def units(self) -> list[dict[str, str | float]]:
         """What is explained, one by one: its text and what every ranking says of it."""
         return [

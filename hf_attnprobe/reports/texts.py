@@ -80,12 +80,11 @@ def in_words(text: ShownText) -> list[Block]:
         else f" with probability {text.probability:.3f}"
     )
     why = f" Shown: {text.why}." if text.why else ""
-    named = f"Text {text.example_id}"
     how = "answered" if text.unit else "predicted"
     rests = f" {text.rests_on}" if text.rests_on else ""
     return [
         (
-            named,
+            text.name,
             *truth,
             f": {how} ",
             Quoted(text.predicted),
