@@ -711,7 +711,10 @@ def _flip_sentences(
         mean = evidence.mean(f"fraction_to_flip@{key}")
         if mean.n:
             parts.append(f"{said(mean)} of the tokens in {order}")
-    n, n_texts = int((~np.isnan(best)).sum()), len(evidence.values)
+    n = int((~np.isnan(best)).sum())
+    n_texts = max(
+        evidence.mean(name).n for name in ("no_set_flips", "no_order_flips")
+    )
     what = "some set" if best_name == SMALLEST_SET else "some tried order"
     never = evidence.mean("never_flips@attention")
     failing: tuple[str, ...] = ()

@@ -32,6 +32,8 @@ from hf_attnprobe.audit_reports.verdict import (
     QUESTION,
     least_texts,
     may_be_shown,
+    sentence,
+    what_is_missing,
     zero_ablation_only,
 )
 from hf_attnprobe.charts.chart import Chart
@@ -57,6 +59,7 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.document import (
     Words as Said,
 )
+from hf_attnprobe.statistics.estimates import MIN_SHOWN
 from hf_attnprobe.statistics.heads import EVERYWHERE, Place
 from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
@@ -82,9 +85,14 @@ def document_of(report: AuditResult) -> Document:
         report: with its rows; without them there are no charts and no intervals of heads.
     """
     words, shown = report.words, _on_page(report.examples)
+    attention = attention_line(report) or "not known"
     sections = [
         Section(
-            _texts_title(shown, words), [Texts(shown[:N_FIRST])], id="texts"
+            _texts_title(shown, words),
+            [Texts(shown[:N_FIRST]), Note(f"Attention: {attention}")]
+            if shown
+            else [],
+            id="texts",
         ),
         Section(
             "May I show this to users?",
@@ -227,6 +235,7 @@ def attention_line(report: AuditResult) -> str:
 def audited(report: AuditResult) -> Section:
     """Returns model, texts and seed, and what must be known of them."""
     provenance = report.provenance
+    stands_by_texts = bool(_on_page(report.examples))
     known: dict[str, Said | list[Said] | None] = {
         "model": Code(report.model),
         "texts": (
@@ -237,7 +246,9 @@ def audited(report: AuditResult) -> Section:
         "predicts": " ".join(predicts_note(report)).removeprefix("Predicts ")
         or None,
         "classes": classes_note(report),
-        "attention": attention_line(report) or None,
+        "attention": None
+        if stands_by_texts
+        else attention_line(report) or None,
         "attention tested": _tested(report),
         "how often it errs": _calibrated(report),
         "seed": str(report.seed),
@@ -312,23 +323,28 @@ def classes_note(report: AuditResult) -> str | None:
 def card(finding: Finding, words: Words, *said: str | None) -> Answered:
     """A question with its answer, its number on a line, and its yardsticks.
 
+    Of fewer texts than have a number it says that they are too few.
+
     Args:
         finding: the answer.
         words: of the kind of prediction.
         said: more sentences behind that of the finding.
     """
     rule = finding.graded_by
+    found, yardsticks = finding.said, _beside(finding)
+    if 0 < finding.n < MIN_SHOWN:
+        found, yardsticks = sentence(what_is_missing(finding, words)), []
     return Answered(
         f"{rule.name}: {rule.question}",
         str(finding.answer),
-        finding.said,
+        found,
         [
             Note(words.fill(rule.done)),
             *said,
             line_of(finding),
             Folded(
                 "yardsticks and how it is graded",
-                [_beside(finding), *_rule(finding, words)],
+                [yardsticks, *_rule(finding, words)],
             ),
         ],
     )

@@ -79,11 +79,11 @@ def _own_answers(report: AuditResult) -> Finding | None:
 
 
 WITHOUT = {
-    "chance": "By chance it would be",
-    "longest": "by length",
-    "first": "by taking the first",
-    "last": "by taking the last",
-    "commonest place": "by taking the commonest place",
+    "chance": "Guessing finds it in",
+    "longest": "the longest {unit} is it in",
+    "first": "the first one in",
+    "last": "the last one in",
+    "commonest place": "the one at the commonest place in",
 }
 """In words, what finds a unit without attention, in the order in which it is said."""
 
@@ -97,19 +97,18 @@ def found_by_attention(report: AuditResult) -> str | None:
     if source is None or not source.n:
         return None
     counts = {
-        name: round(share * source.n)
-        for name, share in source.yardsticks.items()
+        name: share * source.n for name, share in source.yardsticks.items()
     }
     oftenest = max(WITHOUT, key=lambda name: counts[name])
+    unit = report.words.units.removesuffix("s")
     beside = ", ".join(
-        f"{WITHOUT[name]} {counts[name]}"
+        f"{WITHOUT[name].format(unit=unit)} {round(counts[name], 1):g}"
         for name in dict.fromkeys(["chance", "longest", oftenest])
     )
-    unit = report.words.units.removesuffix("s")
     prompts = report.words.counted(source.n)
     return (
-        f"In {counts['found']} of {prompts} the {unit} with most attention is the one that the "
-        f"answer rests on. {beside}."
+        f"In {counts['found']:.0f} of {prompts} the {unit} with most attention is the one that "
+        f"the answer rests on. {beside}."
     )
 
 
@@ -253,6 +252,10 @@ def _clause(finding: Finding | None, report: AuditResult) -> str:
     return sentence(f"{meaning(finding, report.words)}{number}")
 
 
+FAR = 2.0
+"""Times as large as the change of the output as it is: then both are said."""
+
+
 def _effect(effect: Finding | None, report: AuditResult) -> str:
     """Returns how far the median shuffle moves what the model says, in a sentence."""
     if effect is None:
@@ -269,7 +272,13 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         if is_small
         else ""
     )
-    return f"Shuffling the weights changes what the model says by {moved}{decisions}."
+    raw = effect.yardsticks.get("published", effect.value)
+    as_it_is = (
+        f" at the standard temperature ({raw:.0%} as the model is)"
+        if effect.value > FAR * raw
+        else ""
+    )
+    return f"Shuffling the weights changes what the model says by {moved}{as_it_is}{decisions}."
 
 
 def _uniqueness(found: Finding | None, report: AuditResult) -> str:
@@ -393,7 +402,7 @@ def _model(report: AuditResult) -> str:
 def _own(own: Finding) -> str:
     """Returns how many answers the model says itself, and that the numbers are of these."""
     if own.value == 1:
-        return "all answers are its own"
+        return "all answers are its own, right or wrong"
     return f"{own.value:.0%} of the answers are its own, and the numbers are of these"
 
 

@@ -72,20 +72,25 @@ BEYOND = {
 
 
 def comparisons(compared: Sequence[Comparison]) -> list[Block]:
-    """Rankings compared on the same texts, by test: a table, and how it was made."""
-    return [
-        Folded(
-            f"{test}: rankings compared on the same texts (first − second; clear at corrected "
-            f"p ≤ {SIGNIFICANT})",
-            [
-                Table(COMPARED_HEAD, list(map(_comparison_row, of_test))),
-                COMPARED.format(n=len(of_test)),
-                OF_ERASURE if test == "erasure" else None,
-            ],
+    """Rankings compared on the same texts, by test: a table, and how it was made.
+
+    Comparisons of fewer texts than have a number are left out.
+    """
+    blocks: list[Block] = []
+    for test in dict.fromkeys(c.test for c in compared):
+        of_test = [c for c in compared if c.test == test]
+        rows = [_comparison_row(c) for c in of_test if c.n >= MIN_SHOWN]
+        if not rows:
+            continue
+        title = (
+            f"{test}: rankings compared on the same texts (first − second; "
+            f"clear at corrected p ≤ {SIGNIFICANT})"
         )
-        for test in dict.fromkeys(c.test for c in compared)
-        if (of_test := [c for c in compared if c.test == test])
-    ]
+        notes = [COMPARED.format(n=len(of_test))]
+        if test == "erasure":
+            notes.append(OF_ERASURE)
+        blocks.append(Folded(title, [Table(COMPARED_HEAD, rows), *notes]))
+    return blocks
 
 
 # --- scores that somebody gave the units, as one more ranking ------------------------------------

@@ -554,9 +554,11 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     if len(possible) < 2:
         return "the bounds that are known leave it open"
     between = either(possible)
+    if Answer.YES not in possible:
+        between = f"{between}, not yes"
     if enough is None:
         return f"{between}: too near to a threshold for any number of {texts} to tell"
-    return f"{between}: about {enough - finding.n:,} more {texts} would decide"
+    return f"{between}: about {enough - finding.n:,} more {texts} should tell"
 
 
 def more_texts(finding: Finding) -> float | None:
