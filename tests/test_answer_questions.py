@@ -111,14 +111,14 @@ def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
     own = rows[rows.statistic == "answer_is_greedy"].value.to_numpy() == 1
 
     def hits(name):
-        return round(rows[rows.statistic == f"source_found@{name}"].value.to_numpy()[own].sum())
+        return rows[rows.statistic == f"source_found@{name}"].value.to_numpy()[own].sum()
 
     found = SimpleNamespace(findings=findings(rows, (), words=ANSWERS), words=ANSWERS)
     assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
     assert found_by_attention(found) == (
-        f"In {hits('attention')} of {own.sum()} prompts the word with most attention is the one "
-        f"that the answer rests on. By chance it would be {hits('chance')}, by length "
-        f"{hits('length')}, by taking the last {hits('last')}."
+        f"In {hits('attention'):.0f} of {own.sum()} prompts the word with most attention is the "
+        f"one that the answer rests on. Guessing finds it in {hits('chance'):.3g}, the longest "
+        f"word is it in {hits('length'):.2g}, the last one in {hits('last'):.0f}."
     )
     assert found_by_attention(SimpleNamespace(findings=[], words=ANSWERS)) is None
 

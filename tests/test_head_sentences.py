@@ -160,7 +160,7 @@ def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(repor
             (line,) = [line for line in lines if line.split()[0:1] == [found.rule]]
             assert number in line
     moved = finding(report, "effect").value
-    in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}."
+    in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}"
     (line,) = [line for line in lines if line.startswith("  effect ")]
     assert f"changes what the model says by {in_words}" in line
     if kind == "number":

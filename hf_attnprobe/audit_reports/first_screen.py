@@ -362,7 +362,10 @@ def stopping_notes(
 
 
 def _time(report: AuditResult) -> str:
-    """Returns that time ended the audit, and before which questions; nothing of a whole one."""
+    """Returns that time ended the audit, before which questions, and on how many texts.
+
+    Nothing of an audit that is whole.
+    """
     facts = report.provenance.get("stopping")
     if not stopped_early(facts):
         return ""
@@ -373,7 +376,11 @@ def _time(report: AuditResult) -> str:
         if key not in begun and asked.test in report.provenance["tests"]
     ]
     before = f", before {names_of(missed)}" if missed else ""
-    return f"Stopped after {in_words(facts['seconds'])} (--time){before}."
+    sizes = [f.n for f in report.findings if f.is_about_attention and f.n]
+    seen = ""
+    if sizes:
+        seen = f" Answers are of {min(sizes)} to {max(sizes)} {report.words.texts}."
+    return f"Stopped after {in_words(facts['seconds'])} (--time){before}.{seen}"
 
 
 def _model(report: AuditResult) -> str:
