@@ -117,8 +117,8 @@ def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
     assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
     assert found_by_attention(found) == (
         f"In {hits('attention'):.0f} of {own.sum()} prompts the word with most attention is the "
-        f"one that the answer rests on. Guessing finds it in {hits('chance'):.3g}, the longest "
-        f"word is it in {hits('length'):.2g}, the last one in {hits('last'):.0f}."
+        f"one that the answer rests on. Guessing finds it in {round(hits('chance'), 1)}, the longest "
+        f"word is it in {round(hits('length'), 1)}, the last one in {hits('last'):.0f}."
     )
     assert found_by_attention(SimpleNamespace(findings=[], words=ANSWERS)) is None
 

@@ -713,7 +713,8 @@ def _flip_sentences(
             parts.append(f"{said(mean)} of the tokens in {order}")
     n = int((~np.isnan(best)).sum())
     n_texts = max(
-        evidence.mean(name).n for name in ("no_set_flips", "no_order_flips")
+        evidence.mean(name).n or 0
+        for name in ("no_set_flips", "no_order_flips")
     )
     what = "some set" if best_name == SMALLEST_SET else "some tried order"
     never = evidence.mean("never_flips@attention")
