@@ -133,7 +133,8 @@ def from_plain(hint: Any, value: Any, place: str = "") -> Any:
             name: from_plain(inner[1], v, _below(place, name))
             for name, v in value.items()
         }
-    if isinstance(value, list) and _is_tuple(kind):
+    is_named = hasattr(kind, "_fields")
+    if isinstance(value, list) and (is_named or get_origin(kind) is tuple):
         kinds = _items(kind, len(value))
         if len(kinds) != len(value):
             raise _unexpected(f"{len(kinds)} values", str(len(value)), place)
@@ -142,7 +143,7 @@ def from_plain(hint: Any, value: Any, place: str = "") -> Any:
             from_plain(one, inner, f"{place} {k}".strip())
             for k, (one, inner) in pairs
         ]
-        return kind(*items) if hasattr(kind, "_fields") else tuple(items)
+        return kind(*items) if is_named else tuple(items)
     return (
         kind(value)
         if isinstance(kind, type) and issubclass(kind, Enum)
@@ -224,10 +225,6 @@ def _items(kind: Any, n: int) -> list[Any]:
         if get_origin(kind) is tuple and inner[-1] is not ...
         else [inner[0]] * n
     )
-
-
-def _is_tuple(kind: Any) -> bool:
-    return get_origin(kind) is tuple or hasattr(kind, "_fields")
 
 
 # --- Types as they are written -------------------------------------------------------------------

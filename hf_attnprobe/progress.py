@@ -87,7 +87,10 @@ class Bar:
             return
         now = self.clock()
         if left is not None:
-            left += self._seconds_to_come(now - self._part_begun + left)
+            # Parts that did not begin take as long as the others on average.
+            known = [*self._seconds, now - self._part_begun + left]
+            n_to_come = max(self.n_parts - len(known), 0)
+            left += n_to_come * sum(known) / len(known)
         if self._part:
             number = f"{self.of} {len(self._seconds) + 1} of {self.n_parts}"
             doing = ", ".join(filter(None, [f"{number}: {self._part}", doing]))
@@ -112,11 +115,6 @@ class Bar:
         """Writes a line of its own, above the bar."""
         if self.shown:
             say(line)
-
-    def _seconds_to_come(self, current: float) -> float:
-        """Of the parts that did not begin, if they take as long as others on average."""
-        known = [*self._seconds, current]
-        return max(self.n_parts - len(known), 0) * sum(known) / len(known)
 
     def _draw(self, left: str, doing: str, now: float) -> None:
         if not is_live():

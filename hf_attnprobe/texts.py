@@ -86,16 +86,14 @@ def as_read(
     if all(len(unit) == 1 for unit in units):
         of_units = [pieces[place] for (place,) in units]
         return without_marks(of_units)
-    words = [_joined([pieces[place] for place in unit]) for unit in units]
+    words = []
+    for unit in units:
+        shown, glued = without_marks([pieces[place] for place in unit])
+        spaced = [
+            part if k in glued else f" {part}" for k, part in enumerate(shown)
+        ]
+        words.append("".join(spaced).strip())
     return tuple(words), ()
-
-
-def _joined(pieces: Sequence[str]) -> str:
-    shown, glued = without_marks(pieces)
-    spaced = [
-        part if k in glued else f" {part}" for k, part in enumerate(shown)
-    ]
-    return "".join(spaced).strip()
 
 
 @leaves_tokenizer
@@ -382,9 +380,9 @@ class Explainer:
         scores = {"attention": observation.read(self.site)}
         scores |= self._importances(observation)
         content, unknown = batch.content_mask[0], self.tokenizer.unk_token_id
-        segments = (
-            None if batch.segments is None else batch.segments[0][content]
-        )
+        segments = []
+        if batch.segments is not None:
+            segments = batch.segments[0][content].tolist()
         return ShownText(
             example_id=batch.example_ids[0],
             tokens=tokens,
@@ -393,12 +391,12 @@ class Explainer:
             label=label,
             correct=correct,
             scores={name: _floats(v[0][content]) for name, v in scores.items()},
-            segments=() if segments is None else tuple(segments.tolist()),
+            segments=tuple(segments),
             glued=glued,
             unknown=tuple(
                 k
                 for k, unit in enumerate(units)
-                if unit and _all(unit, ids, unknown)
+                if all(ids[place] == unknown for place in unit)
             ),
             attention_of=self.attention_of,
             speaks_for=self._speaks_for(observation),
@@ -524,11 +522,6 @@ def _sign(observation: Observation, entries: Tensor) -> Tensor:
 
 def _floats(values: Tensor) -> tuple[float, ...]:
     return tuple(values.detach().double().tolist())
-
-
-def _all(unit: list[int], ids: list[int], unknown: int | None) -> bool:
-    """Whether every token of a unit is the unknown one."""
-    return unknown is not None and all(ids[place] == unknown for place in unit)
 
 
 def whole_attention(model: AttentionModelBase) -> tuple[Site, str]:

@@ -140,20 +140,15 @@ class OrthogonalLSTMEncoder(nn.Module):
         states = []
         for vector in vectors.unbind(1):
             hidden, cell = self.cell(vector, (hidden, cell))
-            # The sum points the same way as the mean.
-            hidden = hidden - _projection(hidden, total)
+            # The sum points the same way as the mean; on a zero sum nothing is projected.
+            squared_length = total.square().sum(-1, keepdim=True)
+            smallest = torch.finfo(hidden.dtype).tiny
+            squared_length = squared_length.clamp_min(smallest)
+            along = (hidden * total).sum(-1, keepdim=True) / squared_length
+            hidden = hidden - along * total
             total = total + hidden
             states.append(hidden)
         return torch.stack(states, dim=1)
-
-
-def _projection(values: Tensor, direction: Tensor) -> Tensor:
-    """Projection of [batch, size] on a direction [batch, size]; 0 on a zero vector."""
-    squared_length = direction.square().sum(-1, keepdim=True)
-    squared_length = squared_length.clamp_min(torch.finfo(values.dtype).tiny)
-    return (
-        (values * direction).sum(-1, keepdim=True) / squared_length * direction
-    )
 
 
 class CNNEncoder(nn.Module):

@@ -214,8 +214,9 @@ def head_of(
         found = own[0]
     if found is None and classes:
         check_reads_text_alone(kind, config, name)
+        understood = ", ".join(head.suffix for head in HEADS)
         raise AttnProbeError(
-            f"expected a model with a head that attnprobe can read ({_understood()}), {name} "
+            f"expected a model with a head that attnprobe can read ({understood}), {name} "
             f"is a {kind}; fine-tune it first with attnprobe train --model"
         )
     found = found or meant
@@ -275,10 +276,6 @@ def check_reads_text_alone(class_name: str, config: Any, name: str) -> None:
         f"expected a language model that reads its prompt from left to right (ForCausalLM), {name} "
         f"is a {class_name}, which {kind}; such models are not covered"
     )
-
-
-def _understood() -> str:
-    return ", ".join(head.suffix for head in HEADS)
 
 
 def check_weights(

@@ -266,7 +266,8 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
     parts = [file.name]
     if file.name.endswith(INDEX):
         with origin.reported():
-            parts = _parts(file)
+            index = json.loads(file.read_text())
+            parts = [str(part) for part in index["weight_map"].values()]
     for part in parts:
         if not part.endswith(SAFE):
             raise _pickled(origin)
@@ -312,14 +313,6 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield str(name), value
         if isinstance(value, Mapping):
             yield from _named(value)
-
-
-def _parts(index: Path) -> list[str]:
-    """Files that the index of a sharded model names."""
-    return [
-        str(part)
-        for part in json.loads(index.read_text())["weight_map"].values()
-    ]
 
 
 def _pickled(origin: Origin) -> AttnProbeError:

@@ -203,7 +203,9 @@ def _load_dataset(name: str, config: str | None, texts: Collection[str]) -> Any:
     if kind != "CsvConfig":
         return datasets.load_dataset(name, config)  # nosec B615
     options = {**CSV_OPTIONS, "converters": dict.fromkeys(texts, str)}
-    if _is_plain(builder.config):
+    usual = type(builder.config)(sep=builder.config.sep)
+    # else their README tells how to read the tables
+    if builder.config.pd_read_csv_kwargs == usual.pd_read_csv_kwargs:
         headers = [
             check_fields(file, builder.config.sep)
             for file in _files_of(builder.config)
@@ -226,12 +228,6 @@ def _files_of(config: Any) -> list[Path]:
     return [
         Path(file) for files in of_splits for file in manager.iter_files(files)
     ]
-
-
-def _is_plain(config: Any) -> bool:
-    """Whether CSV tables are as usual; else their README tells how to read them."""
-    usual = type(config)(sep=config.sep).pd_read_csv_kwargs
-    return config.pd_read_csv_kwargs == usual
 
 
 def _cannot_load(name: str, reason: Exception) -> str:

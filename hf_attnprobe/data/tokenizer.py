@@ -281,12 +281,15 @@ def read_vectors(
 
 
 def _entries(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Line number, word and the fields of its vector; every vector has as many."""
+    """Line number, word and the fields of its vector; every vector has as many.
+
+    A first line of two numbers is the header `count dim`.
+    """
     dim = None
     for line_number, line in _lines(path):
         fields = line.split(" ")
         if dim is None:
-            if _is_header(fields):
+            if len(fields) == 2 and all(map(str.isdecimal, fields)):
                 dim = int(fields[1])
                 continue
             dim = len(fields) - 1
@@ -302,13 +305,6 @@ def _entries(path: Path) -> Iterator[tuple[int, str, list[str]]]:
             f"{path}: expected a word and its numbers on each line, got an empty file; "
             "download it again"
         )
-
-
-def _is_header(fields: list[str]) -> bool:
-    """Whether a line is the header `count dim`."""
-    if len(fields) != 2:
-        return False
-    return all(field.isdecimal() for field in fields)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

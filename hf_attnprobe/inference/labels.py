@@ -97,26 +97,24 @@ def labels_of_model(
     """
     labels = column_of(examples, "label")
     has_names = hasattr(examples.features["label"], "names")
-    is_one_logit = len(classes) == 2 and classes[0] == f"not {classes[1]}"
-    if is_one_logit:
+    expected, said = "one class per text", "a class"
+    if len(classes) == 2 and classes[0] == f"not {classes[1]}":  # one logit
+        expected = "0 or 1"
         said = "a probability, or with --predicts number a number"
-        _check_kind(labels, int, "0 or 1", said)
-    _check_kind(labels, int, "one class per text", "a class")
+    _check_kind(labels, int, expected, said)
     names = label_names(examples)
     numbers = _matched(classes, names, has_names)
-    for label in sorted(set(labels)):
-        if label >= 0 and numbers[label] is None:
+    known = {-1: -1}
+    for label in sorted({*labels} - {-1}):
+        number = numbers[label]
+        if number is None:
             raise AttnProbeError(
                 f"the data has label {names[label]!r} ({label}), the model knows "
                 f"{len(classes)} labels: {', '.join(classes)}; audit it on data with its own "
                 "labels, or say --labels DATA=MODEL"
             )
-    return [-1 if label < 0 else _known(numbers[label]) for label in labels]
-
-
-def _known(number: int | None) -> int:
-    assert number is not None  # checked for every label that occurs
-    return number
+        known[label] = number
+    return [known[label] for label in labels]
 
 
 def _matched(
@@ -315,9 +313,7 @@ def _words(
         is_one = len(tokens) == 1 and tokens[0] != tokenizer.unk_token_id
         ids.append(tokens[0] if is_one else -1)
     numbers = [ids[label] if label >= 0 else -1 for label in labels]
-    n_lost = sum(k >= 0 for k in labels) - sum(
-        number >= 0 for number in numbers
-    )
+    n_lost = sum(ids[label] < 0 for label in labels if label >= 0)
     if n_lost:
         logger.warning(
             "of %d texts the label is no single token, they count as not labelled",

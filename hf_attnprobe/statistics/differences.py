@@ -313,8 +313,10 @@ def compare_rankings(
     comparisons: list[Comparison] = []
     rows = Rows.of(rows)
     for test in MEANS:
-        texts = _at(rows.select(lambda name, *_, test=test: name == test), site)
-        if texts is not None:
+        own = rows.select(lambda name, *_, test=test: name == test)
+        sites = own.sites if site is None else own.sites & {site}
+        if len(sites) == 1:
+            texts = Texts.at(own, *sites)
             pairs = _pairs_of(test, texts, against)
             comparisons += _measured(test, pairs, texts.index, seed)
     return tuple(comparisons)
@@ -501,12 +503,6 @@ def _drawn_flips(
         n_drawn = min(at_once, n_permutations - start)
         flips = generator.integers(0, 2, (n_drawn, n), dtype=np.int8)
         yield flips.astype(np.float64)
-
-
-def _at(rows: Rows, site: tuple[int, int] | None) -> Texts | None:
-    """The texts at the site; None without such a site or a single one."""
-    sites = rows.sites if site is None else rows.sites & {site}
-    return Texts.at(rows, *sites) if len(sites) == 1 else None
 
 
 def _by_ranking(texts: Texts, family: str) -> dict[str, str]:

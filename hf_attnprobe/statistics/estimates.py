@@ -282,9 +282,9 @@ def interval_of(of: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
     The interval stays in the range of the texts, so in that of any share or correlation
     too; of texts that all say the same it is that one value.
     """
-    error = np.sqrt(of.m2 / np.maximum(of.n, 1) / np.maximum(of.n - 1, 1))
+    error = np.sqrt(_variance_of_mean(of))
     skewness = _skewness(of.m2, of.m3)
-    ends = _hall(of.mean, error, skewness, np.maximum(of.n - 1, 1), critical)
+    ends = _hall(of.mean, error, skewness, _at_least_one(of.n - 1), critical)
     return np.where(of.n > 0, ends.clip(of.low, of.high), np.nan)
 
 

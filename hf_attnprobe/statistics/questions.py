@@ -40,8 +40,8 @@ from hf_attnprobe.statistics.scale import (
     contributions,
     part_of,
     placed,
+    way,
 )
-from hf_attnprobe.statistics.wording import Words
 
 
 # --- what a question is --------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
         "random": random.value,
         "smallest": best.value,
         "reached": reached.value,
-        "flip way": own.of_means(FLIPS, _saved).value,
+        "flip way": own.of_means(FLIPS, way).value,
     }
     said = ""
     if attention.n:
@@ -405,14 +405,6 @@ FLIPS = (
     "fraction_to_flip@attention",
     "minimal_fraction",
 )
-
-
-def _saved(
-    random: np.ndarray, attention: np.ndarray, best: np.ndarray
-) -> np.ndarray:
-    """Returns the share of the tokens beyond the smallest set that attention's order saves."""
-    room = random - best
-    return (random - attention) / np.where(room > 0, room, np.nan)
 
 
 _ask_part(
@@ -596,11 +588,14 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
         evidence.mean("largest_jsd"),
     )
     least = "" if exact else "at least "
+    depends = "how saturated the output is"
+    if evidence.words.is_number:
+        depends = "how little the number varies with attention at all"
     said = (
         f"The farthest attention that keeps the output within {evidence.words.within} has "
         f"{least}{share.said} of the largest distance there is, on average over texts "
         f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
-        f"The share also depends on {_room_depends(evidence.words)}."
+        f"The share also depends on {depends}."
     )
     unbounded = (
         not exact and not upper.n and pinned_at_most.value >= rule.partly
@@ -627,12 +622,6 @@ def one_minus(estimate: Estimate) -> Estimate:
         return estimate
     low, high = estimate.ci95
     return Estimate(1 - estimate.value, (1 - high, 1 - low), estimate.n)
-
-
-def _room_depends(words: Words) -> str:
-    if words.is_number:
-        return "how little the number varies with attention at all"
-    return "how saturated the output is"
 
 
 # --- of language models that answer from a passage -----------------------------------------------

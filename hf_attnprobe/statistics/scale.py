@@ -73,7 +73,7 @@ class Part:
         return [column.format(ranking) for column in self.columns]
 
 
-def _way(start: np.ndarray, own: np.ndarray, end: np.ndarray) -> np.ndarray:
+def way(start: np.ndarray, own: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Returns where a number lies between a start, 0, and an end, 1; NaN without a way."""
     room = np.abs(end - start)
     return (own - start) / np.where(room > ROOM, end - start, np.nan)
@@ -85,12 +85,13 @@ def _importance(means: np.ndarray) -> np.ndarray:
 
 def _between(means: np.ndarray) -> np.ndarray:
     random, own, best = np.moveaxis(means, -1, 0)
-    return _way(random, own, best)
+    return way(random, own, best)
 
 
-def _mass(means: np.ndarray) -> np.ndarray:
-    own, by_chance = np.moveaxis(means, -1, 0)
-    return _way(by_chance, own, np.ones_like(own))
+def _beyond(means: np.ndarray) -> np.ndarray:
+    """Returns where the first mean lies between the largest of the others, 0, and 1."""
+    own, without_attention = means[..., 0], means[..., 1:].max(-1)
+    return way(without_attention, own, np.ones_like(own))
 
 
 LOSING_LEAD = "fraction_to_lose_lead@"
@@ -104,14 +105,9 @@ ERASURE = Part(
 REMOVAL = Part(
     "removal", ("removal@random", "removal@{}", "removal@best"), _between
 )
-MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _mass)
+MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _beyond)
 PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
 """Of classifiers, in the order in which they are reported."""
-
-
-def _source(means: np.ndarray) -> np.ndarray:
-    found, without_attention = means[..., 0], means[..., 1:].max(-1)
-    return _way(without_attention, found, np.ones_like(found))
 
 
 COMMONEST = "source_found@place"
@@ -126,7 +122,7 @@ WITHOUT_ATTENTION = {
 ORDER = Part("order", ("source_agreement@{}",), _importance)
 DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _between)
 FOUND = ("source_found@{}", *WITHOUT_ATTENTION.values())
-SOURCE = Part("source", FOUND, _source, is_share=True)
+SOURCE = Part("source", FOUND, _beyond, is_share=True)
 PARTS_OF_ANSWERS = (ORDER, DROP, SOURCE)
 """Of language models that answer from a passage."""
 
@@ -141,14 +137,14 @@ def with_commonest_place(texts: Texts) -> Texts:
         return texts
     place = texts.values("source_place")
     found = np.full(len(place), np.nan)
-    known = np.flatnonzero(~np.isnan(place))
-    places, number = np.unique(place[known], return_inverse=True)
-    count = np.bincount(number, minlength=len(places))
-    for text, own in zip(known, number, strict=True):
-        others = count - (np.arange(len(places)) == own)
-        found[text] = (others[own] == others.max()) / (
-            others == others.max()
-        ).sum()
+    is_known = ~np.isnan(place)
+    _, number, count = np.unique(
+        place[is_known], return_inverse=True, return_counts=True
+    )
+    is_own = number[:, None] == np.arange(len(count))
+    others = count - is_own
+    is_most = others == others.max(1, initial=0, keepdims=True)
+    found[is_known] = (is_most & is_own).sum(1) / is_most.sum(1)
     names = (*texts.names, COMMONEST)
     return replace(
         texts,

@@ -367,10 +367,13 @@ def quality(predictions: Texts) -> Quality:
     is_right = predictions.values("predicted_class")[is_labelled] == label
     names, sizes = np.unique(label, return_counts=True)
     is_majority = label == names[sizes.argmax()]
+    beyond = is_right.astype(np.int8) - is_majority
+    ends = paired_share_interval(beyond[:, None])
+    low, high = ends[:, 0].tolist()
     return Quality(
         accuracy=mean_estimate(is_right, share=True),
         majority=float(is_majority.mean()),
-        beyond_majority=_difference(is_right.astype(np.int8) - is_majority),
+        beyond_majority=Estimate(float(beyond.mean()), (low, high), n_labelled),
         top_probability=sure,
         calibration_error=_calibration_error(
             predictions.values("probability")[is_labelled], is_right
@@ -378,12 +381,6 @@ def quality(predictions: Texts) -> Quality:
         n=n,
         n_labelled=n_labelled,
     )
-
-
-def _difference(paired: np.ndarray) -> Estimate:
-    """Paired difference of two shares, from differences of 1, 0 and -1 per text."""
-    low, high = paired_share_interval(paired[:, None])[:, 0].tolist()
-    return Estimate(float(paired.mean()), (low, high), len(paired))
 
 
 def _of_parts(predictions: pd.DataFrame, sure: Estimate) -> Quality:

@@ -293,7 +293,7 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
         in_order = values == sorted(values) and all(map(math.isfinite, values))
         if (
             rule is None
-            or len(values) not in _n_thresholds(rule)
+            or not 1 <= len(values) <= (1 if rule.partly == rule.yes else 2)
             or not in_order
         ):
             raise AttnProbeError(
@@ -310,11 +310,6 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
         for key in same:
             rules[key] = replace(rules[key], partly=values[0], yes=values[-1])
     return rules
-
-
-def _n_thresholds(rule: Rule) -> tuple[int, ...]:
-    """How many thresholds may be given; of a rule with two answers there is one."""
-    return (1,) if rule.partly == rule.yes else (1, 2)
 
 
 def answered(

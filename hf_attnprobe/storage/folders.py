@@ -248,20 +248,14 @@ def check_free(folder: str | Path, *marks: str) -> Path:
             f"expected a new or an empty folder, {folder} holds other files; choose "
             "another --output-dir"
         )
-    for name in names:
-        _check_inside(folder, folder / name)
+    for path in (folder / name for name in names):
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+        if path.is_symlink() and not is_inside:
+            raise AttnProbeError(
+                f"expected no links in the output folder, {path} leads out of it; delete "
+                "the link, or choose another --output-dir"
+            )
     return folder
-
-
-def _check_inside(folder: Path, path: Path) -> None:
-    """Refuses links in the folder that would make files be written elsewhere."""
-    if path.is_symlink() and not path.resolve().is_relative_to(
-        folder.resolve()
-    ):
-        raise AttnProbeError(
-            f"expected no links in the output folder, {path} leads out of it; delete the "
-            "link, or choose another --output-dir"
-        )
 
 
 def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:

@@ -288,18 +288,17 @@ def _sealed(table: pa.Table, owner: str | None) -> pa.Table:
 
 def _digest(column: pa.ChunkedArray) -> str:
     """SHA-256 of a column's names, ids, or lists: their lengths, and which values are there."""
-    digest = hashlib.sha256()
+    if pa.types.is_string(column.type):
+        names = "\0".join(column.to_pylist())
+        return hashlib.sha256(names.encode()).hexdigest()
+    parts = [column]
     if pa.types.is_list(column.type):
+        lengths = pc.list_value_length(column)
         values = pc.list_flatten(column)
-        digest.update(
-            pc.list_value_length(column).fill_null(-1).to_numpy().tobytes()
-        )
-        digest.update(values.is_valid().to_numpy().tobytes())
-        digest.update(values.fill_null(0.0).to_numpy().tobytes())
-    elif pa.types.is_integer(column.type):
-        digest.update(column.to_numpy().tobytes())
-    else:
-        digest.update("\0".join(column.to_pylist()).encode())
+        parts = [lengths.fill_null(-1), values.is_valid(), values.fill_null(0)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.to_numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -335,12 +334,13 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     sites: dict[str, Sequence[tuple[int, int]]] = {}
     statistics: dict[str, set[str]] = {}
     for table in tables:
-        for test, places in sites_of(table).items():
+        said = _said(table.schema)
+        for test, places in said["sites"].items():
             if sites.setdefault(test, places) != places:
                 raise ValueError(
                     f"the test {test} has other sites in another table"
                 )
-            own = _said(table.schema)["statistics"][test]
+            own = said["statistics"][test]
             statistics.setdefault(test, set()).update(own)
 
     names = set().union(*statistics.values())
@@ -363,7 +363,11 @@ def write_parquet(table: pa.Table, sink: Path, owner: str | None) -> None:
     """
     table = _sealed(table, owner)
     lists = [name for name in table.column_names if name not in (TEST, TEXT)]
-    repeats = [name for name in lists if _repeats(table[name])]
+    values = {name: pc.list_flatten(table[name]) for name in lists}
+    # Few different values, such as 0 and 1.
+    repeats = [
+        name for name, of in values.items() if len(of.unique()) < len(of) / 8
+    ]
     others = [name for name in lists if name not in repeats]
     with pq.ParquetWriter(
         sink,
@@ -381,14 +385,6 @@ def write_parquet(table: pa.Table, sink: Path, owner: str | None) -> None:
 def _leaf(name: str) -> str:
     """How Parquet calls the values of a list column."""
     return f"{name}.list.element"
-
-
-def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether the values of a column are few, such as 0 and 1."""
-    flat = pa.chunked_array(
-        [chunk.flatten() for chunk in column.chunks], pa.float64()
-    )
-    return len(flat.unique()) < len(flat) / 8
 
 
 # --- Parts: tables on disk -----------------------------------------------------------------------
@@ -425,15 +421,12 @@ def owner(folder: Path) -> str | None:
     )
 
 
-def read_part(
-    part: Path, test: str | None = None, *, only_places: bool = False
-) -> pa.Table:
+def read_part(part: Path, tests: Collection[str] | None = None) -> pa.Table:
     """The rows of one part.
 
     Args:
         part: its file.
-        test: whose statistics alone are read; None: those of all.
-        only_places: no statistics are read.
+        tests: whose statistics alone are read; None: those of all.
 
     Raises:
         AttnProbeError: it cannot be read, is of another format or of another audit than its
@@ -445,13 +438,13 @@ def read_part(
             schema = file.schema_arrow
             said = _said(schema)
             if is_ours := said.get("attnprobe_rows") == VERSION:
-                wanted = said["statistics"] if test is None else [test]
                 names = {
                     name
-                    for one in wanted
-                    for name in said["statistics"].get(one, ())
+                    for test, own in said["statistics"].items()
+                    for name in own
+                    if tests is None or test in tests
                 }
-                columns = [TEST, TEXT, *(() if only_places else names)]
+                columns = [TEST, TEXT, *names]
                 table = file.read(columns).replace_schema_metadata(
                     schema.metadata
                 )
@@ -477,6 +470,11 @@ def read_part(
     return table
 
 
+CELL = np.dtype([("value", np.float64), ("is_there", np.bool_)])
+"""A value, and whether it is there; a value that is there may be NaN."""
+NOT_THERE = np.array((np.nan, False), CELL)
+
+
 class Block(NamedTuple):
     """The values of one test of a part.
 
@@ -484,13 +482,13 @@ class Block(NamedTuple):
         test: its name.
         ids: of the texts, int64 [texts].
         sites: layer and head of each place.
-        columns: by statistic the values [texts, sites], and which of them are there.
+        columns: by statistic the :data:`CELL` [texts, sites].
     """
 
     test: str
     ids: np.ndarray
     sites: Sequence[tuple[int, int]]
-    columns: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    columns: Mapping[str, np.ndarray]
 
 
 def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
@@ -510,19 +508,16 @@ def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
         yield Block(test, own[TEXT].to_numpy(), sites[test], columns)
 
 
-def _matrix(
-    column: pa.ListArray, n_sites: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the values of lists, and which of them are there."""
+def _matrix(column: pa.ListArray, n_sites: int) -> np.ndarray:
+    """Returns lists as cells, [lists, sites]."""
     has = column.is_valid().to_numpy(zero_copy_only=False)
     flat = column.flatten()  # of the lists that are no null
-    numbers = flat.to_numpy(zero_copy_only=False)
-    values = np.full((len(has), n_sites), np.nan)
-    values[has] = numbers.reshape(-1, n_sites)
-    known = flat.is_valid().to_numpy(zero_copy_only=False)
-    is_there = np.zeros(values.shape, dtype=bool)
-    is_there[has] = known.reshape(-1, n_sites)
-    return values, is_there
+    own = np.empty(len(flat), CELL)
+    own["value"] = flat.to_numpy(zero_copy_only=False)
+    own["is_there"] = flat.is_valid().to_numpy(zero_copy_only=False)
+    cells = np.full((len(has), n_sites), NOT_THERE)
+    cells[has] = own.reshape(-1, n_sites)
+    return cells
 
 
 def parts_in(folder: str | Path) -> list[Path]:
@@ -530,20 +525,15 @@ def parts_in(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("part-*.parquet"))
 
 
-def places_of(table: pa.Table) -> dict[Place, list[int]]:
-    """The ids of the texts that a part has rows of, by test and site."""
-    texts, sites = table[TEXT].to_numpy(), sites_of(table)
-    of_row = table[TEST].to_numpy(zero_copy_only=False)
-    ids = {test: texts[of_row == test].tolist() for test in sites}
-    return {(test, *site): ids[test] for test in sites for site in sites[test]}
-
-
 def finished_ids(folder: Path) -> dict[Place, set[int]]:
     """The ids of the texts that have rows, by test and site."""
     finished: dict[Place, set[int]] = {}
     for part in parts_in(folder):
-        for place, ids in places_of(read_part(part, only_places=True)).items():
-            finished.setdefault(place, set()).update(ids)
+        table = read_part(part, tests=())
+        for block in _blocks(table):
+            ids = block.ids.tolist()
+            for site in block.sites:
+                finished.setdefault((block.test, *site), set()).update(ids)
     return finished
 
 
@@ -560,7 +550,7 @@ class _Piece(NamedTuple):
 
     Attributes:
         texts: the number of their list of ids.
-        offset: of the file: of each site the values, and behind them which of them are there.
+        offset: of the file: of each site the cells.
         sites: number of each site that has a value.
     """
 
@@ -595,19 +585,20 @@ class Parts:
             ):
                 self._texts.append(block.ids)
             texts = len(self._texts) - 1
-            for name, (values, is_there) in block.columns.items():
-                filled = np.flatnonzero(is_there.any(0))
+            for name, cells in block.columns.items():
+                filled = np.flatnonzero(cells["is_there"].any(0))
                 sites = {block.sites[k]: k for k in filled.tolist()}
                 piece = _Piece(texts, self._file.tell(), sites)
                 pieces = self._pieces.setdefault((block.test, name), [])
                 pieces.append(piece)
-                for k in range(len(block.sites)):
-                    self._file.write(values[:, k].tobytes())
-                    self._file.write(is_there[:, k].tobytes())
+                self._file.write(cells.T.tobytes())
 
     def rows(self) -> Rows:
         """Those of the parts so far; of a value that several have that of the first counts."""
-        ids, places = self._places()
+        ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._texts]))
+        places = [
+            np.searchsorted(ids, own).astype(np.int32) for own in self._texts
+        ]
         pieces = {key: (*own,) for key, own in self._pieces.items()}
         columns = {
             (*key, *site)
@@ -616,26 +607,25 @@ class Parts:
             for site in piece.sites
         }
 
-        def column(wanted: Column) -> tuple[np.ndarray, np.ndarray]:
-            values = np.full(len(ids), np.nan)
-            is_there = np.zeros(len(ids), dtype=bool)
+        def column(wanted: Column) -> np.ndarray:
+            cells = np.full(len(ids), NOT_THERE)
             key, site = wanted[:2], wanted[2:]
             for piece in reversed(pieces[key]):
                 if site in piece.sites:
-                    own = places[piece.texts]
-                    found, known = self._read(
-                        piece, piece.sites[site], len(own)
-                    )
-                    at = own[known]
-                    values[at] = found[known]
-                    is_there[at] = True
-            return values, is_there
+                    at = places[piece.texts]
+                    n_bytes = CELL.itemsize * len(at)
+                    start = piece.sites[site] * n_bytes
+                    self._file.seek(piece.offset + start)
+                    found = np.frombuffer(self._file.read(n_bytes), CELL)
+                    known = found["is_there"]
+                    cells[at[known]] = found[known]
+            return cells
 
         return Rows(
             ids=ids,
             columns=tuple(sorted(columns)),
-            read=lambda wanted: column(wanted)[0],
-            is_there=lambda wanted: column(wanted)[1],
+            read=lambda wanted: column(wanted)["value"].copy(),
+            is_there=lambda wanted: column(wanted)["is_there"].copy(),
         )
 
     def finished(self) -> Rows:
@@ -643,25 +633,6 @@ class Parts:
         found = self.rows()
         self._texts.clear()
         return found
-
-    def _places(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Returns the ids of all texts, and where those of each list are among them."""
-        ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._texts]))
-        places = [
-            np.searchsorted(ids, own).astype(np.int32) for own in self._texts
-        ]
-        return ids, places
-
-    def _read(
-        self, piece: _Piece, site: int, n_texts: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The values of a site, and which of them are there."""
-        self._file.seek(piece.offset + 9 * site * n_texts)
-        data = self._file.read(9 * n_texts)
-        return (
-            np.frombuffer(data, np.float64, n_texts),
-            np.frombuffer(data, np.bool_, n_texts, offset=8 * n_texts),
-        )
 
 
 def rows_of_parts(tables: Iterable[pa.Table], test: str | None = None) -> Rows:
@@ -678,8 +649,9 @@ def rows_in(folder: str | Path, test: str | None = None) -> Rows:
     Raises:
         AttnProbeError: see :func:`read_part`.
     """
+    wanted = None if test is None else [test]
     return rows_of_parts(
-        (read_part(part, test) for part in parts_in(folder)), test
+        (read_part(part, wanted) for part in parts_in(folder)), test
     )
 
 
