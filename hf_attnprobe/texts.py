@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import compress, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -44,8 +43,6 @@ from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text, leaves_tokenizer
 
 
-OF_PROMPT = ("input_ids", "unit_ids", "labelled")
-"""What is known of every token of a language model's prompt and answer."""
 Strings = tuple[str, str | None]
 """A text, and of a pair the second one."""
 
@@ -68,18 +65,16 @@ def as_read(
     tokenizer: PreTrainedTokenizerBase,
     ids: Sequence[int],
     units: Sequence[Sequence[int]],
-    strings: Strings | None,
+    strings: Strings,
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Returns the units as a reader expects them, and which follow without a space.
 
     Args:
         ids: of all tokens of the text.
         units: of :func:`tokens_of_units`.
-        strings: what was tokenized; None where it is not known.
+        strings: what was tokenized.
     """
-    found = (
-        None if strings is None else _cut_out(tokenizer, ids, units, strings)
-    )
+    found = _cut_out(tokenizer, ids, units, strings)
     if found is not None:
         return found
     pieces = tokenizer.convert_ids_to_tokens(list(ids))
@@ -155,35 +150,17 @@ class PromptInWords(NamedTuple):
     around: tuple[str, ...]
 
 
-def prompt_in_words(
-    tokenizer: PreTrainedTokenizerBase, inputs: Mapping[str, Sequence[int]]
-) -> PromptInWords:
+def prompt_in_words(row: Mapping[str, Any]) -> PromptInWords:
     """The prompt of a language model, without its answer.
 
     Args:
-        inputs: ``input_ids``, ``unit_ids`` and ``labelled`` of its tokens.
+        row: of :func:`~hf_attnprobe.inference.answers.answered`.
     """
-    n_prompt = list(inputs["labelled"]).count(0)
-    tokens = [*zip(inputs["unit_ids"], inputs["input_ids"], strict=True)][
-        :n_prompt
-    ]
-    units: list[str] = []
-    around = [""]
-    before: list[int] = []
-    for unit, run in groupby(tokens, key=itemgetter(0)):
-        own = [token for _, token in run]
-        said = _decoded_behind(tokenizer, before, own)
-        before += own
-        if unit < 0:
-            around[-1] += said
-        elif unit < len(
-            units
-        ):  # some tokens have no characters, and so no unit
-            units[-1] += around.pop() + said
-            around.append("")
-        else:
-            units.append(said)
-            around.append("")
+    text, spans = row["text"], row["units"]
+    units = [text[start:end] for start, end in spans]
+    ends = [0, *(end for _, end in spans)]
+    starts = [*(start for start, _ in spans), len(text)]
+    around = [text[end:start] for end, start in zip(ends, starts, strict=True)]
     glued = [
         k
         for k, (before, own) in enumerate(pairwise(units), 1)
@@ -191,25 +168,6 @@ def prompt_in_words(
     ]
     bare = tuple(unit.strip() or "…" for unit in units)
     return PromptInWords(bare, tuple(glued), tuple(around))
-
-
-def _decoded_behind(
-    tokenizer: PreTrainedTokenizerBase,
-    before: Sequence[int],
-    own: Sequence[int],
-) -> str:
-    """What tokens add to the text of those before: some tokenizers put spaces between words."""
-    shorter, longer = (
-        _decoded(tokenizer, before),
-        _decoded(tokenizer, [*before, *own]),
-    )
-    if longer.startswith(shorter):
-        return longer[len(shorter) :]
-    return _decoded(tokenizer, own)  # a character is cut in two
-
-
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
 
 
 # --- What a model predicts of a text, and what its label says, in words --------------------------
@@ -347,32 +305,24 @@ class Explainer:
     target: Any = None
     has_importances: bool = True
 
-    def explain(self, text: Text, strings: Sequence[Strings] = ()) -> ShownText:
+    def explain(self, text: Text, row: Mapping[str, Any]) -> ShownText:
         """One text with the scores of its tokens.
 
         Args:
             text: as it was tokenized for the model.
-            strings: what was tokenized, of several choices each; where it is not known,
-                the tokenizer's pieces are shown.
+            row: of the data, from which it was tokenized.
         """
         batch = collate(self.model, [text], self.tokenizer.pad_token_id or 0)
         observation = self.model.observe(batch).explaining(self.target)
-        chosen = (
-            int(batch.inputs["chosen"].flatten()[0])
-            if "chosen" in batch.inputs
-            else 0
-        )
-        return self.shown(observation, strings[chosen] if strings else None)
-
-    def shown(
-        self, observation: Observation, strings: Strings | None
-    ) -> ShownText:
-        """The same from an observation of one text."""
         if self.model.lacks(AnswersFromPassage) is None:
-            return self._answered(observation)
-        batch, probs = observation.batch, observation.probs
+            return self._answered(observation, text, row)
+        second = row.get("text_pair")
+        if "chosen" in batch.inputs:
+            second = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
+        probs = observation.probs
         ids = batch.inputs["input_ids"][0].tolist()
         units = tokens_of_units(batch, 0)
+        strings = row["text"], second
         tokens, glued = as_read(self.tokenizer, ids, units, strings)
         about = self.model.prediction
         said, probability = predicted(about, probs, batch, self.tokenizer)
@@ -402,7 +352,9 @@ class Explainer:
             speaks_for=self._speaks_for(observation),
         )
 
-    def _answered(self, observation: Observation) -> ShownText:
+    def _answered(
+        self, observation: Observation, text: Text, row: Mapping[str, Any]
+    ) -> ShownText:
         """A prompt with the scores of its units, as a language model answered it."""
         model, batch = self.model.require(AnswersFromPassage), observation.batch
         content, weights = batch.content_mask[0], observation.read(self.site)[0]
@@ -428,9 +380,8 @@ class Explainer:
             ON_PASSAGE: float(weights[content].sum()),
             GAIN: float(without),
         }
-        inputs = {name: batch.inputs[name][0].tolist() for name in OF_PROMPT}
         return replace(
-            self.answered(batch.example_ids[0], inputs),
+            self.answered(text, row),
             scores={
                 name: _floats(values[content])
                 for name, values in scores.items()
@@ -442,21 +393,17 @@ class Explainer:
             is_greedy=bool(model.is_greedy(observation)[0]),
         )
 
-    def answered(
-        self, example_id: int, inputs: Mapping[str, Sequence[int]]
-    ) -> ShownText:
-        """A prompt and its answer in words, without a score.
-
-        Args:
-            inputs: of its tokens, see :func:`prompt_in_words`.
-        """
-        prompt = prompt_in_words(self.tokenizer, inputs)
-        marked = zip(inputs["labelled"], inputs["input_ids"], strict=True)
-        said = [token for is_answer, token in marked if is_answer]
+    def answered(self, text: Text, row: Mapping[str, Any]) -> ShownText:
+        """A prompt and its answer in words, without a score; arguments as :meth:`explain`."""
+        prompt = prompt_in_words(row)
+        answer = compress(text.inputs["input_ids"], text.inputs["labelled"])
+        said = self.tokenizer.decode(
+            [*answer], clean_up_tokenization_spaces=False
+        )
         return ShownText(
-            example_id=example_id,
+            example_id=text.example_id,
             tokens=prompt.units,
-            predicted=_decoded(self.tokenizer, said).strip(),
+            predicted=str(said).strip(),
             probability=None,
             label=None,
             correct=None,

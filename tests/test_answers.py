@@ -471,7 +471,7 @@ def test_units_of_a_tokenizer_of_words_are_shown_apart():
     data = Answers(rows, units="passage", template="{context}\n\n{question}")
     shown = audit((speakers.llama(words), words), data, **FEW).examples[0]
     assert shown.tokens == ("amber anchor", "barley basil") and not shown.glued
-    assert [*map(str.strip, shown.around)] == ["<sos>", "", "amber"]
+    assert [*map(str.strip, shown.around)] == ["", "", "amber"]
 
 
 def test_the_page_shows_prompt_units_and_answer(report):

@@ -6,9 +6,9 @@ of their ids, so that ordinary ones are seen too. All follow from the rows.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,7 @@ from hf_attnprobe.statistics.summary import (
     site_of_model,
 )
 from hf_attnprobe.storage.provenance import write_texts
-from hf_attnprobe.texts import Explainer, Strings
+from hf_attnprobe.texts import Explainer
 
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def shown_texts(
         target=options.target,
         has_importances=not SCORING.isdisjoint(sweep.options),
     )
-    prompts = prompts_of_rows(explainer, sweep.texts, rows)
+    prompts = prompts_of_rows(explainer, sweep.texts, rows, examples)
     whys = choose_texts(rows, options.shown_texts)
     if prompts:
         shown = [
@@ -91,11 +91,11 @@ def shown_texts(
         ]
     else:
         texts = {text.example_id: text for text in sweep.texts}
-        strings = _strings_of(examples, {*whys})
+        read = _rows_of(examples, {*whys})
         shown = []
         for k, why in whys.items():
             sweep.clock.tests_end("texts with their scores")
-            told = explainer.explain(texts[k], strings[k])
+            told = explainer.explain(texts[k], read[k])
             shown.append(replace(told, why=why))
     if process_state().is_main_process:
         try:
@@ -120,13 +120,17 @@ MOST_PROMPTS = 1000
 
 
 def prompts_of_rows(
-    explainer: Explainer, texts: Sequence[Text], rows: Rows
+    explainer: Explainer,
+    texts: Sequence[Text],
+    rows: Rows,
+    examples: "datasets.Dataset",
 ) -> dict[int, ShownText]:
     """Prompts with the scores of their units, by id; none where the rows have none.
 
     Args:
         texts: prompts and answers, in tokens.
         rows: of the audit.
+        examples: the data that the texts are of.
     """
     wanted = {*SCORES_OF_UNITS.values(), "unit_matters"}
     of_units = rows.select(
@@ -143,10 +147,10 @@ def prompts_of_rows(
         at_site(known, site).frame(),
     )
     ordered = sorted(texts, key=lambda text: text.example_id)[:MOST_PROMPTS]
+    read = _rows_of(examples, {text.example_id for text in ordered})
     return {
         text.example_id: _prompt_of_row(
-            explainer,
-            text,
+            explainer.answered(text, read[text.example_id]),
             units.loc[text.example_id],
             numbers.loc[text.example_id],
         )
@@ -165,10 +169,9 @@ NUMBERS_OF_PROMPTS = {
 
 
 def _prompt_of_row(
-    explainer: Explainer, text: Text, units: pd.Series, numbers: pd.Series
+    shown: ShownText, units: pd.Series, numbers: pd.Series
 ) -> ShownText:
-    """A prompt by the row of its text."""
-    shown = explainer.answered(text.example_id, text.inputs)
+    """A prompt with its scores, by the row of its text."""
     places = range(len(shown.tokens))
 
     def of_units(statistic: str) -> tuple[float, ...]:
@@ -200,17 +203,14 @@ def _prompt_of_row(
     )
 
 
-def _strings_of(
+def _rows_of(
     examples: "datasets.Dataset", ids: set[int]
-) -> dict[int, list[Strings]]:
-    """What was tokenized of some texts: one text or pair, or one of every choice."""
+) -> dict[int, Mapping[str, Any]]:
+    """What was tokenized of some texts, by id."""
     numbers = column_of(examples, "example_id")
-    rows = [row for row, number in enumerate(numbers) if number in ids]
-    found: dict[int, list[Strings]] = {}
-    for row in examples.with_format(None).select(rows):
-        seconds = row.get("choices") or [row.get("text_pair")]
-        found[row["example_id"]] = [(row["text"], second) for second in seconds]
-    return found
+    places = [place for place, number in enumerate(numbers) if number in ids]
+    chosen = examples.with_format(None).select(places)
+    return {row["example_id"]: row for row in chosen}
 
 
 AGREEMENT = (

@@ -103,9 +103,9 @@ class TextExplainer:
             data.examples(), data, self.tokenizer, explainer.model, self.model
         )
         text = encode_answers(rows).texts[0]
-        return explainer.explain(
-            text if span is None else of_span(text, span, self.tokenizer)
-        )
+        if span is not None:
+            text = of_span(text, span, self.tokenizer)
+        return explainer.explain(text, rows[0])
 
     @torch.enable_grad()
     def explain(
@@ -129,7 +129,6 @@ class TextExplainer:
             return self.answer(**arguments_of_answer(text))
         if not isinstance(text, str):
             return self.explain(**arguments_of(text))
-        seconds: Sequence[str | None] = choices or [text_pair]
         for given in (
             text,
             *(choices or ([] if text_pair is None else [text_pair])),
@@ -137,7 +136,6 @@ class TextExplainer:
             _check_text(given)
         if not text.strip():
             raise AttnProbeError("expected a text, got none; write some words")
-        strings = [(text, second) for second in seconds]
         row: dict[str, Any] = {"text": [text]}
         if choices is not None:
             row["choices"] = [list(choices)]
@@ -150,7 +148,7 @@ class TextExplainer:
         explainer = self._explainer
         examples = data.examples(seed=0)
         encoded = encode(self.tokenizer, examples, explainer.model).texts[0]
-        return explainer.explain(encoded, strings)
+        return explainer.explain(encoded, examples[0])
 
     def html(
         self,
