@@ -42,6 +42,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def in_portions(items: Sequence[T], n: int) -> Iterator[Sequence[T]]:
+    """Yields the items in their order, ``n`` at once; the last ones are fewer."""
+    for start in range(0, len(items), n):
+        yield items[start : start + n]
+
+
 def in_halves(
     items: Sequence[T],
     work: Callable[[Sequence[T]], R],

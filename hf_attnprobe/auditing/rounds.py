@@ -36,6 +36,7 @@ from hf_attnprobe.auditing.sweep import (
     steps_of,
 )
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.hardware import in_portions
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.estimates import MIN_SHOWN
@@ -237,8 +238,7 @@ def turns_of(
 
     def of_heads(tests: Iterable[str]) -> Iterator[Where]:
         ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
-        for test, start in product(tests, range(0, len(ranked), AT_ONCE)):
-            ten = ranked[start : start + AT_ONCE]
+        for test, ten in product(tests, in_portions(ranked, AT_ONCE)):
             yield sites_by_test([test], sweep.adapter, ten)
 
     def turns() -> Iterator[Where]:

@@ -36,7 +36,12 @@ from hf_attnprobe.faithfulness.head_ablation import (
     prune_curve,
 )
 from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.hardware import PeakMemory, give_back_pages, in_halves
+from hf_attnprobe.hardware import (
+    PeakMemory,
+    give_back_pages,
+    in_halves,
+    in_portions,
+)
 from hf_attnprobe.inference.batching import collate, in_batches, text_in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.options import Options
@@ -449,8 +454,7 @@ class Room:
     def parts(self, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
         """The texts in batches that are not known to be too large, in their order."""
         n = max(1, int(min(self.size / _longest(texts), len(texts))))
-        for start in range(0, len(texts), n):
-            yield texts[start : start + n]
+        return in_portions(texts, n)
 
 
 def _longest(texts: Sequence[Text]) -> int:

@@ -260,14 +260,11 @@ def read_split(
     }
     is_training = opened.name in ("train", "validation")
     keeps_all = recipe.keep_labels is None
-    rows = [
-        row
-        for row in opened.rows
-        if keeps_all or labels.values[row] is not None
-    ]
-    rows = [
-        row for row in rows if recipe.admits(texts[row], training=is_training)
-    ]
+    rows = []
+    for row in opened.rows:
+        is_kept = keeps_all or labels.values[row] is not None
+        if is_kept and recipe.admits(texts[row], training=is_training):
+            rows.append(row)
     rows = sample(rows, [ids[row] for row in rows], limit)
     chosen = {
         k: [values[row] for row in rows]

@@ -50,9 +50,7 @@ def names_in(
     if names is None:
         return [None if cell is None else str(cell) for cell in cells]
     return [
-        names[cell]
-        if 0 <= (-1 if cell is None else cell) < len(names)
-        else None
+        names[cell] if cell is not None and 0 <= cell < len(names) else None
         for cell in cells
     ]
 

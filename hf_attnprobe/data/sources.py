@@ -115,7 +115,7 @@ def is_file(dataset: Any) -> bool:
 def has_splits(dataset: Any) -> bool:
     """Whether the data set may have several splits."""
     if isinstance(dataset, Mapping):
-        return not _is_columns(dataset)
+        return _are_splits(dataset)
     return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(
         dataset
     )
@@ -127,7 +127,7 @@ def open_splits(
     """All splits, by the source's names; a single split is called ``split``."""
     if isinstance(dataset, str | os.PathLike | Recipe):
         return _load(recipe, split)
-    if isinstance(dataset, Mapping) and not _is_columns(dataset):
+    if isinstance(dataset, Mapping) and _are_splits(dataset):
         return {
             name: _one_split(examples, f"split {name!r} of the data set")
             for name, examples in dataset.items()
@@ -392,13 +392,9 @@ def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
     return datasets.Dataset(table)
 
 
-def _is_columns(dataset: Any) -> bool:
-    """Whether a mapping holds columns rather than splits."""
-    if not isinstance(dataset, Mapping):
-        return False
-    return not dataset or not all(
-        _is_split(value) for value in dataset.values()
-    )
+def _are_splits(dataset: Mapping[str, Any]) -> bool:
+    """Whether a mapping holds splits rather than columns."""
+    return bool(dataset) and all(map(_is_split, dataset.values()))
 
 
 def _is_split(value: Any) -> bool:
@@ -428,7 +424,7 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
             )
         frame = dataset.astype(object).where(dataset.notna(), None)
         return _from_columns(dict(frame.items()))
-    if _is_columns(dataset):
+    if isinstance(dataset, Mapping) and not _are_splits(dataset):
         return _from_columns(dataset)
     if not isinstance(dataset, list | tuple):
         return None

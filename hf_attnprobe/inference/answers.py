@@ -28,7 +28,7 @@ from hf_attnprobe.adapters.transformer.resume import relative_tolerance
 from hf_attnprobe.data.arguments import Answers
 from hf_attnprobe.data.tokenizer import sentences
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.hardware import in_halves
+from hf_attnprobe.hardware import in_halves, in_portions
 from hf_attnprobe.inference.encoding import (
     Text,
     TextModel,
@@ -442,8 +442,7 @@ def generated(
     at_once = 1 if is_half or by_length else TOGETHER
     shortest_first = sorted(prompts, key=lambda name: len(prompts[name]))
     found: dict[str, list[int]] = {}
-    for start in range(0, len(prompts), at_once):
-        batch = shortest_first[start : start + at_once]
+    for batch in in_portions(shortest_first, at_once):
         for names, said in in_halves(batch, as_alone):
             found |= zip(names, said, strict=True)
             count(len(found))

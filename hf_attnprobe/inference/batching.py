@@ -17,6 +17,7 @@ from hf_attnprobe.attention_model import (
 )
 from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.hardware import in_portions
 from hf_attnprobe.inference.encoding import Text
 
 
@@ -46,8 +47,8 @@ def collated(
 ) -> Iterator[Batch]:
     """Batches of n texts in their order, all tensors where the model is."""
     device = process_state().device
-    for start in range(0, len(texts), n):
-        batch = collate(adapter, texts[start : start + n], pad_id)
+    for some in in_portions(texts, n):
+        batch = collate(adapter, some, pad_id)
         yield replace(
             batch, own={name: x.to(device) for name, x in batch.own.items()}
         )
@@ -78,10 +79,9 @@ def in_batches(
 
 def portions(
     adapter: AttentionModelBase, texts: Sequence[Text]
-) -> list[Sequence[Text]]:
+) -> Iterator[Sequence[Text]]:
     """The texts as batches as large as the model reads: all at once, or few."""
-    n = adapter.texts_at_once or max(len(texts), 1)
-    return [texts[start : start + n] for start in range(0, len(texts), n)]
+    return in_portions(texts, adapter.texts_at_once or max(len(texts), 1))
 
 
 def text_in_words(text: Text) -> str:
@@ -191,6 +191,10 @@ def _at_keys(scores: Tensor, batch: Batch) -> Tensor:
     )
 
 
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+"""Bytes, by how they are written."""
+
+
 def parse_bytes(size: str | int) -> int:
     """Number of bytes in "500MB", "2GB" or a plain number.
 
@@ -200,14 +204,12 @@ def parse_bytes(size: str | int) -> int:
     >>> parse_bytes("500MB")
     500000000
     """
-    number = str(size).strip().upper()
-    n_bytes_per_unit = 1
-    for unit, n_bytes in (("KB", 10**3), ("MB", 10**6), ("GB", 10**9)):
-        if number.endswith(unit):
-            number, n_bytes_per_unit = number.removesuffix(unit), n_bytes
+    said = str(size).strip().upper()
+    number = said.rstrip("KMGB")
+    unit = said[len(number) :]
     try:
-        n_bytes = int(float(number) * n_bytes_per_unit)
-    except (ValueError, OverflowError):
+        n_bytes = int(float(number) * UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
         n_bytes = 0
     if n_bytes <= 0:
         raise AttnProbeError(

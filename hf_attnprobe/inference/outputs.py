@@ -22,6 +22,7 @@ from hf_attnprobe.attention_model import Observation
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.intervention import normalise
+from hf_attnprobe.hardware import in_portions
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text, tokenize
 
@@ -73,8 +74,7 @@ def observations(
     """
     adapter = wrap(model, **options)
     texts = by_length(tokenize(tokenizer, examples, adapter).texts)
-    for start in range(0, len(texts), batch_size):
-        batch = texts[start : start + batch_size]
+    for batch in in_portions(texts, batch_size):
         yield adapter.observe(
             collate(adapter, batch, tokenizer.pad_token_id or 0)
         )
@@ -177,8 +177,7 @@ def predict(
     texts = sorted(texts, key=lambda text: text.example_id)
     model = model.eval()
     probs = []
-    for start in range(0, len(texts), batch_size):
-        batch = texts[start : start + batch_size]
+    for batch in in_portions(texts, batch_size):
         inputs = _inputs(tokenizer, batch, edit)
         if guide is not None:
             inputs["guide"] = _guide_of(guide, tokenizer, batch)
@@ -191,7 +190,7 @@ def predict(
 
 def _inputs(
     tokenizer: PreTrainedTokenizerBase,
-    texts: list[Text],
+    texts: Sequence[Text],
     edit: Callable[[Text], Sequence[int]] | None,
 ) -> dict[str, Tensor]:
     rows = []
@@ -210,7 +209,7 @@ def _inputs(
 
 
 def _guide_of(
-    guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: list[Text]
+    guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]
 ) -> Tensor:
     """Attention weights of the texts, [batch, keys]."""
     special = special_ids(tokenizer)
