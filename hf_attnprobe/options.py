@@ -16,7 +16,14 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import (
     Any,
@@ -305,15 +312,18 @@ def near(name: str, known: Iterable[str]) -> str | None:
 
 def check_at_least(least: float | None, **values: Any) -> None:
     """Raises AttnProbeError where a number is below ``least``; None was not given."""
-    if least is None:
-        return
+    for name, item in _items(values) if least is not None else ():
+        if item is not None and not item >= least:
+            raise AttnProbeError(
+                f"{name} must be at least {least:g}, got {in_short(item)}; give more"
+            )
+
+
+def _items(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields values with their names, those of a list each by itself."""
     for name, value in values.items():
-        items = value if isinstance(value, list | tuple) else [value]
-        for item in items:
-            if item is not None and not item >= least:
-                raise AttnProbeError(
-                    f"{name} must be at least {least:g}, got {in_short(item)}; give more"
-                )
+        for item in value if isinstance(value, list | tuple) else [value]:
+            yield name, item
 
 
 def check_at_most(most: float | None, **values: Any) -> None:
@@ -322,24 +332,20 @@ def check_at_most(most: float | None, **values: Any) -> None:
     Without ``most`` it must be within ± :data:`LARGEST`.
     """
     bound = LARGEST if most is None else most
-    for name, value in values.items():
-        items = value if isinstance(value, list | tuple) else [value]
-        for item in items:
-            if isinstance(item, bool) or not isinstance(item, int | float):
-                continue
-            if isinstance(item, float) and not math.isfinite(item):
-                raise AttnProbeError(
-                    f"expected a finite number for {name}, got {item}; give one"
-                )
-            if not -LARGEST <= item <= bound:
-                limit = (
-                    f"at most {bound:,}"
-                    if item > 0
-                    else f"at least {-LARGEST:,}"
-                )
-                raise AttnProbeError(
-                    f"{name} must be {limit}, got {in_short(item)}; give another"
-                )
+    for name, item in _items(values):
+        if isinstance(item, bool) or not isinstance(item, int | float):
+            continue
+        if isinstance(item, float) and not math.isfinite(item):
+            raise AttnProbeError(
+                f"expected a finite number for {name}, got {item}; give one"
+            )
+        if not -LARGEST <= item <= bound:
+            limit = f"at most {bound:,}"
+            if item < 0:
+                limit = f"at least {-LARGEST:,}"
+            raise AttnProbeError(
+                f"{name} must be {limit}, got {in_short(item)}; give another"
+            )
 
 
 # --- a model by its name ------------------------------------------------------------------

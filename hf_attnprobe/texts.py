@@ -118,13 +118,14 @@ def _cut_out(
         if segment is None or end <= start:
             return None
         string = strings[segment] or ""
-        start = start + len(string[start:end]) - len(string[start:end].lstrip())
+        start = end - len(string[start:end].lstrip())
         if (
             places and places[-1][0] == segment
         ):  # bytes of one character share a place
             start = max(start, min(places[-1][2], end))
-        shown.append(string[start:end].rstrip() or "…")
-        places.append((segment, start, start + len(string[start:end].rstrip())))
+        said = string[start:end].rstrip()
+        shown.append(said or "…")
+        places.append((segment, start, start + len(said)))
     glued = [
         k
         for k, (before, own) in enumerate(pairwise(places), 1)

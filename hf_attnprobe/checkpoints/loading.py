@@ -173,8 +173,7 @@ def head_named(class_name: str) -> Head | None:
     """The kind of head of a model class; None if it is not supported."""
     plain = class_name.removesuffix("Simple")  # XLNetForQuestionAnsweringSimple
     plain = plain.replace("LMHeadModel", "ForCausalLM")  # GPT2LMHeadModel
-    found = [head for head in HEADS if plain.endswith(head.suffix)]
-    return found[0] if found else None
+    return next((h for h in HEADS if plain.endswith(h.suffix)), None)
 
 
 def head_for(task: str) -> Head:
@@ -183,11 +182,13 @@ def head_for(task: str) -> Head:
     Raises:
         AttnProbeError: an unknown task.
     """
-    for head in HEADS:
-        if head.task == task:
-            return head
-    known = ", ".join(head.task for head in HEADS)
-    raise AttnProbeError(f"expected task to be one of {known}, got {task!r}")
+    by_task = {head.task: head for head in HEADS}
+    if task not in by_task:
+        known = ", ".join(by_task)
+        raise AttnProbeError(
+            f"expected task to be one of {known}, got {task!r}"
+        )
+    return by_task[task]
 
 
 def head_of(

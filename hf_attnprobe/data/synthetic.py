@@ -197,7 +197,7 @@ def rationale_examples(
 
     return _different(
         n_examples,
-        _balanced(rng),
+        rng,
         lambda label: _sentence(
             rng,
             rng.randint(min_tokens, max_tokens),
@@ -210,12 +210,14 @@ def rationale_examples(
 
 def _different(
     n: int,
-    labels: Iterator[int],
+    rng: random.Random,
     draw: Callable[[int], tuple[list[str], list[int]]],
 ) -> Iterator[dict[str, Any]]:
-    """Examples whose texts differ from all before."""
+    """Examples whose texts differ from all before; of two in succession one of each label."""
     seen: set[str] = set()
-    for example_id, label in zip(range(n), labels, strict=False):
+    label = 0
+    for example_id in range(n):
+        label = 1 - label if example_id % 2 else rng.randrange(2)
         for _ in range(_ATTEMPTS):
             tokens, rationale = draw(label)
             text = " ".join(tokens)
@@ -233,13 +235,6 @@ def _different(
             "label": label,
             "rationale": rationale,
         }
-
-
-def _balanced(rng: random.Random) -> Iterator[int]:
-    """Labels in random order, of two in succession one of each."""
-    while True:
-        first = rng.randrange(2)
-        yield from (first, 1 - first)
 
 
 def rationale_dataset(

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -520,6 +521,9 @@ def _first_line(
 # --- From rows to texts --------------------------------------------------------------------------
 
 
+SINGLE = "are of one {} only, so that there is nothing to compare"
+
+
 def answered(
     examples: "datasets.Dataset",
     data: Answers,
@@ -585,33 +589,25 @@ def answered(
             data.max_new_tokens,
             lambda n_done: bar.count(n_done, len(silent), "prompts"),
         )
-    rows, n_single, n_silent = [], 0, 0
+    rows = []
+    left_out: Counter[str] = Counter()
     for one in asked:
         again = known.get(one.example["example_id"])
         row = _row(one, tokenizer, facts, own.get(one.name), again)
-        n_single += len(row["units"]) < 2
-        n_silent += not any(row["labelled"])
-        if len(row["units"]) > 1 and any(row["labelled"]):
+        if len(row["units"]) < 2:
+            left_out[SINGLE.format(data.units)] += 1
+        elif not any(row["labelled"]):
+            left_out["were answered by no token at all"] += 1
+        else:
             rows.append(row)
-    for n, reason in (
-        (
-            n_single,
-            f"are of one {data.units} only, so that there is nothing to compare",
-        ),
-        (n_silent, "were answered by no token at all"),
-    ):
-        if n and rows:
-            logger.warning(
-                "%d of %d prompts %s; they are left out",
-                n,
-                len(examples),
-                reason,
-            )
-        if n and not rows:
+    for reason, n in left_out.items():
+        said = f"{n} of {len(examples)}"
+        if not rows:
             raise AttnProbeError(
-                f"expected prompts to explain, {n} of {len(examples)} {reason}; "
+                f"expected prompts to explain, {said} {reason}; "
                 'choose other units (units="token"), or give answers'
             )
+        logger.warning("%s prompts %s; they are left out", said, reason)
     n_generated = sum(row["generated"] for row in rows)
     if 0 < n_generated < len(rows):
         logger.warning(
@@ -708,15 +704,15 @@ def _row(
         other_ids = _where_they_part(ids, other, name)
     nothing = [-1] * len(prompt_ids)
     said = _said(tokenizer, ids)
+    told = [prompt.text, units, said.strip(), example.get("other")]
+    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     return {
         "example_id": example["example_id"],
         "text": prompt.text,
         "label": -1,
         "answer": said if given is None else given,
         "generated": given is None,
-        "identity": _identity(
-            prompt.text, units, said.strip(), example.get("other")
-        ),
+        "identity": int(digest[:13], 16),  # 52 bits, which rows hold exactly
         "units": [list(unit) for unit in units],
         "input_ids": [*prompt_ids, *ids],
         "unit_ids": [*unit_ids, *([-1] * len(ids))],
@@ -738,11 +734,6 @@ def _again(
     if theirs == [*prompt_ids] and _said(tokenizer, ids) == kept["answer"]:
         return ids
     return continued(tokenizer, prompt, prompt_ids, kept["answer"], name)
-
-
-def _identity(*parts: Any) -> int:
-    """52 bits of a hash, which rows hold exactly."""
-    return int(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:13], 16)
 
 
 def _where_they_part(

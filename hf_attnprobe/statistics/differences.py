@@ -129,23 +129,18 @@ def _by_column(
     is_paired: bool,
 ) -> list[Difference]:
     """The differences of columns; intervals of each alone and of all, each [2, columns]."""
-    own, together = (map(tuple, ends.T.tolist()) for ends in intervals)
-    first, other = (means.tolist() for means in sides)
-    columns = zip(
-        values.tolist(), own, n.tolist(), first, other, together, strict=True
-    )
-    return [
-        Difference(
-            value,
-            ci95=ci95,
-            n=size,
-            first=a,
-            other=b,
-            paired=is_paired,
-            simultaneous=wide,
-        )
-        for value, ci95, size, a, b, wide in columns
-    ]
+    own, together = ([*map(tuple, ends.T.tolist())] for ends in intervals)
+    first, other = sides
+    columns = {
+        "value": values,
+        "ci95": own,
+        "n": n,
+        "first": first,
+        "other": other,
+        "simultaneous": together,
+    }
+    found = pd.DataFrame(columns).to_dict("records")
+    return [Difference(**each, paired=is_paired) for each in found]
 
 
 # --- two models -------------------------------------------------------------------------------

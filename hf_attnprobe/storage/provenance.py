@@ -31,19 +31,18 @@ def in_words(value: Any) -> str:
     'permutation (n_permutations 100), layers 0 1'
     """
     if isinstance(value, Mapping):
-        return ", ".join(
-            _pair_in_words(name, inner) for name, inner in value.items()
-        )
+        pairs = []
+        for name, inner in value.items():
+            words = in_words(inner)
+            pairs.append(
+                f"{name} ({words})"
+                if isinstance(inner, Mapping)
+                else f"{name} {words}"
+            )
+        return ", ".join(pairs)
     if isinstance(value, list | tuple):
         return " ".join(map(in_words, value)) or "none"
     return "none" if value is None else str(value)
-
-
-def _pair_in_words(name: str, value: Any) -> str:
-    words = in_words(value)
-    return (
-        f"{name} ({words})" if isinstance(value, Mapping) else f"{name} {words}"
-    )
 
 
 # --- Where numbers come from: the versions of what computed them, and the stored summary ---------
@@ -251,7 +250,7 @@ def read_texts(folder: Path) -> tuple[ShownText, ...]:
     try:
         held = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
         return tuple(map(text_from_plain, held["texts"]))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, *UNREADABLE):
         return ()
 
 
