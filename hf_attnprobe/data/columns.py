@@ -59,6 +59,11 @@ class TextColumns:
         )
 
 
+def each(given: str | Sequence[str] | None) -> list[str]:
+    """Columns that may be given as one, as several or not at all."""
+    return [given] if isinstance(given, str) else [*(given or ())]
+
+
 def choose_columns(
     present: Sequence[str],
     text: str | Sequence[str] | None,
@@ -80,11 +85,10 @@ def choose_columns(
         (text, "--text-column"),
         (text_pair, "--text-pair-column"),
     ):
-        for column in [name] if isinstance(name, str) else name or ():
+        for column in each(name):
             check_present(present, column, flag)
     if text is not None:
-        several = (text,) if isinstance(text, str) else tuple(text)
-        return _check_pair(TextColumns(several, text_pair))
+        return _check_pair(TextColumns(tuple(each(text)), text_pair))
     if text_pair is not None:
         return TextColumns((_first_of(present, text_pair),), text_pair)
     readings = [pair for pair in KNOWN_PAIRS if set(pair) <= set(present)]

@@ -23,6 +23,7 @@ from hf_attnprobe.data.columns import (
     check_present,
     choose_columns,
     column_of,
+    each,
     image_column,
     image_digest,
     not_images,
@@ -384,7 +385,7 @@ def _as_present(
     present = {name for part in splits.values() for name in part.column_names}
     for name, usual in (("text_column", SINGLE), ("label_column", ("label",))):
         own = getattr(recipe, name)
-        wanted = {own} if isinstance(own, str) else {*(own or ())}
+        wanted = {*each(own)}
         there = present & {*usual}
         if given.get(name) is None and there and not wanted <= present:
             without: dict[str, Any] = {name: None}
@@ -442,9 +443,7 @@ def _label_column(
             name for name in LABEL_COLUMNS if name in source.column_names
         ]
         return present[0] if present else None
-    names = tuple(
-        dict.fromkeys([given] if isinstance(given, str) else given)
-    )  # each once
+    names = tuple(dict.fromkeys(each(given)))  # each once
     for name in names:
         check_present(source.column_names, name, "--label-column")
     return names[0] if len(names) == 1 else names

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hf_attnprobe.data.columns import each
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.data.recipes import RECIPES, Card
 from hf_attnprobe.data.sources import named
@@ -71,10 +72,8 @@ class KnownDataset:
                 *files,
                 f"put FOLDER at {here}, or say where it is with {self.name}=FOLDER",
             ]
-        texts = recipe.text_column
-        text = texts if isinstance(texts, str) else ", ".join(texts or ["text"])
         columns = [
-            text,
+            *(each(recipe.text_column) or ["text"]),
             recipe.text_pair_column,
             str(recipe.label_column or "label"),
         ]

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_attnprobe.data.columns import KNOWN_PAIRS, SINGLE
+from hf_attnprobe.data.columns import KNOWN_PAIRS, SINGLE, each
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.options import check_name, check_path
@@ -184,9 +184,7 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
 def _texts_of(recipe: Recipe) -> set[str]:
     """The columns of a table that are read as texts, whatever they look like."""
     named = [recipe.text_column, recipe.text_pair_column, recipe.label_column]
-    text, pair, labels = (
-        {one} if isinstance(one, str) else {*(one or ())} for one in named
-    )
+    text, pair, labels = (set(each(one)) for one in named)
     return (AS_TEXT | text | pair | {*recipe.as_text}) - labels
 
 

@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.pretrained import (
@@ -457,24 +459,21 @@ def _continued(
     prompts: Mapping[str, Sequence[int]],
 ) -> list[Said]:
     """What a model says behind prompts that are one batch."""
-    longest = max(map(len, prompts.values()))
-    n_padded = [longest - len(ids) for ids in prompts.values()]
-    padded = [
-        [settings.pad_token_id] * n + [*ids]
-        for n, ids in zip(n_padded, prompts.values(), strict=True)
-    ]
-    mask = [[0] * n + [1] * (longest - n) for n in n_padded]
+    rows = [torch.tensor(ids, device=model.device) for ids in prompts.values()]
+    in_front = partial(pad_sequence, batch_first=True, padding_side="left")
+    padded = in_front(rows, padding_value=settings.pad_token_id)
+    n_prompt = padded.shape[1]
     with evaluating(model), _generating_by(model, settings):
         output = model.generate(
-            torch.tensor(padded, device=model.device),
-            attention_mask=torch.tensor(mask, device=model.device),
+            padded,
+            attention_mask=in_front([*map(torch.ones_like, rows)]),
             generation_config=settings,
         )
     ends = settings.eos_token_id or []
     rounding = relative_tolerance(model.dtype)
     said = []
     for row, name in enumerate(prompts):
-        tokens = output.sequences[row, longest:].tolist()
+        tokens = output.sequences[row, n_prompt:].tolist()
         end = next((k for k, token in enumerate(tokens) if token in ends), None)
         n_decided = len(tokens) if end is None else end + 1
         likeliest = [step[row].topk(2).values for step in output.logits]

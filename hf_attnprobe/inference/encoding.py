@@ -221,9 +221,10 @@ def tokenize(
     if seconds is not None:
         segments = [_minus_for_none(encoded.sequence_ids(row)) for row in rows]
         inputs["segment_ids"] = segments
-    if seconds is not None and segment is not None:
-        other = 1 - SEGMENTS.index(segment)
-        inputs["held"] = [[int(s == other) for s in row] for row in segments]
+        if segment is not None:
+            other = 1 - SEGMENTS.index(segment)
+            held = [[int(s == other) for s in row] for row in segments]
+            inputs["held"] = held
     check_ids(inputs["input_ids"], model)
 
     labels = labels_of(model.prediction, examples, tokenizer, inputs, offsets)

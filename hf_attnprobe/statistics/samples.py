@@ -14,13 +14,17 @@ if TYPE_CHECKING:  # a command names its data without waiting for numpy
     import numpy as np
 
 
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
 def by_hash(
     ids: "Sequence[int] | np.ndarray", limit: int | None = None
 ) -> list[int]:
     """Indices of `ids` sorted by SHA-256: a fixed pseudo-random order, or the first of it."""
 
     def digest(place: int) -> bytes:
-        return hashlib.sha256(str(ids[place]).encode()).digest()
+        return _digest(str(ids[place]))
 
     n = len(ids) if limit is None else limit
     return heapq.nsmallest(n, range(len(ids)), key=digest)
@@ -50,7 +54,7 @@ def random_order(ids: Iterable[int], seed: int) -> list[int]:
     """
 
     def place(example_id: int) -> bytes:
-        return hashlib.sha256(f"order {seed} of {example_id}".encode()).digest()
+        return _digest(f"order {seed} of {example_id}")
 
     return sorted(set(ids), key=place)
 
@@ -58,7 +62,7 @@ def random_order(ids: Iterable[int], seed: int) -> list[int]:
 def places_in(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
     """Where the ids of a share are, by a hash of each."""
     number, of = share
-    hashes = (hashlib.sha256(f"share of {k}".encode()).digest() for k in ids)
+    hashes = (_digest(f"share of {k}") for k in ids)
     return [
         k
         for k, digest in enumerate(hashes)

@@ -200,18 +200,13 @@ def repeating(verb: str, provenance: Mapping[str, Any], **changed: Any) -> str:
     """
     asked = {**provenance["asked_for"], **changed}
     said = asked.pop("tests", {})
-    words = [
-        "attnprobe",
-        verb,
-        *_flags(asked),
-        *(["--tests", *said] if said else []),
-    ]
     values = [
         f"{test}.{name}={as_text(value)}"
         for test, options in said.items()
         for name, value in options.items()
     ]
-    return shlex.join([*words, *(["--set", *values] if values else [])])
+    flags = _flags(asked | {"tests": [*said] or None, "set": values or None})
+    return shlex.join(["attnprobe", verb, *flags])
 
 
 def _flags(asked: Mapping[str, Any]) -> list[str]:

@@ -149,10 +149,12 @@ def _labels_by_name(
     ``label@name`` is 1, 0 or −1 of every label that may hold, ``label_share@name`` the
     share of a text's labelled words that have a tag, NaN without any.
     """
-    if prediction.kind == "labels" and labels.dim() == 2:
+    if labels.dim() != 2:
+        return {}
+    if prediction.kind == "labels":
         columns = zip(prediction.parts, labels.unbind(1), strict=True)
         return {f"label@{name}": column for name, column in columns}
-    if prediction.kind != "tags" or labels.dim() != 2:
+    if prediction.kind != "tags":
         return {}
     n_known = (labels >= 0).sum(1)
     return {
