@@ -391,7 +391,7 @@ def test_a_model_that_says_nothing_is_refused(chat):
 def test_texts_of_one_unit_are_left_out_and_said(chat, model, caplog):
     rows = [*ROWS, ROWS[0] | {"context": "Bob lives in Oslo."}]
     assert len(made(rows, chat, model)) == 2
-    assert "1 of 3 texts are of one sentence only" in caplog.text
+    assert "1 of 3 prompts are of one sentence only" in caplog.text
 
 
 def test_nothing_is_trained_on_answers():

@@ -67,7 +67,6 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.hardware import in_portions
 
 
 DELETIONS = ("deletion", "gap")
@@ -155,7 +154,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             if n_shared <= 1:
                 continue
             heads = [Site(layer, head) for head in range(self.n_heads[layer])]
-            sets += map(list, in_portions(heads, n_shared))
+            for start in range(0, len(heads), n_shared):
+                end = start + n_shared
+                sets.append(heads[start:end])
         return sets
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
