@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe import audit
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
 from made_up_rows import rows_of_texts
@@ -89,12 +88,6 @@ def test_sites_are_apart():
     again = rows[chosen].assign(value=0.5)
     assert contradictions(pd.concat([again, rows]), readings()) == []
     assert contradictions(pd.concat([rows, again]), readings()) == [sentence]
-
-
-def test_an_audit_contradicts_itself_nowhere(make_checkpoint, reviews):
-    tests = ["permutation", "adversarial", "erasure"]
-    report = audit(make_checkpoint("mlp"), reviews, tests, progress=False)
-    assert contradictions(report.to_pandas(), readings()) == []
 
 
 def test_what_a_reading_calls_a_share_is_one():

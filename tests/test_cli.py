@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import report_schema
 import zoo
-from by_name import BY_DEFAULT, audit_by_name
+from by_name import audit_by_name
 from hf_attnprobe.cli import main
 from hf_attnprobe.cli.verbs import COMMANDS, build_parser
 from hf_attnprobe.storage.rows import read_rows
@@ -138,21 +138,6 @@ def test_options_reach_the_tests(cli, checkpoint, reviews_folder):
     twice = (*base, "4", "--tests", "permutation", "permutation", "--split", "train")
     found = strict(cli(*twice, "--target", "1").out)
     assert found["dataset"].endswith("(train)") and found["provenance"]["tests"] == ["permutation"]
-
-
-@pytest.mark.slow
-def test_all_tests_by_default_whatever_the_labels(cli, checkpoint, make_checkpoint, tmp_path):
-    """Texts without any, and a model of four."""
-    texts = [{"text": "a dull film"}, {"text": "the plot was superb"}]
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
-    for model in (checkpoint, make_checkpoint("cnn", "dot_product", 4)):
-        out = tmp_path / model.name
-        command = ("audit", "--model", model, "--dataset", tmp_path / "test.jsonl")
-        found = strict(cli(*command, "--json", "--output-dir", out).out)
-        assert found["n"] == 2 and {s["test"] for s in found["statistics"]} == BY_DEFAULT
-        groups = {"all", "negative", "positive", "mixed", "none"}
-        assert {s["group"] for s in found["statistics"]} <= groups
-        assert ", labelled" not in (out / "report.md").read_text()
 
 
 # --- train, then audit --------------------------------------------------------------------------------------------

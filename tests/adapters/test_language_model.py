@@ -184,9 +184,8 @@ def test_outputs_of_heads_are_what_the_projection_reads(adapter, observation):
             hidden[0, prompt.start :, 2 * width : 3 * width] = new[copy, 0]
             return (hidden,)
 
-        handle = model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(replace)
-        expected = answer_probs(model, prompt)
-        handle.remove()
+        with model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(replace):
+            expected = answer_probs(model, prompt)
         named = named_probs(adapter, found[copy, 0], prompt.n_answer)
         kept = observation.batch.inputs["kept"][0]
         assert named.allclose(expected.gather(-1, kept), atol=1e-6)

@@ -61,11 +61,11 @@ def part(site):
 
 def run(model, text, layer, hook):
     """Probabilities of one text, unpadded, with a forward hook on a layer's self-attention."""
-    handle = model.bert.encoder.layer[layer].attention.self.register_forward_hook(hook)
-    with torch.no_grad():
-        probs = model(input_ids=torch.tensor([text])).logits.softmax(-1)[0]
-    handle.remove()
-    return probs
+    with (
+        torch.no_grad(),
+        model.bert.encoder.layer[layer].attention.self.register_forward_hook(hook),
+    ):
+        return model(input_ids=torch.tensor([text])).logits.softmax(-1)[0]
 
 
 def head_output(model, text, site):

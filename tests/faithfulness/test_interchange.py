@@ -74,7 +74,6 @@ class Hooked:
 
     def __init__(self, encoder, attention, run):
         self.encoder, self.attention, self.run = encoder, attention, run
-        self.seen = {}
 
     def __call__(self, row, place, donor, donor_place=None):
         if place is None:
@@ -88,28 +87,17 @@ class Hooked:
             output[0, place] = new
             return output
 
-        handles = [
-            self.encoder.register_forward_hook(exchange),
-            self.attention.register_forward_hook(lambda *_: held),
-        ]
-        probs = self.run(row)
-        for handle in handles:
-            handle.remove()
-        return probs
+        hold = self.attention.register_forward_hook(lambda *_: held)
+        with self.encoder.register_forward_hook(exchange), hold:
+            return self.run(row)
 
     def of(self, row):
         """States and scores of a text, as the modules give them last."""
         seen = {}
-        handles = [
-            module.register_forward_hook(
-                lambda _, args, output, name=name: seen.update({name: output.clone()}) or None
-            )
-            for name, module in (("states", self.encoder), ("scores", self.attention))
-        ]
-        self.run(row)
-        for handle in handles:
-            handle.remove()
-        return seen["states"], seen["scores"]
+        note = lambda module, _, output: seen.update({module: output.clone()})  # noqa: E731
+        with self.encoder.register_forward_hook(note), self.attention.register_forward_hook(note):
+            self.run(row)
+        return seen[self.encoder], seen[self.attention]
 
 
 def single(encoder, attention, n_labels):

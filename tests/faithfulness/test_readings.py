@@ -103,10 +103,8 @@ class ByHand:
                 output[:, j] = 0
                 return output
 
-            handle = block.attention.self.value.register_forward_hook(zero)
-            with torch.no_grad():
+            with torch.no_grad(), block.attention.self.value.register_forward_hook(zero):
                 moved = block(self.hidden[layer])
-            handle.remove()
             moved = moved[0] if isinstance(moved, tuple) else moved
             columns.append(1 - torch.cosine_similarity(moved, self.hidden[layer + 1], dim=-1)[0])
         found = torch.stack(columns, dim=1)
