@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import norm, sem
 
 import by_hand
 import speakers
@@ -211,10 +211,12 @@ def test_the_limit_is_that_of_a_normal_mean_that_surely_reaches_the_threshold(of
     assert low <= place <= high
 
 
-def test_at_the_threshold_the_rule_says_yes_as_seldom_as_its_interval_says():
-    at_threshold = normal()[:1] - normal()[0].mean() + RULE.threshold
-    share = detection.says_yes(at_threshold[0], detection.drawn(4000, 200, 1), RULE)
-    assert 0.005 <= share <= 0.05
+def test_the_rule_says_yes_where_the_interval_of_a_draw_does():
+    values, draws = normal()[3], detection.drawn(4000, 200, 1)
+    each = [np.repeat(values, counts) for counts in draws.astype(int)]
+    lows = np.array([own.mean() - RULE.critical * sem(own) for own in each])
+    share = (lows >= RULE.threshold).mean()
+    assert detection.says_yes(values, draws, RULE) == share and 0.1 < share < 0.9
 
 
 def test_a_dose_that_is_too_small_has_no_limit():
