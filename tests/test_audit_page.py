@@ -139,6 +139,7 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
 def test_heads_are_beside_groups(sketched, transformer):
     _, _, read = pages_of(transformer)
     assert "Which heads count" in read.apart
+    assert "all heads at once, which the answers are about; 4 heads one by one" in read.apart
     table = read.apart.partition("Heads and groups of heads, all numbers")[2]
     for place in ("all attention", "layer 0", "layer 1", "0.0", "0.1", "1.0", "1.1"):
         assert place in table

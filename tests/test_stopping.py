@@ -193,6 +193,7 @@ def test_when_time_is_up_nothing_more_begins(tmp_path):
     known = worker.rows_of(tmp_path, 100)
     in_time(worker, known, {"cheap": ALL})
     assert 0 < len(known.ids("cheap", ALL[0])) < 60
+    assert 0 < worker.clock.to_come() == worker.clock.left
     worker.now += 500.0  # the machine slept
     n_before = len(worker.ran)
     in_time(worker, known, {"cheap": ALL}, {"new": ALL})
