@@ -154,12 +154,14 @@ EVERYTHING = f"{EVIL} 😀 \u202e[U+0000] " + "word " * 5000
 
 @pytest.mark.parametrize("kind", zoo.daily(["classifier", "transformer"], ["transformer"]))
 def test_pages_in_a_browser(kind, open_page, request, tmp_path):
-    """Silent, alone, no wider than a telephone, nothing serious for axe-core."""
+    """Silent, alone, no wider than a telephone, a shaded word near its top, nothing serious for axe-core."""
     folder = request.getfixturevalue(kind)
     opened = open_page(folder / "report.html", dark=kind == "transformer", width=400, axe=True)
     assert opened.findings() == []
     assert opened.messages == [] and len(opened.requests) == 1
     assert not opened.is_wider_than_the_screen()
+    shaded = opened.page.locator("article.text .tokens [title]").first
+    assert shaded.bounding_box()["y"] <= 900
 
 
 def test_a_long_text_is_whole_and_turns_nothing_around(classifier, open_page, tmp_path):

@@ -297,13 +297,6 @@ def test_the_page_opens_with_its_answers_and_how_good_the_model_is(report):
     assert "not known without labels" in Reader(unlabelled.to_html()).words
 
 
-def test_the_page_in_a_browser(folder, open_page):
-    opened = open_page(folder / "report.html", dark=True, width=400, axe=True)
-    assert opened.findings() == []
-    assert opened.messages == [] and len(opened.requests) == 1
-    assert not opened.is_wider_than_the_screen()
-
-
 def test_the_command_on_the_page_asks_for_the_same(report):
     words = shlex.split(retraining_command(report))
     asked = vars(build_parser().parse_args(words[1:]))

@@ -94,15 +94,6 @@ def test_loading_by_name_and_by_path(status, run_python, checkpoint, texts, tmp_
     assert found["hf_attnprobe"]["permutation_median_tvd"] == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow
-def test_a_home_that_cannot_be_written_is_passed_over(run_python, tmp_path):
-    (tmp_path / "file").write_text("a file where a folder should be")
-    env = {"HOME": str(tmp_path / "file"), "HF_HOME": None}
-    run = run_python("-c", "import hf_attnprobe", env=env, cwd=tmp_path)
-    assert run == (0, "", "")
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["file"]
-
-
 @pytest.mark.parametrize("inside", ["", "below"])
 def test_a_cache_that_cannot_be_written_breaks_nothing(inside, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("a file where a folder should be")
