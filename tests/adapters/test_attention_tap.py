@@ -91,6 +91,13 @@ def test_every_spelling_of_softmax_is_seen_once_inside_attention_only(spelling, 
         torch.testing.assert_close(model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1))
 
 
+def test_texts_and_heads_in_one_axis_are_edited_as_two(x):
+    model = Model(lambda x: x.flatten(0, 1).softmax(-1).unflatten(0, x.shape[:2]))
+    model.layers[0].attention.num_heads = 3
+    with tapped(attention_modules(model), uniform):
+        torch.testing.assert_close(model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1))
+
+
 def test_softmaxes_of_other_shape_or_axis_are_not_attention(x):
     spellings = [
         lambda x: x.flatten(0, 1).softmax(-1).view_as(x),
