@@ -96,17 +96,14 @@ class AdversarialResult:
     attention: dict[float, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        has_none = self.largest_jsd == 0
         for name in ("", "_upper"):
             known = getattr(self, "epsilon_max_jsd" + name)
             shares = {
-                e: _share(values, self.largest_jsd)
+                e: (values / self.largest_jsd).masked_fill(has_none, torch.nan)
                 for e, values in known.items()
             }
             object.__setattr__(self, "share_of_largest" + name, shares)
-
-
-def _share(values: Tensor, largest: Tensor) -> Tensor:
-    return (values / largest).masked_fill(largest == 0, torch.nan)
 
 
 # --- The farthest attention that is found, candidate by candidate --------------------------------

@@ -155,7 +155,8 @@ def explanations(
         if not explanation.is_possible(observation.model, site):
             continue
         values = explanation.read(observation, site)
-        unit = _largest(values, content) if explanation.is_difference else 0.0
+        largest = (values * content).amax(-1, keepdim=True)
+        unit = largest if explanation.is_difference else 0.0
         ranked = ranks(values, content, unit)
         taus[f"{name}_tau"] = kendall_tau_b(ranked, importance, content).tau
     has_flow = site.head == ALL and not observation.model.lacks(Stack, site)
@@ -177,8 +178,3 @@ def _flow_tau(
     ranked = ranks(flows.nan_to_num(), content)
     tau = kendall_tau_b(ranked, importance, content).tau
     return tau.masked_fill(too_long, torch.nan)
-
-
-def _largest(values: Tensor, content: Tensor) -> Tensor:
-    """The largest of each text, [batch, 1]."""
-    return (values * content).amax(-1, keepdim=True)

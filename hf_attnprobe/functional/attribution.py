@@ -6,7 +6,6 @@ which gives exact Shapley values; of many a random half is taken away again and 
 and a linear model is fitted to what is left.
 """
 
-import itertools
 import math
 
 import torch
@@ -34,7 +33,9 @@ def shapley_values(drops: Tensor) -> Tensor:
     """
     n_units = len(drops).bit_length() - 1
     sets = torch.arange(len(drops), device=drops.device)
-    sizes = _sizes(sets, n_units)
+    sizes = torch.zeros_like(sets)
+    for unit in range(n_units):
+        sizes += sets >> unit & 1
     by_size = []
     for size in range(n_units):
         n_sets = math.comb(n_units - 1, size)
@@ -44,13 +45,13 @@ def shapley_values(drops: Tensor) -> Tensor:
         sizes
     ]
 
-    values = []
+    values = drops.new_zeros(drops.shape[1], n_units)
     for unit in range(n_units):
         own = 1 << unit
         without = sets[sets & own == 0]
         gained = drops[without | own] - drops[without]
-        values.append(weights[without] @ gained)
-    return torch.stack(values, -1)
+        values[:, unit] = weights[without] @ gained
+    return values
 
 
 def interactions(drops: Tensor) -> Tensor:
@@ -72,35 +73,15 @@ def interactions(drops: Tensor) -> Tensor:
     >>> interactions(either)[0].tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
+    # Shapley values of the other units, with this one gone less with it there.
     n_units = len(drops).bit_length() - 1
     sets = torch.arange(len(drops), device=drops.device)
-    sizes = _sizes(sets, n_units)
-    by_size = []
-    for size in range(n_units - 1):
-        n_sets = math.comb(n_units - 2, size)
-        by_size.append(1 / ((n_units - 1) * n_sets))
-    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)
-
     found = drops.new_zeros(drops.shape[1], n_units, n_units)
-    for first, second in itertools.combinations(range(n_units), 2):
-        one = 1 << first
-        other = 1 << second
-        without = sets[sets & (one | other) == 0]
-        more = drops[without | one | other] - drops[without | one]
-        more = more - drops[without | other]
-        more = more + drops[without]
-        mean = weights[sizes[without]] @ more
-        found[:, first, second] = mean
-        found[:, second, first] = mean
-    return found
-
-
-def _sizes(sets: Tensor, n_units: int) -> Tensor:
-    """Returns how many units are in each of the sets, whose units are bits of a number."""
-    sizes = torch.zeros_like(sets)
     for unit in range(n_units):
-        sizes += sets >> unit & 1
-    return sizes
+        is_gone = (sets >> unit & 1).bool()
+        of_others = shapley_values(drops[is_gone] - drops[~is_gone])
+        found[:, unit, unit + 1 :] = of_others[:, unit:]
+    return found + found.transpose(1, 2)
 
 
 def mean_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,6 @@ from hf_attnprobe.functional.intervention import held_and_mass
 
 
 LOG_OFFSET = 1e-10
-DECAY, SQUARE_DECAY, ADAM_OFFSET = 0.9, 0.999, 1e-8  # Adam's usual constants
 # Ratios in one product: one of them is ½, and float32 holds four of 1e-10.
 FACTORS_AT_ONCE = 5
 
@@ -122,33 +121,6 @@ def _objective_descent(attention: Tensor, original: Tensor) -> Tensor:
     return descent
 
 
-class _Adam:
-    """Adam (amsgrad) in place.
-
-    The bookkeeping of PyTorch's optimiser costs more than steps as small as these.
-    """
-
-    def __init__(self, parameter: Tensor, learning_rate: float) -> None:
-        self.parameter = parameter
-        self.learning_rate = learning_rate
-        self.n_steps = 0
-        self.mean = torch.zeros_like(parameter)
-        self.square = torch.zeros_like(parameter)
-        self.largest_square = torch.zeros_like(parameter)
-
-    def step(self, gradient: Tensor) -> None:
-        self.n_steps += 1
-        self.mean.lerp_(gradient, 1 - DECAY)
-        self.square.mul_(SQUARE_DECAY)
-        self.square.addcmul_(gradient, gradient, value=1 - SQUARE_DECAY)
-        largest = self.largest_square
-        torch.maximum(largest, self.square, out=largest)
-        correction = math.sqrt(1 - SQUARE_DECAY**self.n_steps)
-        rate = self.learning_rate * correction / (1 - DECAY**self.n_steps)
-        scale = largest.sqrt().add_(ADAM_OFFSET * correction)
-        self.parameter.addcdiv_(self.mean, scale, value=-rate)
-
-
 @torch.no_grad()
 def search_adversarial_attention(
     start: Tensor,
@@ -180,7 +152,9 @@ def search_adversarial_attention(
     lowest = torch.finfo(start.dtype).min
     logits = start.masked_fill(~mask, lowest).transpose(1, 2).contiguous()
     original = original.t().contiguous()
-    optimizer = _Adam(logits, learning_rate)
+    optimizer = torch.optim.Adam(
+        [logits], lr=learning_rate, amsgrad=True, fused=True
+    )
     for _ in range(n_steps):
         attention = logits.softmax(1)
         moved, slope = distance(attention.transpose(1, 2))
@@ -192,7 +166,8 @@ def search_adversarial_attention(
         # Through the softmax; exactly 0 at masked positions.
         gradient.mul_(attention)
         gradient.addcmul_(attention, gradient.sum(1, keepdim=True), value=-1)
-        optimizer.step(gradient)
+        logits.grad = gradient
+        optimizer.step()
     return logits.softmax(1).transpose(1, 2) * mask
 
 

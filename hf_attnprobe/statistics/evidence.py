@@ -119,17 +119,16 @@ def evidence_of(
     texts = at_site(rows, site)
     predictions = predictions_of(rows).of(texts.index)
     evidence = Evidence(texts, words, groups_by_class(predictions, label_names))
-    return _of_own_answers(evidence) if IS_OWN in texts else evidence
+    if IS_OWN not in texts:
+        return evidence
 
-
-IS_OWN = "answer_is_greedy"
-
-
-def _of_own_answers(evidence: Evidence) -> Evidence:
-    """The evidence on the texts whose answer the model says itself."""
+    # Of language models: only the texts whose answer the model says itself.
     is_own = evidence.column(IS_OWN)
     own = evidence.where(is_own == 1)
     share = mean_estimate(is_own, share=True)
     return replace(
         own, texts=with_commonest_place(own.texts), own_answers=share
     )
+
+
+IS_OWN = "answer_is_greedy"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import zoo
+from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
@@ -77,3 +78,16 @@ def test_the_share_of_no_room_is_undefined():
     assert (found.largest_jsd == 0).all() and (found.epsilon_max_jsd[0.05] == 0).all()
     assert found.share_of_largest[0.05].isnan().all()
     assert found.share_of_largest_upper[0.05].isnan().all()
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_text_without_units_cannot_be_moved(n_classes):
+    model = zoo.classifier(20, num_labels=n_classes, encoder="mlp")
+    tokens = torch.tensor([[2, 3, 0, 0], [2, 5, 6, 3]])
+    inputs = {"input_ids": tokens, "attention_mask": (tokens > 0).long()}
+    inputs["special_tokens_mask"] = ((tokens == 2) | (tokens == 3)).long()
+    adapter = wrap(model)
+    found = adversarial(adapter.observe(adapter.prepare(inputs, (0, 1))), Site())
+    for values in (found.largest_jsd, found.epsilon_max_jsd[0.01]):
+        assert values[0] == 0 and values[1] > 0
+    assert found.share_of_largest[0.01].isnan().tolist() == [True, False]
