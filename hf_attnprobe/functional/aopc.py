@@ -9,6 +9,7 @@ differs between texts and models, so NAOPC normalises it by the bounds over all 
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -288,20 +289,13 @@ def same_sets(sets: Tensor) -> Tensor:
     Returns:
         int64 [copies, batch].
     """
-    n_copies, n_texts, n_keys = sets.shape
-    # 62 keys fit a number that stays positive.
-    n_more = -n_keys % 62
-    padded = torch.nn.functional.pad(sets, (0, n_more))
-    bits = padded.unflatten(-1, (-1, 62)).long()
-    place = torch.arange(62, device=sets.device)
-    packed = (bits << place).sum(-1)
-
+    n_copies, n_texts, _ = sets.shape
+    packed = np.packbits(sets.cpu().numpy(), axis=-1)
+    rows = packed.reshape(n_copies * n_texts, packed.shape[-1])
+    _, number = np.unique(rows, axis=0, return_inverse=True)
+    number = torch.from_numpy(number).to(sets.device)
     text = torch.arange(n_texts, device=sets.device)
-    text = text.expand(n_copies, n_texts)
-    rows = torch.cat([text[..., None], packed], dim=-1)
-    rows = rows.flatten(0, 1)
-    _, number = rows.unique(dim=0, return_inverse=True)
-    return number.view(n_copies, n_texts)
+    return number.view(n_copies, n_texts) * n_texts + text
 
 
 def normalised(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
