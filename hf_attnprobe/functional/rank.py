@@ -302,26 +302,11 @@ def _chance_of_top(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
     Returns:
         float64 [..., keys].
     """
-    least = _least_of_top(values, mask, k)
-    above = (values > least) & mask
-    at = (values == least) & mask
-    n_above = above.sum(-1, keepdim=True)
-    n_at = at.sum(-1, keepdim=True)
-    n_left = (k - n_above).double()
-    share = n_left / n_at.clamp_min(1)
-    return above.double() + at * share.clamp(0, 1)
-
-
-def _least_of_top(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    """The k-th largest value, [..., 1]; the smallest one if there are fewer."""
-    real = values.masked_fill(~mask, -torch.inf)
-    largest_first, _ = real.sort(-1, descending=True)
-    n_real = mask.sum(-1, keepdim=True)
-    most = torch.as_tensor(k, device=n_real.device)
-    n = torch.minimum(n_real, most)
-    place = (n - 1).clamp_min(0)
-    place = place.expand(*values.shape[:-1], 1)
-    return largest_first.gather(-1, place)
+    n_smaller, n_not_larger = _places(values, mask)
+    n_larger = mask.sum(-1, keepdim=True) - n_not_larger
+    n_equal = n_not_larger - n_smaller
+    share = (k - n_larger).double() / n_equal.clamp_min(1)
+    return share.clamp(0, 1) * mask
 
 
 def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
@@ -344,8 +329,9 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     0.3333
     """
     values = torch.stack([x, y])
-    least = _least_of_top(values, mask, k)
-    top = (values >= least) & mask
+    _, n_not_larger = _places(values, mask)
+    n_larger = mask.sum(-1, keepdim=True) - n_not_larger
+    top = (n_larger < k) & mask
     union = top.any(0)
     n = union.sum(-1)
     n_pairs = n * (n - 1) / 2
@@ -389,13 +375,22 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 def wins(values: Tensor, mask: Tensor) -> Tensor:
     """Returns how many values are smaller less how many are larger, by token, [..., keys]."""
+    n_smaller, n_not_larger = _places(values, mask)
+    n_tokens = mask.sum(-1, keepdim=True)
+    won = n_smaller + n_not_larger - n_tokens
+    return won.masked_fill(~mask, 0)
+
+
+def _places(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns how many values are smaller, and how many are not larger, by token, [..., keys].
+
+    Meaningless outside the mask.
+    """
     real = values.masked_fill(~mask, torch.inf).contiguous()
     in_order = real.sort(-1).values
     n_smaller = torch.searchsorted(in_order, real)
     n_not_larger = torch.searchsorted(in_order, real, right=True)
-    n_tokens = mask.sum(-1, keepdim=True)
-    won = n_smaller + n_not_larger - n_tokens
-    return won.masked_fill(~mask, 0)
+    return n_smaller, n_not_larger
 
 
 def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
