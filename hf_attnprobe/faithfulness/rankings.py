@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import block_diag, csr_array
 from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
@@ -70,24 +70,14 @@ def attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
     for layer in maps:
         weights = (layer + np.eye(n)) / 2
         capacities.append(np.rint(weights * SCALE).astype(np.int32))
-    graph = _graph(capacities)
+    # Node l·n + i is position i above l layers; the edges go down.
+    below = block_diag(capacities)
+    size = below.shape[0] + n
+    edges = below.row + n, below.col
+    graph = csr_array((below.data, edges), shape=(size, size))
     top = len(maps) * n + source
     flows = [maximum_flow(graph, top, sink).flow_value for sink in range(n)]
     return np.array(flows) / SCALE
-
-
-def _graph(capacities: Sequence[np.ndarray]) -> csr_array:
-    """Node l·n + i is position i above l layers; the edges go down."""
-    n = len(capacities[0])
-    tails, heads, values = [], [], []
-    for below, layer in enumerate(capacities):
-        rows, columns = layer.nonzero()
-        tails.append(rows + (below + 1) * n)
-        heads.append(columns + below * n)
-        values.append(layer[rows, columns])
-    size = (len(capacities) + 1) * n
-    edges = np.concatenate(tails), np.concatenate(heads)
-    return csr_array((np.concatenate(values), edges), shape=(size, size))
 
 
 def flow_to_tokens(

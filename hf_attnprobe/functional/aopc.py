@@ -292,8 +292,8 @@ def same_sets(sets: Tensor) -> Tensor:
     n_copies, n_texts, _ = sets.shape
     packed = np.packbits(sets.cpu().numpy(), axis=-1)
     rows = packed.reshape(n_copies * n_texts, packed.shape[-1])
-    _, number = np.unique(rows, axis=0, return_inverse=True)
-    number = torch.from_numpy(number).to(sets.device)
+    _, inverse = np.unique(rows, axis=0, return_inverse=True)
+    number = torch.from_numpy(inverse).to(sets.device)
     text = torch.arange(n_texts, device=sets.device)
     return number.view(n_copies, n_texts) * n_texts + text
 

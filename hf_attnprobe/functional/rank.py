@@ -302,9 +302,8 @@ def _chance_of_top(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
     Returns:
         float64 [..., keys].
     """
-    n_smaller, n_not_larger = _places(values, mask)
-    n_larger = mask.sum(-1, keepdim=True) - n_not_larger
-    n_equal = n_not_larger - n_smaller
+    n_smaller, n_larger = _smaller_and_larger(values, mask)
+    n_equal = mask.sum(-1, keepdim=True) - n_smaller - n_larger
     share = (k - n_larger).double() / n_equal.clamp_min(1)
     return share.clamp(0, 1) * mask
 
@@ -329,8 +328,7 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     0.3333
     """
     values = torch.stack([x, y])
-    _, n_not_larger = _places(values, mask)
-    n_larger = mask.sum(-1, keepdim=True) - n_not_larger
+    _, n_larger = _smaller_and_larger(values, mask)
     top = (n_larger < k) & mask
     union = top.any(0)
     n = union.sum(-1)
@@ -375,14 +373,12 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 def wins(values: Tensor, mask: Tensor) -> Tensor:
     """Returns how many values are smaller less how many are larger, by token, [..., keys]."""
-    n_smaller, n_not_larger = _places(values, mask)
-    n_tokens = mask.sum(-1, keepdim=True)
-    won = n_smaller + n_not_larger - n_tokens
-    return won.masked_fill(~mask, 0)
+    n_smaller, n_larger = _smaller_and_larger(values, mask)
+    return (n_smaller - n_larger).masked_fill(~mask, 0)
 
 
-def _places(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns how many values are smaller, and how many are not larger, by token, [..., keys].
+def _smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns how many values are smaller, and how many larger, by token, [..., keys].
 
     Meaningless outside the mask.
     """
@@ -390,7 +386,7 @@ def _places(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     in_order = real.sort(-1).values
     n_smaller = torch.searchsorted(in_order, real)
     n_not_larger = torch.searchsorted(in_order, real, right=True)
-    return n_smaller, n_not_larger
+    return n_smaller, mask.sum(-1, keepdim=True) - n_not_larger
 
 
 def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
