@@ -158,6 +158,18 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
             (slope,) = torch.autograd.grad(explained, factor)
         return slope
 
+    def attention_gradient(
+        self, observation: Observation, target: Tensor
+    ) -> list[Tensor]:
+        with torch.enable_grad():
+            weights = observation.attention[self.layer].clone()
+            weights.requires_grad_()
+            edited = {self.layer: weights[None]}
+            probs = self.replay(observation, edited)[0]
+            explained = small_side(probs, target).sum()
+            (slope,) = torch.autograd.grad(explained, weights)
+        return [slope]
+
     @torch.no_grad()
     def probs_without_embeddings(self, observation: Observation) -> Tensor:
         ids = observation.batch.inputs["input_ids"]
@@ -273,21 +285,6 @@ class ClassifierAdapter(SingleHeadAdapter):
             explained = small_side(probs[0], target).sum()
             (slope,) = torch.autograd.grad(explained, states)
         return gradient_times_input(state.traces, slope)
-
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
-        """Returns the gradient in closed form: p (z_target − Σ_k p_k z_k) with z_t = W h_t."""
-        probs = observation.probs
-        prob = probs.gather(-1, target[:, None])
-        logits = self.token_logits(observation) - self.readout_bias()
-        n_keys = logits.shape[1]
-        place = target[:, None, None].expand(-1, n_keys, 1)
-        explained = logits.gather(-1, place)
-        mean = logits @ probs.unsqueeze(-1)
-        above_mean = explained[..., 0] - mean[..., 0]
-        gradient = prob * above_mean
-        return [gradient[:, None, None]]
 
     def _scaled_probs(
         self, observation: Observation, factor: Tensor, *, hold_attention: bool

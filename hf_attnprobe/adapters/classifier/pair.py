@@ -190,22 +190,6 @@ class PairAdapter(SingleHeadAdapter):
         )
 
     @torch.no_grad()
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
-        """Returns p (∂z_target − Σ_k p_k ∂z_k), ∂z_k/∂a_t = W_k · tanh' · W_p h_t."""
-        probs = observation.probs
-        inner = observation.state.inner
-        weights = observation.attention[self.layer][:, 0]
-        mixed = (weights @ inner.tokens)[:, 0]
-        squashed = (mixed + inner.held).tanh()
-        readout = self._decoder.output.weight
-        above_mean = readout[target] - probs @ readout
-        prob = probs.gather(-1, target[:, None])
-        slope = (1 - squashed.square()) * above_mean * prob
-        gradient = torch.einsum("bi,bki->bk", slope, inner.tokens)
-        return [gradient[:, None, None]]
-
     @torch.no_grad()
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, by: str = "deletion"
