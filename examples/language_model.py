@@ -4,7 +4,8 @@ python examples/language_model.py [MODEL]  # a folder or Hub id; default: SmolLM
 
 Asks a language model one question about each of the passages in ``passages.jsonl`` (news, manuals,
 contracts, conversations, tables in prose, written for this example), prints the verdict, a prompt
-and a line for each domain, and writes ``language_model.html``. Offline with a folder.
+and a line for each domain, and writes ``language_model.html``, which took SmolLM2 three minutes of a
+processor. Offline with a folder.
 """
 
 import json
