@@ -1,8 +1,8 @@
 """The work of an audit: texts in a fixed random order, and within a time what matters most first.
 
 With ``--time`` all attention gets its texts before any layer or head is looked at, and what the
-verdict rests on before all else, until the clock says stop. ``torch.compile`` is not used: it won 1 to 23% of plain passes on a processor
-(torch 2.13, two cores) and took 16 to 40 s to compile.
+verdict rests on before all else, until the clock says stop. ``torch.compile`` is not used: it won
+1 to 23% of plain passes on a processor (torch 2.13, two cores) and took 16 to 40 s to compile.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

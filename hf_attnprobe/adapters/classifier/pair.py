@@ -190,7 +190,6 @@ class PairAdapter(SingleHeadAdapter):
         )
 
     @torch.no_grad()
-    @torch.no_grad()
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, by: str = "deletion"
     ) -> Tensor:
