@@ -19,6 +19,8 @@ SHORT = {
     "Data2VecVisionForImageClassification": (WORKS, ""),  # patches in a tuple
     "CanineForSequenceClassification": (REFUSED, "embeds tokens by a table"),
     "IBertForSequenceClassification": (WORKS, ""),  # its weights by keyword
+    "CTRLForSequenceClassification": (WORKS, ""),  # scales its embeddings in place
+    "SqueezeBertForSequenceClassification": (WORKS, ""),  # its blocks are called past hooks
     "JambaForCausalLM": (WORKS, ""),  # a hybrid
     "RobertaForCausalLM": (WORKS, ""),  # positions begin behind the padding token's id
     "MambaForCausalLM": (REFUSED, "saw none in MambaForCausalLM"),
@@ -32,7 +34,7 @@ FEW = SHORT.keys() - {
     "IBertForSequenceClassification",
     "Data2VecVisionForImageClassification",
 }
-"""Those that take less than a second."""
+"""Those that take a second or two."""
 
 
 @pytest.mark.parametrize("name", zoo.daily(SHORT, FEW))

@@ -88,11 +88,6 @@ def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
     assert "eads zero-ablated together, the least" not in text
 
 
-def test_chosen_layers_and_heads(folder, data):
-    report = quick(folder, data, layers=[1], heads=[0, 2], tests=["uniform_attention"])
-    assert by_head(report.statistics, "uniform_tvd").keys() == {(1, 0), (1, 2)}
-
-
 def means(rows, statistic, ids):
     """The mean of a statistic over some texts by (layer, head), in plain pandas."""
     wanted = rows[(rows.statistic == statistic) & rows.example_id.isin(ids)]

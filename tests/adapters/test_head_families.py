@@ -138,22 +138,3 @@ def test_what_is_not_covered_says_so_in_one_line(name):
     model = getattr(transformers, name)(getattr(transformers, f"{family}Config")(**sizes))
     with refuses(NOT_COVERED[name]):
         wrap(model.eval(), mask_id=MASK)
-
-
-@pytest.mark.parametrize("name", ["CTRL", "SqueezeBert"])
-def test_models_that_go_on_in_place_or_past_hooks(name):
-    """CTRL scales its embeddings in place, SqueezeBERT's blocks are called past hooks."""
-    sizes = {**SIZES, "num_labels": 2, "pad_token_id": 0, "embedding_size": 32}
-    if name == "CTRL":
-        sizes = {"vocab_size": 60, "n_embd": 32, "dff": 48, "n_layer": 2, "n_head": 4}
-        sizes |= {"pad_token_id": 0, "num_labels": 2}
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**sizes)
-    model = getattr(transformers, f"{name}ForSequenceClassification")(config)
-    adapter = wrap(model.eval().double(), level="token")
-    observation = adapter.observe(adapter.prepare(encode(model), (0, 1, 2)))
-    assert observation.gradient_importance().isfinite().all()
-    for test in ("input_erasure", "uniform_attention"):
-        function = all_tests()[test].function
-        result = function(observation, adapter.sites()[-1])
-        assert result is not None
