@@ -187,7 +187,7 @@ def ranking_name(key: str) -> str:
     """Name of a ranking in charts.
 
     >>> ranking_name("leave_one_out"), ranking_name("my_ranking")
-    ('leave-one-out', 'my ranking')
+    ('leaving out', 'my ranking')
     """
     return RANKING_NAMES.get(key, key.replace("_", " "))
 

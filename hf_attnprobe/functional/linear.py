@@ -198,9 +198,9 @@ def log_odds_within(
     moved = epsilon + PROBABILITY_ROUNDING
     low = (prob - moved).clamp_min(0).log() - (other + moved).log()
     high = (prob + moved).log() - (other - moved).clamp_min(0).log()
-    return low - ROUNDING * (size + low.abs()), high + ROUNDING * (
-        size + high.abs()
-    )
+    low = low - ROUNDING * (size + low.abs())
+    high = high + ROUNDING * (size + high.abs())
+    return low, high
 
 
 def farthest_between(
@@ -387,9 +387,8 @@ def _farthest_candidate(
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """The farthest candidate within ε and its JSD; the first is the attention itself."""
-    change = tvd(_output(candidates, logits), probs).clamp(max=1)
+    change = tvd(_output(candidates, logits), probs).clamp(max=1)  # rounding
     change[0] = 0
-    change = change.clamp_max(1)  # rounding
     divergence = jsd(candidates, attention).masked_fill(change > epsilon, -1)
     best, index = divergence.max(0)
     rows = torch.arange(len(attention), device=attention.device)
