@@ -131,7 +131,8 @@ def test_a_time_is_kept_and_all_attention_comes_first(tmp_path_factory, cheap, d
     tested = [(test, site) for test, site, n in worker.ran if n and test != "prediction"]
     assert tested[0][1] in ALL
     n_cheap, n_dear = (len(known.ids(test, ALL[0])) for test in ("cheap", "dear"))
-    assert n_cheap >= n_dear or cheap > dear
+    # Costs are known per token: of texts of 3 and 4 tokens to within a third.
+    assert n_cheap >= n_dear or cheap > 0.75 * dear
     if any(site in LAYERS for _, site in tested):
         assert max(n_cheap, n_dear) >= 30
     if (cheap + dear) * 160 < limit / 4:
