@@ -241,13 +241,22 @@ def read_images(
         return {}
     if texts and type(source.features[name]).__name__ != "Image":
         return {}
-    try:
-        cells = column_of(source, name)
-    except Exception as reason:  # of Pillow and the file system
-        raise not_images(name, reason) from reason
+    cells = images_of(source, name)
     if any(cell is None for cell in cells):
         raise not_images(name, "a row has none")
     return {name: cells}
+
+
+def images_of(examples: "datasets.Dataset", name: str) -> list[Any]:
+    """The cells of a column of images.
+
+    Raises:
+        AttnProbeError: one cannot be read.
+    """
+    try:
+        return column_of(examples, name)
+    except Exception as reason:  # of Pillow and the file system
+        raise not_images(name, reason) from reason
 
 
 def not_images(name: str, reason: object) -> AttnProbeError:

@@ -12,6 +12,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -679,12 +680,10 @@ def load_splits(
         check_at_least(1, limit=limit)
         splits["train"] = _balanced(splits["train"], limit)
     for name in ("validation", "test"):
-        try:
+        with suppress(NoSuchSplit):
             examples = load(name)
-        except NoSuchSplit:
-            continue
-        if name == "validation" or has_labels(examples):
-            splits[name] = examples
+            if name == "validation" or has_labels(examples):
+                splits[name] = examples
     if "validation" not in splits:
         raise AttnProbeError(
             f"expected a validation split in {dataset}, which chooses the epoch to "
@@ -717,10 +716,11 @@ def check_sets(
         AttnProbeError: a split without labels, or with other classes than ``train``.
     """
     given = {"train": train, "validation": validation, "test": test}
-    splits = {}
-    for name, examples in given.items():
-        if examples is not None:
-            splits[name] = load_examples(examples, name)
+    splits = {
+        name: load_examples(examples, name)
+        for name, examples in given.items()
+        if examples is not None
+    }
     names = label_names(splits["train"])
     _check_classes(splits["train"], names)
     for name in splits.keys() - {"train"}:

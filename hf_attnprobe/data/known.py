@@ -1,5 +1,6 @@
 """The data sets that have a name: what they are, what to bring, and whether they are at hand."""
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,10 +118,8 @@ def _count(dataset: str) -> dict[str, int]:
     """Number of texts in each existing split."""
     counts = {}
     for split in ("train", "validation", "test"):
-        try:
+        with suppress(NoSuchSplit):
             counts[split] = len(load_examples(dataset, split))
-        except NoSuchSplit:
-            continue
     return counts
 
 

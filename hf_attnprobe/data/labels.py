@@ -95,7 +95,7 @@ def read_labels(
     everywhere: Iterable[Any],
     *,
     column: str,
-    names: Sequence[str] | None = None,
+    names: tuple[str, ...] | None = None,
     first: int = 0,
 ) -> Labels:
     """The labels of a column.
@@ -119,7 +119,7 @@ def read_labels(
     if present and all(isinstance(value, str) for value in present):
         if names is None:
             names = tuple(sorted(set(present)))
-        return Labels("classes", _numbered(values, names, column), tuple(names))
+        return Labels("classes", _numbered(values, names, column), names)
     _check_numbers(present, column)
     fractions = [value for value in present if value != int(value)]
     if fractions and names is not None:
@@ -134,7 +134,7 @@ def read_labels(
     known = [place for place in enumerate(numbers) if place[1] != -1]
     _check_range(known, names, first)
     numbers = [number if number < 0 else number - first for number in numbers]
-    return Labels("classes", numbers, None if names is None else tuple(names))
+    return Labels("classes", numbers, names)
 
 
 def join_columns(
@@ -190,7 +190,7 @@ def _several(
     values: list[Any],
     present: list[Any],
     column: str,
-    names: Sequence[str] | None,
+    names: tuple[str, ...] | None,
 ) -> Labels:
     """Reads lists of the numbers or names of the labels that hold."""
     lists = [value for value in present if isinstance(value, list)]
@@ -208,7 +208,7 @@ def _several(
             else sorted(set(_numbered(labels, names, column)))
             for labels in values
         ]
-        return Labels("several", rows, tuple(names))
+        return Labels("several", rows, names)
     if not all(
         isinstance(item, int | float) and item == int(item) for item in items
     ):
@@ -226,7 +226,7 @@ def _several(
         names,
     )
     kept = [None if labels is None else sorted(labels) for labels in rows]
-    return Labels("several", kept, None if names is None else tuple(names))
+    return Labels("several", kept, names)
 
 
 def _check_no_masks(lists: list[list[Any]], column: str) -> None:
@@ -325,7 +325,7 @@ def word_label_column(
 
 def read_word_labels(
     values: list[Any],
-    names: Sequence[str] | None,
+    names: tuple[str, ...] | None,
     texts: list[str],
     column: str,
 ) -> tuple[list[list[int]], tuple[str, ...] | None]:

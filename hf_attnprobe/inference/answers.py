@@ -660,7 +660,12 @@ def _asked(
     name = f"text {example['example_id']}"
     prompt = rendered(example, data, tokenizer)
     ids, offsets = _tokens(tokenizer, prompt.text, prompt)
-    _check_prompt(ids, facts, tokenizer, name)
+    if not ids:
+        raise AttnProbeError(
+            f"expected a prompt with tokens, that of {name} has none; write one"
+        )
+    check_ids([ids], facts)
+    _check_length(len(ids), facts, tokenizer, name)
     units = units_of(prompt, data.units, offsets)
     unit_ids = units_of_tokens(prompt.text, units, offsets)
     without = sorted({*range(len(units))} - {*unit_ids})
@@ -748,20 +753,6 @@ def _where_they_part(
         f"expected another answer that differs from the answer of {name}, one begins with the "
         "other; correct it"
     )
-
-
-def _check_prompt(
-    ids: Sequence[int],
-    facts: TextModel,
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-) -> None:
-    if not ids:
-        raise AttnProbeError(
-            f"expected a prompt with tokens, that of {name} has none; write one"
-        )
-    check_ids([[*ids]], facts)
-    _check_length(len(ids), facts, tokenizer, name)
 
 
 def _check_length(

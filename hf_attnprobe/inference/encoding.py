@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.layout import image_shape
-from hf_attnprobe.data.columns import column_of, image_column, not_images
+from hf_attnprobe.data.columns import column_of, image_column, images_of
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import (
@@ -487,10 +487,7 @@ class ImageReader:
                 "expected a column 'pixel_values' or 'image' for a model of images, got "
                 f"the columns {', '.join(examples.column_names)}; audit it on images"
             )
-        try:
-            images = column_of(examples, name)
-        except Exception as reason:  # of Pillow and the file system
-            raise not_images(name, reason) from reason
+        images = images_of(examples, name)
         if name == "pixel_values":
             pixels = [
                 torch.as_tensor(image, dtype=torch.float32) for image in images

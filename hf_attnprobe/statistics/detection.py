@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
 
-from hf_attnprobe.statistics.estimates import LEVEL
+from hf_attnprobe.statistics.estimates import errors_of, resample_counts
 
 
 POWER = 0.95
@@ -43,17 +42,12 @@ class Decision:
     @property
     def critical(self) -> float:
         """Standard errors below the mean; of several heads as of independent ones (Šidák)."""
-        return float(ndtri((1 + LEVEL ** (1 / self.n_heads)) / 2))
+        return errors_of(self.n_heads)
 
 
 def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
     """How often each text is in a draw of ``n``, [DRAWS, texts]."""
-    even = np.full(n_texts, 1 / n_texts)
-    return (
-        np.random.default_rng([seed, n])
-        .multinomial(n, even, size=DRAWS)
-        .astype(float)
-    )
+    return resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=DRAWS)
 
 
 def says_yes(

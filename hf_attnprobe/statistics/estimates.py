@@ -88,7 +88,17 @@ class Estimate:
 
 
 LEVEL = 0.95
-ONE_COLUMN = float(ndtri((1 + LEVEL) / 2))
+
+
+def errors_of(n: int) -> float:
+    """Standard errors on either side of n intervals that hold at once, of independent means.
+
+    Šidák 1967.
+    """
+    return float(ndtri((1 + LEVEL ** (1 / n)) / 2))
+
+
+ONE_COLUMN = errors_of(1)
 """1.96: as many standard errors as the interval of one mean has on either side."""
 
 
@@ -363,17 +373,24 @@ def _hall(
 
 
 def resample_counts(
-    n_texts: int, *, seed: int = 0, n_resamples: int = N_RESAMPLES
+    n_texts: int,
+    *,
+    n: int | None = None,
+    seed: int | Sequence[int] = 0,
+    n_resamples: int = N_RESAMPLES,
 ) -> np.ndarray:
     """How often each text is drawn in each resample (Efron 1979).
 
+    Args:
+        n: texts of a resample; as many as there are by default.
+
     Returns:
-        float64 [resamples, texts]; every row sums to ``n_texts``. Sums over a resample
+        float64 [resamples, texts]; every row sums to ``n``. Sums over a resample
         are then one matrix product for all statistics.
     """
     generator = np.random.default_rng(seed)
     shares = np.full(n_texts, 1 / n_texts)
-    counts = generator.multinomial(n_texts, shares, size=n_resamples)
+    counts = generator.multinomial(n or n_texts, shares, size=n_resamples)
     return counts.astype(np.float64)
 
 
@@ -586,5 +603,4 @@ def critical_value(
         weights = generator.standard_normal((n_now, len(centred)))
         largest.append(np.abs(weights @ centred).max(1))
     found = np.quantile(np.concatenate(largest), LEVEL)
-    independent = ndtri((1 + LEVEL ** (1 / n_columns)) / 2)
-    return float(np.clip(found, ONE_COLUMN, independent))
+    return float(np.clip(found, ONE_COLUMN, errors_of(n_columns)))
