@@ -259,8 +259,7 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
     names = (
         [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
     )
-    found = (file for name in names if (file := origin.file(name)) is not None)
-    file = next(found, None)
+    file = next(filter(None, map(origin.file, names)), None)
     if file is None:
         raise _pickled(origin)
     parts = [file.name]

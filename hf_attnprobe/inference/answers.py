@@ -65,14 +65,12 @@ class Prompt:
         passages: where each passage, or turn, stands in it.
         is_chat: whether a chat template rendered it, which writes special tokens itself.
         is_plain: whether it is one of ours, whose answer is what stands in its line.
-        is_listed: whether its passages were given one by one.
     """
 
     text: str
     passages: tuple[Span, ...]
     is_chat: bool = False
     is_plain: bool = False
-    is_listed: bool = False
 
 
 # --- From a row to its prompt --------------------------------------------------------------------
@@ -89,20 +87,17 @@ def rendered(
     """
     name = f"text {row['example_id']}"
     passages = row.get("passages") or []
-    is_listed = bool(row.get("listed"))
     if "prompt" in row:
         places = _found(passages, [row["prompt"]], name)
-        return Prompt(
-            row["prompt"], tuple(s for _, s in places), is_listed=is_listed
-        )
+        return Prompt(row["prompt"], tuple(span for _, span in places))
     if "turns" in row:
         turns = [dict(turn) for turn in row["turns"]]
         said = [turn["content"] for turn in turns]
         if data.units == "turn":
-            return _in_turns(turns, _whole(said[:-1]), tokenizer, name, True)
-        return _in_turns(
-            turns, _found(passages, said, name), tokenizer, name, is_listed
-        )
+            places = _whole(said[:-1])
+        else:
+            places = _found(passages, said, name)
+        return _in_turns(turns, places, tokenizer, name)
     is_chat = tokenizer.chat_template is not None
     template = data.template or (OF_A_TURN if is_chat else OF_A_PROMPT)
     around = [
@@ -113,10 +108,9 @@ def rendered(
     spans = _one_behind_another(passages, text, len(around[0]))
     if is_chat:
         turn = {"role": "user", "content": text}
-        return _in_turns(
-            [turn], [(0, span) for span in spans], tokenizer, name, is_listed
-        )
-    return Prompt(text, tuple(spans), is_plain=True, is_listed=is_listed)
+        places = [(0, span) for span in spans]
+        return _in_turns([turn], places, tokenizer, name)
+    return Prompt(text, tuple(spans), is_plain=True)
 
 
 Place = tuple[int, Span]
@@ -181,7 +175,6 @@ def _in_turns(
     places: Sequence[Place],
     tokenizer: PreTrainedTokenizerBase,
     name: str,
-    is_listed: bool,
 ) -> Prompt:
     """A conversation as the chat template writes it, up to where the answer begins.
 
@@ -205,7 +198,7 @@ def _in_turns(
         )
     ends = [*accumulate(map(len, parts))]
     spans = zip(ends[:-1:2], ends[1::2], strict=True)
-    return Prompt(plain, tuple(spans), is_chat=True, is_listed=is_listed)
+    return Prompt(plain, tuple(spans), is_chat=True)
 
 
 def _rendered(
@@ -241,15 +234,15 @@ CUTS: dict[str, Callable[[str], list[Span]]] = {
 }
 """How a passage is cut, by the rule of :mod:`hf_attnprobe.data.tokenizer` into sentences, at
 empty lines into passages; into tokens it is cut by the model's tokenizer."""
-GIVEN_WHOLE = ("passage", "turn")
-"""What is not cut where it is given one by one."""
 
 
 def _matches(pattern: str, text: str) -> list[Span]:
     return [found.span() for found in re.finditer(pattern, text, re.DOTALL)]
 
 
-def units_of(prompt: Prompt, units: str, offsets: Sequence[Span]) -> list[Span]:
+def units_of(
+    prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool
+) -> list[Span]:
     """The characters of every unit, in the order of the prompt.
 
     A unit goes on to where the next one of its passage begins, so that white space between
@@ -257,12 +250,15 @@ def units_of(prompt: Prompt, units: str, offsets: Sequence[Span]) -> list[Span]:
 
     Args:
         offsets: the characters of every token of the prompt.
+        is_listed: whether passages were given one by one, and are not cut into passages; turns
+            always are.
     """
+    is_whole = units == "turn" or (is_listed and units == "passage")
     found: list[Span] = []
     for first, behind in prompt.passages:
         if units == "token":
             found += _of_tokens(prompt.text, first, behind, offsets)
-        elif prompt.is_listed and units in GIVEN_WHOLE:
+        elif is_whole:
             found.append((first, behind))
         else:
             cut = CUTS[units](prompt.text[first:behind])
@@ -666,7 +662,8 @@ def _asked(
         )
     check_ids([ids], facts)
     _check_length(len(ids), facts, tokenizer, name)
-    units = units_of(prompt, data.units, offsets)
+    is_listed = bool(example.get("listed"))
+    units = units_of(prompt, data.units, offsets, is_listed=is_listed)
     unit_ids = units_of_tokens(prompt.text, units, offsets)
     without = sorted({*range(len(units))} - {*unit_ids})
     if without:

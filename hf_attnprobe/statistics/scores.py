@@ -59,10 +59,8 @@ def find_score(
     scores: Sequence[Score], model: str, metric: str = "f1"
 ) -> Score | None:
     """The score of a model, or None where it was not taken."""
-    for score in scores:
-        if (score.model, score.metric) == (model, metric):
-            return score
-    return None
+    wanted = model, metric
+    return next((s for s in scores if (s.model, s.metric) == wanted), None)
 
 
 def compare_scores(

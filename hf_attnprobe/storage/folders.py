@@ -238,17 +238,17 @@ def check_free(folder: str | Path, *marks: str) -> Path:
     """
     folder = check_name(folder)
     try:
-        names = [f.name for f in folder.iterdir()] if folder.exists() else []
+        paths = list(folder.iterdir()) if folder.exists() else []
     except OSError as error:
         raise cannot_use(folder, error) from error
-    visible = any(not name.startswith(".") for name in names)
+    visible = any(not path.name.startswith(".") for path in paths)
     marked = any(any(folder.glob(mark)) for mark in marks)
     if visible and not marked:
         raise AttnProbeError(
             f"expected a new or an empty folder, {folder} holds other files; choose "
             "another --output-dir"
         )
-    for path in (folder / name for name in names):
+    for path in paths:
         is_inside = path.resolve().is_relative_to(folder.resolve())
         if path.is_symlink() and not is_inside:
             raise AttnProbeError(

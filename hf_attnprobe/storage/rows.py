@@ -271,9 +271,13 @@ def _described(
         "sites": sites,
         "statistics": statistics,
     }
-    return table.replace_schema_metadata(
-        {METADATA: json.dumps(said, sort_keys=True)}
-    )
+    return _saying(table, said)
+
+
+def _saying(table: pa.Table, said: Mapping[str, Any]) -> pa.Table:
+    """The table with other metadata."""
+    metadata = {METADATA: json.dumps(said, sort_keys=True)}
+    return table.replace_schema_metadata(metadata)
 
 
 def _sealed(table: pa.Table, owner: str | None) -> pa.Table:
@@ -283,9 +287,7 @@ def _sealed(table: pa.Table, owner: str | None) -> pa.Table:
         name: _digest(table[name]) for name in table.column_names
     }
     said["check"] = _check_sum(said)
-    return table.replace_schema_metadata(
-        {METADATA: json.dumps(said, sort_keys=True)}
-    )
+    return _saying(table, said)
 
 
 def _digest(column: pa.ChunkedArray) -> str:
