@@ -13,7 +13,6 @@ from importlib.resources import files
 import numpy as np
 
 from hf_attnprobe import markdown
-from hf_attnprobe.plain_data import stored_fields
 from hf_attnprobe.statistics.estimates import share_interval
 
 
@@ -112,8 +111,9 @@ def known_truth() -> KnownTruth:
     """The data sheet that comes with this version."""
     file = files("hf_attnprobe") / "calibration" / MEASURED
     data = json.loads(file.read_text())
+    fields = ("name", "says", "truth", "place", "answers")
     kinds = [
-        KnownKind(**stored_fields(KnownKind, kind)) for kind in data["kinds"]
+        KnownKind(*(kind[field] for field in fields)) for kind in data["kinds"]
     ]
     errors = [KindsOfTruth(**own) for own in data["errors"]]
     return KnownTruth(data["draws"], data["texts"], kinds, errors)
