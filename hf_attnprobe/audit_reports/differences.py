@@ -18,12 +18,13 @@ from hf_attnprobe import markdown
 from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.statistics.differences import Difference, Sides, changes
 from hf_attnprobe.statistics.estimates import Estimate, Key, mean_estimate
-from hf_attnprobe.statistics.evidence import Evidence, evidence_of
+from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
+    is_right,
     predictions_of,
     site_of_model,
 )
@@ -333,27 +334,20 @@ def _sides(
 def evidence_in(report: AuditResult) -> Evidence:
     """What an audit says of its predictions and of its attention as a whole, text by text."""
     right = _right(predictions_of(report.rows).frame())
-    found = evidence_of(
-        report.rows, report.provenance.get("classes", ()), words=report.words
-    )
+    found = report.evidence
     if found is None:
         return Evidence(Texts.of_frame(right))
     measured = found.texts.frame()
     beside = right.reindex(measured.index)
-    return replace(
-        found, texts=Texts.of_frame(pd.concat([beside, measured], axis=1))
-    )
+    return replace(found, texts=Texts.of_frame(beside.join(measured)))
 
 
 def _right(predictions: pd.DataFrame) -> pd.DataFrame:
-    """1 for every right prediction; NaN without a label."""
+    """1 for every right prediction, of numbers the error; NaN without a label."""
     if "labelled_value" in predictions:
         error = (predictions.value - predictions.labelled_value).abs()
         return pd.DataFrame({"error": error})
-    if "correct" in predictions:
-        return pd.DataFrame({"right": predictions.correct})
-    is_right = (predictions.label == predictions.predicted_class).astype(float)
-    return pd.DataFrame({"right": is_right.where(predictions.label >= 0)})
+    return pd.DataFrame({"right": is_right(predictions)})
 
 
 @dataclass(frozen=True, eq=False)

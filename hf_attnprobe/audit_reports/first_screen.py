@@ -25,7 +25,6 @@ from hf_attnprobe.reports.document import (
     Table,
 )
 from hf_attnprobe.statistics.estimates import MIN_SHOWN
-from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
@@ -53,13 +52,24 @@ def first_screen(report: AuditResult) -> list[Block]:
     Of fewer texts than have a number the answer alone says that they are too few.
     """
     is_few = report.n < MIN_SHOWN
-    numbers = () if is_few else (*_on_the_scale(report), *_of_effects(report))
+    numbers = [] if is_few else [*_on_the_scale(report)]
+    sentences = {} if is_few else _of_effects(report)
+    sentences |= {
+        "heads": which_heads(report),
+        "time": _time(report),
+        "model": _model(report),
+    }
+    beside = [
+        Score(name, None, said, is_beside=True)
+        for name, said in sentences.items()
+        if said
+    ]
     return [
         Answered("", str(report.answer), why(report)),
         found_by_attention(report),
         what_to_do(report),
         [f"CONTRADICTION, report it: {said}" for said in report.contradictions],
-        Scores([*numbers, *_beside(report)]),
+        Scores([*numbers, *beside]),
     ]
 
 
@@ -214,33 +224,15 @@ def line_of(finding: Finding) -> NumberLine | None:
     return NumberLine(number, rule.thresholds, marks, ends, before)
 
 
-def _of_effects(report: AuditResult) -> Iterator[Score]:
-    """Yields what edits of attention do, a sentence each."""
+def _of_effects(report: AuditResult) -> dict[str, str]:
+    """Returns what edits of attention do, a sentence each."""
     by_rule = {f.rule: f for f in report.findings}
-    said = {
+    return {
         "effect": _effect(by_rule.get("effect"), report),
         "path": _clause(by_rule.get("path"), report),
         "interchange": _interchange(report),
         "uniqueness": _uniqueness(by_rule.get("uniqueness"), report),
     }
-    yield from _sentences(said)
-
-
-def _beside(report: AuditResult) -> Iterator[Score]:
-    """Yields the heads, the time and the model, a sentence each."""
-    said = {
-        "heads": which_heads(report),
-        "time": _time(report),
-        "model": _model(report),
-    }
-    yield from _sentences(said)
-
-
-def _sentences(said: Mapping[str, str]) -> Iterator[Score]:
-    """Yields a row for every name of which something is said."""
-    for name, words in said.items():
-        if words:
-            yield Score(name, None, words, is_beside=True)
 
 
 def _clause(finding: Finding | None, report: AuditResult) -> str:
@@ -435,12 +427,7 @@ MOST_LETTERS = 40
 
 def rankings(report: AuditResult) -> Table | None:
     """Returns the faithfulness of each ranking on the same texts; None with attention alone."""
-    classes = report.provenance.get("classes", ())
-    evidence = (
-        evidence_of(report.rows, classes, words=report.words)
-        if len(report.rows)
-        else None
-    )
+    evidence = report.evidence
     if evidence is None:
         return None
     own = evidence.explained

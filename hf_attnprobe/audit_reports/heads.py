@@ -7,7 +7,7 @@ once; see :mod:`hf_attnprobe.statistics.heads`.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -168,6 +168,40 @@ FAITHFULNESS_MAP, EFFECT_MAP = "heads_faithfulness", f"heads_{EFFECT}"
 EFFECT_TITLE = "Effect of shuffling one head's attention"
 
 
+class MapOfHeads(NamedTuple):
+    """What a map of heads is of.
+
+    Attributes:
+        rule: of the number, and the name of the number among those of a head.
+        key, title: of the map.
+        aside: what the number does not say by itself.
+        centre: the value in the middle of two colours; None for one colour.
+    """
+
+    rule: str
+    key: str
+    title: str
+    aside: str
+    centre: float | None = None
+
+
+MAPS = (
+    MapOfHeads(
+        "faithfulness",
+        FAITHFULNESS_MAP,
+        "Faithfulness of single heads",
+        "A head that moves nothing explains nothing, however faithful.",
+        centre=0.0,
+    ),
+    MapOfHeads(
+        "effect",
+        EFFECT_MAP,
+        EFFECT_TITLE,
+        "Single heads may move little because others make up for them.",
+    ),
+)
+
+
 def head_maps(
     judged: Sequence[Judged], rules: Mapping[str, Rule]
 ) -> tuple[HeatMap, ...]:
@@ -178,38 +212,22 @@ def head_maps(
         rules: of effect and faithfulness.
     """
     heads = [each for each in judged if each.is_head]
-    effect = {each.place: each.effect for each in heads if each.effect.n}
-    faithful = {
-        each.place: each.faithfulness for each in heads if each.faithfulness.n
-    }
     maps = []
-    if len(faithful) > 1:
-        rule = rules["faithfulness"]
-        aside = "A head that moves nothing explains nothing, however faithful."
-        maps.append(
-            head_map(
-                FAITHFULNESS_MAP,
-                "Faithfulness of single heads",
-                faithful,
-                f"{_finding(faithful, rule)} {aside}",
+    for of in MAPS:
+        rule = rules[of.rule]
+        numbers = {each.place: getattr(each, of.rule) for each in heads}
+        found = {place: number for place, number in numbers.items() if number.n}
+        if len(found) > 1:
+            drawn = head_map(
+                of.key,
+                of.title,
+                found,
+                f"{_finding(found, rule)} {of.aside}",
                 rule.scale_of,
-                centre=0.0,
-                threshold=rule.partly,
+                of.centre,
+                rule.partly,
             )
-        )
-    if len(effect) > 1:
-        rule = rules["effect"]
-        aside = "Single heads may move little because others make up for them."
-        maps.append(
-            head_map(
-                EFFECT_MAP,
-                EFFECT_TITLE,
-                effect,
-                f"{_finding(effect, rule)} {aside}",
-                rule.scale_of,
-                threshold=rule.partly,
-            )
-        )
+            maps.append(drawn)
     return tuple(maps)
 
 
@@ -362,11 +380,13 @@ def head_table(report: "AuditResult") -> Table:
     }
     zeroed = at_places(report.statistics, "zero_tvd")
     every: dict[str, Mapping[Place, Cell]] = {
-        **_judged_columns(judged),
+        **_judged_columns(report.judged),
         **_edited_columns(report),
         **looks,
     }
-    columns = {name: cells for name, cells in every.items() if cells}
+    columns = {
+        name: cells for name, cells in every.items() if any(cells.values())
+    }
     places = {place for cells in columns.values() for place in cells}
     groups = sorted((place for place in places if min(place) < 0), key=order_of)
     heads = sorted(place for place in places if min(place) >= 0)
@@ -389,32 +409,29 @@ def head_table(report: "AuditResult") -> Table:
 
 
 def _judged_columns(
-    judged: Mapping[Place, Judged],
+    judged: Sequence[Judged],
 ) -> dict[str, dict[Place, Cell]]:
     """Returns the cells of what is judged, by column and place."""
-    measured = {place: each for place, each in judged.items() if each.effect.n}
-    placed = {
-        place: each for place, each in judged.items() if each.faithfulness.n
-    }
-    columns: dict[str, dict[Place, Cell]] = {
-        "answer": {
-            place: each.answer for place, each in judged.items() if placed
-        },
-        "effect": {
-            place: _two_digits(each.effect) for place, each in measured.items()
-        },
-        "worst shuffle": {
-            place: _two_digits(each.worst) for place, each in measured.items()
-        },
-        "faithfulness": {
-            place: _two_digits(each.faithfulness)
-            for place, each in placed.items()
-        },
-    }
-    for place, each in judged.items():
-        for key, part in each.parts.items():
-            columns.setdefault(key, {})[place] = Number(part.value, digits=2)
-    columns["texts"] = {place: each.n for place, each in judged.items()}
+    is_placed = any(each.faithfulness.n for each in judged)
+    columns: dict[str, dict[Place, Cell]] = {}
+    for each in judged:
+        numbers = {
+            "effect": each.effect,
+            "worst shuffle": each.worst,
+            "faithfulness": each.faithfulness,
+        }
+        parts = {
+            key: Number(part.value, digits=2)
+            for key, part in each.parts.items()
+        }
+        cells = {
+            "answer": each.answer if is_placed else None,
+            **{name: _two_digits(number) for name, number in numbers.items()},
+            **parts,
+        }
+        for name, cell in cells.items():
+            columns.setdefault(name, {})[each.place] = cell
+    columns["texts"] = {each.place: each.n for each in judged}
     return columns
 
 
@@ -436,7 +453,9 @@ def _edited_columns(report: "AuditResult") -> dict[str, dict[Place, Cell]]:
     return columns
 
 
-def _two_digits(estimate: Estimate) -> Number:
+def _two_digits(estimate: Estimate) -> Number | None:
+    if not estimate.n:
+        return None
     return Number(estimate.value, estimate.ci95, digits=2)
 
 

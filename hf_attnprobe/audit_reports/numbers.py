@@ -168,7 +168,10 @@ def _comparison_row(c: Comparison) -> list[Cell]:
         None if c.n_first is None else Figures(f"{c.n_first} : {c.n_second}")
     )
     difference = Number(c.value, c.ci95, sign="+")
-    ps = [Figures(_p(p)) for p in (c.p_value, c.adjusted_p_value)]
+    ps = [
+        Figures("< .001" if p < 0.001 else f"{p:.3f}")
+        for p in (c.p_value, c.adjusted_p_value)
+    ]
     return [
         c.statistic,
         c.first,
@@ -179,10 +182,6 @@ def _comparison_row(c: Comparison) -> list[Cell]:
         c.dropped,
         *ps,
     ]
-
-
-def _p(value: float) -> str:
-    return "< .001" if value < 0.001 else f"{value:.3f}"
 
 
 # --- all statistics ----------------------------------------------------------------------------

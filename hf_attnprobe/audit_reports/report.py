@@ -30,7 +30,7 @@ from hf_attnprobe.plain_data import read_json
 from hf_attnprobe.reports.document import Document
 from hf_attnprobe.reports.forms import Documented, as_json, csv_of
 from hf_attnprobe.statistics.checks import contradictions
-from hf_attnprobe.statistics.differences import Comparison, compare_rankings
+from hf_attnprobe.statistics.differences import compare_rankings
 from hf_attnprobe.statistics.estimates import MANY_TEXTS
 from hf_attnprobe.statistics.rows import (
     COLUMNS,
@@ -243,11 +243,14 @@ def report_from(
     statistics = summarize(rows, classes, readings())
     if stopped is not None:
         statistics = without_those_not_run(statistics, rows)
+    against: dict[str, Any] = {}
+    if JUDGED in provenance:  # scores that somebody gave
+        against = {"against": "given", "site": site_of_model(rows)}
     many = [MANY] if len(rows) > MANY_TEXTS else []
     return dataclasses.replace(
         bare,
         statistics=statistics,
-        comparisons=_compared(rows, JUDGED in provenance, bare.seed),
+        comparisons=compare_rankings(rows, seed=bare.seed, **against),
         findings=findings(
             rows, classes, seed=bare.seed, words=words, rules=bare.rules
         ),
@@ -280,15 +283,6 @@ def rows_told(
     counted = rows_that_count(held, provenance.get(STOPPING), ids)
     told = {*provenance["tests"], PREDICTION}
     return counted.select(lambda test, *_: test in told).of_texts(ids)
-
-
-def _compared(rows: Rows, is_judged: bool, seed: int) -> tuple[Comparison, ...]:
-    """Paired tests of rankings against attention, or against scores that somebody gave."""
-    if not is_judged:
-        return compare_rankings(rows, seed=seed)
-    return compare_rankings(
-        rows, against="given", site=site_of_model(rows), seed=seed
-    )
 
 
 @public_function

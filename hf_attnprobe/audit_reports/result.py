@@ -21,7 +21,7 @@ from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.plain_data import from_plain, plain, stored_fields
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.evidence import evidence_of
+from hf_attnprobe.statistics.evidence import Evidence, evidence_of
 from hf_attnprobe.statistics.grades import Answer, Rule
 from hf_attnprobe.statistics.heads import Judged, judged
 from hf_attnprobe.statistics.rows import Rows, nothing
@@ -125,17 +125,20 @@ class AuditResult:
         )
 
     @cached_property
+    def evidence(self) -> Evidence | None:
+        """What the rows say of the attention that the answers are about; None without any."""
+        classes = self.provenance.get("classes", ())
+        return evidence_of(self.rows, classes, words=self.words)
+
+    @cached_property
     def judged(self) -> list[Judged]:
         """Single heads and groups of heads by effect and faithfulness; none without rows.
 
         Of language models by effect alone: what they answer is asked of all attention.
         """
-        evidence = evidence_of(
-            self.rows, self.provenance.get("classes", ()), words=self.words
-        )
         explained = None
-        if evidence is not None and evidence.by_default:
-            explained = evidence.explained.texts.ids()
+        if self.evidence is not None and self.evidence.by_default:
+            explained = self.evidence.explained.texts.ids()
         parts = () if self.words.kind == "answer" else PARTS
         return judged(self.rows, self.rules, parts=parts, explained=explained)
 

@@ -33,6 +33,7 @@ from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.samples import by_hash
 from hf_attnprobe.statistics.summary import (
     at_site,
+    is_right,
     predictions_of,
     site_of_model,
 )
@@ -274,14 +275,6 @@ def _wrong(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
         ascending=False, kind="stable"
     )
     return ((k, WRONG) for k in sure.index)
-
-
-def is_right(predictions: pd.DataFrame) -> pd.Series:
-    """Share of a text's labels predicted right; NaN without labels."""
-    if "correct" in predictions:
-        return predictions.correct
-    right = (predictions.predicted_class == predictions.label).astype(float)
-    return right.where(predictions.label >= 0)
 
 
 def shown_site(rows: Rows) -> Site | None:

@@ -269,6 +269,18 @@ def predictions_of(rows: Rows | pd.DataFrame) -> Texts:
     )
 
 
+def is_right(predictions: pd.DataFrame) -> pd.Series:
+    """Share of a text's labels predicted right, in [0, 1]; NaN without labels.
+
+    Args:
+        predictions: statistics by text, of :func:`predictions_of`.
+    """
+    if "correct" in predictions:
+        return predictions.correct
+    right = (predictions.predicted_class == predictions.label).astype(float)
+    return right.where(predictions.label >= 0)
+
+
 def at_site(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts:
     """What tests measured of the texts at one site."""
     rows = Rows.of(rows)

@@ -40,6 +40,7 @@ from hf_attnprobe.statistics.summary import (
     ATTENTION_BINS,
     PREDICTION,
     bin_names,
+    is_right,
     js_by_gap,
 )
 from hf_attnprobe.storage.provenance import SUMMARY
@@ -112,9 +113,7 @@ class Results:
             index="example_id", columns="statistic", values="value"
         )
         if {"label", "predicted_class"} <= set(wide):
-            is_known = wide.label >= 0
-            right = wide.label == wide.predicted_class
-            wide["accuracy"] = right.astype(float).where(is_known)
+            wide["accuracy"] = is_right(wide)
         return wide
 
     def read_json(self, job: Job, name: str, kind: Any = dict[str, Any]) -> Any:
