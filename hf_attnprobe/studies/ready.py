@@ -3,12 +3,30 @@
 Each is a function that a study of your own can be copied from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.studies.steps import Steps
+
+
+class Length(NamedTuple):
+    """What the full study and the quick one differ in.
+
+    Attributes:
+        grid: the lists of its cells.
+        trained, audited: arguments of its trainings, and of its audits.
+        retrained: the tests that train models, with their options.
+    """
+
+    grid: Mapping[str, Sequence[Any]]
+    trained: Mapping[str, Any] = {}
+    audited: Mapping[str, Any] = {}
+    retrained: Mapping[str, Mapping[str, Any]] = {}
+
+
+ON_FEW = {"test_limit": 500}
 
 
 # --- tables of papers ----------------------------------------------------------------------------
@@ -59,27 +77,38 @@ EXACT = {
 }
 SEARCHED = {"adversarial": {"method": "search"}}
 """The paper's, beside the exact answer."""
+JAIN_WALLACE = Length(
+    {
+        "dataset": ["sst"],
+        "encoder": ["bilstm", "mlp", "cnn"],
+        "attention": ["additive", "dot_product"],
+    }
+)
+QUICK_JAIN_WALLACE = Length(
+    {
+        "dataset": ["sst"],
+        "encoder": ["bilstm", "mlp"],
+        "attention": ["additive"],
+    },
+    trained={"epochs": 3},
+    audited=ON_FEW,
+)
 
 
 def jain_wallace(s: Steps) -> None:
     """Attention is not Explanation: Jain & Wallace 2019"""
     s.paper = "jain-wallace"
-    encoders = ["bilstm", "mlp"] if s.quick else ["bilstm", "mlp", "cnn"]
-    attentions = ["additive"] if s.quick else ["additive", "dot_product"]
-    short = {"test_limit": 500} if s.quick else {}
-    for cell in s.grid(dataset=["sst"], encoder=encoders, attention=attentions):
+    how = QUICK_JAIN_WALLACE if s.quick else JAIN_WALLACE
+    for cell in s.grid(**how.grid):
         data = cell["dataset"]
-        settings: dict[str, Any] = {}
+        settings = {**OF_AUTHORS.get(data, {}), **how.trained}
         if s.is_pairs(data):
-            settings["query_encoder"] = (
-                True  # questions and hypotheses are attention's query
-            )
-        settings |= OF_AUTHORS.get(data, {})
-        if s.quick:
-            settings["epochs"] = 3
+            # Questions and hypotheses are attention's query.
+            settings["query_encoder"] = True
         base = s.add("train", "base", cell, **cell, **settings)
-        s.add("audit", "audit", cell, model=base, tests=EXACT, **short)
-        s.add("audit", "search", cell, model=base, tests=SEARCHED, **short)
+        audited = {"model": base, **how.audited}
+        s.add("audit", "audit", cell, **audited, tests=EXACT)
+        s.add("audit", "search", cell, **audited, tests=SEARCHED)
     s.table("Agreement over all texts", audit=WELL)
     s.table(
         "What attention and leave-one-out rank first (share of k tokens that both do)",
@@ -87,33 +116,32 @@ def jain_wallace(s: Steps) -> None:
     )
 
 
+BY_RETRAINING: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "seeds": {"n_seeds": 8},
+    "adversary": {"lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]},
+    "diagnostic_mlp": {},
+}
+WIEGREFFE_PINTER = Length({"dataset": ["sst"]}, retrained=BY_RETRAINING)
+QUICK_WIEGREFFE_PINTER = Length(
+    {"dataset": ["sst"]},
+    trained={"epochs": 3},
+    retrained={
+        **BY_RETRAINING,
+        "seeds": {"n_seeds": 2},
+        "adversary": {"lambdas": [0.001, 0.002], "epochs": 8},
+    },
+)
+THEIR_BASE = {"encoder": "bilstm", "attention": "additive"}
+
+
 def wiegreffe_pinter(s: Steps) -> None:
     """Attention is not not Explanation: Wiegreffe & Pinter 2019"""
     s.paper = "wiegreffe-pinter"
-    short = {"epochs": 3} if s.quick else {}
-    seeds = {"n_seeds": 2 if s.quick else 8}
-    adversary: dict[str, Any] = {
-        "lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]
-    }
-    if s.quick:
-        adversary = {"lambdas": [0.001, 0.002], "epochs": 8}
-    tests = {
-        "uniform": {},
-        "seeds": seeds,
-        "adversary": adversary,
-        "diagnostic_mlp": {},
-    }
-    for cell in s.grid(dataset=["sst"]):
-        base = s.add(
-            "train",
-            "base",
-            cell,
-            **cell,
-            encoder="bilstm",
-            attention="additive",
-            **short,
-        )
-        s.add("retrain", "retrained", cell, model=base, tests=tests)
+    how = QUICK_WIEGREFFE_PINTER if s.quick else WIEGREFFE_PINTER
+    for cell in s.grid(**how.grid):
+        base = s.add("train", "base", cell, **cell, **THEIR_BASE, **how.trained)
+        s.add("retrain", "retrained", cell, model=base, tests=how.retrained)
 
 
 ONE_ERASED = {
@@ -125,21 +153,30 @@ ONE_ERASED = {
 }
 
 
+ERASED = {"erasure": {"each_random": True, "bottom_up": True}}
+SERRANO_SMITH = Length(
+    {
+        "dataset": ["imdb10"],
+        "hierarchical": [True, False],
+        "encoder": ["bigru", "cnn", "none"],
+    }
+)
+"""HAN, the paper's main models, and FLAN."""
+QUICK_SERRANO_SMITH = Length(
+    {**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
+    trained={"epochs": 2, "train_limit": 2000},
+    audited=ON_FEW,
+)
+
+
 def serrano_smith(s: Steps) -> None:
     """Is Attention Interpretable? Serrano & Smith 2019"""
     s.paper = "serrano-smith"
-    encoders = ["bigru", "none"] if s.quick else ["bigru", "cnn", "none"]
-    trained = {"epochs": 2, "train_limit": 2000} if s.quick else {}
-    short = {"test_limit": 500} if s.quick else {}
-    tests = {"erasure": {"each_random": True, "bottom_up": True}}
-    # HAN, the paper's main models, and FLAN
-    for cell in s.grid(
-        dataset=["imdb10"], hierarchical=[True, False], encoder=encoders
-    ):
-        base = s.add(
-            "train", "base", cell, **cell, procedure="serrano-smith", **trained
-        )
-        s.add("audit", "audit", cell, model=base, tests=tests, **short)
+    how = QUICK_SERRANO_SMITH if s.quick else SERRANO_SMITH
+    trained = {"procedure": "serrano-smith", **how.trained}
+    for cell in s.grid(**how.grid):
+        base = s.add("train", "base", cell, **cell, **trained)
+        s.add("audit", "audit", cell, model=base, tests=ERASED, **how.audited)
     s.table("One weight erased", audit=ONE_ERASED)
 
 
@@ -156,27 +193,37 @@ DIVERSE = {
 }
 
 
+MOHANKUMAR = Length(
+    {"dataset": ["sst"]},
+    audited={"tests": ["correlation", "permutation", "erasure", "conicity"]},
+)
+QUICK_MOHANKUMAR = Length(
+    MOHANKUMAR.grid,
+    trained={"epochs": 3},
+    audited={**MOHANKUMAR.audited, **ON_FEW},
+)
+ORTHOGONAL = {"encoder": "orthogonal_lstm", "encoder_size": 256}
+
+
 def mohankumar(s: Steps) -> None:
     """Towards Transparent and Explainable Attention Models: Mohankumar et al. 2020"""
     s.paper = "mohankumar"
-    trained = {"epochs": 3} if s.quick else {}
-    short = {"test_limit": 500} if s.quick else {}
-    tests = ["correlation", "permutation", "erasure", "conicity"]
-    audited = {"tests": tests, **short}
-    for cell in s.grid(dataset=["sst"]):
+    how = QUICK_MOHANKUMAR if s.quick else MOHANKUMAR
+    for cell in s.grid(**how.grid):
         for weight in s.grid(conicity_weight=[0, 0.5]):
             # With weight 0 the plain model; a BiLSTM of 2 × 128, where the paper's LSTM has one
             # direction of 256.
             at = cell | weight
             diverse = s.add(
-                "train", "diversity", at, **at, encoder="bilstm", **trained
+                "train", "diversity", at, **at, encoder="bilstm", **how.trained
             )
-            s.add("audit", "diversity_audit", at, model=diverse, **audited)
-        lstm = {"encoder": "orthogonal_lstm", "encoder_size": 256}
+            s.add("audit", "diversity_audit", at, model=diverse, **how.audited)
         orthogonal = s.add(
-            "train", "orthogonal", cell, **cell, **lstm, **trained
+            "train", "orthogonal", cell, **cell, **ORTHOGONAL, **how.trained
         )
-        s.add("audit", "orthogonal_audit", cell, model=orthogonal, **audited)
+        s.add(
+            "audit", "orthogonal_audit", cell, model=orthogonal, **how.audited
+        )
     s.table(
         "Diversity LSTM, by the weight of the penalty", diversity_audit=DIVERSE
     )
@@ -201,29 +248,35 @@ CHANGED = {
 }
 
 
+TUTEK_SNAJDER = Length(
+    {"dataset": ["sst"], "attention": ["additive", "dot_product"]},
+    audited={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
+    retrained={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
+)
+QUICK_TUTEK_SNAJDER = Length(
+    {"dataset": ["sst"], "attention": ["additive"]},
+    trained={"epochs": 3},
+    audited={**TUTEK_SNAJDER.audited, **ON_FEW},
+    retrained={"adversary": {"lambdas": [0.001], "epochs": 4}},
+)
+
+
 def tutek_snajder(s: Steps) -> None:
     """Staying True to Your Word: Tutek & Šnajder 2020
 
     The paper's weights of the penalties are not published.
     """
     s.paper = "tutek-snajder"
-    attentions = ["additive"] if s.quick else ["additive", "dot_product"]
-    trained = {"epochs": 3} if s.quick else {}
-    adversary: dict[str, Any] = {
-        "lambdas": [0.0005, 0.001, 0.002],
-        "epochs": 20,
-    }
-    if s.quick:
-        adversary = {"lambdas": [0.001], "epochs": 4}
-    tests = ["fragility", "single_token", "adversarial", "conicity"]
-    short = {"test_limit": 500} if s.quick else {}
-    for cell in s.grid(dataset=["sst"], attention=attentions):
+    how = QUICK_TUTEK_SNAJDER if s.quick else TUTEK_SNAJDER
+    for cell in s.grid(**how.grid):
         for name, own in REGULARISED.items():
             at = cell | {"model": name}
-            model = s.add("train", "base", at, **cell, **WIDE, **own, **trained)
-            s.add("audit", "audit", at, model=model, tests=tests, **short)
-            trains = {"adversary": adversary}
-            s.add("retrain", "adversaries", at, model=model, tests=trains)
+            trained = {**cell, **WIDE, **own, **how.trained}
+            model = s.add("train", "base", at, **trained)
+            s.add("audit", "audit", at, model=model, **how.audited)
+            s.add(
+                "retrain", "adversaries", at, model=model, tests=how.retrained
+            )
     s.table("What else does regularising change?", audit=CHANGED)
 
 
@@ -235,11 +288,9 @@ WORTH = {
 }
 
 
-def trained_shortly(s: Steps) -> dict[str, Any]:
-    """Settings of small trainings, which questions of our own compare."""
-    if s.quick:
-        return {"attention": "additive", "train_limit": 1500, "epochs": 2}
-    return {"attention": "additive", "train_limit": 4000, "epochs": 5}
+SHORTLY = {"attention": "additive", "train_limit": 4000, "epochs": 5}
+VERY_SHORTLY = {"attention": "additive", "train_limit": 1500, "epochs": 2}
+"""Trainings that questions of our own compare, and those of a quick study."""
 
 
 BY_ENCODER = {
@@ -263,20 +314,28 @@ BY_ENCODER = {
 }
 
 
+BY_ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
+ENCODERS = Length(
+    {
+        "dataset": ["sst", "imdb"],
+        "encoder": ["none", "mlp", "cnn", "bilstm", "bigru"],
+    },
+    trained=SHORTLY,
+    audited={"test_limit": 500, "tests": BY_ENCODER_TESTS},
+)
+QUICK_ENCODERS = Length(
+    {"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
+    trained=VERY_SHORTLY,
+    audited={"test_limit": 200, "tests": BY_ENCODER_TESTS},
+)
+
+
 def encoders(s: Steps) -> None:
     """What does the encoder do to attention?"""
-    data = ["sst"] if s.quick else ["sst", "imdb"]
-    kinds = (
-        ["mlp", "bilstm"]
-        if s.quick
-        else ["none", "mlp", "cnn", "bilstm", "bigru"]
-    )
-    n_tested = 200 if s.quick else 500
-    tests = ["correlation", "permutation", "adversarial", "erasure"]
-    for cell in s.grid(dataset=data, encoder=kinds):
-        base = s.add("train", "base", cell, **cell, **trained_shortly(s))
-        audited = {"model": base, "test_limit": n_tested}
-        s.add("audit", "audit", cell, **audited, tests=tests)
+    how = QUICK_ENCODERS if s.quick else ENCODERS
+    for cell in s.grid(**how.grid):
+        base = s.add("train", "base", cell, **cell, **how.trained)
+        s.add("audit", "audit", cell, model=base, **how.audited)
     s.table("Attention by encoder", audit=BY_ENCODER)
 
 
@@ -287,23 +346,25 @@ ROOM = {
 }
 
 
+EXACTLY = {"adversarial": {"method": "exact"}}
+WITH_ROOM = Length(
+    {"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
+    trained={"encoder": "bilstm", **SHORTLY},
+    audited={"test_limit": 2000, "tests": EXACTLY},
+)
+QUICK_WITH_ROOM = Length(
+    {"dataset": ["sst"], "encoder_size": [8, 64]},
+    trained={"encoder": "bilstm", **VERY_SHORTLY},
+    audited={**ON_FEW, "tests": EXACTLY},
+)
+
+
 def room(s: Steps) -> None:
     """How do model size and text length change the room an adversary has?"""
-    data = ["sst"] if s.quick else ["sst", "imdb"]
-    sizes = [8, 64] if s.quick else [8, 32, 128]
-    n_tested = 500 if s.quick else 2000
-    exact = {"adversarial": {"method": "exact"}}
-    for cell in s.grid(dataset=data, encoder_size=sizes):
-        base = s.add(
-            "train",
-            "base",
-            cell,
-            **cell,
-            encoder="bilstm",
-            **trained_shortly(s),
-        )
-        audited = {"model": base, "test_limit": n_tested}
-        s.add("audit", "audit", cell, **audited, tests=exact)
+    how = QUICK_WITH_ROOM if s.quick else WITH_ROOM
+    for cell in s.grid(**how.grid):
+        base = s.add("train", "base", cell, **cell, **how.trained)
+        s.add("audit", "audit", cell, model=base, **how.audited)
     s.table("By size", audit={"accuracy": "accuracy", **ROOM})
     s.table("By size and length", [10, 20, 40, 80, 160], audit=ROOM)
 
@@ -319,14 +380,25 @@ WORTHS = {
 }
 
 
+WHICH_TASKS = Length(
+    {
+        "dataset": ["sst", "imdb", "agnews"],
+        "encoder": ["bilstm", "cnn", "mlp"],
+    },
+    trained=SHORTLY,
+)
+QUICK_WHICH_TASKS = Length(
+    {"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, trained=VERY_SHORTLY
+)
+
+
 def which_tasks(s: Steps) -> None:
     """Which tasks need attention?"""
-    data = ["sst"] if s.quick else ["sst", "imdb", "agnews"]
-    kinds = ["bilstm", "mlp"] if s.quick else ["bilstm", "cnn", "mlp"]
-    trained = trained_shortly(s)
-    for cell in s.grid(dataset=data, encoder=kinds):
-        base = s.add("train", "base", cell, **cell, **trained)
-        retrained = {"model": base, "train_limit": trained["train_limit"]}
+    how = QUICK_WHICH_TASKS if s.quick else WHICH_TASKS
+    n_texts = how.trained["train_limit"]
+    for cell in s.grid(**how.grid):
+        base = s.add("train", "base", cell, **cell, **how.trained)
+        retrained = {"model": base, "train_limit": n_texts}
         s.add("retrain", "retrained", cell, **retrained, tests=["uniform"])
     s.table("What attention is worth", retrained=WORTHS)
 
@@ -349,35 +421,38 @@ GUIDED = {
 }
 
 
+TRANSFER = Length(
+    {
+        "dataset": ["sst", "agnews"],
+        "guide": ["mlp", "cnn", "bilstm"],
+        "guided": ["mlp", "bilstm"],
+    },
+    trained=SHORTLY,
+)
+QUICK_TRANSFER = Length(
+    {"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
+    trained=VERY_SHORTLY,
+)
+
+
 def transfer(s: Steps) -> None:
     """Can weights be transferred between models?"""
-    data = ["sst"] if s.quick else ["sst", "agnews"]
-    guides = ["mlp", "bilstm"] if s.quick else ["mlp", "cnn", "bilstm"]
-    guided = ["mlp"] if s.quick else ["mlp", "bilstm"]
-    trained = trained_shortly(s)
-    unguided = {**trained, "attention": "uniform"}
-    for cell in s.grid(dataset=data, guide=guides, guided=guided):
+    how = QUICK_TRANSFER if s.quick else TRANSFER
+    n_texts = how.trained["train_limit"]
+    for cell in s.grid(**how.grid):
         at = {"dataset": cell["dataset"]}
-        of_guide, of_guided = (
-            at | {"guide": cell["guide"]},
-            at | {"guided": cell["guided"]},
-        )
-        guide = s.add(
-            "train", "guide", of_guide, **at, encoder=cell["guide"], **trained
-        )
-        own = s.add(
-            "train", "own", of_guided, **at, encoder=cell["guided"], **trained
-        )
-        uniform = s.add(
-            "train",
-            "uniform",
-            of_guided,
-            **at,
-            encoder=cell["guided"],
-            **unguided,
-        )
-        models = {"model": own, "guide": guide, "uniform": uniform}
-        n_texts = trained["train_limit"]
+        of_guide = at | {"guide": cell["guide"]}
+        of_guided = at | {"guided": cell["guided"]}
+        trained = at | how.trained
+        own = trained | {"encoder": cell["guided"]}
+        uniform = own | {"attention": "uniform"}
+        models = {
+            "guide": s.add(
+                "train", "guide", of_guide, **trained, encoder=cell["guide"]
+            ),
+            "model": s.add("train", "own", of_guided, **own),
+            "uniform": s.add("train", "uniform", of_guided, **uniform),
+        }
         s.add("transfer", "transfer", cell, **models, train_limit=n_texts)
     s.table("Models guided by the attention of others", transfer=GUIDED)
 
