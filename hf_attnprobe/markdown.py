@@ -79,20 +79,17 @@ def interval(
     ci95: tuple[float, float] | None,
     *,
     digits: int = 3,
-    scale: float = 1.0,
+    sign: str = "",
 ) -> str:
     """A number with its interval, where it has one; a dash for None and NaN.
 
     Args:
-        scale: what both are multiplied by, 100 for points.
+        sign: ``+`` to write the sign of positive numbers too.
 
-    >>> interval(0.8, (0.75, 0.85), digits=1, scale=100), interval(0.8, None)
-    ('80.0 [75.0, 85.0]', '0.800')
+    >>> interval(0.8, (0.75, 0.85), digits=1, sign="+"), interval(0.8, None)
+    ('+0.8 [+0.8, +0.8]', '0.800')
     """
-    if value is None or value != value:
-        return MISSING
-    shown = number(scale * value, digits=digits)
-    if ci95 is None:
+    shown = number(value, digits=digits, sign=sign)
+    if ci95 is None or shown == MISSING:
         return shown
-    low, high = ci95
-    return f"{shown} {bounds((scale * low, scale * high), digits=digits)}"
+    return f"{shown} {bounds(ci95, digits=digits, sign=sign)}"

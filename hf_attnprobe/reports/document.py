@@ -112,7 +112,6 @@ class Number:
         value: NaN where there is none.
         ci95: its interval.
         digits: behind the point.
-        scale: what both are multiplied by: 100 for points.
         sign: ``+`` to write the sign of positive numbers too.
         before: words before it, such as "at most".
         after: words behind it, such as "(?)".
@@ -121,7 +120,6 @@ class Number:
     value: float
     ci95: tuple[float, float] | None = None
     digits: int = 3
-    scale: float = 1.0
     sign: Literal["", "+"] = ""
     before: str = ""
     after: str = ""
@@ -288,12 +286,10 @@ class Folded(WithBlocks):
     Attributes:
         summary: what is always seen.
         blocks: what is folded away.
-        open: whether it is unfolded at first.
     """
 
     summary: str
     blocks: "Sequence[Block]"
-    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -383,7 +379,6 @@ class Document:
         sections: the rest, in the order of reading; a page lists them at its beginning.
         data: the same for machines, as JSON in the page; plain data, None for NaN.
         heading: the first heading; "" for the title.
-        description: in a sentence, for search engines and previews.
     """
 
     title: str
@@ -391,7 +386,6 @@ class Document:
     sections: Sequence[Section | None]
     data: Mapping[str, Any] | None = None
     heading: str = ""
-    description: str = ""
 
     def __post_init__(self) -> None:
         for name in ("lead", "sections"):
@@ -406,8 +400,8 @@ def written(cell: Cell) -> str:
 
     >>> written(0.12345), written(2e-5), written(7), written(None), written("a name")
     ('0.123', '2.0e-05', '7', '–', 'a name')
-    >>> written(Number(0.8, (0.75, 0.85), digits=1, scale=100, after="(?)"))
-    '80.0 [75.0, 85.0] (?)'
+    >>> written(Number(0.8, (0.75, 0.85), digits=1, after="(?)"))
+    '0.8 [0.8, 0.8] (?)'
     """
     match cell:
         case None:
@@ -429,13 +423,7 @@ def written(cell: Cell) -> str:
 
 
 def _number(cell: Number) -> str:
-    shown = number(cell.scale * cell.value, digits=cell.digits, sign=cell.sign)
-    if cell.ci95 is not None and shown != MISSING:
-        low, high = (
-            number(cell.scale * end, digits=cell.digits, sign=cell.sign)
-            for end in cell.ci95
-        )
-        shown = f"{shown} [{low}, {high}]"
+    shown = interval(cell.value, cell.ci95, digits=cell.digits, sign=cell.sign)
     return " ".join(filter(None, [cell.before, shown, cell.after]))
 
 
@@ -452,11 +440,8 @@ def number_line_in_words(line: NumberLine) -> str:
     >>> number_line_in_words(NumberLine(Number(0.34, (0.31, 0.37)), {"yes from": 0.3}))
     '0.340 [0.310, 0.370]; yes from 0.3'
     """
-    own = " ".join(
-        filter(
-            None, [line.before, interval(line.number.value, line.number.ci95)]
-        )
-    )
+    number = line.number
+    own = written(Number(number.value, number.ci95, before=line.before))
     marks = {**line.thresholds, **line.yardsticks}
     return "; ".join(
         [own, *(f"{name} {value:.3g}" for name, value in marks.items())]

@@ -6,7 +6,6 @@ Each kind of block is a macro of ``blocks.md``.
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment
 
@@ -21,11 +20,10 @@ from hf_attnprobe.reports.document import (
     Strong,
     Table,
     Words,
-    kind_of,
     number_line_in_words,
     written,
 )
-from hf_attnprobe.reports.templates import templates_of
+from hf_attnprobe.reports.templates import printed, templates_of
 from hf_attnprobe.reports.texts import in_words
 from hf_attnprobe.terminal import visible
 
@@ -53,11 +51,7 @@ def blocks(parts: Iterable[Block], level: int = 2) -> list[str]:
         parts: blocks.
         level: of the headings of sections among them; 1 is the title's.
     """
-    macros: Any = _templates().get_template("blocks.md").module
-    said = (
-        getattr(macros, kind_of(part))(part, level) for part in parts if part
-    )
-    return [text for one in said if (text := one.strip("\n"))]
+    return printed(_templates(), "blocks.md", parts, level)
 
 
 @cache
@@ -100,12 +94,8 @@ def _span(span: str | Link) -> str:
             return f"**{_quoted(span)}**"
         case Quoted():
             return _quoted(span)
-    return _line(span)
-
-
-def _line(text: str) -> str:
-    """A text that stays within its line; spaces at its ends part it from its neighbours."""
-    return READ.sub(escaped, visible(re.sub(r"\s+", " ", text)))
+    # Spaces at its ends part it from its neighbours.
+    return READ.sub(escaped, visible(re.sub(r"\s+", " ", span)))
 
 
 def _quoted(text: str) -> str:

@@ -1,9 +1,11 @@
 """Templates in the folders of this package, filled in by jinja2."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hf_attnprobe.reports.document import Block, kind_of
 
 
 def templates_of(
@@ -31,3 +33,19 @@ def templates_of(
     )
     made.filters |= filters
     return made
+
+
+def printed(
+    templates: Environment, file: str, parts: Iterable[Block], room: int
+) -> list[str]:
+    """Returns blocks as the macros of a template print them, without empty lines around.
+
+    Args:
+        file: of the template, which has a macro for every kind of block.
+        room: what the macros take beside a block.
+    """
+    macros: Any = templates.get_template(file).module
+    said = [
+        getattr(macros, kind_of(part))(part, room) for part in parts if part
+    ]
+    return [text for one in said if (text := one.strip("\n"))]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from io import StringIO
 from textwrap import fill, indent
-from typing import Any, Literal
+from typing import Literal
 
 from jinja2 import Environment
 from rich.console import Console
@@ -23,11 +23,10 @@ from hf_attnprobe.reports.document import (
     Table,
     Words,
     is_number,
-    kind_of,
     number_line_in_words,
     written,
 )
-from hf_attnprobe.reports.templates import templates_of
+from hf_attnprobe.reports.templates import printed, templates_of
 from hf_attnprobe.reports.texts import in_words
 from hf_attnprobe.terminal import one_line, visible
 
@@ -63,11 +62,7 @@ def to_text(
 
 
 def _blocks(parts: Iterable[Block], width: int) -> list[str]:
-    macros: Any = _templates().get_template("blocks.txt").module
-    said = (
-        getattr(macros, kind_of(part))(part, width) for part in parts if part
-    )
-    return [text for one in said if (text := one.strip("\n"))]
+    return printed(_templates(), "blocks.txt", parts, width)
 
 
 @cache

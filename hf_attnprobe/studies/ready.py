@@ -443,7 +443,7 @@ def transfer(s: Steps) -> None:
         at = {"dataset": cell["dataset"]}
         of_guide = at | {"guide": cell["guide"]}
         of_guided = at | {"guided": cell["guided"]}
-        trained = at | how.trained
+        trained = {**at, **how.trained}
         own = trained | {"encoder": cell["guided"]}
         uniform = own | {"attention": "uniform"}
         models = {
