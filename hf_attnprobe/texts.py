@@ -47,18 +47,23 @@ Strings = tuple[str, str | None]
 """A text, and of a pair the second one."""
 
 
-def tokens_of_units(batch: Batch, row: int) -> list[list[int]]:
-    """The positions of the tokens of every unit that is explained: word or sentence."""
-    content = batch.content_mask[row]
-    places = content.nonzero().flatten().tolist()
+def tokens_of_units(batch: Batch) -> list[list[int]]:
+    """The positions of the tokens of every unit of one text that is explained: word or sentence."""
+    places = batch.content_mask[0].nonzero().flatten().tolist()
     units = batch.inputs.get("units")
     if units is None:
         return [[place] for place in places]
     found: dict[int, list[int]] = {place: [] for place in places}
-    for position, unit in enumerate(units[row].tolist()):
+    for position, unit in enumerate(units[0].tolist()):
         if unit in found:
             found[unit].append(position)
     return [found[place] or [place] for place in places]
+
+
+def stripped(string: str, start: int, end: int) -> tuple[int, int]:
+    """A span without the white space around it."""
+    own = string[start:end]
+    return start + len(own) - len(own.lstrip()), start + len(own.rstrip())
 
 
 def as_read(
@@ -118,14 +123,13 @@ def _cut_out(
         if segment is None or end <= start:
             return None
         string = strings[segment] or ""
-        start = end - len(string[start:end].lstrip())
-        if (
-            places and places[-1][0] == segment
-        ):  # bytes of one character share a place
-            start = max(start, min(places[-1][2], end))
-        said = string[start:end].rstrip()
-        shown.append(said or "…")
-        places.append((segment, start, start + len(said)))
+        first, last = stripped(string, start, end)
+        if places and places[-1][0] == segment:
+            # Bytes of one character share a place.
+            first = max(first, min(places[-1][2], end))
+        last = max(first, last)
+        shown.append(string[first:last] or "…")
+        places.append((segment, first, last))
     glued = [
         k
         for k, (before, own) in enumerate(pairwise(places), 1)
@@ -322,7 +326,7 @@ class Explainer:
             second = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
         probs = observation.probs
         ids = batch.inputs["input_ids"][0].tolist()
-        units = tokens_of_units(batch, 0)
+        units = tokens_of_units(batch)
         strings = row["text"], second
         tokens, glued = as_read(self.tokenizer, ids, units, strings)
         about = self.model.prediction

@@ -422,23 +422,14 @@ def maps_of_differences(comparison: AuditComparison) -> Iterator[HeatMap]:
 
 def _heads_told(found: Mapping[Place, Difference]) -> str:
     """Says which heads can be told apart, and which differs most."""
-    told = [head_name(place) for place, d in found.items() if d.can_be_told]
-    named = ", ".join(told[:MOST_TOLD])
-    n_more = len(told) - MOST_TOLD
-    if n_more > 0:
-        named += f" and {n_more} more"
-    which = f" ({named})" if told else ""
+    n_told = sum(d.can_be_told for d in found.values())
     most = max(found, key=lambda place: abs(found[place].value))
     largest = found[most].value
     return (
-        f"{len(told)} of {len(found)} heads can be told apart{which}; the largest difference is "
+        f"{n_told} of {len(found)} heads can be told apart; the largest difference is "
         f"{largest:+.3f} at head {head_name(most)} (layer.head, from 0). Intervals hold "
         "for all compared statistics at once."
     )
-
-
-MOST_TOLD = 12
-"""Heads that a sentence names."""
 
 
 # --- tables -----------------------------------------------------------------------------

@@ -114,17 +114,19 @@ class Setting:
 
 OPTIONS = "options: "
 """Begins the name of an option of a test."""
-MEANING = (
-    "level",
-    "segment",
-    "units",
-    "attended",
-    "query",
-    "prediction",
-    "unit_of_number",
-    "rows",
-)
-"""Settings that say what is explained: of others nothing but accuracy is compared."""
+MEANING = {
+    "level": "level",
+    "segment": "segment",
+    "units": "units",
+    "attended": "attended",
+    "query": "sites: query",
+    "prediction": "prediction: kind",
+    "scale": "prediction: scale",
+    "unit of number": "unit of number",
+    "rows": "answers: rows",
+}
+"""Settings that say what is explained, by what they are: of others only accuracy is compared."""
+UNSAID = (None, "", "none", "default")
 
 
 def short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
@@ -216,25 +218,19 @@ def _flat(settings: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
 
 def other_meaning(first: AuditResult, other: AuditResult) -> list[str]:
     """Settings that make two audits explain different things; none if they do not."""
-    wrong = []
-    for name in MEANING:
-        ours, theirs = (_meaning(report, name) for report in (first, other))
-        if ours != theirs:
-            wrong.append(name.replace("_", " "))
-    return wrong
-
-
-def _meaning(report: AuditResult, name: str) -> object:
-    if name == "query":
-        return (report.provenance.get("sites") or {}).get("query")
-    if name == "rows":  # of language models
-        return (report.provenance.get("answers") or {}).get("rows")
-    value = report.provenance.get(name)
-    if name != "prediction":
-        return None if value in ("", "default") else value
-    value = value or {}
-    kind = value.get("kind", "classes")
-    return kind, value.get("scale") if kind == "number" else None
+    ours, theirs = (
+        {
+            name: value
+            for name, value in _flat(report.provenance)
+            if value not in UNSAID
+        }
+        for report in (first, other)
+    )
+    return [
+        name
+        for name, setting in MEANING.items()
+        if ours.get(setting) != theirs.get(setting)
+    ]
 
 
 def comparable_tests(

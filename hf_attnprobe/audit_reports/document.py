@@ -63,7 +63,7 @@ from hf_attnprobe.statistics.estimates import MIN_SHOWN
 from hf_attnprobe.statistics.heads import EVERYWHERE, Place
 from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
-from hf_attnprobe.statistics.summary import ALL_TEXTS, site_of_model
+from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.storage.provenance import in_words, is_repeatable, repeating
@@ -75,7 +75,7 @@ GLOSSARY: Mapping[str, str] = read_packaged(
 """What the words of a report mean, for who has read none of the papers."""
 
 MOST_EMBEDDED = 60
-"""Statistics that the data of a page has; of more only those of all texts."""
+"""Statistics that the data of a page has at most."""
 
 
 def document_of(report: AuditResult) -> Document:
@@ -105,6 +105,7 @@ def document_of(report: AuditResult) -> Document:
             id="rankings",
         ),
         heads_section(report),
+        part_section(report.statistics),
     ]
     folded = [
         questions(report),
@@ -144,17 +145,12 @@ def _texts_title(shown: Sequence[ShownText], words: Words) -> str:
 def page_data(report: AuditResult) -> dict[str, Any]:
     """The report for machines, short enough for a page.
 
-    Of many statistics those of all texts and the model's attention as a whole; ``left_out``
-    names the lists of which ``report.json`` has more.
+    Of many statistics it has none; ``left_out`` names the lists that ``summary.json`` has.
     """
-    data, several = to_json(report), has_several(report.statistics)
+    data = to_json(report)
     if len(report.statistics) <= MOST_EMBEDDED:
         return data
-    whole = [s for s in data["statistics"] if s["group"] == ALL_TEXTS]
-    own = [
-        s for s in whole if not several or (s["layer"], s["head"]) == EVERYWHERE
-    ]
-    cut = {"statistics": own[:MOST_EMBEDDED], "comparisons": []}
+    cut: dict[str, list] = {"statistics": [], "comparisons": []}
     return {**data, **cut, "left_out": list(cut)}
 
 
@@ -411,21 +407,19 @@ def heads_section(report: AuditResult) -> Section | None:
     places = {(s.layer, s.head) for s in report.statistics}
     if places == {EVERYWHERE} or not has_several(report.statistics):
         return None
-    statistics, words = report.statistics, report.words
     answer, curve = which_heads(report), report.prune
     return Section(
         "Which heads count",
         [
             Strong(answer) if answer else None,
             *head_maps(report.judged, report.rules),
-            part_section(statistics),
             Folded(
                 "Heads and groups of heads, all numbers",
                 [HOW_TO_READ, head_table(report)],
             ),
             None
             if curve is None
-            else Folded(prune_title(curve), [prune_table(curve, words)]),
+            else Folded(prune_title(curve), [prune_table(curve, report.words)]),
         ],
         id="heads",
     )

@@ -296,7 +296,10 @@ MOST_PARTS = 20
 
 def part_section(statistics: Sequence[Statistic]) -> Section:
     """How each part of a prediction moves with all attention; of 20 parts at most."""
-    of_all = [s for s in statistics if s.place == EVERYWHERE and s.n]
+    several = has_several(statistics)
+    of_all = [
+        s for s in statistics if s.n and (s.place == EVERYWHERE or not several)
+    ]
     columns: dict[str, dict[str, Statistic]] = {}
     for s in of_all:
         family, _, part = s.statistic.partition("@")

@@ -1,11 +1,9 @@
 """Tables of an audit's numbers: rankings, comparisons, all statistics, published values."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from hf_attnprobe.audit_reports.heads import (
     BY_PART,
-    MOST_PARTS,
     has_several,
     place_name,
 )
@@ -240,12 +238,14 @@ def shown_statistics(report: AuditResult) -> tuple[list[Statistic], str]:
     """The statistics of the table, and a sentence about those that are not in it.
 
     Of models with several heads the numbers of single heads and layers are in the table
-    of sites.
+    of heads, those of the parts of a prediction in one of their own.
     """
-    told = [
-        s for s in report.statistics if s.group == "all" or not is_of_ranking(s)
+    shown = [
+        s
+        for s in report.statistics
+        if (s.group == "all" or not is_of_ranking(s))
+        and s.statistic.partition("@")[0] not in BY_PART
     ]
-    shown = few_parts(told)
     several = has_several(report.statistics)
     for is_kept in (
         lambda s: s.place == EVERYWHERE or not several,
@@ -281,19 +281,6 @@ def _in_words(report: AuditResult, shown: Sequence[Statistic]) -> list[str]:
 
 
 # --- which statistics are told ---------------------------------------------------------------------
-
-
-def few_parts(statistics: Sequence[Statistic]) -> list[Statistic]:
-    """Keeps statistics of the first parts only, for predictions with many parts."""
-    seen: Counter[str] = Counter()
-    kept = []
-    for s in statistics:
-        family = s.statistic.partition("@")[0]
-        if family in BY_PART and s.group == ALL_TEXTS:
-            seen[family] += 1
-        if seen[family] <= MOST_PARTS:
-            kept.append(s)
-    return kept
 
 
 def is_of_ranking(s: Statistic) -> bool:

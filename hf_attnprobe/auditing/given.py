@@ -22,6 +22,7 @@ from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.plain_data import from_plain
+from hf_attnprobe.texts import stripped
 
 
 MARKS = "Ġ▁ "
@@ -337,7 +338,7 @@ def _in_characters(
         "offset_mapping"
     ]
     return [
-        _stripped(string, offsets[unit[0]][0], offsets[unit[-1]][1])
+        stripped(string, offsets[unit[0]][0], offsets[unit[-1]][1])
         for unit in units
     ]
 
@@ -430,7 +431,7 @@ def _at_spans(
     if ends != sorted(ends) or any(first == last for first, last in given):
         wanted = f"spans of its {len(string)} characters, none over another"
         raise _wrong(text.example_id, wanted, f"{[*given][:5]}…")
-    spans = [_stripped(string, *span) for span in given]
+    spans = [stripped(string, *span) for span in given]
     found = []
     for start, end in units:
         said = f"{string[start:end]!r}, characters {start} to {end}"
@@ -453,9 +454,3 @@ def _at_spans(
             raise _wrong(text.example_id, f"a span of {said}", "none")
         found.append(sum(inside))
     return found
-
-
-def _stripped(string: str, start: int, end: int) -> tuple[int, int]:
-    """A span without the white space around it."""
-    own = string[start:end]
-    return start + len(own) - len(own.lstrip()), start + len(own.rstrip())

@@ -243,7 +243,15 @@ def _loaded_from(saved: SavedModel, tokenizer: Tokenizer | None) -> Loaded:
     # of the same commit, whatever was pushed since
     place = replace(origin, revision=commit or origin.revision)
     reads = _tokenizer_of(model, tokenizer, lambda: place)
-    return Loaded(name, model, reads, _recorded(name, origin, commit))
+    is_elsewhere = origin.folder and origin.name != name
+    known = {
+        "checkpoint": origin.name if is_elsewhere else None,
+        "revision": origin.revision,
+        "subfolder": origin.subfolder,
+        "commit": commit,
+    }
+    version = {key: value for key, value in known.items() if value is not None}
+    return Loaded(name, model, reads, version)
 
 
 def _tokenizer_of(
@@ -267,19 +275,6 @@ def _tokenizer_of(
         return given
     assert place is not None  # else the caller has refused
     return load_tokenizer(place())
-
-
-def _recorded(name: str, origin: Origin, commit: str | None) -> dict[str, Any]:
-    """Which version of a model was audited, where there are several."""
-    known = {
-        "checkpoint": origin.name
-        if origin.folder and origin.name != name
-        else None,
-        "revision": origin.revision,
-        "subfolder": origin.subfolder,
-        "commit": commit,
-    }
-    return {key: value for key, value in known.items() if value is not None}
 
 
 def is_language_model(model: Any) -> bool:

@@ -747,27 +747,34 @@ def deception_document(d: Deception) -> Document:
     )
 
 
+MEASURED = (
+    (
+        "mass on the impermissible tokens, mean over heads",
+        "masses",
+        "before",
+        "after",
+    ),
+    (
+        "of the head with the most",
+        "masses",
+        "largest before",
+        "largest after",
+    ),
+    ("output moved by deleting them", "moved", "before", "after"),
+    ("by deleting as many others", "control", "before", "after"),
+    ("difference per text", "beyond", "before", "after"),
+)
+"""Rows of the table: what was measured, the numbers that have it, and its two names there."""
+
+
 def _before_and_after(d: Deception) -> list[list[Cell]]:
     """What was measured: its name, before, after."""
     metrics = dict.fromkeys(score.metric for score in d.scores)
-    scores: list[list[Cell]] = [
+    rows: list[list[Cell]] = [
         [m.replace("_", " "), d.score("before", m), d.score("after", m)]
         for m in metrics
     ]
-    masses = d.masses
-    return [
-        *scores,
-        [
-            "mass on the impermissible tokens, mean over heads",
-            masses["before"],
-            masses["after"],
-        ],
-        [
-            "of the head with the most",
-            masses["largest before"],
-            masses["largest after"],
-        ],
-        ["output moved by deleting them", d.moved["before"], d.moved["after"]],
-        ["by deleting as many others", d.control["before"], d.control["after"]],
-        ["difference per text", d.beyond["before"], d.beyond["after"]],
-    ]
+    for said, name, before, after in MEASURED:
+        found = getattr(d, name)
+        rows.append([said, found[before], found[after]])
+    return rows

@@ -45,7 +45,7 @@ from hf_attnprobe.retraining.verdict import (
     to_json,
 )
 from hf_attnprobe.statistics.scores import Score, find_score
-from hf_attnprobe.statistics.summary import Statistic, sentence
+from hf_attnprobe.statistics.summary import sentence
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import (
     Provenance,
@@ -159,15 +159,18 @@ def document_of(report: RetrainingResult) -> Document:
     lead: list[Block] = [
         _at_a_glance(report),
         _quality(report),
-        _made(report),
+        f"Base: {report.model}. Data: {report.dataset}, {report.n} test texts. "
+        f"Models trained: {len(report.models)}.",
     ]
+    audit = ["attnprobe", "audit", "--model", report.model]
+    audit += ["--dataset", report.dataset.name, "--output-dir", "DIR"]
     sections = [
         Section(
             "The answers", [LEAD, *_answers(report), MEASURED], id="verdict"
         ),
         Section(
             "May this attention be shown to users as the reason?",
-            [AS_REASON, AUDIT, Listing(_audit_command(report))],
+            [AS_REASON, AUDIT, Listing(shlex.join(audit))],
             id="reason",
         ),
         Section("What this cannot say", [_limits(report)], id="limits"),
@@ -228,12 +231,6 @@ def _quality(report: RetrainingResult) -> str:
     )
 
 
-def _made(report: RetrainingResult) -> str:
-    n = len(report.models)
-    models = "1 model was" if n == 1 else f"{n} models were"
-    return f"Base: {report.model}. Data: {report.dataset}, {report.n} test texts. {models} trained."
-
-
 # --- The answers ---------------------------------------------------------------------------------
 
 LEAD = (
@@ -281,13 +278,6 @@ AUDIT = (
     "An audit tests whether this model's own output follows its attention, on these texts "
     "and for this model alone:"
 )
-
-
-def _audit_command(report: RetrainingResult) -> str:
-    words = ["attnprobe", "audit", "--model", report.model]
-    return shlex.join(
-        [*words, "--dataset", report.dataset.name, "--output-dir", "DIR"]
-    )
 
 
 def _limits(report: RetrainingResult) -> list[Words]:
@@ -489,7 +479,7 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
         said: list[Words] = [
             f"{s.statistic}: {sentence(s, known)}." for s in whole
         ]
-        rows = [_row(s) for s in own]
+        rows = [[s.row()[name] for name in COLUMNS.values()] for s in own]
         table = Table([*COLUMNS], rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(own)} numbers and what they say"
         yield Folded(title, [said, table])
@@ -507,11 +497,6 @@ COLUMNS = {
     "undefined": "undefined",
 }
 """Of the table of statistics, by their heads: fields of a row."""
-
-
-def _row(statistic: Statistic) -> list[Cell]:
-    fields = statistic.row()
-    return [fields[name] for name in COLUMNS.values()]
 
 
 # --- How it was made ------------------------------------------------------------------------------

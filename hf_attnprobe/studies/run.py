@@ -4,7 +4,7 @@ import json
 import logging
 import runpy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -324,7 +324,9 @@ def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     }
     for name in MODELS:
         if name in arguments:
-            arguments[name] = _placed(arguments[name], job.made_of, folder)
+            model = arguments[name]
+            if any(f"{model}/".startswith(f"{made}/") for made in job.made_of):
+                arguments[name] = str(folder / model)
     others = (*kind.needed, *kind.further)
     keywords = {name: arguments[name] for name in others if name in arguments}
     if SavedModel in kind.others and "model" in arguments:
@@ -335,9 +337,3 @@ def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     keywords["dataset"] = _data(job)
     keywords["options"] = from_flat(arguments, kind.options)
     return keywords
-
-
-def _placed(model: str, made_of: Sequence[str], folder: Path) -> str:
-    """A model; below the study's folder where a step makes it."""
-    is_made = any(f"{model}/".startswith(f"{name}/") for name in made_of)
-    return str(folder / model) if is_made else model

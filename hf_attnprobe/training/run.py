@@ -20,7 +20,12 @@ from hf_attnprobe.data.examples import (
     label_names,
 )
 from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import SavedModel, as_saved, public_function
+from hf_attnprobe.options import (
+    SavedModel,
+    as_saved,
+    check_known,
+    public_function,
+)
 from hf_attnprobe.training.classifier import (
     named_labels,
     train_classifier,
@@ -121,13 +126,8 @@ def check_training(
 
 
 def _given_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in fields(Architecture)}
-    unknown = sorted(set(architecture) - known)
-    if unknown:
-        names = ", ".join(sorted(known))
-        raise AttnProbeError(
-            f"expected an architecture of {names}, got {unknown[0]!r}"
-        )
+    known = [field.name for field in fields(Architecture)]
+    check_known("field of an architecture", architecture, known)
     return {
         name: value for name, value in architecture.items() if value is not None
     }
