@@ -438,9 +438,7 @@ def _legend(
         handlelength=2.6,
         **place,
     )
-    legend.get_title().set_parse_math(False)
     for text, name in zip(legend.get_texts(), names, strict=True):
-        text.set_parse_math(False)
         text.set_text(_wrapped(name))
 
 

@@ -198,11 +198,8 @@ def _quiet_transformers() -> Iterator[None]:
 @contextmanager
 def quiet_datasets() -> Iterator[None]:
     """Bars of datasets are off; as :func:`quiet_libraries`."""
-    try:
-        import datasets
-    except ImportError:  # then it shows nothing
-        yield
-        return
+    import datasets
+
     had_bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:

@@ -222,7 +222,7 @@ def head_maps(
                 of.key,
                 of.title,
                 found,
-                f"{_finding(found, rule)} {of.aside}",
+                f"{_finding(found)} {of.aside}",
                 rule.scale_of,
                 of.centre,
                 rule.partly,
@@ -268,19 +268,13 @@ def head_map(
     )
 
 
-def _finding(found: Mapping[Place, Estimate], rule: Rule) -> str:
-    """Returns how many heads surely reach the lowest threshold, and which is foremost."""
+def _finding(found: Mapping[Place, Estimate]) -> str:
+    """Returns which head is foremost, and of what the intervals hold."""
     most = max(found, key=lambda place: found[place].value)
     number = markdown.interval(found[most].value, found[most].ci95, digits=2)
-    foremost = (
-        f"the foremost is {head_name(most)} (layer.head, from 0) with {number}"
-    )
-    if all(estimate.ci95 is None for estimate in found.values()):
-        return f"Too few texts for intervals, so nothing is sure; {foremost}."
-    n_sure = sum(is_surely(estimate, rule) for estimate in found.values())
     return (
-        f"Surely at {rule.partly:.2f} or more: {n_sure} of {len(found)} heads (95% intervals that "
-        f"hold for all heads at once); {foremost}."
+        f"The foremost is {head_name(most)} (layer.head, from 0) with {number}; 95% intervals "
+        "hold for all heads at once."
     )
 
 

@@ -21,7 +21,6 @@ from hf_attnprobe.cards.metadata import (
     METRIC,
     SCORES,
     TAGS,
-    TASKS,
     AuditedOn,
     Card,
     Checkpoint,
@@ -291,8 +290,8 @@ def card_text(card: Card) -> str:
             settings=list(_settings(record)),
             scores="\n\n".join(blocks([_scores(record)])),
             gives_classes=_gives_classes(checkpoint),
-            auto_class=_auto_class(checkpoint),
-            name=shown(checkpoint.name).replace('"', "'").replace("\\", "/"),
+            auto_class=f"AutoModel{checkpoint.ending}",
+            name=checkpoint.in_quotes,
             command=_command(card),
             is_of_papers=checkpoint.is_attention_classifier and _is_known(card),
             passed=card.audits
@@ -370,13 +369,6 @@ def _scores(record: Mapping[str, Any]) -> Table:
     return Table(["scores on", *SCORES.values()], rows)
 
 
-def _auto_class(checkpoint: Checkpoint) -> str:
-    for ending in TASKS:
-        if checkpoint.head.endswith(ending):
-            return f"AutoModel{ending}"
-    return "AutoModel"
-
-
 def _gives_classes(checkpoint: Checkpoint) -> bool:
     """Whether it reads texts and gives one probability per class."""
     problem = checkpoint.config.get("problem_type")
@@ -406,12 +398,11 @@ def _command(card: Card) -> str:
         data.name in RECIPES or data.hub_id == data.name
     )
     named = data.name if known and data is not None else BLANK
-    model = shown(card.checkpoint.name).replace('"', "'").replace("\\", "/")
     words = [
         "attnprobe",
         "audit",
         "--model",
-        model,
+        card.checkpoint.in_quotes,
         "--dataset",
         named,
         "--output-dir",

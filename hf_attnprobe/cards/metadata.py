@@ -213,6 +213,17 @@ class Checkpoint:
         return str(named[0]) if isinstance(named, list) and named else ""
 
     @property
+    def ending(self) -> str:
+        """What that class is called behind its kind, of :data:`TASKS`; "" for another one."""
+        known = [name for name in TASKS if self.head.endswith(name)]
+        return "".join(known[:1])
+
+    @property
+    def in_quotes(self) -> str:
+        """Its name, as it can stand between quotes in a command."""
+        return shown(self.name).replace('"', "'").replace("\\", "/")
+
+    @property
     def is_attention_classifier(self) -> bool:
         """Whether it is one of this package's classifiers."""
         return self.config.get("model_type") == "attention_classifier"
@@ -231,10 +242,7 @@ class Checkpoint:
 
 def task_of(checkpoint: Checkpoint) -> str | None:
     """The Hub's name of the task; None where the head is none it knows."""
-    for ending, task in TASKS.items():
-        if checkpoint.head.endswith(ending):
-            return task
-    return None
+    return TASKS.get(checkpoint.ending)
 
 
 @dataclass(frozen=True)

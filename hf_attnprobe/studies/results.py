@@ -76,6 +76,15 @@ class ResultTable:
     sentences: tuple[str, ...] = ()
 
 
+OF_DECEPTION = {
+    "mass": "masses",
+    "moved": "moved",
+    "control": "control",
+    "beyond": "beyond",
+}
+"""By metric the numbers of a deception that are no scores."""
+
+
 class AuditSummary(TypedDict):
     """What tables read of an audit's summary; there is more."""
 
@@ -106,7 +115,11 @@ class Results:
         rows = read_rows(self.folder / folder / "rows")
         of_heads = (rows.layer >= 0) & (rows["head"] >= 0)
         heads = rows.loc[of_heads, ["layer", "head"]].drop_duplicates()
-        check_one_head(len(heads), folder)
+        if len(heads) > 1:
+            raise AttnProbeError(
+                f"expected the audit of one head for a column of a table, {folder} has "
+                f"{len(heads)}; choose one by layers and heads in the step"
+            )
         rows = rows[of_heads | (rows.test == PREDICTION)]  # no groups of heads
         rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(
@@ -162,10 +175,9 @@ class Results:
         test, model, metric = name.split("/")
         if job.verb == "deceive":
             found = self.read_json(job, DECEPTION)
-            if metric == "mass":
-                return estimate(found["masses"].get(model), found["n_named"])
-            if metric in ("moved", "control", "beyond"):
-                return estimate(found[metric][model], found["n_controlled"])
+            if metric in OF_DECEPTION:
+                number = found[OF_DECEPTION[metric]].get(model)
+                return from_plain(Estimate | None, number)
             scores = from_plain(tuple[Score, ...], found["scores"])
         else:
             scores = self.retraining(job.folder).scores.get(test, ())
@@ -196,28 +208,6 @@ class Results:
             for name, found in found.items()
             if found and found["answer"] in unsure
         ]
-
-
-def check_one_head(n_heads: int, folder: str) -> None:
-    """Raises AttnProbeError where the audit of a job, named by its folder, has several heads."""
-    if n_heads > 1:
-        raise AttnProbeError(
-            f"expected the audit of one head for a column of a table, {folder} has "
-            f"{n_heads}; choose one by layers and heads in the step"
-        )
-
-
-def estimate(entry: Mapping | None, n: int) -> Estimate | None:
-    """An estimate from a summary file, where ``{value, ci95}`` are plain data.
-
-    Args:
-        entry: None where the summary has no such value.
-        n: number of texts.
-    """
-    if entry is None or entry["value"] is None:
-        return None
-    low, high = entry["ci95"]
-    return Estimate(entry["value"], (low, high), n)
 
 
 def ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:

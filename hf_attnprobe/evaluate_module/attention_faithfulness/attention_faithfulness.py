@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 import hf_attnprobe
 from hf_attnprobe.options import Asked, from_names, names_of
 from hf_attnprobe.plain_data import plain
+from hf_attnprobe.statistics.rows import PREDICTION
 
 
 NUMBER = datasets.Value(
@@ -245,18 +246,14 @@ def _with_references(
 
 def _as_floats(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
     """Means and per-text lists by name."""
-    rows = report.to_pandas()
-    rows = rows[rows.test != "prediction"]
-    several = len(rows[["layer", "head"]].drop_duplicates()) > 1
-    columns = ["test", "statistic", "layer", "head"]
+    wide = report.rows.select(lambda test, *_: test != PREDICTION).wide()
+    wide = wide.reindex(range(n_texts)).astype(float)
+    several = len(report.rows.sites) > 1
     numbers: dict[str, Any] = {}
-    for (test, statistic, layer, head), group in rows.groupby(
-        columns, sort=False
-    ):
+    for (test, statistic, layer, head), values in wide.items():
         name = f"{test}_{statistic}"
         if several:
             name += f"_layer{layer}_head{head}"
-        values = group.set_index("example_id").value.reindex(range(n_texts))
         numbers[f"mean_{name}"] = float(values.mean())
-        numbers[name] = values.astype(float).tolist()
+        numbers[name] = values.tolist()
     return numbers
