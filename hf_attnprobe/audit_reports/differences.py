@@ -29,7 +29,7 @@ from hf_attnprobe.statistics.summary import (
     site_of_model,
 )
 from hf_attnprobe.statistics.verdicts import RULES, Finding, asked_by
-from hf_attnprobe.storage.provenance import in_words
+from hf_attnprobe.storage.provenance import flat, in_words
 
 
 Place = tuple[str, str, int, int]
@@ -177,7 +177,7 @@ def differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
 
     Options of tests that an audit did not run, or does not know, are left out.
     """
-    flat = [dict(_flat(_all_of(report))) for report in reports]
+    flat = [dict(flat(_all_of(report))) for report in reports]
     names = dict.fromkeys(name for settings in flat for name in settings)
     found = []
     for name in names:
@@ -206,22 +206,12 @@ def _all_of(report: AuditResult) -> dict:
     }
 
 
-def _flat(settings: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings one by one, with the names on the way."""
-    for name, value in settings.items():
-        named = f"{before}{str(name).replace('_', ' ')}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{named}: ")
-        else:
-            yield named, in_words(value)
-
-
 def other_meaning(first: AuditResult, other: AuditResult) -> list[str]:
     """Settings that make two audits explain different things; none if they do not."""
     ours, theirs = (
         {
             name: value
-            for name, value in _flat(report.provenance)
+            for name, value in flat(report.provenance)
             if value not in UNSAID
         }
         for report in (first, other)

@@ -43,7 +43,6 @@ from hf_attnprobe.plain_data import read_packaged
 from hf_attnprobe.reports.document import (
     Answered,
     Block,
-    Cell,
     Code,
     Document,
     Facts,
@@ -66,7 +65,12 @@ from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by
 from hf_attnprobe.statistics.wording import Words
-from hf_attnprobe.storage.provenance import in_words, is_repeatable, repeating
+from hf_attnprobe.storage.provenance import (
+    flat,
+    in_words,
+    is_repeatable,
+    repeating,
+)
 
 
 GLOSSARY: Mapping[str, str] = read_packaged(
@@ -517,9 +521,7 @@ SAME_TEXTS = (
 def origin(report: AuditResult) -> Section:
     """The command, versions, fingerprints, and every setting."""
     said = report.provenance
-    rows: list[list[Cell]] = [
-        [name, in_words(value)] for name, value in _flat(said)
-    ]
+    settings = [*flat(said)]
     known = {
         "model": said.get("model_fingerprint"),
         "data": said.get("data_fingerprint"),
@@ -536,21 +538,8 @@ def origin(report: AuditResult) -> Section:
             (INSTALLED, Code("pip install ."), ROWS),
             Folded(
                 "Every setting",
-                [Table(["setting", "value"], rows, sortable=False)],
+                [Table(["setting", "value"], settings, sortable=False)],
             ),
         ],
         id="origin",
     )
-
-
-def _flat(provenance: Mapping) -> list[tuple[str, object]]:
-    """Settings by name; those of tests each in a line of its own."""
-    pairs: list[tuple[str, object]] = []
-    for name, value in provenance.items():
-        if name == "options":
-            pairs += [
-                (f"{name} of {test}", inner) for test, inner in value.items()
-            ]
-        else:
-            pairs.append((name, value))
-    return pairs

@@ -7,7 +7,6 @@ provenance; one that was is refused.
 """
 
 import hashlib
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -177,31 +176,16 @@ def parse_head_sets(
     return sets
 
 
-HEAD_SET = re.compile(r"\d+\.\d+(\+\d+\.\d+)*", re.ASCII)
-"""Heads as layer.head joined by +."""
-
-
 def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
-    if not HEAD_SET.fullmatch(name):
+    known = {f"{site.layer}.{site.head}": site for site in adapter.sites()}
+    heads = name.split("+")
+    if len(known.keys() & heads) < len(heads):
+        first, *_, last = known
         raise AttnProbeError(
-            "expected a set of heads as layer.head joined by +, such as 5.0+5.3, got "
-            f"{name!r}; write --head-sets so"
+            f"expected heads from {first} to {last}, each once, as layer.head joined by +, got "
+            f"{name!r}; change --head-sets"
         )
-    heads = [head.split(".") for head in name.split("+")]
-    members = sorted(Site(int(layer), int(head)) for layer, head in heads)
-    if len(set(members)) < len(members):
-        raise AttnProbeError(
-            f"expected every head once in a set of heads, got {name!r}; change --head-sets"
-        )
-    first, *_, last = known = adapter.sites()
-    for member in members:
-        if member not in known:
-            raise AttnProbeError(
-                f"expected heads from {first.layer}.{first.head} to {last.layer}.{last.head} "
-                f"that the model has, got {member.layer}.{member.head} in {name!r}; change "
-                "--head-sets"
-            )
-    return members
+    return sorted(known[head] for head in heads)
 
 
 def head_set_names(adapter: AttentionModelBase) -> list[str]:

@@ -38,7 +38,6 @@ from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.reports.document import (
     Block,
-    Cell,
     Code,
     Link,
     Number,
@@ -48,7 +47,6 @@ from hf_attnprobe.reports.document import (
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.reports.templates import templates_of
 from hf_attnprobe.statistics.grades import Answer
-from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.statistics.wording import words_of
 
 
@@ -415,7 +413,7 @@ def _command(card: Card) -> str:
 
 
 def findings(card: Card, audit: AuditedOn) -> list[Block]:
-    """Every number with interval, yardstick and n; never more than the audit says."""
+    """Every answer with its number; never more than the audit says."""
     data = card.known(audit.data)
     split = (" (split ", Code(audit.split), ")") if audit.split else ()
     said = audit.conclusion or "No question was answered."
@@ -430,41 +428,8 @@ def findings(card: Card, audit: AuditedOn) -> list[Block]:
             f": {said}",
         ),
         [*sentences, *audit.notes],
-        _graded(audit.findings, words.texts),
         list(_besides(audit)),
     ]
-
-
-def _graded(findings: tuple[Finding, ...], texts: str) -> Table:
-    """What was graded, number by number."""
-    rows: list[list[Cell]] = []
-    for f in findings:
-        rule = RULES[f.rule]
-        beside = ", ".join(
-            f"{shown(k)} {v:z.2f}" for k, v in f.yardsticks.items() if v == v
-        )
-        value = Number(f.value, f.ci95, digits=2)
-        rows.append(
-            [
-                rule.question,
-                str(f.answer),
-                rule.measure,
-                value,
-                beside or None,
-                f.n,
-            ]
-        )
-    return Table(
-        [
-            "question",
-            "answer",
-            "what is graded",
-            "number [95%]",
-            "beside",
-            texts,
-        ],
-        rows,
-    )
 
 
 def _besides(audit: AuditedOn) -> Iterator[Words]:

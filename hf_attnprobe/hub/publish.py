@@ -320,7 +320,7 @@ def write_card(
         )
 
     The card says what the model is, how it was trained, how it is used, what the audits
-    found with every interval and yardstick, and what attention cannot tell. It stands
+    found with every interval, and what attention cannot tell. It stands
     between two comments in the README; what is written around them, and what the front
     matter says already, stays. With ``push_to_hub`` the model, tokenizer, code and card go
     into one repository, in one commit, and the rows of the audits before it into a data

@@ -49,7 +49,7 @@ from hf_attnprobe.statistics.summary import sentence
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 from hf_attnprobe.storage.provenance import (
     Provenance,
-    in_words,
+    flat,
     read_summary,
     repeating,
 )
@@ -511,9 +511,7 @@ RAW = (
 def _origin(report: RetrainingResult) -> list[Block]:
     """Models, command and settings."""
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
-    settings: list[list[Cell]] = [
-        [name, in_words(value)] for name, value in report.provenance.items()
-    ]
+    settings = [*flat(report.provenance)]
     repeat: list[Block] = []
     if (
         "asked_for" in report.provenance

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -43,6 +43,20 @@ def in_words(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(in_words, value)) or "none"
     return "none" if value is None else str(value)
+
+
+def flat(settings: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
+    """Yields nested settings one by one, with the names on the way.
+
+    >>> [*flat({"options": {"permutation": {"n_permutations": 100}}})]
+    [('options: permutation: n permutations', '100')]
+    """
+    for name, value in settings.items():
+        named = f"{before}{str(name).replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{named}: ")
+        else:
+            yield named, in_words(value)
 
 
 # --- Where numbers come from: the versions of what computed them, and the stored summary ---------
