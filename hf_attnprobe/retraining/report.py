@@ -479,7 +479,8 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
         said: list[Words] = [
             f"{s.statistic}: {sentence(s, known)}." for s in whole
         ]
-        rows = [[s.row()[name] for name in COLUMNS.values()] for s in own]
+        cells = [s.row() for s in own]
+        rows = [[row[name] for name in COLUMNS.values()] for row in cells]
         table = Table([*COLUMNS], rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(own)} numbers and what they say"
         yield Folded(title, [said, table])

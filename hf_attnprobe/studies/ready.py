@@ -346,6 +346,9 @@ ROOM = {
 }
 
 
+OF_SIZES = {"accuracy": "accuracy", **ROOM}
+LENGTHS = [10, 20, 40, 80, 160]
+"""Tokens at which the texts are divided."""
 EXACTLY = {"adversarial": {"method": "exact"}}
 WITH_ROOM = Length(
     {"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
@@ -365,8 +368,8 @@ def room(s: Steps) -> None:
     for cell in s.grid(**how.grid):
         base = s.add("train", "base", cell, **cell, **how.trained)
         s.add("audit", "audit", cell, model=base, **how.audited)
-    s.table("By size", audit={"accuracy": "accuracy", **ROOM})
-    s.table("By size and length", [10, 20, 40, 80, 160], audit=ROOM)
+    s.table("By size", audit=OF_SIZES)
+    s.table("By size and length", LENGTHS, audit=ROOM)
 
 
 WORTHS = {
