@@ -289,7 +289,7 @@ def rows_told(
 def read_audit(folder: str | Path) -> Report:
     """The report of an audit's folder, with its rows."""
     report = read_summary(
-        folder, _parsed, kind="an audit", verb="the audit", check=_check_audit
+        folder, _parsed, kind="an audit", verb="the audit", check=check_schema
     )
     shown, ids = read_texts(Path(folder)), report.example_ids
     # The folder may hold texts and tests that no summary has been made of yet.
@@ -298,16 +298,6 @@ def read_audit(folder: str | Path) -> Report:
         rows=rows_told(rows_in(Path(folder) / "rows"), report.provenance, ids),
         examples=tuple(text for text in shown if text.example_id in ids),
     )
-
-
-def _check_audit(data: Mapping, source: str) -> None:
-    """Raises AttnProbeError for a summary of another version or verb."""
-    if "scores" in data:
-        raise AttnProbeError(
-            f"expected the summary of an audit, {source} is a retraining's, whose mark is "
-            "gone; run attnprobe retrain again"
-        )
-    check_schema(data, source)
 
 
 def _parsed(data: Mapping) -> Report:

@@ -184,7 +184,7 @@ def _verdict_to_json(report: AuditResult) -> dict:
     return {
         "question": QUESTION,
         "answer": str(concluded.answer),
-        "sentence": conclusion_sentence(report.findings),
+        "sentence": conclusion_sentence(report.findings, report.words),
         "why": concluded.why,
         "findings": plain(found),
     }

@@ -280,7 +280,7 @@ def as_told(audit: ReadAudit, model: str) -> AuditedOn:
         split=report.dataset.split,
         n=report.n,
         seed=report.seed,
-        conclusion=conclusion_sentence(report.findings),
+        conclusion=conclusion_sentence(report.findings, report.words),
         answer=report.answer,
         command=_command(audit, model),
         has_pairs=PAIRED in (report.provenance.get("text_columns") or ""),
@@ -472,7 +472,9 @@ def rows_files(
                 data=audit.data,
                 split=audit.report.dataset.split,
                 n=audit.report.n,
-                conclusion=conclusion_sentence(audit.report.findings),
+                conclusion=conclusion_sentence(
+                    audit.report.findings, audit.report.words
+                ),
                 files={SPLIT: f"{SPLIT}.parquet"}
                 if f"{SPLIT}.parquet" in own
                 else {},
