@@ -177,12 +177,12 @@ def differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
 
     Options of tests that an audit did not run, or does not know, are left out.
     """
-    flat = [dict(flat(_all_of(report))) for report in reports]
-    names = dict.fromkeys(name for settings in flat for name in settings)
+    every = [dict(flat(_all_of(report))) for report in reports]
+    names = dict.fromkeys(name for settings in every for name in settings)
     found = []
     for name in names:
         values = tuple(
-            settings.get(name, markdown.MISSING) for settings in flat
+            settings.get(name, markdown.MISSING) for settings in every
         )
         if len(set(values)) > 1 and not (
             name.startswith(OPTIONS) and markdown.MISSING in values
