@@ -10,6 +10,7 @@ from hf_attnprobe.audit_reports.comparison import (
     compare_audits,
 )
 from hf_attnprobe.audit_reports.report import (
+    check_once,
     is_share,
     joined_report,
     read_audit,
@@ -202,14 +203,9 @@ def _as_list(folder: Folders) -> list[Path]:
 
 def _check_audits(folders: Sequence[Path]) -> None:
     """Raises AttnProbeError for a folder that holds no audit, or is there twice."""
-    seen: set[Path] = set()
     for folder in folders:
         if (kind := kind_of(folder)) is not AUDIT:
             raise AttnProbeError(
                 f"expected folders of audits to compare, {folder} holds {kind.name}; give it alone"
             )
-        if folder.resolve() in seen:
-            raise AttnProbeError(
-                f"expected every audit once, got {folder} twice; leave one out"
-            )
-        seen.add(folder.resolve())
+    check_once(folders)

@@ -300,6 +300,16 @@ def read_audit(folder: str | Path) -> Report:
     )
 
 
+def check_once(folders: Sequence[str | Path]) -> None:
+    """Raises AttnProbeError where a folder is named twice."""
+    places = [Path(folder).resolve() for folder in folders]
+    for place, folder in zip(places, folders, strict=True):
+        if places.count(place) > 1:
+            raise AttnProbeError(
+                f"expected every audit once, got {folder} twice; leave one out"
+            )
+
+
 def _parsed(data: Mapping) -> Report:
     """The report without its rows."""
     report = from_json(data)

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.options import HUB_ID
+from hf_attnprobe.plain_data import plain
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
@@ -151,26 +151,22 @@ def prose(sentence: str) -> str:
 
 
 def native(value: Any) -> Any:
-    """What YAML keeps as it is: no NumPy, no enum, no control character, nothing infinite.
+    """What YAML keeps as it is of plain data: no control character, nothing infinite.
 
     A number that is not finite is None, and so is a list with one, such as an interval,
     since readers drop None from lists; None is left out of mappings.
 
-    >>> native({"n": 3, "ci95": (0.1, float("nan")), "no": None})
+    >>> native({"n": 3, "ci95": [0.1, float("inf")], "no": None})
     {'n': 3}
     """
     if isinstance(value, Mapping):
-        plain = {shown(key): native(inner) for key, inner in value.items()}
-        return {key: inner for key, inner in plain.items() if inner is not None}
-    if isinstance(value, list | tuple):
+        kept = {shown(key): native(inner) for key, inner in value.items()}
+        return {key: inner for key, inner in kept.items() if inner is not None}
+    if isinstance(value, list):
         inside = [native(inner) for inner in value]
         return None if None in inside else inside
-    if isinstance(value, Enum):
-        return native(value.value)
-    if hasattr(value, "item"):
-        return native(value.item())
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, str):
         return shown(value, most=LONGEST)
     return value
@@ -427,5 +423,5 @@ def _result(
         metric_type=metric,
         metric_name=shown(name),
         metric_value=float(value),
-        metric_args=native({"by": BY, **more}),
+        metric_args=native(plain({"by": BY, **more})),
     )

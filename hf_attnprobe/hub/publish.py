@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from hf_attnprobe.audit_reports.report import Report, read_audit
+from hf_attnprobe.audit_reports.report import Report, check_once, read_audit
 from hf_attnprobe.audit_reports.verdict import conclusion_sentence
 from hf_attnprobe.cards.card import (
     PublishedRows,
@@ -252,7 +252,7 @@ def read_audits(
             folder given twice.
     """
     read = [ReadAudit(Path(folder), read_audit(folder)) for folder in folders]
-    seen: set[Path] = set()
+    check_once(folders)
     for audit in read:
         found = audit.report.provenance.get("model_fingerprint")
         if found != fingerprint:
@@ -260,11 +260,6 @@ def read_audits(
                 f"expected audits of {model} (fingerprint {fingerprint}), {audit.folder} "
                 f"is of another model ({found}); audit this one with attnprobe audit"
             )
-        if audit.folder.resolve() in seen:
-            raise AttnProbeError(
-                f"expected every audit once, got {audit.folder} twice; leave one out"
-            )
-        seen.add(audit.folder.resolve())
     return read
 
 
