@@ -198,5 +198,4 @@ def demo_document(large: bool = False) -> Document:
             Section("All numbers", ["It was folded away."], folded=True),
         ],
         data={"harm": HARM, "end": "</script><!--", "value": None},
-        description="A demonstration.",
     )

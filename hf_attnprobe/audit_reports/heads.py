@@ -271,11 +271,14 @@ def head_map(
 def _finding(found: Mapping[Place, Estimate]) -> str:
     """Returns which head is foremost, and of what the intervals hold."""
     most = max(found, key=lambda place: found[place].value)
-    number = markdown.interval(found[most].value, found[most].ci95, digits=2)
-    return (
-        f"The foremost is {head_name(most)} (layer.head, from 0) with {number}; 95% intervals "
-        "hold for all heads at once."
+    value, ends = found[most].value, found[most].ci95
+    number = markdown.interval(value, ends, digits=2)
+    said = (
+        f"The foremost is {head_name(most)} (layer.head, from 0) with {number}."
     )
+    if ends is None:
+        return f"{said} Too few texts for intervals, so nothing is sure."
+    return f"{said} 95% intervals hold for all heads at once."
 
 
 # --- parts of a prediction, and names of places -------------------------------------------
