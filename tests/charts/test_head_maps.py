@@ -80,8 +80,6 @@ def test_the_sentence_names_the_foremost_head(maps, key):
     layer, head = np.unravel_index(values.argmax(), values.shape)
     assert f"The foremost is {layer}.{head} (layer.head" in chart.finding
     assert f"with {values.max():.2f} [" in chart.finding
-    n_sure = (np.array(chart.low) >= chart.threshold).sum()
-    assert 0 < n_sure < 12
     assert "hold for all heads at once" in chart.finding
 
 
