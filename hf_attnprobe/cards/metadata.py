@@ -165,6 +165,8 @@ def native(value: Any) -> Any:
     if isinstance(value, list):
         inside = [native(inner) for inner in value]
         return None if None in inside else inside
+    if hasattr(value, "item"):  # a number of NumPy
+        return native(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):
