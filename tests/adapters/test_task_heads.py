@@ -13,7 +13,6 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.task_heads import N_KEPT
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.registry import tests as all_tests
-from hf_attnprobe.functional.divergence import tvd
 from refusals import refuses
 
 
@@ -283,18 +282,6 @@ def test_gradients_are_finite_differences(case):
         slope = (decided(up) - decided(down)) / (2 * step)
         found = slopes[:, head, query, key].double()
         torch.testing.assert_close(found, slope, atol=1e-6, rtol=1e-4)
-
-
-def test_the_distance_of_vectors_is_the_mean_distance_of_parts(case):
-    _, _, adapter, observation = case
-    after = observation.leave_one_out[:, 1]
-    by_part = adapter.prediction.distance_by_part(observation.probs, after)
-    expected = tvd(observation.probs, after)
-    if adapter.prediction.n_parts is None:
-        n_parts = (adapter.prediction.grouped(observation.probs).sum(-1) > 0).sum(-1)
-        torch.testing.assert_close(by_part.sum(-1) / n_parts, expected)
-    else:
-        torch.testing.assert_close(by_part.mean(-1), expected)
 
 
 def test_the_share_of_labels_that_are_met():
