@@ -233,6 +233,7 @@ def test_shapley_values_and_the_smallest_set_are_those_of_all_sets(texts, found)
 
 def test_masks_fit_contextcite_and_score_every_ranking(texts):
     n_masks, n_held = 64, 20
+    assert Sources().exact_units == Sources().masks == 0  # on request alone
     options = Sources(exact_units=0, masks=n_masks, held_out=n_held)
     for text in texts:
         found = sources(text.observation, SITE, options, seed=5)
