@@ -136,7 +136,7 @@ def axes_of(key):
 
 def places(svg):
     """The numbers of all places in a drawing."""
-    attributes = re.findall(' (?:d|x|y|transform)="([^"]*)"', svg)
+    attributes = re.findall(' (?:d|x|y)="([^"]*)"', svg)
     return [float(n) for place in attributes for n in re.findall(NUMBER, place)]
 
 
