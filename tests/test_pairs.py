@@ -246,7 +246,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
     assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
     report = (tmp_path / "out" / "report.md").read_text()
     assert "| segment | text_pair |" in report
-    assert "| text_columns | premise with hypothesis |" in report
+    assert "| text columns | premise with hypothesis |" in report
     with pytest.raises(AttnProbeError):
         run("text", folder=tmp_path / "out")
     refused("--segment", run, "text", rows=[{"text": "the dog runs", "label": 0}])

@@ -314,7 +314,7 @@ def test_what_means_nothing_to_a_pretrained_model_is_refused(checkpoint, reviews
         ({"options": TrainingOptions(patience=3)}, "patience is for attention class"),
         ({"options": TrainingOptions(procedure="jain-wallace")}, "procedure is for"),
         ({"architecture": {"encoder": "cnn"}}, "encoder is of attention classifiers"),
-        ({"architecture": {"encoders": "cnn"}}, "got 'encoders'"),
+        ({"architecture": {"encoders": "cnn"}}, "'encoders'; did you mean encoder"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             verb.train(reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments)

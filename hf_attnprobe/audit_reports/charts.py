@@ -712,10 +712,10 @@ def _flip_sentences(
         if mean.n:
             parts.append(f"{said(mean)} of the tokens in {order}")
     n = int((~np.isnan(best)).sum())
-    n_texts = max(
-        evidence.mean(name).n or 0
-        for name in ("no_set_flips", "no_order_flips")
-    )
+    tested = [
+        evidence.mean(name).n for name in ("no_set_flips", "no_order_flips")
+    ]
+    n_texts = max(filter(None, tested), default=len(evidence.values))
     what = "some set" if best_name == SMALLEST_SET else "some tried order"
     never = evidence.mean("never_flips@attention")
     failing: tuple[str, ...] = ()
