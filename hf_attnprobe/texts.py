@@ -163,9 +163,13 @@ def prompt_in_words(row: Mapping[str, Any]) -> PromptInWords:
     """
     text, spans = row["text"], row["units"]
     units = [text[start:end] for start, end in spans]
-    ends = [0, *(end for _, end in spans)]
-    starts = [*(start for start, _ in spans), len(text)]
-    around = [text[end:start] for end, start in zip(ends, starts, strict=True)]
+    # What stands before, between and behind the units.
+    around = []
+    last = 0
+    for start, end in spans:
+        around.append(text[last:start])
+        last = end
+    around.append(text[last:])
     glued = [
         k
         for k, (before, own) in enumerate(pairwise(units), 1)

@@ -256,8 +256,10 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
 
 def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
     asked = ("accuracy", "effect", "faithfulness")
-    said = answer_sentence([found(rule, 0.02, (-0.2, 0.24), 20) for rule in asked])
-    assert said == "Only 20 of the 30 texts that are needed."
+    for n_predicted in (20, 120):
+        sizes = (n_predicted, 16, 20)
+        few = [found(rule, 0.2, (0.1, 0.3), n) for rule, n in zip(asked, sizes, strict=True)]
+        assert answer_sentence(few) == "Only 20 of the 30 texts that are needed."
 
 
 @given(n=st.integers(1, 100))

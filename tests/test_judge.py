@@ -491,6 +491,7 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
             {k: GivenScores([1.0], sources=["Nobody."]) for k in (0, 1)},
             "scores of text 0: expected words of its passage, got 'Nobody.'",
         ),
+        ({k: GivenScores([1.0], sources=[" "]) for k in (0, 1)}, "of its passage, got ''"),
     ):
         with pytest.raises(AttnProbeError, match=says):
             answered_by(scores)

@@ -53,12 +53,15 @@ def drawn_texts(
     texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int
 ) -> list[Text]:
     """Returns the longest text that has rows, and others drawn by a hash of their ids and the seed."""
+    known = set(held.index)
     by_id = {
-        text.example_id: text for text in texts if text.example_id in held.index
+        text.example_id: text for text in texts if text.example_id in known
     }
-    longest = sorted(by_id, key=lambda k: (by_id[k].n_tokens, k))[-1:]
+    by_length = sorted(by_id, key=lambda k: (by_id[k].n_tokens, k))
+    longest = by_length[-1:]
     others = [k for k in random_order(by_id, seed) if k not in longest]
-    return [by_id[k] for k in [*longest, *others][:n_texts]]
+    drawn = [*longest, *others][:n_texts]
+    return [by_id[k] for k in drawn]
 
 
 def check_row(

@@ -401,7 +401,7 @@ def _at_sources(
     for source, value in zip(scores.sources or (), scores.values, strict=True):
         quoted = source.strip()
         meant = [k for k, u in enumerate(written) if quoted in u or u in quoted]
-        if not meant:
+        if not quoted or not meant:
             raise _wrong(text.example_id, "words of its passage", repr(quoted))
         for k in meant:
             found[k] += value

@@ -289,13 +289,15 @@ def same_sets(sets: Tensor) -> Tensor:
     Returns:
         int64 [copies, batch].
     """
-    n_copies, n_texts, _ = sets.shape
-    packed = np.packbits(sets.cpu().numpy(), axis=-1)
-    rows = packed.reshape(n_copies * n_texts, packed.shape[-1])
-    _, inverse = np.unique(rows, axis=0, return_inverse=True)
+    n_texts = sets.shape[1]
+    every = sets.flatten(0, 1).cpu().numpy()
+    packed = np.packbits(every, axis=-1)
+    _, inverse = np.unique(packed, axis=0, return_inverse=True)
     number = torch.from_numpy(inverse).to(sets.device)
+
+    # Of each number and each text another one.
     text = torch.arange(n_texts, device=sets.device)
-    return number.view(n_copies, n_texts) * n_texts + text
+    return number.view(-1, n_texts) * n_texts + text
 
 
 def normalised(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

@@ -79,8 +79,10 @@ def interactions(drops: Tensor) -> Tensor:
     found = drops.new_zeros(drops.shape[1], n_units, n_units)
     for unit in range(n_units):
         is_gone = (sets >> unit & 1).bool()
-        of_others = shapley_values(drops[is_gone] - drops[~is_gone])
-        found[:, unit, unit + 1 :] = of_others[:, unit:]
+        difference = drops[is_gone] - drops[~is_gone]
+        of_others = shapley_values(difference)
+        behind = of_others[:, unit:]
+        found[:, unit, unit + 1 :] = behind
     return found + found.transpose(1, 2)
 
 

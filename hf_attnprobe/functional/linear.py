@@ -387,12 +387,14 @@ def _farthest_candidate(
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """The farthest candidate within ε and its JSD; the first is the attention itself."""
-    change = tvd(_output(candidates, logits), probs).clamp(max=1)  # rounding
+    outputs = _output(candidates, logits)
+    change = tvd(outputs, probs).clamp(max=1)  # rounding
     change[0] = 0
-    divergence = jsd(candidates, attention).masked_fill(change > epsilon, -1)
-    best, index = divergence.max(0)
-    rows = torch.arange(len(attention), device=attention.device)
-    return candidates[index, rows], best.clamp_min(0)
+    divergence = jsd(candidates, attention)
+    within = divergence.masked_fill(change > epsilon, -1)
+    best, index = within.max(0)
+    text = torch.arange(len(attention), device=attention.device)
+    return candidates[index, text], best.clamp_min(0)
 
 
 def slabs(
@@ -642,7 +644,8 @@ def farthest_on_edges(
     """
     order = attention.masked_fill(~visible, torch.inf)
     order = order.argsort(dim=-1, stable=True)[:, :MOST_TOKENS]
-    few, is_real = attention.gather(1, order), visible.gather(1, order)
+    few = attention.gather(1, order)
+    is_real = visible.gather(1, order)
     edges = edges_of(few, torch.zeros_like(few), is_real)
     text = torch.arange(len(order), device=order.device)[:, None]
 
@@ -663,7 +666,8 @@ def farthest_on_edges(
     change = along(edges.numbers)
     zero = torch.zeros_like(edges.entropy)
     weights = torch.linspace(0, 1, FINE_GRID).to(zero)
-    least, place = torch.stack([change(zero + w) for w in weights]).min(0)
+    changes = [change(zero + weight) for weight in weights]
+    least, place = torch.stack(changes).min(0)
     nearest = weights[place]
     reach = torch.where(least > epsilon, weights[1], 1.0)
     low = (nearest - reach).clamp_min(0)

@@ -386,7 +386,9 @@ def _smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     in_order = real.sort(-1).values
     n_smaller = torch.searchsorted(in_order, real)
     n_not_larger = torch.searchsorted(in_order, real, right=True)
-    return n_smaller, mask.sum(-1, keepdim=True) - n_not_larger
+    n_real = mask.sum(-1, keepdim=True)
+    n_larger = n_real - n_not_larger
+    return n_smaller, n_larger
 
 
 def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
