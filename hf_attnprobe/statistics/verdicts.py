@@ -508,8 +508,9 @@ def _decided(
     score: Finding | None,
 ) -> tuple[Answer, str]:
     """The answer, and the reason where it is not the score alone."""
-    about_attention = [f for f in (*effects, score) if f is not None]
-    counted = [f.n for f in about_attention or [gate] if f is not None]
+    counted = [f.n for f in (*effects, score) if f is not None]
+    if not counted and gate is not None:
+        counted = [gate.n]
     if 0 < max(counted, default=0) < asked.least_texts:
         return Answer.CANNOT_SAY, too_few(max(counted), asked.least_texts)
     if gate is not None and gate.n and gate.answer != Answer.YES:
