@@ -52,6 +52,7 @@ def in_halves(
     items: Sequence[T],
     work: Callable[[Sequence[T]], R],
     *,
+    at_once: int | None = None,
     name: Callable[[T], str] = str,
     split: Callable[[Sequence[Sequence[T]]], None] = lambda halves: None,
 ) -> Iterator[tuple[Sequence[T], R]]:
@@ -60,6 +61,7 @@ def in_halves(
     Args:
         items: what the work is on, in order.
         work: on some of the items; it must leave nothing behind where it fails.
+        at_once: work on at most so many items; None: on all.
         name: of an item, in words.
         split: told of the halves that will be worked on in place of what failed.
 
@@ -69,7 +71,7 @@ def in_halves(
     Raises:
         AttnProbeError: a single item does not fit.
     """
-    left = deque([items])
+    left = deque(in_portions(items, at_once or len(items) or 1))
     while left:
         part, failed = left.popleft(), None
         try:

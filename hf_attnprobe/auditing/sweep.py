@@ -40,7 +40,6 @@ from hf_attnprobe.hardware import (
     PeakMemory,
     give_back_pages,
     in_halves,
-    in_portions,
 )
 from hf_attnprobe.inference.batching import collate, in_batches, text_in_words
 from hf_attnprobe.inference.encoding import Text
@@ -451,10 +450,9 @@ class Room:
             self.size, max(len(half) * _longest(half) for half in halves)
         )
 
-    def parts(self, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-        """The texts in batches that are not known to be too large, in their order."""
-        n = max(1, int(min(self.size / _longest(texts), len(texts))))
-        return in_portions(texts, n)
+    def at_once(self, texts: Sequence[Text]) -> int:
+        """How many of the texts make no batch that is known to be too large."""
+        return max(1, int(min(self.size / _longest(texts), len(texts))))
 
 
 def _longest(texts: Sequence[Text]) -> int:
@@ -469,16 +467,20 @@ def run_and_keep(
     Raises:
         AttnProbeError: a single text does not fit.
     """
-    parts = room.parts(texts)
+    n = room.at_once(texts)
 
     def run(part: Sequence[Text]) -> pa.Table:
         return sweep.rows_of(todo, part)
 
-    for some in parts:
-        for _, rows in in_halves(
-            some, run, name=text_in_words, split=room.did_not_fit
-        ):
-            append_rows(sweep.folder, rows)
+    parts = in_halves(
+        texts,
+        run,
+        at_once=n,
+        name=text_in_words,
+        split=room.did_not_fit,
+    )
+    for _, rows in parts:
+        append_rows(sweep.folder, rows)
 
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_attnprobe.adapters.deletion import sum_pieces
 from hf_attnprobe.attention_model import (
     NO_INPUTS,
     AttentionModel,
@@ -176,7 +175,8 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
         return None
     units = batch.inputs.get("units")
     if units is not None:
-        marked = sum_pieces(marked.long(), units) > 0
+        n_marked = torch.zeros_like(units).scatter_add(1, units, marked.long())
+        marked = n_marked > 0
     return marked & batch.content_mask
 
 
