@@ -73,11 +73,9 @@ def full_pass(model: PreTrainedModel, ids: Tensor, **arguments: Any) -> Tensor:
 def hidden_from(ids: Tensor, gone: Tensor, first: int) -> Tensor:
     """A mask [1, 1, rows, keys] by which rows from ``first`` on do not see some keys."""
     n_rows = ids.shape[1] - 1
-    mask = torch.ones(n_rows, n_rows, dtype=torch.bool).tril()
-    mask[first:, gone[:n_rows]] = False
-    return torch.zeros(n_rows, n_rows).masked_fill(~mask, torch.finfo(torch.float32).min)[
-        None, None
-    ]
+    looks = torch.ones(n_rows, n_rows, dtype=torch.bool, device=ids.device).tril()
+    looks[first:, gone[:n_rows]] = False
+    return looks[None, None]
 
 
 @contextmanager
@@ -149,7 +147,7 @@ def knocked_out(
     adapter: LanguageModelAdapter, observation: Observation, units: list[int]
 ) -> Tensor:
     """Probabilities with each unit knocked out in all layers."""
-    kept = torch.ones(len(units), 1, 1, 1, observation.attention[0].shape[-1])
+    kept = observation.attention[0].new_ones(len(units), 1, 1, 1, observation.batch.mask.shape[-1])
     kept[range(len(units)), ..., units] = 0
     every = dict.fromkeys(range(len(adapter.layers)), kept)
     return adapter.replay_masked(observation, every, operator="renormalised")

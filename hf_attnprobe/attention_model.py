@@ -8,6 +8,7 @@ test never knows which of them it has.
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -584,7 +585,7 @@ class AttentionModelBase(AttentionModel):
         """
         if site.layer == SET:
             return _by_layer(self.head_sets[site.head])
-        known = _by_layer(self.sites())
+        known = self._known_heads
         if site.layer == ALL:
             return known
         if site.layer not in known:
@@ -599,6 +600,10 @@ class AttentionModelBase(AttentionModel):
                 f"{expected} in layer {site.layer}, got {site.head}"
             )
         return {site.layer: [site.head]}
+
+    @cached_property
+    def _known_heads(self) -> dict[int, list[int]]:
+        return _by_layer(self.sites())
 
     def check_site(self, site: Site) -> None:
         """Raises AttnProbeError where the model has no such layer or head."""
@@ -770,16 +775,20 @@ class Observation:
         Raises:
             AttnProbeError: no such layer or head.
         """
-        rows = [
-            self.model.read_map(
-                self,
-                self.attention[layer][:, head],
-                site._replace(layer=layer, head=head),
-            )
-            for layer, heads in self.model.members(site).items()
-            for head in heads
-        ]
-        return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+
+        def compute() -> Tensor:
+            rows = [
+                self.model.read_map(
+                    self,
+                    self.attention[layer][:, head],
+                    site._replace(layer=layer, head=head),
+                )
+                for layer, heads in self.model.members(site).items()
+                for head in heads
+            ]
+            return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+
+        return self.remember(("read", site), compute)
 
     def edited(self, site: Site, change: Change) -> dict[int, Tensor]:
         """The attention of a site's layers with its heads changed, for ``replay``.

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -16,9 +17,17 @@ def model_fingerprint(model: torch.nn.Module) -> str:
 
 def hash_of_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     """16 hexadecimal digits of the SHA-256 of tensors and their names, in any order."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode())
-        flat = tensor.detach().cpu().contiguous().flatten()
-        digest.update(flat.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+    named = sorted(tensors.items())
+    with (
+        ThreadPoolExecutor() as threads
+    ):  # which copies and hashing do not block
+        hashes = threads.map(_hash_of, [tensor for _, tensor in named])
+    whole = hashlib.sha256()
+    for (name, _), one in zip(named, hashes, strict=True):
+        whole.update(name.encode() + one)
+    return whole.hexdigest()[:16]
+
+
+def _hash_of(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return hashlib.sha256(flat.view(torch.uint8).numpy()).digest()

@@ -212,7 +212,8 @@ class PromptPasses(TappedTransformer):
         self, cache: DynamicCache | None, n_read: int
     ) -> dict[str, Any]:
         # a slice of a batch would make its head copy the words' weights for every text
-        given: dict[str, Any] = {"logits_to_keep": torch.arange(-n_read, 0)}
+        last = torch.arange(-n_read, 0, device=self.model.device)
+        given: dict[str, Any] = {"logits_to_keep": last}
         if cache is not None:
             given |= {"past_key_values": cache, "use_cache": True}
         return {name: given[name] for name in given if name in self.takes}
