@@ -30,4 +30,4 @@ def hash_of_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
 
 def _hash_of(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().cpu().contiguous().flatten()
-    return hashlib.sha256(flat.view(torch.uint8).numpy()).digest()
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).digest()
