@@ -160,6 +160,7 @@ def make_audits(folder: Path, model: Path, n_texts: int, n_shares: int) -> None:
 
     few = folder.parent / f"{folder.name}.jsonl"
     make_texts(few, 40)
+    shutil.rmtree(folder, ignore_errors=True)  # rows that an earlier run made up
     options = AuditOptions(share="0/1", shown_texts=0, prune=False)
     audit(model, few, list(TESTS), options=options, output_dir=folder, progress=False)
     own = folder / "share-0-of-1"

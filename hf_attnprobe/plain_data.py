@@ -8,6 +8,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -26,6 +27,8 @@ from hf_attnprobe.errors import AttnProbeError
 
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+hints_of = cache(get_type_hints)
+"""The types of a class's fields by name; of 64 summaries each is asked for once."""
 WORDS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
@@ -161,7 +164,7 @@ def _made(kind: Any, value: Mapping[str, Any], place: str) -> Any:
             and field.default is field.default_factory is missing
         ):
             raise _unexpected("a value", "none", _below(place, name))
-    hints, given = get_type_hints(kind), {}
+    hints, given = hints_of(kind), {}
     for name, inner in value.items():
         if name not in fields:
             raise _unexpected(
@@ -176,7 +179,7 @@ def _known(kind: Any, value: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Values by name, those that a typed dict names of its types; there may be others."""
     for name in sorted(kind.__required_keys__ - value.keys()):
         raise _unexpected("a value", "none", _below(place, name))
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     return {
         name: from_plain(hints.get(name, Any), inner, _below(place, name))
         for name, inner in value.items()
@@ -197,7 +200,7 @@ def stored_fields(
         KeyError: the summary lacks a field.
         AttnProbeError: as :func:`from_plain`.
     """
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     names = [
         field.name
         for field in dataclasses.fields(kind)
@@ -218,7 +221,7 @@ def _unexpected(expected: str, got: str, place: str) -> AttnProbeError:
 def _items(kind: Any, n: int) -> list[Any]:
     """The types of the items of a tuple, a list or a named tuple of n values."""
     if hasattr(kind, "_fields"):
-        return list(get_type_hints(kind).values())
+        return list(hints_of(kind).values())
     inner = get_args(kind)
     return (
         list(inner)
@@ -260,6 +263,7 @@ def _is_written(value: Any, kind: Any) -> bool:
     return isinstance(value, _written(kind))
 
 
+@cache
 def _written(kind: Any) -> tuple[type, ...]:
     origin = get_origin(kind) or kind
     if hasattr(kind, "parse"):

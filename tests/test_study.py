@@ -353,7 +353,7 @@ def test_wiegreffe_and_pinter_beside_ours(run):
     assert guides == {"uniform": 0.812, "trained": 0.817, "base": 0.824, "adversary": 0.592}
     elsewhere = tables["Can a model be trained to look elsewhere"]
     assert elsewhere.rows[-1] == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
-    assert any("baseline, not a bound" in line for line in elsewhere.sentences)
+    assert any("yardstick, not a bound" in line for line in elsewhere.sentences)
     note, over_texts = report.notes
     assert over_texts == OVER_TEXTS
     assert "Wiegreffe & Pinter 2019" in note and "no pretrained word vectors" in note
