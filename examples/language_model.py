@@ -46,10 +46,7 @@ def by_domain(report: Report, rows: list[dict[str, str]]) -> pd.DataFrame:
     texts = pd.DataFrame(
         {
             "domain": [rows[text.example_id]["domain"] for text in report.examples],
-            "right": [
-                rows[text.example_id]["expected"].lower() in text.predicted.lower()
-                for text in report.examples
-            ],
+            "right": [text.correct for text in report.examples],
         },
         index=[text.example_id for text in report.examples],
     )

@@ -406,16 +406,17 @@ class Explainer:
         """A prompt and its answer in words, without a score; arguments as :meth:`explain`."""
         prompt = prompt_in_words(row)
         answer = compress(text.inputs["input_ids"], text.inputs["labelled"])
-        said = self.tokenizer.decode(
+        decoded = self.tokenizer.decode(
             [*answer], clean_up_tokenization_spaces=False
         )
+        said, expected = str(decoded).strip(), row.get("expected")
         return ShownText(
             example_id=text.example_id,
             tokens=prompt.units,
-            predicted=str(said).strip(),
+            predicted=said,
             probability=None,
-            label=None,
-            correct=None,
+            label=expected,
+            correct=expected and expected.lower() in said.lower(),
             scores={},
             glued=prompt.glued,
             attention_of=self.attention_of,

@@ -8,7 +8,10 @@ import pytest
 from scipy.stats import beta
 
 from hf_attnprobe.audit_reports.first_screen import found_by_attention, what_to_do, why
+from hf_attnprobe.audit_reports.report import Report
 from hf_attnprobe.audit_reports.verdict import findings, meaning
+from hf_attnprobe.charts.shown_text import ShownText
+from hf_attnprobe.data.examples import dataset_name
 from hf_attnprobe.statistics.evidence import evidence_of
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import Texts
@@ -75,7 +78,7 @@ def test_attention_that_always_finds_the_source_is_told_so_from_ten_prompts_on()
         assert conclude([*found.values()]).answer == answer, n
         assert found["faithfulness"].value > 0.9
     said = meaning(found_in(rows_of(9))["faithfulness"], ANSWERS)
-    assert said == "only 9 of the 10 prompts that are needed"
+    assert said == "only 9 of the 10 prompts that are needed at least"
 
 
 def test_attention_that_finds_the_source_by_chance_alone_is_not_told_yes():
@@ -117,10 +120,25 @@ def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
     assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
     assert found_by_attention(found) == (
         f"In {hits('attention'):.0f} of {own.sum()} prompts the word with most attention is the "
-        f"one that the answer rests on. Guessing finds it in {round(hits('chance'), 1)}, the longest "
-        f"word is it in {round(hits('length'), 1)}, the last one in {hits('last'):.0f}."
+        f"one that the answer rests on. Guessing would find it in {round(hits('chance'), 1)}, the "
+        f"longest word would be it in {round(hits('length'), 1)}, the last one in {hits('last'):.0f}."
     )
     assert found_by_attention(SimpleNamespace(findings=[], words=ANSWERS)) is None
+
+
+@pytest.mark.parametrize("known", [None, True])
+def test_right_answers_are_counted_where_they_are_known(known):
+    found = findings(rows_of(20), (), words=ANSWERS)
+    assert found[0].rule == "own" and found[0].answer == Answer.YES  # of 20 none is left out
+    shown = ShownText(0, ("a",), "A", None, None, known, {"attention": (1.0,)})
+    asked = {"asked_for": {"model": "m", "dataset": "qa"}, "tests": []}
+    facts = {"prediction": {"kind": "answer", "name": "it"}, **asked}
+    data = dataset_name("qa", "test")
+    told = str(Report("m", data, 20, 0, (), facts, examples=(shown,), findings=found))
+    of_right = "which are right is not known" if known is None else "1 of 1 right"
+    assert f"the answers are its own{'; ' if known is None else ', '}{of_right}" in " ".join(
+        told.split()
+    )
 
 
 @pytest.mark.parametrize("n_own", [0, 4])

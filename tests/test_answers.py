@@ -467,9 +467,10 @@ def test_units_of_a_tokenizer_of_words_are_shown_apart():
     """It has no token for white space; its decoder puts a blank between any two words."""
     words = build_tokenizer(["amber anchor barley basil candle cedar"])
     context = "amber anchor\n\nbarley basil"
-    rows = [{"context": context, "question": "amber", "answer": "anchor"}]
+    rows = [{"context": context, "question": "amber", "answer": "anchor", "expected": "Anchor"}]
     data = Answers(rows, units="passage", template="{context}\n\n{question}")
     shown = audit((speakers.llama(words), words), data, **FEW).examples[0]
+    assert shown.label == "Anchor" and shown.correct
     assert shown.tokens == ("amber anchor", "barley basil") and not shown.glued
     assert [*map(str.strip, shown.around)] == ["", "", "amber"]
 

@@ -49,7 +49,7 @@ from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.estimates import MIN_SHOWN, Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import EFFECT, Place
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.verdicts import RULES, by_rule
 
 
 SCHEMA_VERSION = 2
@@ -327,11 +327,10 @@ def _audits(comparison: AuditComparison) -> Table:
 
 def _score(report: Report, name: str) -> Number | None:
     """Returns a question's number with its interval; None where few texts or none have it."""
-    found = next(
-        (f for f in report.findings if f.rule == name and f.n >= MIN_SHOWN),
-        None,
-    )
-    return None if found is None else Number(found.value, found.ci95, digits=2)
+    found = by_rule(report.findings).get(name)
+    if found is None or found.n < MIN_SHOWN:
+        return None
+    return Number(found.value, found.ci95, digits=2)
 
 
 def _overview(comparison: AuditComparison) -> Table:

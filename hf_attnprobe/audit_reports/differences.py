@@ -28,7 +28,12 @@ from hf_attnprobe.statistics.summary import (
     predictions_of,
     site_of_model,
 )
-from hf_attnprobe.statistics.verdicts import RULES, Finding, asked_by
+from hf_attnprobe.statistics.verdicts import (
+    RULES,
+    Finding,
+    asked_by,
+    by_rule,
+)
 from hf_attnprobe.storage.provenance import flat, in_words
 
 
@@ -385,7 +390,7 @@ def questions_of(
         both = [rule for rule in measured[0] if rule in other]
         sides.append(_sides(measured[0][both], other[both], ids))
     found_changes = _by_column(sides, seed)
-    found = [{f.rule: f for f in report.findings} for report in reports]
+    found = [by_rule(report.findings) for report in reports]
     asked = {rule for of_audit in found for rule in of_audit}
     of_kind = asked_by(asked)
     compared = asked | (chosen.keys() & {of_kind.gate, *of_kind.questions})

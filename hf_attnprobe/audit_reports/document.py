@@ -29,6 +29,7 @@ from hf_attnprobe.audit_reports.heads import (
 from hf_attnprobe.audit_reports.numbers import JUDGED, judged, numbers_section
 from hf_attnprobe.audit_reports.result import AuditResult, to_json
 from hf_attnprobe.audit_reports.verdict import (
+    MAY_I,
     QUESTION,
     least_texts,
     may_be_shown,
@@ -63,7 +64,13 @@ from hf_attnprobe.statistics.heads import EVERYWHERE, Place
 from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
-from hf_attnprobe.statistics.verdicts import ANSWERS, RULES, Finding, asked_by
+from hf_attnprobe.statistics.verdicts import (
+    ANSWERS,
+    RULES,
+    Finding,
+    asked_by,
+    by_rule,
+)
 from hf_attnprobe.statistics.wording import Words
 from hf_attnprobe.storage.provenance import (
     flat,
@@ -99,7 +106,7 @@ def document_of(report: AuditResult) -> Document:
             id="texts",
         ),
         Section(
-            "May I show this to users?",
+            MAY_I,
             [" ".join(may_be_shown(report.findings, words))],
         ),
         Section("The given scores", judged(report), id="given", brief=True),
@@ -272,7 +279,7 @@ def _calibrated(report: AuditResult) -> str | None:
 
     None of language models, and of a verdict by somebody's own thresholds.
     """
-    asked = asked_by(f.rule for f in report.findings)
+    asked = asked_by(by_rule(report.findings))
     about = [
         f
         for f in report.findings
@@ -450,22 +457,20 @@ LIMITS = (
 
 def not_tested(report: AuditResult) -> Section:
     """Questions without an answer, tests that did not run, and limits."""
-    asked = {f.rule for f in report.findings}
+    asked = by_rule(report.findings)
     unasked = [
         f"{RULES[rule].name}: {RULES[rule].question} No test of this audit answers this."
         for rule in asked_by(asked).questions
         if rule not in asked
     ]
     left_out = report.provenance.get("left_out", {})
-    ran = set(report.provenance.get("tests", []))
+    known = {*report.provenance.get("tests", []), *left_out}
     answers = report.words.kind == "answer"
-    possible = [
-        n
-        for n, test in tests().items()
-        if answers or AnswersFromPassage not in test.needs
-    ]
     others = [
-        name for name in possible if name not in ran and name not in left_out
+        name
+        for name, test in tests().items()
+        if name not in known
+        and (answers or AnswersFromPassage not in test.needs)
     ]
     not_run = [
         f"{_test(name)} was left out: {why}" for name, why in left_out.items()

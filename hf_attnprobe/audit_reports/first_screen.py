@@ -6,6 +6,8 @@ from typing import Any, TypeGuard
 from hf_attnprobe.audit_reports.heads import at_places, which_heads
 from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.audit_reports.verdict import (
+    MAY,
+    MAY_I,
     answer_sentence,
     least_texts,
     meaning,
@@ -30,7 +32,12 @@ from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
 from hf_attnprobe.statistics.scale import placed
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import Finding, conclude, names_of
+from hf_attnprobe.statistics.verdicts import (
+    Finding,
+    by_rule,
+    conclude,
+    names_of,
+)
 from hf_attnprobe.storage.provenance import is_repeatable, repeating
 from hf_attnprobe.terminal import tail
 
@@ -56,11 +63,12 @@ def first_screen(report: AuditResult) -> list[Block]:
     sentences = {} if is_few else _of_effects(report)
     sentences |= {
         "heads": which_heads(report),
+        "users": f"{MAY_I} {MAY[report.answer]}",
         "time": _time(report),
         "model": _model(report),
     }
     beside = [
-        Score(name, None, said, is_beside=True)
+        Score(name, None, said, is_beside=name != "users")
         for name, said in sentences.items()
         if said
     ]
@@ -75,7 +83,7 @@ def first_screen(report: AuditResult) -> list[Block]:
 
 def why(report: AuditResult) -> str:
     """Returns what the answer rests on, in a sentence."""
-    own = _own_answers(report)
+    own = by_rule(report.findings).get("own")
     if own is not None and own.value == 0:
         return NONE_OWN.format(n=own.n)
     if not any(f.is_about_attention for f in report.findings):
@@ -83,14 +91,9 @@ def why(report: AuditResult) -> str:
     return answer_sentence(report.findings, report.words)
 
 
-def _own_answers(report: AuditResult) -> Finding | None:
-    """Returns how many answers are a language model's own; None of other models."""
-    return next((f for f in report.findings if f.rule == "own"), None)
-
-
 WITHOUT = {
-    "chance": "Guessing finds it in",
-    "longest": "the longest {unit} is it in",
+    "chance": "Guessing would find it in",
+    "longest": "the longest {unit} would be it in",
     "first": "the first one in",
     "last": "the last one in",
     "commonest place": "the one at the commonest place in",
@@ -103,13 +106,13 @@ def found_by_attention(report: AuditResult) -> str | None:
 
     Beside it chance, length, and the place that finds it oftenest where that is more.
     """
-    source = {f.rule: f for f in report.findings}.get("source")
-    if source is None or not source.n:
+    source = by_rule(report.findings).get("source")
+    if source is None:
         return None
     counts = {
         name: share * source.n for name, share in source.yardsticks.items()
     }
-    oftenest = max(WITHOUT, key=lambda name: counts[name])
+    oftenest = max(WITHOUT, key=counts.__getitem__)
     unit = report.words.units.removesuffix("s")
     beside = ", ".join(
         f"{WITHOUT[name].format(unit=unit)} {round(counts[name], 1):g}"
@@ -125,24 +128,24 @@ def found_by_attention(report: AuditResult) -> str | None:
 # --- what to do about it -------------------------------------------------------------------------
 
 
+BETTER_MODEL = "More texts will hardly change that: train the model further, or audit a better one."
+
+
 def what_to_do(report: AuditResult) -> Listing | str | None:
     """Returns the command that would give an answer; None where there is one, or none would."""
     concluded = conclude(report.findings)
     if concluded.answer != Answer.CANNOT_SAY:
         return None
-    missing = [
-        key for role in ("score", "effect") for key in concluded.asked.of(role)
-    ]
-    missing = [
-        key for key in missing if key not in {f.rule for f in report.findings}
-    ]
-    own = _own_answers(report)
+    own = by_rule(report.findings).get("own")
     if own is not None and own.value == 0:
         return None
-    if missing and not concluded.is_closed:
+    gate = concluded.gate
+    if concluded.is_closed and gate is not None and gate.value <= 0:
+        return BETTER_MODEL
+    if concluded.missing and not concluded.is_closed:
         ran = report.provenance.get("asked_for", {}).get("tests", {})
         tests: dict[str, dict] = {
-            EVERY_QUESTION[key].test: {} for key in missing
+            EVERY_QUESTION[key].test: {} for key in concluded.missing
         }
         if own is None:
             tests = {"scale": {}, "erasure": {}, **tests}
@@ -170,7 +173,7 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
         return "Shares are missing; attnprobe report joins them."
     if not has_more:
         texts = report.words.texts
-        return f"These are all {texts} of these data; others of their kind would have to be added."
+        return f"All {texts} of these data were used: add more of their kind."
     return _command(report, test_limit=max(needed), time=None)
 
 
@@ -197,15 +200,11 @@ def _on_the_scale(report: AuditResult) -> Iterator[Score]:
     for f in report.findings:
         if f.role not in ("score", "part"):
             continue
-        is_part, words = f.role == "part", report.words
-        said = meaning(f, words) if is_part else words.fill(SCALE)
-        if f.n < MIN_SHOWN:
-            yield Score(
-                f.name.lower(), None, meaning(f, words), is_part=is_part
-            )
-        else:
-            number = Number(f.value, f.ci95, digits=2)
-            yield Score(f.name.lower(), number, said, line_of(f), is_part)
+        is_part, line, words = f.role == "part", line_of(f), report.words
+        is_scale = line and not is_part
+        said = words.fill(SCALE) if is_scale else meaning(f, words)
+        number = Number(f.value, f.ci95, digits=2) if line else None
+        yield Score(f.name.lower(), number, said, line, is_part)
 
 
 def line_of(finding: Finding) -> NumberLine | None:
@@ -226,12 +225,12 @@ def line_of(finding: Finding) -> NumberLine | None:
 
 def _of_effects(report: AuditResult) -> dict[str, str]:
     """Returns what edits of attention do, a sentence each."""
-    by_rule = {f.rule: f for f in report.findings}
+    found = by_rule(report.findings)
     return {
-        "effect": _effect(by_rule.get("effect"), report),
-        "path": _clause(by_rule.get("path"), report),
+        "effect": _effect(found.get("effect"), report),
+        "path": _clause(found.get("path"), report),
         "interchange": _interchange(report),
-        "uniqueness": _uniqueness(by_rule.get("uniqueness"), report),
+        "uniqueness": _uniqueness(found.get("uniqueness"), report),
     }
 
 
@@ -255,8 +254,11 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
     if effect.n < MIN_SHOWN:
         return sentence(meaning(effect, report.words))
     moved = f"{effect.value:.0%}"
+    raw = effect.yardsticks.get("published", effect.value)
     if report.words.is_number:
         moved = f"{effect.value:.2f} standard deviations of its predictions"
+    elif effect.value > FAR * raw:
+        moved = f"{raw:.0%}, and by {moved} were it 95% sure"
     flips = effect.yardsticks.get("flips")
     is_small = effect.answer == Answer.NO and flips is not None
     decisions = (
@@ -264,13 +266,7 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         if is_small
         else ""
     )
-    raw = effect.yardsticks.get("published", effect.value)
-    as_it_is = (
-        f" at the standard temperature ({raw:.0%} as the model is)"
-        if effect.value > FAR * raw
-        else ""
-    )
-    return f"Shuffling the weights changes what the model says by {moved}{as_it_is}{decisions}."
+    return f"Shuffling the weights changes what the model says by {moved}{decisions}."
 
 
 def _uniqueness(found: Finding | None, report: AuditResult) -> str:
@@ -324,20 +320,15 @@ LEFT_OUT = "accuracy as heads are removed together, all shown texts but three"
 """Of a report in haste, because it takes the model once more."""
 
 
-def stopping_notes(
-    facts: Mapping[str, Any] | None, statistics: Sequence[Statistic]
-) -> list[str]:
+def stopping_notes(facts: Mapping[str, Any] | None) -> list[str]:
     """What a report says of an audit with a time.
 
     Args:
         facts: "stopping" of the report's provenance; None of an ordinary audit.
-        statistics: of the report.
     """
     if facts is None:
         return []
     done, full = facts["runs_done"], facts["runs_of_full_audit"]
-    sizes = [s.n + s.undefined for s in statistics if s.group == "all"]
-    texts = f"{min(sizes)} to {max(sizes)}" if sizes else "0"
     said = (
         f"With --time ({in_words(facts['seconds'])}), {done:,} of the {full:,} runs of a whole audit "
         "were made (a run is one test of one head, or set of heads, on one text)"
@@ -345,8 +336,8 @@ def stopping_notes(
     if not stopped_early(facts):
         return [f"{said}, so nothing was left out."]
     return [
-        f"{said}. Tests saw {texts} of the {facts['n_texts']:,} texts, drawn at random. "
-        f"{GOES_ON}",
+        f"{said}. Tests saw texts drawn at random from {facts['n_texts']:,}; how many stands "
+        f"beside each number. {GOES_ON}",
         "Intervals are those of as many texts chosen beforehand: who goes on until an answer "
         "pleases errs more often than they say.",
         f"Left out for want of time: {LEFT_OUT}.",
@@ -361,7 +352,7 @@ def _time(report: AuditResult) -> str:
     facts = report.provenance.get("stopping")
     if not stopped_early(facts):
         return ""
-    begun = {f.rule for f in report.findings}
+    begun = by_rule(report.findings)
     missed = [
         key
         for key, asked in conclude(report.findings).asked.questions.items()
@@ -377,17 +368,17 @@ def _time(report: AuditResult) -> str:
 
 def _model(report: AuditResult) -> str:
     """Returns which model it is, on which texts, and how good it is there."""
-    known = {
-        f.rule: f
+    known = by_rule(
+        f
         for f in report.findings
         if not f.is_about_attention and f.n >= MIN_SHOWN
-    }
+    )
     shares = _shares(report.provenance.get("share"))
     accuracy, own = known.get("accuracy"), known.get("own")
     n = report.n if accuracy is None else accuracy.n
     texts = f"{report.words.counted(n)} of {report.dataset}{shares}"
     if own is not None:
-        texts = f"{texts}; {_own(own)}"
+        texts = f"{texts}; {_own(own, report)}"
     elif accuracy is not None and report.words.is_number:
         texts = f"R² {accuracy.value:.2f} on {texts}"
     elif accuracy is not None and "accuracy" in accuracy.yardsticks:
@@ -398,11 +389,14 @@ def _model(report: AuditResult) -> str:
     return f"{tail(report.model, MOST_LETTERS)}, {texts}"
 
 
-def _own(own: Finding) -> str:
-    """Returns how many answers the model says itself, and that the numbers are of these."""
-    if own.value == 1:
-        return "all answers are its own, right or wrong"
-    return f"{own.value:.0%} of the answers are its own, and the numbers are of these"
+def _own(own: Finding, report: AuditResult) -> str:
+    """Returns how many answers the model says itself, of which the numbers are, or are right."""
+    if own.value < 1:
+        return f"it says {own.value:.0%} of the given answers itself, and the numbers are of these"
+    known = [one.correct for one in report.examples if one.correct is not None]
+    if not known:
+        return "the answers are its own; which are right is not known"
+    return f"the answers are its own, {known.count(True)} of {len(known)} right"
 
 
 def _shares(said: Sequence[Any] | None) -> str:

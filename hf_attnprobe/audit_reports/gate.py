@@ -9,6 +9,7 @@ from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import EVERY_QUESTION
+from hf_attnprobe.statistics.verdicts import by_rule
 
 
 ANSWERS = tuple(str(answer).replace(" ", "-") for answer in Answer)
@@ -44,9 +45,7 @@ class Condition:
             given = str(report.answer)
             is_met = given.replace(" ", "-") == self.answer
             return f"the answer is {given}" if is_met else ""
-        found = next(
-            (f for f in report.findings if f.rule == self.question), None
-        )
+        found = by_rule(report.findings).get(self.question)
         if found is None or not found.number:
             return f"{self.question} was not measured"
         # of accuracy the share that is right, where it is known

@@ -257,7 +257,7 @@ def report_from(
         contradictions=tuple(
             contradictions(rows, readings(), of_number=words.is_number)
         ),
-        notes=(*stopping_notes(stopped, statistics), *notes, *many),
+        notes=(*stopping_notes(stopped), *notes, *many),
     )
 
 

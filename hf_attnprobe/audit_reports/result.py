@@ -27,7 +27,12 @@ from hf_attnprobe.statistics.heads import Judged, judged
 from hf_attnprobe.statistics.rows import Rows, nothing
 from hf_attnprobe.statistics.scale import NOTHING, PARTS
 from hf_attnprobe.statistics.summary import Statistic
-from hf_attnprobe.statistics.verdicts import Finding, conclude, with_thresholds
+from hf_attnprobe.statistics.verdicts import (
+    Finding,
+    by_rule,
+    conclude,
+    with_thresholds,
+)
 from hf_attnprobe.statistics.wording import Words, words_of
 from hf_attnprobe.storage.provenance import Provenance
 
@@ -100,22 +105,17 @@ class AuditResult:
     @property
     def accuracy(self) -> dict | None:
         """How good the model is on the texts, as JSON has it; None where they have no labels."""
-        for found in self.findings:
-            if found.rule == "accuracy" and found.n:
-                graded = (
-                    "r_squared" if self.words.is_number else "beyond_majority"
-                )
-                return {
-                    "answer": str(found.answer),
-                    **{
-                        key: plain(value)
-                        for key, value in found.yardsticks.items()
-                    },
-                    graded: plain(found.value),
-                    f"{graded}_ci95": plain(found.ci95),
-                    "n": found.n,
-                }
-        return None
+        found = by_rule(self.findings).get("accuracy")
+        if found is None or not found.n:
+            return None
+        graded = "r_squared" if self.words.is_number else "beyond_majority"
+        return {
+            "answer": str(found.answer),
+            **plain(found.yardsticks),
+            graded: plain(found.value),
+            f"{graded}_ci95": plain(found.ci95),
+            "n": found.n,
+        }
 
     @cached_property
     def rules(self) -> dict[str, Rule]:

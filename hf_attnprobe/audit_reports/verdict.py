@@ -47,6 +47,7 @@ from hf_attnprobe.statistics.verdicts import (
     Asked,
     Finding,
     answered,
+    by_rule,
     conclude,
     finding,
     too_few,
@@ -233,9 +234,10 @@ def own_answers(evidence: Evidence | None) -> Finding:
         f"The model itself says the answer in {share.said} of {share.n} prompts (greedy "
         "decoding). What follows is of these."
     )
-    return finding(
-        "own", rule, grade(share, rule, MIN_PROMPTS), said, share, {}
-    )
+    answer = grade(share, rule, MIN_PROMPTS)
+    if share.value == 1 and (share.n or 0) >= MIN_PROMPTS:
+        answer = Answer.YES  # of these prompts, and none is left out
+    return finding("own", rule, answer, said, share, {})
 
 
 def passage(evidence: Evidence | None) -> Finding:
@@ -404,8 +406,7 @@ def _is_close(gate: Finding | None) -> TypeGuard[Finding]:
 def answer_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str:
     """Returns what the verdict rests on, in one sentence."""
     concluded = conclude(found)
-    score = concluded.score
-    gate = next((f for f in found if f.rule == concluded.asked.gate), None)
+    score, gate = concluded.score, concluded.gate
     if concluded.is_closed and _is_close(gate):
         return words.fill(TOO_CLOSE, n=words.counted(gate.n), **gate.yardsticks)
     if concluded.why or score is None:
@@ -427,6 +428,7 @@ def sentence(clause: str) -> str:
 # --- may it be shown? ----------------------------------------------------------------------------
 
 
+MAY_I = "May I show this to users?"
 MAY = {
     Answer.YES: "Yes, with a note beside it.",
     Answer.PARTLY: "Only with a warning beside it.",
@@ -446,8 +448,7 @@ CAUTIONS = {
 def may_be_shown(found: Sequence[Finding], words: Words = CLASSES) -> list[str]:
     """Returns whether the attention may be shown to users, in at most four sentences."""
     answer = conclude(found).answer
-    named = {f.rule: f for f in found}
-    importance = named.get("importance")
+    importance = by_rule(found).get("importance")
     hits = [] if importance is None else _hits(importance)
     said = [MAY[answer], _answers_in_words(found), *hits, CAUTIONS[answer]]
     return [words.fill(one) for one in said if one]
@@ -528,14 +529,10 @@ def texts_in_all(finding: Finding, least: int = MIN_TEXTS) -> int | None:
     """
     if finding.open_because or not finding.n:
         return None
-    if finding.n < least:
-        return least
-    more = more_texts(finding)
-    return (
-        None
-        if more is None or more > MOST_TEXTS
-        else finding.n + _rounded(more)
-    )
+    more = more_texts(finding) if finding.n >= MIN_SHOWN else None
+    if more is None or more > MOST_TEXTS:
+        return least if finding.n < least else None
+    return max(least, finding.n + _rounded(more))
 
 
 def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
@@ -553,7 +550,7 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     )
     if len(possible) < 2:
         return "the bounds that are known leave it open"
-    between = either(possible)
+    between = f"may be {either(possible)}"
     if Answer.YES not in possible:
         between = f"{between}, not yes"
     if enough is None:

@@ -29,7 +29,7 @@ class ShownText:
             sentences as they stand in the text, without marks of the tokenizer.
         predicted: what the model says, in words.
         probability: of it; None where a number is predicted.
-        label: the true one, in words; None without one.
+        label: the true one, in words, of a prompt what a right answer contains; None without one.
         correct: whether it is right; None without a label.
         scores: by the name of the ranking, "attention" first; each one number per token.
             Attention is at least 0 and sums to at most 1, those in :data:`SIGNED` have a sign.

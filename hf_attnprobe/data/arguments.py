@@ -142,6 +142,7 @@ USUAL = {
     "turns": ("messages", "turns"),
     "answer": ("answer", "answers"),
     "other": ("other",),
+    "expected": ("expected",),
 }
 """What a row may have, each with the names under which it is looked for."""
 ASKED_BY = ("question", "prompt", "turns")
@@ -212,6 +213,13 @@ class Answers(Data):
         metavar="COLUMN",
         daily=False,
     )
+    expected_column: str | None = option(
+        None,
+        "column with what a right answer contains, by which the right ones are counted (default: "
+        "expected)",
+        metavar="COLUMN",
+        daily=False,
+    )
     template: str | None = option(
         None,
         "text of the user's turn, or of the whole prompt without a chat template, with "
@@ -251,8 +259,8 @@ class Answers(Data):
 
         Returns:
             Rows with ``example_id``; ``text``, the passage; what there is of ``passages``
-            (those of a list), ``listed`` (whether it is one), ``question``, ``prompt``, ``turns``, ``answer`` and ``other``;
-            and ``label``, −1, since answers are no labels.
+            (those of a list), ``listed`` (whether it is one), ``question``, ``prompt``, ``turns``, ``answer``,
+            ``other`` and ``expected``; and ``label``, −1, since answers are no labels.
 
         Raises:
             AttnProbeError: no such data set or column, nothing that asks or several things
@@ -420,6 +428,7 @@ _READERS = {
     "turns": _turns,
     "answer": _answer,
     "other": _answer,
+    "expected": _answer,
 }
 
 

@@ -544,7 +544,8 @@ def answered(
     Returns:
         Rows with ``example_id``, ``text`` (the prompt), ``label`` −1, ``answer``,
         ``units`` (first character and the one behind the last, of each),
-        ``generated`` (whether a model said the answer), ``identity`` (52 bits of a hash of
+        ``generated`` (whether a model said the answer), ``expected`` (what a right one contains,
+        None where that is not known), ``identity`` (52 bits of a hash of
         prompt, units and answers: equal texts are those of equal ids and identities), and
         lists of a number per token
         of prompt and answer: ``input_ids``, ``unit_ids``, ``labelled`` and, where there is
@@ -713,6 +714,7 @@ def _row(
         "label": -1,
         "answer": said if given is None else given,
         "generated": given is None,
+        "expected": example.get("expected"),
         "identity": int(digest[:13], 16),  # 52 bits, which rows hold exactly
         "units": [list(unit) for unit in units],
         "input_ids": [*prompt_ids, *ids],

@@ -71,16 +71,16 @@ def in_words(text: ShownText) -> list[Block]:
     for name in SIGNED:
         if name in text.scores:
             lines.append((f"{NAMES[name]}, largest: ", *_largest(text, name)))
+    how, labelled = (
+        ("answered", "expected") if text.unit else ("predicted", "labelled")
+    )
     truth: list[str] = (
-        [] if text.label is None else [", labelled ", Quoted(text.label)]
+        [] if text.label is None else [f", {labelled} ", Quoted(text.label)]
     )
-    sure = (
-        ""
-        if text.probability is None
-        else f" with probability {text.probability:.3f}"
-    )
+    sure = "" if text.predicted.endswith(".") else "."
+    if text.probability is not None:
+        sure = f" with probability {text.probability:.3f}."
     why = f" Shown: {text.why}." if text.why else ""
-    how = "answered" if text.unit else "predicted"
     rests = f" {text.rests_on}" if text.rests_on else ""
     return [
         (
@@ -88,7 +88,7 @@ def in_words(text: ShownText) -> list[Block]:
             *truth,
             f": {how} ",
             Quoted(text.predicted),
-            f"{sure}.{rests}{why}",
+            f"{sure}{rests}{why}",
         ),
         lines,
     ]

@@ -356,8 +356,8 @@ _ask_part(
         "tenths of the decision's lead are gone. The same is done with random orders and with "
         "the smallest set that does it. A text in which no order gets there counts as 0.",
         if_yes="setting the largest weights to zero undoes the decision",
-        if_partly="setting the largest weights to zero undoes it sooner than random ones would",
-        if_no="setting the largest weights to zero undoes it {little} sooner than random ones would",
+        if_partly="setting the largest weights to zero undoes the decision sooner than random ones",
+        if_no="setting the largest weights to zero undoes the decision {little} sooner than random ones",
         yardsticks={
             "attention": "share of tokens erased in attention's order",
             "random": "share of tokens erased in a random order",
@@ -732,8 +732,8 @@ _ask_part(
         "their place, so what needs no attention at all counts as 0.",
         if_yes="the most attended of the {units} is the one that the answer rests on",
         if_partly="attention finds what the answer rests on more often than length or place would",
-        if_no="attention finds what the answer rests on {little} more often than "
-        "length or place",
+        if_no="attention finds what the answer rests on {little} more often than length or place "
+        "would",
         ends={"without attention": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",

@@ -79,7 +79,8 @@ RULES: dict[str, Rule] = {
         "is of these texts",
         partly=0.5,
         yes=0.9,
-        source="what a model does not say its attention need not explain; the shares are our choice",
+        source="what a model does not say its attention need not explain; the shares are our choice; "
+        "where it says all answers itself none is left out: yes, whatever the interval",
         done="The answer that is explained is compared with the model's own, token by token. All "
         "that follows speaks of the texts in which they are the same.",
         scale="share of texts in which the model says the answer itself",
@@ -418,6 +419,11 @@ ANSWERS = Asked(
 )
 
 
+def by_rule(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Returns findings by the keys of their rules."""
+    return {f.rule: f for f in findings}
+
+
 def asked_by(rules: Iterable[str]) -> Asked:
     """What is asked where findings are about these rules: of answers where the passage is."""
     about = set(rules)
@@ -473,12 +479,16 @@ class Conclusion:
         why: the reason, where it is not the score alone; else empty.
         score: faithfulness; None where it was not asked.
         asked: of what kind of model it is.
+        gate: whether there is anything to explain; None where that was not asked.
+        missing: keys of the questions without which there is no answer, that were not asked.
     """
 
     answer: Answer
     why: str = ""
     score: Finding | None = None
     asked: Asked = CLASSIFIERS
+    gate: Finding | None = None
+    missing: Sequence[str] = ()
 
     @property
     def is_closed(self) -> bool:
@@ -488,17 +498,20 @@ class Conclusion:
 
 def conclude(findings: Sequence[Finding]) -> Conclusion:
     """The verdict from the findings, by :func:`steps_of`."""
-    asked = asked_by(f.rule for f in findings)
-    by_rule = {f.rule: f for f in findings}
+    found = by_rule(findings)
+    asked = asked_by(found)
     score = next((f for f in findings if f.role == "score"), None)
     effects = [f for f in findings if f.role == "effect"]
-    answer, why = _decided(asked, by_rule.get(asked.gate), effects, score)
-    return Conclusion(answer, why, score, asked)
+    gate = found.get(asked.gate)
+    needed = (*asked.of("score"), *asked.of("effect"))
+    missing = [key for key in needed if key not in found]
+    answer, why = _decided(asked, gate, effects, score, missing)
+    return Conclusion(answer, why, score, asked, gate, missing)
 
 
 def too_few(n: int, least: int) -> str:
     """Returns why so few texts have no answer, with a place for what they are."""
-    return f"only {n} of the {least} {{texts}} that are needed"
+    return f"only {n} of the {least} {{texts}} that are needed at least"
 
 
 def _decided(
@@ -506,6 +519,7 @@ def _decided(
     gate: Finding | None,
     effects: Sequence[Finding],
     score: Finding | None,
+    missing: Sequence[str],
 ) -> tuple[Answer, str]:
     """The answer, and the reason where it is not the score alone."""
     counted = [f.n for f in (*effects, score) if f is not None]
@@ -525,11 +539,6 @@ def _decided(
         return Answer.NO, RULES[without[0]].if_no
     if score is not None and score.answer == Answer.NO:
         return Answer.NO, ""
-    missing = [
-        key
-        for key in (*asked.of("score"), *asked.of("effect"))
-        if key not in {f.rule for f in (*effects, score) if f is not None}
-    ]
     if score is None or missing:
         return Answer.CANNOT_SAY, f"an answer also needs {names_of(missing)}"
     cannot_say = [f.rule for f in effects if f.answer == Answer.CANNOT_SAY]
