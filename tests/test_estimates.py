@@ -78,15 +78,16 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
 
 
 def test_where_it_takes_long_shorter_ways_are_named():
-    def told(seconds):
+    def told(seconds, n_runs=11_850):
         by_test = {"permutation": 0.2 * seconds, "erasure": 0.8 * seconds}
-        return AuditEstimate(50, 11_850, by_test, None).to_text().splitlines()
+        return AuditEstimate(50, n_runs, by_test, None).to_text().splitlines()
 
     first, dearest, cheap, shorter, _ = told(73_000.0)
     assert first.startswith("about 20.3 h for 2 tests on 50 texts: 11,850 runs are left")
     assert dearest.split() == ["erasure", "about", "16.2", "h"]
     assert cheap.split() == ["permutation", "about", "4.1", "h"]
-    assert shorter.startswith("shorter: --time 10m")
+    assert shorter.startswith("shorter: --time 10m") and "--no-single-heads" in shorter
+    assert "heads" not in told(73_000.0, n_runs=100)[3]  # all attention alone is asked for
     assert not any(line.startswith("shorter") for line in told(100.0))
 
 

@@ -405,9 +405,14 @@ class AuditEstimate:
             ),
         ]
         if self.total >= LONG:
+            of_heads = ""
+            if self.n_runs > self.n_texts * len(self.seconds):
+                of_heads = (
+                    "--no-single-heads tests layers and all attention only; "
+                )
             lines.append(
-                "shorter: --time 10m reports what is known by then; --no-single-heads tests layers "
-                "and all attention only; leave the dearest test out with --tests"
+                f"shorter: --time 10m reports what is known by then; {of_heads}"
+                "leave the dearest test out with --tests"
             )
         kept = "nothing was kept"
         if self.kept is not None:
