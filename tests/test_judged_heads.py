@@ -113,7 +113,7 @@ def test_only_the_head_that_decides_is_named(rows):
     assert [j.place for j in report.judged if j.is_named] == [(5, 9)]
     assert which_heads(report) == (
         "2 of 72 heads move the output surely by 0.10 or more when shuffled alone; 1 of these is "
-        "surely faithful (F 0.40 or more): 5.9 (F 0.90)."
+        "surely faithful (0.40 or more): layer 5 head 9 (0.90)."
     )
     table = {row[0]: row for row in head_table(report).rows}
     assert list(table)[:2] == ["5.9", "3.3"] and len(table) == 40
@@ -132,10 +132,8 @@ def test_thresholds_are_those_that_the_audit_was_asked_for(rows):
 def test_few_texts_name_no_head():
     report = report_of(known(29))
     assert {j.answer for j in report.judged} == {"cannot say"}
-    said = (
-        "with fewer than 30 texts no head surely moves the output; head 3.3 moves it most, by 0.50."
-    )
-    assert which_heads(report) == said
+    said = "With fewer than 30 texts no head surely moves the output; layer 3 head 3 moves it most"
+    assert which_heads(report) == f"{said}, by 0.50."
 
 
 def test_what_was_not_measured_is_said(rows):

@@ -55,6 +55,15 @@ def head_name(place: Place) -> str:
     return f"{place[0]}.{place[1]}"
 
 
+def in_full(place: Place) -> str:
+    """Returns the same in words, for a sentence.
+
+    >>> in_full((5, 3))
+    'layer 5 head 3'
+    """
+    return f"layer {place[0]} head {place[1]}"
+
+
 def at_places(
     statistics: Sequence[Statistic], name: str
 ) -> dict[Place, Statistic]:
@@ -110,17 +119,17 @@ def _moving(heads: Sequence[Judged], n_sure: int, rule: Rule) -> str:
     """Returns how many heads surely move the output, and which moves it most where none does."""
     measured = [each for each in heads if each.effect.n]
     if not measured:
-        return "how far single heads move the output was not measured (test permutation)"
+        return "How far single heads move the output was not measured (test permutation)"
     moves = f"the output surely by {rule.yes:.2f} or more when shuffled alone"
     if n_sure:
         verb = "moves" if n_sure == 1 else "move"
         return f"{n_sure} of {len(measured)} heads {verb} {moves}"
     most = max(measured, key=lambda each: each.effect.value)
     number = markdown.interval(most.effect.value, most.effect.ci95, digits=2)
-    foremost = f"head {head_name(most.place)} moves it most, by {number}"
+    foremost = f"{in_full(most.place)} moves it most, by {number}"
     if most.effect.ci95 is None:
-        return f"with fewer than {MIN_TEXTS} texts no head surely moves the output; {foremost}"
-    return f"none of {len(measured)} heads moves {moves}; {foremost}"
+        return f"With fewer than {MIN_TEXTS} texts no head surely moves the output; {foremost}"
+    return f"None of {len(measured)} heads moves {moves}; {foremost}"
 
 
 def _faithful(heads: Sequence[Judged], rule: Rule) -> str:
@@ -131,9 +140,9 @@ def _faithful(heads: Sequence[Judged], rule: Rule) -> str:
         (h for h in heads if h.is_named), key=lambda h: -h.faithfulness.value
     )
     if not named:
-        return f"none of these is surely faithful (F {rule.partly:.2f} or more)"
+        return f"none of these is surely faithful ({rule.partly:.2f} or more)"
     told = [
-        f"{head_name(h.place)} (F {h.faithfulness.value:.2f})"
+        f"{in_full(h.place)} ({h.faithfulness.value:.2f})"
         for h in named[:MOST_NAMED]
     ]
     more = (
@@ -142,7 +151,7 @@ def _faithful(heads: Sequence[Judged], rule: Rule) -> str:
         else ""
     )
     verb = "is" if len(named) == 1 else "are"
-    count = f"{len(named)} of these {verb} surely faithful (F {rule.partly:.2f} or more)"
+    count = f"{len(named)} of these {verb} surely faithful ({rule.partly:.2f} or more)"
     return f"{count}: {', '.join(told)}{more}"
 
 

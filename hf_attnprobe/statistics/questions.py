@@ -803,8 +803,8 @@ def path(evidence: Evidence, rule: Rule) -> Measured | None:
     units = evidence.mean("units_that_matter")
     knocked = evidence.mean("largest_knockout@renormalised")
     said = (
-        f"{units.value:.1f} units a text cost the answer more than noise when they are deleted. "
-        f"Taking their cells away costs {share.said} of that ({rule.graded})."
+        f"{units.value:.1f} units a prompt cost the answer more than noise when they are deleted. "
+        f"Taking the attention to them away costs {share.said} of that ({rule.graded})."
     )
     return Measured(
         share, said, {"knockout": knocked.value, "units": units.value}

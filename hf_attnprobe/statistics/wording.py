@@ -103,7 +103,7 @@ PARTS = {
     "answer": (
         "the answer's tokens",
         "the answer",
-        "the token that is likeliest at some place of the answer",
+        "a token of the answer",
     ),
 }
 """By kind: what the parts are, what is said of one, what may flip."""
