@@ -118,6 +118,9 @@ def test_a_card_counts_prompts_where_prompts_were_audited():
     said = updated(None, replace(card(), audits=(audit,)))
     assert "On 1 prompt of" in said
     assert "On 40 texts of" in updated(None, card(finding()))
+    one, other = (replace(audit, answer=answer) for answer in (Answer.PARTLY, Answer.NO))
+    for audits, may in (((one,), "Only with a warning beside it."), ((one, other), "No.")):
+        assert f"shown to users? **{may}**" in updated(None, replace(card(), audits=audits))
 
 
 # --- the results -------------------------------------------------------------------

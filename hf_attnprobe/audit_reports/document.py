@@ -29,7 +29,6 @@ from hf_attnprobe.audit_reports.heads import (
 from hf_attnprobe.audit_reports.numbers import JUDGED, judged, numbers_section
 from hf_attnprobe.audit_reports.result import AuditResult, to_json
 from hf_attnprobe.audit_reports.verdict import (
-    MAY_I,
     QUESTION,
     least_texts,
     may_be_shown,
@@ -66,6 +65,7 @@ from hf_attnprobe.statistics.questions import EVERY_QUESTION
 from hf_attnprobe.statistics.summary import site_of_model
 from hf_attnprobe.statistics.verdicts import (
     ANSWERS,
+    MAY_I,
     RULES,
     Finding,
     asked_by,

@@ -6,8 +6,6 @@ from typing import Any, TypeGuard
 from hf_attnprobe.audit_reports.heads import at_places, which_heads
 from hf_attnprobe.audit_reports.result import AuditResult
 from hf_attnprobe.audit_reports.verdict import (
-    MAY,
-    MAY_I,
     answer_sentence,
     least_texts,
     meaning,
@@ -33,6 +31,8 @@ from hf_attnprobe.statistics.questions import EVERY_QUESTION, RANKED_BESIDE
 from hf_attnprobe.statistics.scale import placed
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import (
+    MAY,
+    MAY_I,
     Finding,
     by_rule,
     conclude,

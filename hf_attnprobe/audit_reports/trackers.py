@@ -62,7 +62,7 @@ def log_to(
         TRACKERS[tracker](numbers, page, step)
     except ModuleNotFoundError as error:
         raise AttnProbeError(
-            f"expected the package {tracker}, {error.name} is not installed; pip install {tracker}"
+            f"expected the package {tracker}, {error.name} is not installed; pip install {error.name}"
         ) from error
 
 

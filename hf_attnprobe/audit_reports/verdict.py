@@ -43,6 +43,7 @@ from hf_attnprobe.statistics.summary import (
 from hf_attnprobe.statistics.verdicts import (
     ANSWERS,
     CLASSIFIERS,
+    MAY,
     RULES,
     Asked,
     Finding,
@@ -428,13 +429,6 @@ def sentence(clause: str) -> str:
 # --- may it be shown? ----------------------------------------------------------------------------
 
 
-MAY_I = "May I show this to users?"
-MAY = {
-    Answer.YES: "Yes, with a note beside it.",
-    Answer.PARTLY: "Only with a warning beside it.",
-    Answer.NO: "No.",
-    Answer.CANNOT_SAY: "Not yet: this audit cannot tell.",
-}
 CAUTIONS = {
     Answer.YES: "The note: this holds on average over texts like these and for this one "
     "training; in a single text it may be otherwise.",

@@ -46,7 +46,7 @@ from hf_attnprobe.reports.document import (
 )
 from hf_attnprobe.reports.markdown import blocks
 from hf_attnprobe.reports.templates import templates_of
-from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import MAY
 from hf_attnprobe.statistics.wording import words_of
 
 
@@ -292,8 +292,8 @@ def card_text(card: Card) -> str:
             name=checkpoint.in_quotes,
             command=_command(card),
             is_of_papers=checkpoint.is_attention_classifier and _is_known(card),
-            passed=card.audits
-            and all(audit.answer == Answer.YES for audit in card.audits),
+            may=card.audits
+            and MAY[max((of.answer for of in card.audits), key=[*MAY].index)],
             rules={
                 finding.rule
                 for audit in card.audits

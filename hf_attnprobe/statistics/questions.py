@@ -392,7 +392,7 @@ def erasure(evidence: Evidence, rule: Rule) -> Measured | None:
             f"set known {best.value:.2f}. "
         )
     said += f"On the scale from a random order to the smallest set attention scores {score.said}."
-    if reached.value < 1:
+    if reached.value < 0.995:
         said += (
             f" In {1 - reached.value:.0%} of texts no order of weights takes the lead; they count "
             "as 0."

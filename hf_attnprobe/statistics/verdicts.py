@@ -470,6 +470,16 @@ def steps_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
     )
 
 
+MAY_I = "May I show this to users?"
+MAY = {
+    Answer.YES: "Yes, with a note beside it.",
+    Answer.PARTLY: "Only with a warning beside it.",
+    Answer.CANNOT_SAY: "Not yet: this audit cannot tell.",
+    Answer.NO: "No.",
+}
+"""The better the earlier."""
+
+
 @dataclass(frozen=True)
 class Conclusion:
     """The verdict and what it rests on.
