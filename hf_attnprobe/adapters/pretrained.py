@@ -174,7 +174,8 @@ def positions_by_length(config: PreTrainedConfig) -> bool:
 def forget_lengths(model: nn.Module) -> None:
     """Makes dynamic positions those of a new model, which has read no longer text."""
     for module in model.modules():
-        if getattr(module, "rope_type", None) == "dynamic":
+        # a module that is asked for what it lacks looks for it in three places
+        if vars(module).get("rope_type") == "dynamic":
             module.max_seq_len_cached = 0  # type: ignore[assignment]
 
 

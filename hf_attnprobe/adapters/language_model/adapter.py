@@ -297,7 +297,8 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         """The mean over the rows that predict the answer."""
         if site.query is not None:
             return values[:, site.query]
-        return values[:, self.answer_rows(observation)].mean(1)
+        n_answer = observation.state.prompt.n_answer
+        return values[:, -n_answer:].mean(1)
 
     def native_probs(self, batch: Batch) -> Tensor:
         """The user's own model on the prompt and answer as they are."""

@@ -323,16 +323,18 @@ class PromptPasses(TappedTransformer):
         def edit(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
             by_head = unpacked(weights, n_heads)
-            others = by_head[:, :, : -prompt.n_rows]
-            rows = by_head[:, :, -prompt.n_rows :]
-            of_rows = unpacked(scores, n_heads)[:, :, -prompt.n_rows :]
+            n_before = by_head.shape[2] - prompt.n_rows
+            rows = by_head[:, :, n_before:]
+            of_rows = unpacked(scores, n_heads)[:, :, n_before:]
             columns = prompt.columns(weights.shape[-1])
             new = change(layer, rows, of_rows, columns)
             if new is rows:
                 return weights
-            new = new.to(others.dtype)
-            edited = torch.cat([others, new], 2)
-            return edited.reshape(weights.shape)
+            if n_before:
+                new = torch.cat(
+                    [by_head[:, :, :n_before], new.to(rows.dtype)], 2
+                )
+            return new.reshape(weights.shape)
 
         return edit
 

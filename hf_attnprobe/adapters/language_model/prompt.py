@@ -223,9 +223,9 @@ class Answer(TaskHead):
         padded = inputs.get("n_padded")
         if padded is not None:
             ends = every.shape[1] - padded[:, None]
-            from_end = torch.arange(n_read, 0, -1, device=ends.device)
-            rows = (ends - from_end)[..., None]
-            logits = every.gather(1, rows.expand_as(logits))
+            from_end = torch.arange(-n_read, 0, device=ends.device)
+            texts = torch.arange(len(every), device=ends.device)[:, None]
+            logits = every[texts, ends + from_end]
         of_texts = kept.expand(len(logits), -1, -1)
         # One text after another: a copy of all their logits would not stay in the cache.
         each = list(map(scores_of_kept, logits, of_texts))
