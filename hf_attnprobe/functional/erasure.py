@@ -338,7 +338,7 @@ def way_to_best(n_removed: Tensor, random: Tensor, best: Tensor) -> Tensor:
     Args:
         n_removed, random, best: removals, or shares of the tokens, [batch].
 
-    >>> removals = torch.tensor([4.0, 8.0, 2.0])
+    >>> removals = torch.tensor([4.0, 8.0, 3.0])
     >>> random, best = torch.tensor([6.0, 6.0, 2.0]), torch.tensor([2.0, 2.0, 2.0])
     >>> way_to_best(removals, random, best).tolist()
     [0.5, -0.5, nan]
