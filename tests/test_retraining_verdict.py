@@ -140,6 +140,8 @@ def test_elsewhere_needs_a_kept_score_and_to_be_farther_than_a_seed():
         assert found.answer == answer and said in found.sentence
         assert "chosen on one half of the texts" in found.sentence
         assert ("test seeds" in found.sentence) == (seeds is None)
+        beside = {"farthest other seed": max(seeds.values())} if seeds else {}
+        assert found.yardsticks == pytest.approx(beside, abs=0.01)
         few = elsewhere_of(lost, interval, jsd, seeds, n=20)
         assert few.answer == CANNOT_SAY and "Fewer than 30 texts" in few.sentence
 

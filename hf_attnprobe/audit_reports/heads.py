@@ -350,10 +350,8 @@ def place_name(place: Place, head_sets: Sequence[str]) -> str:
 
 
 def order_of(place: Place) -> tuple[int, Place]:
-    """All attention first, then layers, sets, single heads."""
+    """All attention first, then layers, sets."""
     layer, _ = place
-    if min(place) >= 0:
-        return 3, place
     return (0 if layer == ALL else 1 if layer >= 0 else 2), place
 
 

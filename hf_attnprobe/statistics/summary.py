@@ -310,7 +310,7 @@ def attention_bin(max_attention: np.ndarray | pd.Series) -> pd.Categorical:
     weights = np.asarray(max_attention, dtype=np.float64)
     number = np.digitize(weights, ATTENTION_BINS[1:-1]).astype(np.int8)
     number[np.isnan(weights)] = -1
-    return pd.Categorical.from_codes(number, bin_names(), ordered=True)
+    return pd.Categorical.from_codes(number, bin_names())
 
 
 QUARTERS = (0.25, 0.5, 0.75)

@@ -1,5 +1,7 @@
 """Replays that compute only what an edit changes and the prediction reads, against runs of the whole model."""
 
+import itertools
+
 import pytest
 import torch
 from families import TEXTS, make, observed, prepare, shared
@@ -39,8 +41,9 @@ def test_families_that_are_replayed_shortly(family):
         assert short.read.tolist() == (LAST if family in causal else [[0]] * 3)
     whole, _ = observed(shared(family))
     whole.sublayers = None
-    for layer in range(len(adapter.layers)):
-        edited = shuffled(observation, layer)
+    for layer, rows in itertools.product(range(len(adapter.layers)), (slice(None), slice(2))):
+        edited = observation.attention[layer].repeat(3, 1, 1, 1, 1)
+        edited[..., rows, :] = shuffled(observation, layer)[..., rows, :]
         expected = whole.replay(whole.observe(observation.batch), {layer: edited})
         close(adapter.replay(observation, {layer: edited}), expected)
 
