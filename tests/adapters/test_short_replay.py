@@ -6,7 +6,6 @@ import pytest
 import torch
 from families import TEXTS, make, observed, prepare, shared
 from test_transformer import random_attention, rerun
-from torch import nn
 
 from hf_attnprobe.adapters.transformer.replay import short_replay
 from hf_attnprobe.adapters.transformer.short_replay import ShortReplay
@@ -54,20 +53,12 @@ def test_families_of_another_form_are_replayed_as_a_whole(family):
     assert adapter.sublayers is None and short_replay(adapter, observation) is None
 
 
-class MixesRows(nn.Module):
-    """A feed-forward network that looks at the row before."""
-
-    def __init__(self, dense):
-        super().__init__()
-        self.dense = dense
-
-    def forward(self, hidden):
-        return self.dense(hidden + 0.5 * hidden.roll(1, 1))
-
-
 def test_a_block_that_mixes_rows_is_not_cut():
+    """Its feed-forward network looks at the row before."""
     model = make("bert")
-    model.bert.encoder.layer[1].intermediate = MixesRows(model.bert.encoder.layer[1].intermediate)
+    model.bert.encoder.layer[1].intermediate.register_forward_pre_hook(
+        lambda module, args: args[0] + 0.5 * args[0].roll(1, 1)
+    )
     adapter, observation = observed(model)
     edited = shuffled(observation, 1)
     found = adapter.replay(observation, {1: edited})
@@ -86,18 +77,9 @@ def test_the_self_check_gives_up_short_replays_that_are_wrong(monkeypatch):
     close(adapter.replay(observation, {1: edited}), torch.stack(expected))
 
 
-class ReadsAnotherRow(nn.Module):
-    def __init__(self, pooler):
-        super().__init__()
-        self.pooler = pooler
-
-    def forward(self, hidden):
-        return self.pooler(hidden + hidden[:, 1:2])
-
-
 def test_a_classifier_that_reads_more_than_one_row_gets_all():
     model = make("bert")
-    model.bert.pooler = ReadsAnotherRow(model.bert.pooler)
+    model.bert.pooler.register_forward_pre_hook(lambda module, args: args[0] + args[0][:, 1:2])
     adapter, observation = observed(model)
     assert short_replay(adapter, observation).read is None
 
