@@ -93,7 +93,7 @@ def why(report: AuditResult) -> str:
 
 WITHOUT = {
     "chance": "Guessing would find it in",
-    "longest": "the longest {unit} would be it in",
+    "longest": "taking the longest {unit} in",
     "first": "the first one in",
     "last": "the last one in",
     "commonest place": "the one at the commonest place in",
@@ -173,7 +173,7 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
         return "Shares are missing; attnprobe report joins them."
     if not has_more:
         texts = report.words.texts
-        return f"All {texts} of these data were used: add more of their kind."
+        return f"Add more {texts}: all here were used."
     return _command(report, test_limit=max(needed), time=None)
 
 
