@@ -135,12 +135,12 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
     command += ("--tests", "permutation", "--output-dir", tmp_path / "out")
     done = cli(*command, "--versions", even, "--fail-on-change")
     assert done.code == 3
-    assert "changed: even: effect is no, of sharp yes" in done.err
+    assert "changed: effect is no for even, yes for sharp" in done.err
     assert cli(*command, "--versions", even).code == 0
     audits = [tmp_path / "out" / name for name in ("0-model", "1-even")]
     again = cli("report", *audits, "--fail-on-change")
     assert again.code == 3
-    assert again.err == "attnprobe: changed: even: effect is no, of sharp yes\n"
+    assert again.err == "attnprobe: changed: effect is no for even, yes for sharp\n"
     assert cli("report", *audits).code == 0
 
 

@@ -217,8 +217,8 @@ def changed_answers(comparison: AuditComparison) -> list[str]:
     """
     first = comparison.names[0]
     return [
-        f"{name}: {RULES[question.rule].name.lower()} is {question.answer(number)}, of {first} "
-        f"{question.answer(0)}"
+        f"{RULES[question.rule].name.lower()} is {question.answer(number)} for {name}, "
+        f"{question.answer(0)} for {first}"
         for number, name in enumerate(comparison.names[1:], 1)
         for question in comparison.questions
         if question.changed(number)
