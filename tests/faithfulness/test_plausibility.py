@@ -1,5 +1,7 @@
 """Rationales on their way from a data set to the probe, and what an audit says where there are none."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -8,11 +10,12 @@ import zoo
 from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
+from hf_attnprobe.attention_model import IntegratedGradients, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import InputErasure, Plausibility
 from hf_attnprobe.faithfulness.plausibility import plausibility
 from hf_attnprobe.faithfulness.rankings import OF_TEXT
+from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.storage.rows import statistics_of
@@ -118,6 +121,15 @@ def test_integrated_gradients_are_compared_where_asked_for(bert, pieces):
         hits = batch.rationale[row, order].numpy()
         precision = np.cumsum(hits) / (1 + np.arange(len(hits)))
         assert found["integrated_gradient"][row].item() == pytest.approx(precision[hits].mean())
+
+
+def test_an_adapter_without_integrated_gradients_serves_until_they_are_asked_for():
+    needed = []
+    shortest = SimpleNamespace(model=SimpleNamespace(require=needed.append))
+    preview = SimpleNamespace(rationales=True, shortest=shortest)
+    for asked in (False, True):
+        all_tests()["plausibility"].check(preview, Plausibility(integrated_gradients=asked))
+        assert needed == [IntegratedGradients] * asked
 
 
 @pytest.mark.parametrize(
