@@ -230,8 +230,9 @@ def between(start, attention, end):
     """A place from three means over the texts that have all, and which these are."""
     columns = pd.concat([start, attention, end], axis=1)
     is_there = columns.notna().all(axis=1)
-    first, middle, last = columns[is_there].mean()
-    return (middle - first) / (last - first), is_there
+    first, middle, last = columns[is_there].mean().to_numpy()
+    with np.errstate(all="ignore"):  # no place where the random order is the best
+        return (middle - first) / (last - first), is_there
 
 
 def erasure(own):

@@ -199,9 +199,8 @@ class _Columns:
             means[..., 3:] / np.where(n_there > 0, n_there, np.nan)[..., None]
         )
         share = n_reached / np.where(n_asked > 0, n_asked, np.nan)
-        return np.where(
-            n_reached > 0, self.part.of_means(of_there) * share, 0.0
-        )
+        placed = self.part.of_means(of_there) * share
+        return np.where(n_reached > 0, placed, share)  # 0, or NaN of no text
 
     @property
     def exact(self) -> np.ndarray:
