@@ -73,6 +73,9 @@ def units_first(content: Tensor) -> Tensor:
     Returns:
         int64 [batch, units of the longest text]; behind a text's last unit stand
         positions that are none.
+
+    >>> units_first(torch.arange(40)[None] % 13 == 0).tolist()
+    [[0, 13, 26, 39]]
     """
     positions = (~content).sort(dim=1, stable=True).indices
     return positions[:, : int(content.sum(1).max())]

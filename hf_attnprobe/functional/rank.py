@@ -397,6 +397,11 @@ def heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
     Args:
         values: not negative, [..., keys].
         mask: bool [..., keys].
+
+    Equal ones count from left to right:
+
+    >>> heaviest(torch.ones(20), torch.ones(20).bool()).nonzero()[:, 0].tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
     values = values.double()
     values = values.masked_fill(~mask, 0)
