@@ -410,13 +410,16 @@ class Explainer:
             [*answer], clean_up_tokenization_spaces=False
         )
         said, expected = str(decoded).strip(), row.get("expected")
+        is_right = None
+        if expected is not None:
+            is_right = expected.lower() in said.lower()
         return ShownText(
             example_id=text.example_id,
             tokens=prompt.units,
             predicted=said,
             probability=None,
             label=expected,
-            correct=expected and expected.lower() in said.lower(),
+            correct=is_right,
             scores={},
             glued=prompt.glued,
             attention_of=self.attention_of,

@@ -18,9 +18,8 @@ def model_fingerprint(model: torch.nn.Module) -> str:
 def hash_of_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     """16 hexadecimal digits of the SHA-256 of tensors and their names, in any order."""
     named = sorted(tensors.items())
-    with (
-        ThreadPoolExecutor() as threads
-    ):  # which copies and hashing do not block
+    # copies from a device and hashing wait for no other thread of Python
+    with ThreadPoolExecutor() as threads:
         hashes = threads.map(_hash_of, [tensor for _, tensor in named])
     whole = hashlib.sha256()
     for (name, _), one in zip(named, hashes, strict=True):
@@ -29,5 +28,6 @@ def hash_of_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _hash_of(tensor: torch.Tensor) -> bytes:
+    """SHA-256 of a tensor's bytes, which are not copied where they lie in memory."""
     flat = tensor.detach().cpu().contiguous().flatten()
     return hashlib.sha256(flat.view(torch.uint8).numpy().data).digest()
