@@ -359,10 +359,12 @@ def _time(report: AuditResult) -> str:
         if key not in begun and asked.test in report.provenance["tests"]
     ]
     before = f", before {names_of(missed)}" if missed else ""
-    sizes = [f.n for f in report.findings if f.is_about_attention and f.n]
+    sizes = {f.n for f in report.findings if f.is_about_attention and f.n}
     seen = ""
     if sizes:
-        seen = f" Answers are of {min(sizes)} to {max(sizes)} {report.words.texts}."
+        ends = sorted({min(sizes), max(sizes)})
+        numbers = " to ".join(map(str, ends))
+        seen = f" Answers are of {numbers} {report.words.texts}."
     return f"Stopped after {in_words(facts['seconds'])} (--time){before}.{seen}"
 
 
