@@ -394,7 +394,8 @@ def _model(report: AuditResult) -> str:
 def _own(own: Finding, report: AuditResult) -> str:
     """Returns how many answers the model says itself, of which the numbers are, or are right."""
     if own.value < 1:
-        return f"it says {own.value:.0%} of the given answers itself, and the numbers are of these"
+        said = f"{round(own.value * own.n)} of {own.n} answers"
+        return f"it says {said} itself, and the numbers are of these"
     known = [one.correct for one in report.examples if one.correct is not None]
     if not known:
         return "the answers are its own; which are right is not known"
