@@ -387,7 +387,8 @@ def _model(report: AuditResult) -> str:
         right, usual = (
             accuracy.yardsticks[name] for name in ("accuracy", "majority")
         )
-        texts = f"right in {right:.0%} of {texts} (most frequent answer: {usual:.0%})"
+        shown = right if right == 1 else min(right, 0.99)  # 100% is all of them
+        texts = f"right in {shown:.0%} of {texts} (most frequent answer: {usual:.0%})"
     return f"{tail(report.model, MOST_LETTERS)}, {texts}"
 
 

@@ -495,8 +495,8 @@ def _hits(importance: Finding) -> list[str]:
 # --- what would change the verdict ---------------------------------------------------------------
 
 
-MOST_TEXTS = 1_000_000
-"""An estimate beyond this says only that the mean is too near to the threshold."""
+MOST_TEXTS = 10_000
+"""Where it would take more, the mean is too near to the threshold to tell."""
 
 
 def texts_needed(
@@ -546,9 +546,9 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
         return "the bounds that are known leave it open"
     between = f"may be {either(possible)}"
     if Answer.YES not in possible:
-        between = f"{between}, not yes"
+        between = f"{between}, but not yes"
     if enough is None:
-        return f"{between}: too near to a threshold for any number of {texts} to tell"
+        return f"{between}: too near to a threshold for more {texts} to tell"
     return f"{between}: about {enough - finding.n:,} more {texts} should tell"
 
 
