@@ -133,7 +133,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def compare(model: PreTrainedModel, n_tokens: int) -> None:
-    """Prints how far deletions and knockouts are from full passes, and the rounding of those."""
+    """Prints how far deletions and knockouts are from full passes of the plain model."""
     adapter = LanguageModelAdapter(model)
     inputs = prompt_of(model, n_tokens, 24)
     batch = adapter.prepare(inputs, (0,))
@@ -148,21 +148,14 @@ def compare(model: PreTrainedModel, n_tokens: int) -> None:
         mask = hidden_from(ids, units == unit, first)
         return full_pass(model, ids, attention_mask=mask)
 
-    for name, ours, plain in (
-        (
-            "deleted",
-            adapter.erase_inputs(observation, erased),
-            [full_pass(model, ids[:, units != unit]) for unit in chosen],
-        ),
-        (
-            "knocked out",
-            knocked_out(adapter, observation, chosen),
-            [masked(unit) for unit in chosen],
-        ),
-    ):
+    def say(name: str, ours: torch.Tensor, plain: list[torch.Tensor]) -> None:
         found = adapter.log_prob(observation, ours)[:, 0]
         apart = float((torch.stack(plain) - found).abs().max())
         print(f"  {name}: {apart:.1e} nats apart", flush=True)
+
+    deleted = [full_pass(model, ids[:, units != unit]) for unit in chosen]
+    say("deleted", adapter.erase_inputs(observation, erased), deleted)
+    say("knocked out", knocked_out(adapter, observation, chosen), [*map(masked, chosen)])
 
 
 def main() -> None:
@@ -193,9 +186,8 @@ def main() -> None:
     rate = 2 * n_blocks * given.tokens / plain / 1e12
     print(f"a plain pass of {given.tokens} tokens: {plain:.3f} s, {rate:.0f} TFLOP/s", flush=True)
 
-    one = dict(asked[0])
-    for _ in range(2):
-        seconds, _ = timed(lambda: explain(model, tokenizer, **one))
+    for _ in range(2):  # the first one loads kernels
+        seconds, _ = timed(lambda: explain(model, tokenizer, **asked[0]))
         print(f"explain, one prompt: {seconds:.2f} s", flush=True)
 
     fed = Fed()

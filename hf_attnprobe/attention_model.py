@@ -603,6 +603,7 @@ class AttentionModelBase(AttentionModel):
 
     @cached_property
     def _known_heads(self) -> dict[int, list[int]]:
+        """The heads of every layer, both in ascending order; a test asks for them often."""
         return _by_layer(self.sites())
 
     def check_site(self, site: Site) -> None:

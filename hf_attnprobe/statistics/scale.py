@@ -195,12 +195,13 @@ class _Columns:
     def place(self, means: np.ndarray) -> np.ndarray:
         """Returns the place on the scale from the means of :attr:`stacked`, [..., columns + 3]."""
         n_there, n_reached, n_asked = np.moveaxis(means[..., :3], -1, 0)
-        of_there = (
-            means[..., 3:] / np.where(n_there > 0, n_there, np.nan)[..., None]
-        )
-        share = n_reached / np.where(n_asked > 0, n_asked, np.nan)
+        there = np.where(n_there > 0, n_there, np.nan)
+        asked = np.where(n_asked > 0, n_asked, np.nan)
+        of_there = means[..., 3:] / there[..., None]
+        share = n_reached / asked
         placed = self.part.of_means(of_there) * share
-        return np.where(n_reached > 0, placed, share)  # 0, or NaN of no text
+        is_reached = n_reached > 0
+        return np.where(is_reached, placed, share)  # 0, or NaN of no text
 
     @property
     def exact(self) -> np.ndarray:
