@@ -119,9 +119,9 @@ def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
     found = SimpleNamespace(findings=findings(rows, (), words=ANSWERS), words=ANSWERS)
     assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
     assert found_by_attention(found) == (
-        f"In {hits('attention'):.0f} of {own.sum()} prompts the word with most attention is the "
-        f"one that the answer rests on. Guessing would find it in {round(hits('chance'), 1)}, taking the "
-        f"longest word in {round(hits('length'), 1)}, the last one in {hits('last'):.0f}."
+        f"In {hits('attention'):.0f} of {own.sum()} prompts attention is highest on the word that "
+        f"the answer rests on. Guessing finds it in about {hits('chance'):.0f}, taking the longest "
+        f"word in {hits('length'):.0f}, always the last one in {hits('last'):.0f}."
     )
     assert found_by_attention(SimpleNamespace(findings=[], words=ANSWERS)) is None
 

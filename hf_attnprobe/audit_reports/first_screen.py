@@ -1,5 +1,6 @@
 """The first screen of an audit: the answer, what to do about it, and its numbers. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -53,6 +54,10 @@ NONE_OWN = (
 )
 
 
+AT_FIRST = ("users", "model")
+"""Sentences that a page shows beside the scale, before its texts."""
+
+
 def first_screen(report: AuditResult) -> list[Block]:
     """Returns the answer with what to do about it, and a row for every question.
 
@@ -68,7 +73,7 @@ def first_screen(report: AuditResult) -> list[Block]:
         "model": _model(report),
     }
     beside = [
-        Score(name, None, said, is_beside=name != "users")
+        Score(name, None, said, is_beside=name not in AT_FIRST)
         for name, said in sentences.items()
         if said
     ]
@@ -92,11 +97,11 @@ def why(report: AuditResult) -> str:
 
 
 WITHOUT = {
-    "chance": "Guessing would find it in",
+    "chance": "Guessing finds it in about",
     "longest": "taking the longest {unit} in",
-    "first": "the first one in",
-    "last": "the last one in",
-    "commonest place": "the one at the commonest place in",
+    "first": "always the first one in",
+    "last": "always the last one in",
+    "commonest place": "always the one at the commonest place in",
 }
 """In words, what finds a unit without attention, in the order in which it is said."""
 
@@ -115,13 +120,13 @@ def found_by_attention(report: AuditResult) -> str | None:
     oftenest = max(WITHOUT, key=counts.__getitem__)
     unit = report.words.units.removesuffix("s")
     beside = ", ".join(
-        f"{WITHOUT[name].format(unit=unit)} {round(counts[name], 1):g}"
+        f"{WITHOUT[name].format(unit=unit)} {counts[name]:.0f}"
         for name in dict.fromkeys(["chance", "longest", oftenest])
     )
     prompts = report.words.counted(source.n)
     return (
-        f"In {counts['found']:.0f} of {prompts} the {unit} with most attention is the one that "
-        f"the answer rests on. {beside}."
+        f"In {counts['found']:.0f} of {prompts} attention is highest on the {unit} that the answer "
+        f"rests on. {beside}."
     )
 
 
@@ -202,7 +207,10 @@ def _on_the_scale(report: AuditResult) -> Iterator[Score]:
             continue
         is_part, line, words = f.role == "part", line_of(f), report.words
         is_scale = line and not is_part
-        said = words.fill(SCALE) if is_scale else meaning(f, words)
+        # how many texts are missing is said once, by the answer
+        said, *_ = re.split(": | that are needed", meaning(f, words))
+        if is_scale:
+            said = words.fill(SCALE)
         number = Number(f.value, f.ci95, digits=2) if line else None
         yield Score(f.name.lower(), number, said, line, is_part)
 
@@ -239,7 +247,7 @@ def _clause(finding: Finding | None, report: AuditResult) -> str:
     if finding is None:
         return ""
     known = finding.n >= MIN_SHOWN and finding.value == finding.value
-    number = f" ({finding.number})" if known else ""
+    number = f" ({finding.value:.0%})" if known else ""
     return sentence(f"{meaning(finding, report.words)}{number}")
 
 
@@ -266,7 +274,12 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         if is_small
         else ""
     )
-    return f"Shuffling the weights changes what the model says by {moved}{decisions}."
+    enough = (
+        ""
+        if report.words.is_number
+        else f" ({effect.graded_by.yes:.0%} or more counts)"
+    )
+    return f"Shuffling the weights changes what the model says by {moved}{enough}{decisions}."
 
 
 def _uniqueness(found: Finding | None, report: AuditResult) -> str:
@@ -276,10 +289,10 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
         return sentence(meaning(found, report.words))
     is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES
-    at_most = "at most " if found.is_upper_bound else ""
-    pinned = f"(pinned down by {at_most}{found.value:.0%})"
+    least = "at least " if found.is_upper_bound else ""
+    holds = f"(same up to {least}{1 - found.value:.0%} away)"
     return sentence(
-        f"{'but ' if is_beside_yes else ''}{meaning(found, report.words)} {pinned}"
+        f"{'but ' if is_beside_yes else ''}{meaning(found, report.words)} {holds}"
     )
 
 
@@ -292,8 +305,8 @@ def _interchange(report: AuditResult) -> str:
         return ""
     one = report.words.units.removesuffix("s")
     return (
-        f"Exchanging the most attended {one} turns {own.mean:.0%} of the predictions, another one "
-        f"{other.mean:.0%}."
+        f"Swapping the most attended {one} turns {own.mean:.0%} of the predictions, swapping "
+        f"another {one} {other.mean:.0%}."
     )
 
 

@@ -544,12 +544,10 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     )
     if len(possible) < 2:
         return "the bounds that are known leave it open"
-    between = f"may be {either(possible)}"
-    if Answer.YES not in possible:
-        between = f"{between}, but not yes"
+    between = f"either {either(possible)}"
     if enough is None:
         return f"{between}: too near to a threshold for more {texts} to tell"
-    return f"{between}: about {enough - finding.n:,} more {texts} should tell"
+    return f"{between}: about {enough - finding.n:,} more {texts} should tell which"
 
 
 def more_texts(finding: Finding) -> float | None:

@@ -1,5 +1,6 @@
 """A text with what the rankings of its tokens say, as data."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ ON_PASSAGE = "share of the attention on the passage"
 GAIN = "nats that the answer gains by the passage"
 AGREE = "attention and leaving out agree most"
 DISAGREE = "attention and leaving out disagree most"
-WRONG = "a wrong prediction, among the surest"
+WRONG = "a wrong prediction"
 FIRST = (AGREE, DISAGREE, WRONG)
 """Reasons of the texts that a page shows first."""
 NEGLIGIBLE = 1e-6
@@ -112,11 +113,14 @@ class ShownText:
         if not (self.unit and losses and weights):
             return ""
         first, brightest = _largest(losses), _largest(weights)
-        without = f"without it {-losses[first]:+.1f} nats".replace("-", "−")
+        without = f"without it {_less_likely(losses[first])}"
         is_noise = losses[first] <= 0 or (
             self.matters is not None and first not in self.matters
         )
-        said = f"The answer rests on {self.unit} {first + 1} ({without})"
+        a_little = "" if losses[first] >= HALF else " a little"
+        said = (
+            f"The answer rests{a_little} on {self.unit} {first + 1} ({without})"
+        )
         if is_noise:
             said = f"The answer rests on no single {self.unit} more than noise"
         same = (
@@ -145,9 +149,8 @@ class ShownText:
     @property
     def _asks(self) -> str:
         """The first line behind the passage, without the template's mark at its end."""
-        behind = "".join(self.around[-1:]).strip()
-        line = behind.partition("\n")[0]
-        return re.sub(r"<\S+>$", "", line)
+        behind = "".join(self.around[-1:])
+        return unmarked(behind).partition("\n")[0]
 
     def __str__(self) -> str:
         """A prompt as a table of its units; another text as its fields."""
@@ -177,6 +180,37 @@ PRINTED = {
     "attention": ("attention", 1, ""),
 }
 """Scores of a printed prompt: column, factor, and whether + is written; losses are below 0."""
+
+
+MARKS = re.compile(r"^<\S+>\w*$|<\S+>$", re.MULTILINE)
+"""Of a chat's template: lines that say who speaks, and what ends a line."""
+
+
+def unmarked(text: str) -> str:
+    """Returns a part of a prompt without the marks of its template.
+
+    >>> unmarked("<|im_start|>user\\nWho?<|im_end|>\\n<|im_start|>assistant\\n")
+    'Who?'
+    """
+    return MARKS.sub("", text).strip()
+
+
+HALF = math.log(2)
+"""Nats without which an answer is half as likely."""
+MOST_TIMES = 1000
+
+
+def _less_likely(loss: float) -> str:
+    """Returns how much less likely an answer is that loses so many nats, in words.
+
+    >>> _less_likely(4.2), _less_likely(9.0)
+    ('67 times less likely, −4.2 nats', 'over 1,000 times less likely, −9.0 nats')
+    """
+    times = math.exp(min(loss, HALF * 16))
+    said = f"{times:.2g}" if times < 10 else f"{times:.0f}"
+    if times > MOST_TIMES:
+        said = f"over {MOST_TIMES:,}"
+    return f"{said} times less likely, {-loss:+.1f} nats".replace("-", "−")
 
 
 def _largest(values: Sequence[float]) -> int:

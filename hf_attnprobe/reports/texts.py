@@ -11,6 +11,7 @@ from hf_attnprobe.charts.shown_text import (
     ON_SINK,
     SIGNED,
     ShownText,
+    unmarked,
 )
 from hf_attnprobe.reports.document import Block, Quoted, Strong, Words
 
@@ -96,7 +97,10 @@ def in_words(text: ShownText) -> list[Block]:
 
 def of_attention(text: ShownText) -> list[str]:
     """Which attention it is, and of a prompt how much of it is on the sink and the passage."""
-    where = {ON_SINK: "{:.2f} on the sink", ON_PASSAGE: "{:.2f} on the passage"}
+    where = {
+        ON_PASSAGE: "{:.0%} on the passage",
+        ON_SINK: "{:.0%} idle (on the sink)",
+    }
     shares = [
         said.format(text.numbers[n])
         for n, said in where.items()
@@ -221,8 +225,8 @@ def _tokens(
         if text.segments and text.segments[k] != segment:
             segment = text.segments[k]
             begins = ("first text", "second text")[segment == 1]
-        if name == "attention" and text.around and text.around[k].strip():
-            begins = text.around[k].strip()
+        if name == "attention" and text.around:
+            begins = unmarked(text.around[k]) or begins
         step = _step(score, largest)
         classes = {
             f"s{step}": step > 0,
@@ -233,7 +237,7 @@ def _tokens(
         number = f"{score:{'+' if name in SIGNED else ''}.2g}" if step else ""
         yield begins, "" if k in glued else " ", kinds, token, number
     if name == "attention" and text.around:
-        yield text.around[-1].strip(), "", "", "", ""
+        yield unmarked(text.around[-1]), "", "", "", ""
 
 
 def _step(score: float, largest: float) -> int:

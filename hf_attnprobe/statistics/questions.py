@@ -731,9 +731,8 @@ _ask_part(
         "on the unit that costs most. Long units collect weight by their length, first ones by "
         "their place, so what needs no attention at all counts as 0.",
         if_yes="the most attended of the {units} is the one that the answer rests on",
-        if_partly="attention finds what the answer rests on more often than length or place would",
-        if_no="attention finds what the answer rests on {little} more often than length or place "
-        "would",
+        if_partly="attention finds what matters more often than length or place",
+        if_no="attention finds what matters {little} more often than length or place",
         ends={"without attention": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",
@@ -778,9 +777,9 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     "and what the answer then loses is compared with what it loses without the unit. What is "
     "missing has reached the answer through other tokens.",
     scale="share of what deletion costs that knocking out the unit's cells costs",
-    if_yes="most of what the {units} give the answer passes through the attention to them",
-    if_partly="part of what the {units} give the answer passes through the attention to them",
-    if_no="little of what the {units} give the answer passes through the attention to them",
+    if_yes="most of what {units} give the answer passes through attention to them",
+    if_partly="part of what {units} give the answer passes through attention to them",
+    if_no="little of what {units} give the answer passes through attention to them",
     ends={"nothing": 0.0, "as deletion": 1.0},
     yardsticks={
         "knockout": "nats that the unit whose cells matter most costs",
