@@ -569,18 +569,9 @@ def test_a_table_has_a_row_for_every_sentence(usual):
     ],
 )  # fmt: skip
 def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, said):
-    text = ShownText(
-        example_id=0,
-        tokens=("A.", "B.", "C."),
-        predicted="b",
-        probability=None,
-        label=None,
-        correct=None,
-        scores={"attention": weights, "leave_one_out": losses},
-        unit="sentence",
-        matters=matters,
-        is_greedy=False,
-    )
+    known = {"unit": "sentence", "matters": matters, "is_greedy": False}
+    scores = {"attention": weights, "leave_one_out": losses}
+    text = ShownText(0, ("A.", "B.", "C."), "b", None, None, None, scores, **known)
     assert text.rests_on == f"The answer rests {said} The model itself says another answer."
     assert replace(text, unit="").rests_on == ""
 

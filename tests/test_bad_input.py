@@ -82,6 +82,13 @@ def test_no_model_there(refused_audit, tmp_path):
     assert "no folder here" in line and "HF_HUB_OFFLINE=1" in line
 
 
+def test_a_hub_that_is_not_reached_is_not_asked_again_and_again(run_python):
+    env = {"HF_HUB_OFFLINE": None, "HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*"}
+    words = "audit --model acme/unheard-of --dataset sst2".split()
+    done = run_python("-m", "hf_attnprobe", *words, env=env)
+    assert done.code == 1 and "network" in done.err and done.err.count("\n") == 1
+
+
 def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of):
     tokenizer = ("tokenizer.json", "tokenizer_config.json")
     for k, (removed, message) in enumerate(

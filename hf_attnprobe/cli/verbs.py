@@ -3,6 +3,8 @@
 import argparse
 import json
 import logging
+import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import urlsplit
 
 from hf_attnprobe.auditing.options import (
     AuditOptions,
@@ -780,8 +783,29 @@ def run(words: Sequence[str]) -> int:
     arguments = vars(build_parser().parse_args(words))
     command = arguments.pop("command")
     check_places(arguments)
+    if "dataset" in arguments and not _reaches_the_hub():
+        os.environ["HF_HUB_OFFLINE"] = "1"  # else it is tried for a minute
     with _log_on_stderr():
         return COMMANDS[command](arguments) or 0
+
+
+HUB = "https://huggingface.co"
+SECONDS_TO_REACH = 3.0
+PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+
+
+def _reaches_the_hub() -> bool:
+    """Whether the Hub answers, as far as is seen; behind a proxy nothing is."""
+    if {*PROXIES, "HF_HUB_OFFLINE"} & os.environ.keys():
+        return True
+    hub = urlsplit(os.environ.get("HF_ENDPOINT", HUB))
+    port = hub.port or {"http": 80}.get(hub.scheme, 443)
+    place = hub.hostname or "", port
+    try:
+        socket.create_connection(place, SECONDS_TO_REACH).close()
+    except OSError:
+        return False
+    return True
 
 
 def build_parser() -> CommandParser:

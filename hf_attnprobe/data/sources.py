@@ -245,8 +245,8 @@ def _cannot_load(name: str, reason: Exception) -> str:
             cause = "; unpack it, or write it as one of them"
         return f"expected a file ending in {', '.join(FORMATS)}, got {name!r}{cause}"
     return (
-        f"expected one of {', '.join(RECIPES)}, a folder of data files, a file or a "
-        f"Hub id, got {name!r}, which cannot be loaded: {_in_short(reason)}; without a "
+        "expected a folder of data files, a file, a Hub id or a name that attnprobe datasets "
+        f"lists, got {name!r}, which cannot be loaded: {_in_short(reason)}; without a "
         "network give NAME=FOLDER, or set HF_HUB_OFFLINE=1"
     )
 
