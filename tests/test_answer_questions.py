@@ -120,8 +120,8 @@ def test_the_headline_counts_prompts_beside_chance_length_and_the_best_place():
     assert hits("last") > max(hits("chance"), hits("length"), hits("first"))
     assert found_by_attention(found) == (
         f"In {hits('attention'):.0f} of {own.sum()} prompts attention is highest on the word that "
-        f"the answer rests on. Guessing finds it in about {hits('chance'):.0f}, taking the longest "
-        f"word in {hits('length'):.0f}, always the last one in {hits('last'):.0f}."
+        f"the answer rests on. Guessing would hit about {hits('chance'):.0f}, the longest word "
+        f"{hits('length'):.0f}, the last one {hits('last'):.0f}."
     )
     assert found_by_attention(SimpleNamespace(findings=[], words=ANSWERS)) is None
 

@@ -54,7 +54,7 @@ NONE_OWN = (
 )
 
 
-AT_FIRST = ("users", "model")
+AT_FIRST = ("users", "time", "model")
 """Sentences that a page shows beside the scale, before its texts."""
 
 
@@ -77,10 +77,12 @@ def first_screen(report: AuditResult) -> list[Block]:
         for name, said in sentences.items()
         if said
     ]
+    advice = what_to_do(report)
+    run = " Run this:" if isinstance(advice, Listing) else ""
     return [
-        Answered("", str(report.answer), why(report)),
+        Answered("", str(report.answer), f"{why(report)}{run}"),
+        advice,
         found_by_attention(report),
-        what_to_do(report),
         [f"CONTRADICTION, report it: {said}" for said in report.contradictions],
         Scores([*numbers, *beside]),
     ]
@@ -97,11 +99,11 @@ def why(report: AuditResult) -> str:
 
 
 WITHOUT = {
-    "chance": "Guessing finds it in about",
-    "longest": "taking the longest {unit} in",
-    "first": "always the first one in",
-    "last": "always the last one in",
-    "commonest place": "always the one at the commonest place in",
+    "chance": "Guessing would hit about",
+    "longest": "the longest {unit}",
+    "first": "the first one",
+    "last": "the last one",
+    "commonest place": "the one at the commonest place",
 }
 """In words, what finds a unit without attention, in the order in which it is said."""
 
@@ -171,13 +173,15 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
         return None
     stopping = report.provenance.get("stopping")
     has_more = "test_limit" in report.provenance.get("asked_for", {})
+    texts = report.words.texts
     reached = max(needed) if has_more else least
     if stopped_early(stopping) and reached <= stopping["n_texts"]:
-        return GOES_ON
+        n = stopping["n_texts"]
+        few = f" Even all {n:,} {texts} here may leave it open."
+        return f"{GOES_ON}{few if max(needed) > n else ''}"
     if _shares(report.provenance.get("share")):
         return "Shares are missing; attnprobe report joins them."
     if not has_more:
-        texts = report.words.texts
         return f"Add more {texts}: all here were used."
     return _command(report, test_limit=max(needed), time=None)
 
@@ -261,12 +265,12 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         return ""
     if effect.n < MIN_SHOWN:
         return sentence(meaning(effect, report.words))
-    moved = f"{effect.value:.0%}"
+    moved, aside = f"{effect.value:.0%}", ""
     raw = effect.yardsticks.get("published", effect.value)
     if report.words.is_number:
         moved = f"{effect.value:.2f} standard deviations of its predictions"
     elif effect.value > FAR * raw:
-        moved = f"{raw:.0%}, and by {moved} were it 95% sure"
+        moved, aside = f"{moved} were it 95% sure", f", by {raw:.0%} as it is"
     flips = effect.yardsticks.get("flips")
     is_small = effect.answer == Answer.NO and flips is not None
     decisions = (
@@ -279,21 +283,25 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         if report.words.is_number
         else f" ({effect.graded_by.yes:.0%} or more counts)"
     )
-    return f"Shuffling the weights changes what the model says by {moved}{enough}{decisions}."
+    return f"Shuffling the weights changes what the model says by {moved}{enough}{aside}{decisions}."
 
 
 def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     """Returns how tightly the output pins the weights down, in a sentence."""
     if found is None:
         return ""
+    if found.open_because and found.n >= MIN_SHOWN:
+        return "Whether other weights would do as well is not known; more texts will not tell."
     if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
         return sentence(meaning(found, report.words))
     is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES
-    least = "at least " if found.is_upper_bound else ""
-    holds = f"(same up to {least}{1 - found.value:.0%} away)"
-    return sentence(
-        f"{'but ' if is_beside_yes else ''}{meaning(found, report.words)} {holds}"
+    but, least, same = (
+        "but " if is_beside_yes else "",
+        "at least " if found.is_upper_bound else "",
+        "another" if found.answer == Answer.YES else "nearly the same",
     )
+    far = f"{least}{1 - found.value:.0%} of the way to the farthest ones"
+    return sentence(f"{but}weights {far} give {same} output")
 
 
 def _interchange(report: AuditResult) -> str:
@@ -305,8 +313,8 @@ def _interchange(report: AuditResult) -> str:
         return ""
     one = report.words.units.removesuffix("s")
     return (
-        f"Swapping the most attended {one} turns {own.mean:.0%} of the predictions, swapping "
-        f"another {one} {other.mean:.0%}."
+        f"Swapping the most attended {one} turns {own.mean:.0%} of predictions, another {one} "
+        f"{other.mean:.0%}."
     )
 
 
@@ -349,8 +357,7 @@ def stopping_notes(facts: Mapping[str, Any] | None) -> list[str]:
     if not stopped_early(facts):
         return [f"{said}, so nothing was left out."]
     return [
-        f"{said}. Tests saw texts drawn at random from {facts['n_texts']:,}; how many stands "
-        f"beside each number. {GOES_ON}",
+        f"{said}. Tests saw texts drawn at random from {facts['n_texts']:,}.",
         "Intervals are those of as many texts chosen beforehand: who goes on until an answer "
         "pleases errs more often than they say.",
         f"Left out for want of time: {LEFT_OUT}.",
@@ -391,7 +398,8 @@ def _model(report: AuditResult) -> str:
     shares = _shares(report.provenance.get("share"))
     accuracy, own = known.get("accuracy"), known.get("own")
     n = report.n if accuracy is None else accuracy.n
-    texts = f"{report.words.counted(n)} of {report.dataset}{shares}"
+    data = re.sub(r"=\S+", "", str(report.dataset))
+    texts = f"{report.words.counted(n)} of {data}{shares}"
     if own is not None:
         texts = f"{texts}; {_own(own, report)}"
     elif accuracy is not None and report.words.is_number:

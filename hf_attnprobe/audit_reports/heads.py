@@ -128,7 +128,8 @@ def _moving(heads: Sequence[Judged], n_sure: int, rule: Rule) -> str:
     number = markdown.interval(most.effect.value, most.effect.ci95, digits=2)
     foremost = f"{in_full(most.place)} moves it most, by {number}"
     if most.effect.ci95 is None:
-        return f"With fewer than {MIN_TEXTS} texts no head surely moves the output; {foremost}"
+        few = f"(fewer than {MIN_TEXTS} texts)"
+        return f"None of {len(measured)} heads surely moves the output {few}; {foremost}"
     return f"None of {len(measured)} heads moves {moves}; {foremost}"
 
 
@@ -230,7 +231,7 @@ def head_maps(
             drawn = head_map(
                 of.key,
                 of.title,
-                found,
+                numbers,
                 f"{_finding(found)} {of.aside}",
                 rule.scale_of,
                 of.centre,

@@ -430,12 +430,10 @@ def sentence(clause: str) -> str:
 
 
 CAUTIONS = {
-    Answer.YES: "The note: this holds on average over texts like these and for this one "
-    "training; in a single text it may be otherwise.",
-    Answer.PARTLY: "The warning: the highlighted {units} are some of those that decide, and not "
-    "in every text.",
+    Answer.YES: "This holds on average over texts like these and for this one training.",
+    Answer.PARTLY: "In some texts none of the highlighted {units} decides.",
     Answer.NO: "A heat map of it would tell users something about the prediction that is not so.",
-    Answer.CANNOT_SAY: "That does not mean that attention is wrong.",
+    Answer.CANNOT_SAY: "An open answer does not mean that attention is wrong.",
 }
 
 
@@ -545,6 +543,8 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     if len(possible) < 2:
         return "the bounds that are known leave it open"
     between = f"either {either(possible)}"
+    if len(possible) == len(Answer) - 1:
+        between = "anything from no to yes"
     if enough is None:
         return f"{between}: too near to a threshold for more {texts} to tell"
     return f"{between}: about {enough - finding.n:,} more {texts} should tell which"

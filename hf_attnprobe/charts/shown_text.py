@@ -203,14 +203,13 @@ MOST_TIMES = 1000
 def _less_likely(loss: float) -> str:
     """Returns how much less likely an answer is that loses so many nats, in words.
 
-    >>> _less_likely(4.2), _less_likely(9.0)
-    ('67 times less likely, −4.2 nats', 'over 1,000 times less likely, −9.0 nats')
+    >>> _less_likely(4.2), _less_likely(0.4), _less_likely(9.0)
+    ('67 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
     """
-    times = math.exp(min(loss, HALF * 16))
-    said = f"{times:.2g}" if times < 10 else f"{times:.0f}"
-    if times > MOST_TIMES:
-        said = f"over {MOST_TIMES:,}"
-    return f"{said} times less likely, {-loss:+.1f} nats".replace("-", "−")
+    if loss > math.log(MOST_TIMES):
+        return f"over {MOST_TIMES:,} times less likely"
+    times = math.exp(loss)
+    return f"{times:.{0 if times >= 10 else 1}f} times less likely"
 
 
 def _largest(values: Sequence[float]) -> int:

@@ -98,8 +98,8 @@ def in_words(text: ShownText) -> list[Block]:
 def of_attention(text: ShownText) -> list[str]:
     """Which attention it is, and of a prompt how much of it is on the sink and the passage."""
     where = {
-        ON_PASSAGE: "{:.0%} on the passage",
-        ON_SINK: "{:.0%} idle (on the sink)",
+        ON_PASSAGE: "{:.0%} of it on the passage",
+        ON_SINK: "{:.0%} on the sink, the rest on the question",
     }
     shares = [
         said.format(text.numbers[n])

@@ -731,8 +731,8 @@ _ask_part(
         "on the unit that costs most. Long units collect weight by their length, first ones by "
         "their place, so what needs no attention at all counts as 0.",
         if_yes="the most attended of the {units} is the one that the answer rests on",
-        if_partly="attention finds what matters more often than length or place",
-        if_no="attention finds what matters {little} more often than length or place",
+        if_partly="attention finds what matters more often than a simple rule",
+        if_no="attention finds what matters {little} more often than a simple rule",
         ends={"without attention": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",

@@ -472,8 +472,8 @@ def steps_of(asked: Asked) -> tuple[tuple[str, str, str], ...]:
 
 MAY_I = "May I show this to users?"
 MAY = {
-    Answer.YES: "Yes, with a note beside it.",
-    Answer.PARTLY: "Only with a warning beside it.",
+    Answer.YES: "Yes, with a note: in a single text it may be otherwise.",
+    Answer.PARTLY: "Only with a warning: what is highlighted is some of what decides.",
     Answer.CANNOT_SAY: "Not yet: this audit cannot tell.",
     Answer.NO: "No.",
 }
