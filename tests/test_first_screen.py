@@ -171,10 +171,10 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     text = to_text_of(*all_yes(effect=effect, uniqueness=unique))
     assert (f"changes what the model says by {value:.0%}" in text) == (n >= 10)
     assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
-    far = f"eights {1 - value:.0%} of the way to the farthest ones give"
+    far = f"{1 - value:.0%} of the way to the farthest ones give"
     is_yes = value >= RULES["uniqueness"].yes
-    assert (f"{far} nearly the same output" in text) == (n >= 30 and not is_yes)
-    assert (f"{far} another output" in text) == (n >= 30 and is_yes)
+    assert (f"eights {far} nearly the same output" in text) == (n >= 30 and not is_yes)
+    assert (f"eights over {far} another output" in text) == (n >= 30 and is_yes)
 
 
 def to_text_of(*findings, width=400, **more):

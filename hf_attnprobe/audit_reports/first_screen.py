@@ -278,16 +278,14 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         if is_small
         else ""
     )
-    enough = (
-        ""
-        if report.words.is_number
-        else f" ({effect.graded_by.yes:.0%} or more counts)"
-    )
+    enough = f" ({effect.graded_by.yes:.0%} or more counts)"
+    if report.words.is_number:
+        enough = ""
     return f"Shuffling the weights changes what the model says by {moved}{enough}{aside}{decisions}."
 
 
 def _uniqueness(found: Finding | None, report: AuditResult) -> str:
-    """Returns how tightly the output pins the weights down, in a sentence."""
+    """Returns how far weights can be that give nearly the same output, in a sentence."""
     if found is None:
         return ""
     if found.open_because and found.n >= MIN_SHOWN:
@@ -295,13 +293,13 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
         return sentence(meaning(found, report.words))
     is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES
-    but, least, same = (
-        "but " if is_beside_yes else "",
-        "at least " if found.is_upper_bound else "",
-        "another" if found.answer == Answer.YES else "nearly the same",
-    )
+    but = "but " if is_beside_yes else ""
+    least = "at least " if found.is_upper_bound else ""
+    output = "nearly the same output"
+    if found.answer == Answer.YES:
+        least, output = "over ", "another output"
     far = f"{least}{1 - found.value:.0%} of the way to the farthest ones"
-    return sentence(f"{but}weights {far} give {same} output")
+    return sentence(f"{but}weights {far} give {output}")
 
 
 def _interchange(report: AuditResult) -> str:
