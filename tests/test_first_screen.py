@@ -28,7 +28,7 @@ from hf_attnprobe.statistics.verdicts import RULES, answered, conclude, with_thr
 
 ON_THE_SCALE = ("faithfulness", "importance", "erasure", "removal", "mass")
 STRONG = {
-    "faithfulness": "^the words with most attention are the words that the model decides by$",
+    "faithfulness": "^the words with most attention are mostly those that the model decides by$",
     "importance": "^words with more attention matter more when",
     "erasure": "undoes the decision$",
     "removal": "undoes the prediction$",
@@ -140,7 +140,7 @@ def test_a_path_says_how_much_passes_by_its_number(value):
     path = found("path", value)
     said = meaning(path)
     amount = {"yes": "most", "partly": "part", "no": "little"}.get(path.answer)
-    whole = f"{amount} of what words give the answer passes through attention to them"
+    whole = f"hiding words from attention costs {amount} of what deleting them costs"
     assert (said == whole) == (amount is not None)
     assert amount or re.search("should tell|too near", said)
 
@@ -171,7 +171,7 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     text = to_text_of(*all_yes(effect=effect, uniqueness=unique))
     assert (f"changes what the model says by {value:.0%}" in text) == (n >= 10)
     assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
-    far = f"{1 - value:.0%} of the way to the farthest ones give"
+    far = f"{1 - value:.0%} as far off as can be give"
     is_yes = value >= RULES["uniqueness"].yes
     assert (f"eights {far} nearly the same output" in text) == (n >= 30 and not is_yes)
     assert (f"eights over {far} another output" in text) == (n >= 30 and is_yes)
@@ -185,7 +185,7 @@ def to_text_of(*findings, width=400, **more):
 def test_fifteen_lines_with_every_question_by_its_one_name():
     lines = str(report_of(*all_yes())).splitlines()
     assert lines[0] == "Does attention explain these predictions?"
-    assert lines[2].startswith("Yes. The words with most attention are the words")
+    assert lines[2].startswith("Yes. The words with most attention are mostly those")
     assert len(lines) <= 14 and max(map(len, lines)) <= 100
     names = [line.split()[0] for line in lines[4:]]
     assert names == [*ON_THE_SCALE, "effect", "uniqueness", "users", "model"]
@@ -230,7 +230,7 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     tests = ["scale", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
-    assert lines[4] == "The same command, run again, goes on where it stopped."
+    assert lines[4] == "The same command, run again, goes on where it stopped; 3% is done."
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}

@@ -177,8 +177,10 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
     reached = max(needed) if has_more else least
     if stopped_early(stopping) and reached <= stopping["n_texts"]:
         n = stopping["n_texts"]
+        done = stopping["runs_done"] / stopping["runs_of_full_audit"]
+        share = f"{done:.0%}" if done >= 0.01 else "less than 1%"
         few = f" Even all {n:,} {texts} here may leave it open."
-        return f"{GOES_ON}{few if max(needed) > n else ''}"
+        return f"{GOES_ON}; {share} is done.{few if max(needed) > n else ''}"
     if _shares(report.provenance.get("share")):
         return "Shares are missing; attnprobe report joins them."
     if not has_more:
@@ -265,12 +267,12 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         return ""
     if effect.n < MIN_SHOWN:
         return sentence(meaning(effect, report.words))
-    moved, aside = f"{effect.value:.0%}", ""
+    moved = f"{effect.value:.0%}"
     raw = effect.yardsticks.get("published", effect.value)
     if report.words.is_number:
         moved = f"{effect.value:.2f} standard deviations of its predictions"
     elif effect.value > FAR * raw:
-        moved, aside = f"{moved} were it 95% sure", f", by {raw:.0%} as it is"
+        moved = f"{raw:.0%}, were it 95% sure by {moved}"
     flips = effect.yardsticks.get("flips")
     is_small = effect.answer == Answer.NO and flips is not None
     decisions = (
@@ -279,9 +281,11 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
         else ""
     )
     enough = f" ({effect.graded_by.yes:.0%} or more counts)"
-    if report.words.is_number:
+    if effect.answer == Answer.CANNOT_SAY:
+        enough = " (too few texts to count)"
+    elif report.words.is_number:
         enough = ""
-    return f"Shuffling the weights changes what the model says by {moved}{enough}{aside}{decisions}."
+    return f"Shuffling the weights changes what the model says by {moved}{enough}{decisions}."
 
 
 def _uniqueness(found: Finding | None, report: AuditResult) -> str:
@@ -298,7 +302,7 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     output = "nearly the same output"
     if found.answer == Answer.YES:
         least, output = "over ", "another output"
-    far = f"{least}{1 - found.value:.0%} of the way to the farthest ones"
+    far = f"{least}{1 - found.value:.0%} as far off as can be"
     return sentence(f"{but}weights {far} give {output}")
 
 
@@ -323,7 +327,7 @@ def whole(report: AuditResult, name: str) -> Statistic | None:
     return known.get(EVERYWHERE, only)
 
 
-GOES_ON = "The same command, run again, goes on where it stopped."
+GOES_ON = "The same command, run again, goes on where it stopped"
 
 
 def stopped_early(

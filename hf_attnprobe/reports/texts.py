@@ -7,8 +7,6 @@ from itertools import accumulate
 
 from hf_attnprobe.charts.shown_text import (
     NEGLIGIBLE,
-    ON_PASSAGE,
-    ON_SINK,
     SIGNED,
     ShownText,
     unmarked,
@@ -42,6 +40,8 @@ MOST_TOKENS = 600
 """Of all texts of a page together, but for its first text, so that it stays light."""
 
 
+NEARLY_ALL = 0.99
+"""Of the attention: what is left is of no account."""
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
 )
@@ -96,20 +96,12 @@ def in_words(text: ShownText) -> list[Block]:
 
 
 def of_attention(text: ShownText) -> list[str]:
-    """Which attention it is, and of a prompt how much of it is on the sink and the passage."""
-    where = {
-        ON_PASSAGE: "{:.0%} of it on the passage",
-        ON_SINK: "{:.0%} on the sink, the rest on the question",
-    }
-    shares = [
-        said.format(text.numbers[n])
-        for n, said in where.items()
-        if n in text.numbers
-    ]
-    return [
-        *filter(None, [text.attention_of]),
-        *([", ".join(shares)] if shares else []),
-    ]
+    """Which attention it is, and how much of it is on what is shown, where that is not all."""
+    said = [text.attention_of] if text.attention_of else []
+    share = sum(text.scores["attention"])
+    if share < NEARLY_ALL:
+        said.append(f"{share:.0%} of it on these {text.unit or 'word'}s")
+    return said
 
 
 def _largest(text: ShownText, name: str) -> list[str]:

@@ -180,7 +180,7 @@ RANKED_BESIDE = {
     done="Several questions ask the same of the same texts, each in its own way, on a scale from a "
     "random order of the {units}, 0, to the best possible order, 1. Faithfulness is their mean.",
     scale="place between a random order and the best one",
-    if_yes="the {units} with most attention are the {units} that the model decides by",
+    if_yes="the {units} with most attention are mostly those that the model decides by",
     if_partly="attention points at the {units} that the model decides by more often than not",
     if_no="attention mostly points at other {units} than those that the model decides by",
     ends=ENDS,
@@ -777,9 +777,9 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     "and what the answer then loses is compared with what it loses without the unit. What is "
     "missing has reached the answer through other tokens.",
     scale="share of what deletion costs that knocking out the unit's cells costs",
-    if_yes="most of what {units} give the answer passes through attention to them",
-    if_partly="part of what {units} give the answer passes through attention to them",
-    if_no="little of what {units} give the answer passes through attention to them",
+    if_yes="hiding {units} from attention costs most of what deleting them costs",
+    if_partly="hiding {units} from attention costs part of what deleting them costs",
+    if_no="hiding {units} from attention costs little of what deleting them costs",
     ends={"nothing": 0.0, "as deletion": 1.0},
     yardsticks={
         "knockout": "nats that the unit whose cells matter most costs",
