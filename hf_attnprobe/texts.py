@@ -405,14 +405,16 @@ class Explainer:
     def answered(self, text: Text, row: Mapping[str, Any]) -> ShownText:
         """A prompt and its answer in words, without a score; arguments as :meth:`explain`."""
         prompt = prompt_in_words(row)
-        answer = compress(text.inputs["input_ids"], text.inputs["labelled"])
+        answer = [*compress(text.inputs["input_ids"], text.inputs["labelled"])]
         decoded = self.tokenizer.decode(
-            [*answer], clean_up_tokenization_spaces=False
+            answer, clean_up_tokenization_spaces=False
         )
         said, expected = str(decoded).strip(), row.get("expected")
         is_right = None
         if expected is not None:
             is_right = expected.lower() in said.lower()
+        if row.get("is_cut") and len(answer) == sum(row["labelled"]):
+            said = f"{said} …"
         return ShownText(
             example_id=text.example_id,
             tokens=prompt.units,

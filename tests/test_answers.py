@@ -562,7 +562,7 @@ def test_a_table_has_a_row_for_every_sentence(usual):
 @pytest.mark.parametrize(
     ("losses", "weights", "matters", "said"),
     [
-        ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "on sentence 2 (without it 67 times less likely); attention puts sentence 1 first."),
+        ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "on sentence 2 (without it 66.7 times less likely); attention puts sentence 1 first."),
         ((0.1, 0.5, 0.0), (0.1, 0.2, 0.1), (1,), "a little on sentence 2 (without it 1.6 times less likely); attention puts it first."),
         ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "on no single sentence more than noise; attention puts sentence 1 first."),
         ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "on no single sentence more than noise; attention puts sentence 1 first."),

@@ -151,15 +151,12 @@ def test_a_path_says_how_much_passes_by_its_number(value):
     half=st.floats(0.001, 0.5),
     n=st.integers(30, 2000),
 )
-def test_an_accuracy_that_is_too_close_to_tell_says_its_numbers(right, usual, half, n):
+def test_an_accuracy_that_is_too_close_to_tell_says_so(right, usual, half, n):
     beyond, shares = right - usual, {"accuracy": right, "majority": usual}
     close = found("accuracy", beyond, (beyond - half, beyond + half), n, yardsticks=shares)
     said = answer_sentence(all_yes(accuracy=close))
     is_close = beyond - half <= 0 < beyond
-    assert is_close == ("more texts are needed" in said)
-    assert is_close == said.startswith(
-        f"Right in {right:.0%} of {n:,} texts; always guessing the most frequent answer: {usual:.0%}"
-    )
+    assert is_close == (said == "Too close to guessing to tell: more texts are needed.")
     assert (beyond <= 0) == ("not shown to be better than guessing" in said)
 
 
@@ -230,7 +227,7 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     tests = ["scale", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
-    assert lines[4] == "The same command, run again, goes on where it stopped; 3% is done."
+    assert lines[4] == "The same command, run again, goes on where it stopped; 3.3% is done."
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
@@ -298,7 +295,7 @@ def test_what_is_said_to_users_follows_the_verdict(changed, answer, begin):
     said = may_be_shown(findings)
     assert conclude(findings).answer == answer
     assert said[0].startswith(begin) and len(said) <= 4
-    assert said[1] == "Importance, erasure, removal, mass and effect say yes."
+    assert said[1] == "Importance, erasure, removal, mass and effect: yes."
     assert conclusion_sentence(findings).startswith(
         f"Does attention explain these predictions? {answer.capitalize()}. "
     )
@@ -333,12 +330,6 @@ def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
     narrower = (n / enough) ** 0.5
     ends = value - halves[0] * narrower, value + halves[1] * narrower
     assert grade(Estimate(value, ends, enough), RULES[rule]) != Answer.CANNOT_SAY
-
-
-def test_one_part_says_and_two_say():
-    two = dict.fromkeys(("erasure", "removal", "effect"))
-    assert "Importance and mass say yes." in may_be_shown(all_yes(**two))
-    assert "Importance says yes." in may_be_shown(all_yes(**two, mass=None))
 
 
 def test_thresholds_of_ones_own_are_named():

@@ -112,7 +112,7 @@ def test_only_the_head_that_decides_is_named(rows):
     report = report_of(rows)
     assert [j.place for j in report.judged if j.is_named] == [(5, 9)]
     assert which_heads(report) == (
-        "2 of 72 heads move the output surely by 0.10 or more when shuffled alone; 1 of these is "
+        "2 of 72 heads move the output surely by 0.10 or more when shuffled alone; of these "
         "surely faithful (0.40 or more): layer 5 head 9 (0.90)."
     )
     table = {row[0]: row for row in head_table(report).rows}
@@ -132,8 +132,8 @@ def test_thresholds_are_those_that_the_audit_was_asked_for(rows):
 def test_few_texts_name_no_head():
     report = report_of(known(29))
     assert {j.answer for j in report.judged} == {"cannot say"}
-    said = "With fewer than 30 texts no head surely moves the output; layer 3 head 3 moves it most"
-    assert which_heads(report) == f"{said}, by 0.50."
+    said = "Of 72 heads 72 were shuffled, on fewer than 30 texts; none surely moves the output, "
+    assert which_heads(report) == f"{said}layer 3 head 3 moves it most, by 0.50."
 
 
 def test_what_was_not_measured_is_said(rows):

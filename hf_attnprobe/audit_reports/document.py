@@ -447,7 +447,7 @@ def _on_page(examples: Sequence[ShownText]) -> list[ShownText]:
 
 LIMITS = (
     "Everything here is a mean over these texts. For a single text the opposite may be true.",
-    "The model was trained once. Another seed may attend differently: attnprobe retrain tells.",
+    "The model was trained once. Another seed may attend differently.",
     "Intervals are over texts; they say nothing about other kinds of texts.",
     "Edited attention and texts with tokens taken out are not what the model was trained on.",
     "A yes means that a test found no disagreement of this size. It is no proof that "

@@ -114,7 +114,7 @@ def found_by_attention(report: AuditResult) -> str | None:
     Beside it chance, length, and the place that finds it oftenest where that is more.
     """
     source = by_rule(report.findings).get("source")
-    if source is None:
+    if source is None or source.n < MIN_SHOWN:
         return None
     counts = {
         name: share * source.n for name, share in source.yardsticks.items()
@@ -149,7 +149,9 @@ def what_to_do(report: AuditResult) -> Listing | str | None:
     gate = concluded.gate
     if concluded.is_closed and gate is not None and gate.value <= 0:
         return BETTER_MODEL
-    if concluded.missing and not concluded.is_closed:
+    sizes = [f.n for f in report.findings if f.is_about_attention]
+    is_few = 0 < max(sizes, default=0) < least_texts(report.words)
+    if concluded.missing and not (is_few or concluded.is_closed):
         ran = report.provenance.get("asked_for", {}).get("tests", {})
         tests: dict[str, dict] = {
             EVERY_QUESTION[key].test: {} for key in concluded.missing
@@ -178,9 +180,10 @@ def _more_texts(report: AuditResult) -> Listing | str | None:
     if stopped_early(stopping) and reached <= stopping["n_texts"]:
         n = stopping["n_texts"]
         done = stopping["runs_done"] / stopping["runs_of_full_audit"]
-        share = f"{done:.0%}" if done >= 0.01 else "less than 1%"
-        few = f" Even all {n:,} {texts} here may leave it open."
-        return f"{GOES_ON}; {share} is done.{few if max(needed) > n else ''}"
+        said = f"{GOES_ON}; {done:.1%} is done."
+        if max(needed) > n:
+            said += f" Even all {n:,} {texts} here may leave it open."
+        return said
     if _shares(report.provenance.get("share")):
         return "Shares are missing; attnprobe report joins them."
     if not has_more:
@@ -292,8 +295,6 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     """Returns how far weights can be that give nearly the same output, in a sentence."""
     if found is None:
         return ""
-    if found.open_because and found.n >= MIN_SHOWN:
-        return "Whether other weights would do as well is not known; more texts will not tell."
     if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
         return sentence(meaning(found, report.words))
     is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES

@@ -151,9 +151,8 @@ def _faithful(heads: Sequence[Judged], rule: Rule) -> str:
         if len(named) > MOST_NAMED
         else ""
     )
-    verb = "is" if len(named) == 1 else "are"
-    count = f"{len(named)} of these {verb} surely faithful ({rule.partly:.2f} or more)"
-    return f"{count}: {', '.join(told)}{more}"
+    faithful = f"of these surely faithful ({rule.partly:.2f} or more)"
+    return f"{faithful}: {', '.join(told)}{more}"
 
 
 def is_surely(estimate: Estimate, rule: Rule) -> bool:
@@ -162,13 +161,11 @@ def is_surely(estimate: Estimate, rule: Rule) -> bool:
 
 
 def _untested(report: "AuditResult", n_tested: int) -> str:
-    """Returns that only some heads were tested, and how they were chosen."""
+    """Returns that only some heads were tested."""
     n = len(heads_of(report.statistics))
     if n <= n_tested:
         return ""
-    is_screened = report.provenance.get("sites", {}).get("screen")
-    how = ", chosen by a quick estimate of their effect" if is_screened else ""
-    return f" Only {n_tested} of {n} heads were tested one by one{how}."
+    return f" Only {n_tested} of {n} heads were tested one by one."
 
 
 # --- maps: faithfulness and effect, layers down and heads across ---------------------------

@@ -8,6 +8,7 @@ from hf_attnprobe.audit_reports.heads import (
     place_name,
 )
 from hf_attnprobe.audit_reports.result import AuditResult
+from hf_attnprobe.audit_reports.verdict import least_texts
 from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.input_erasure import CAUTION
 from hf_attnprobe.faithfulness.registry import readings
@@ -23,7 +24,6 @@ from hf_attnprobe.reports.document import (
 )
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import MIN_SHOWN
-from hf_attnprobe.statistics.grades import MIN_TEXTS
 from hf_attnprobe.statistics.heads import EVERYWHERE
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS,
@@ -118,11 +118,14 @@ def judged(report: AuditResult) -> list[Block]:
         if s.group == ALL_TEXTS
     }
     rows: list[list[Cell]] = []
+    least = least_texts(report.words)
     for (test, statistic), beside in found.items():
         attention = beside.get("attention") or beside.get("mean_attention")
         own = means.get((test, f"{statistic}@given"))
         mean = None if own is None else Number(own.mean, own.ci95, digits=2)
-        sides = [_judged_beside(c) for c in (beside.get(CHANCE), attention)]
+        sides = [
+            _judged_beside(c, least) for c in (beside.get(CHANCE), attention)
+        ]
         rows.append([f"{test}: {statistic}", mean, *sides])
     head = [
         "given scores by",
@@ -133,12 +136,12 @@ def judged(report: AuditResult) -> list[Block]:
     return [Table(head, rows, sortable=False), Note(OF_GIVEN)]
 
 
-def _judged_beside(c: Comparison | None) -> Cell:
+def _judged_beside(c: Comparison | None, least: int) -> Cell:
     if c is None:
         return None
     is_better = (c.value < 0) == (c.statistic in LESS_IS_BETTER)
     said = "better" if is_better else "worse"
-    told = c.adjusted_p_value <= SIGNIFICANT and c.n >= MIN_TEXTS
+    told = c.adjusted_p_value <= SIGNIFICANT and c.n >= least
     return Number(
         c.value,
         c.ci95,

@@ -8,7 +8,6 @@ and their sources, and how the answers make a verdict, are in ``statistics/verdi
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -388,19 +387,16 @@ def _graded_as_usual(finding: Finding, least: int) -> Finding:
     return replace(finding, answer=usual, partly=None, yes=None)
 
 
-TOO_CLOSE = (
-    "Right in {accuracy:.0%} of {n}; always guessing the most frequent answer: {majority:.0%}. "
-    "Too close to tell; more {texts} are needed."
-)
+TOO_CLOSE = "too close to guessing to tell: more {texts} are needed"
 
 
-def _is_close(gate: Finding | None) -> TypeGuard[Finding]:
+def _is_close(gate: Finding | None) -> bool:
     """Whether an accuracy is above guessing, and more texts would tell it from that."""
     return (
         gate is not None
+        and gate.rule == "accuracy"
         and gate.answer == Answer.CANNOT_SAY
         and gate.value > 0
-        and "accuracy" in gate.yardsticks
     )
 
 
@@ -409,7 +405,7 @@ def answer_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str:
     concluded = conclude(found)
     score, gate = concluded.score, concluded.gate
     if concluded.is_closed and _is_close(gate):
-        return words.fill(TOO_CLOSE, n=words.counted(gate.n), **gate.yardsticks)
+        return sentence(words.fill(TOO_CLOSE))
     if concluded.why or score is None:
         return sentence(words.fill(concluded.why))
     if score.partly is not None and score.answer != Answer.CANNOT_SAY:
@@ -455,17 +451,8 @@ def _answers_in_words(found: Sequence[Finding]) -> str:
             for f in found
             if f.role in ("part", "effect") and f.answer == answer
         ]
-        verb = (
-            ""
-            if answer == Answer.CANNOT_SAY
-            else "say "
-            if len(own) > 1
-            else "says "
-        )
         if own:
-            said.append(
-                f"{_listed([f.name.lower() for f in own])} {verb}{answer}"
-            )
+            said.append(f"{_listed([f.name.lower() for f in own])}: {answer}")
     return sentence("; ".join(said))
 
 
@@ -543,7 +530,7 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     if len(possible) < 2:
         return "the bounds that are known leave it open"
     between = f"either {either(possible)}"
-    if len(possible) == len(Answer) - 1:
+    if len(possible) > 2:
         between = "anything from no to yes"
     if enough is None:
         return f"{between}: too near to a threshold for more {texts} to tell"
@@ -587,8 +574,8 @@ def foreseen(n: int, are_prompts: bool) -> str:
         return CLASSES.fill(few)
     if n < MIN_PROMPTS:
         return (
-            f"fewer than {MIN_PROMPTS} prompts answer no question; what each answer rests on is "
-            "shown"
+            f"fewer than {MIN_PROMPTS} prompts answer no question; page and report.examples show "
+            "what each answer rests on"
         )
     low, high = share_interval(np.array(n / 2), np.array(n))
     return (

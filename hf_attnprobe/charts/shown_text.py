@@ -123,18 +123,13 @@ class ShownText:
         )
         if is_noise:
             said = f"The answer rests on no single {self.unit} more than noise"
-        same = (
-            "; attention puts it first"
-            if first == brightest and not is_noise
-            else ""
-        )
-        said += same or f"; attention puts {self.unit} {brightest + 1} first"
-        asked = (
-            ""
-            if self.is_greedy is not False
-            else " The model itself says another answer."
-        )
-        return f"{said}.{self._against}{asked}"
+        named = f"{self.unit} {brightest + 1}"
+        if first == brightest and not is_noise:
+            named = "it"
+        asked = ""
+        if self.is_greedy is False:
+            asked = " The model itself says another answer."
+        return f"{said}; attention puts {named} first.{self._against}{asked}"
 
     @property
     def _against(self) -> str:
@@ -166,10 +161,12 @@ class ShownText:
             row = f"{k + 1:>2}{mark}"
             for name in names:
                 _, sign, plus = PRINTED[name]
-                row += f"{sign * self.scores[name][k]:>{plus}13.2f}"
+                value = sign * self.scores[name][k]
+                said = f"{value:{plus}.2f}" if value else NOT_DONE
+                row += f"{said:>13}"
             lines.append(f"{row}  {token}")
         if self.matters is not None:
-            lines.append("nats; * more than noise")
+            lines.append(f"nats; * more than noise; {NOT_DONE} not deleted")
         return "\n".join([*lines, self.rests_on])
 
 
@@ -204,12 +201,14 @@ def _less_likely(loss: float) -> str:
     """Returns how much less likely an answer is that loses so many nats, in words.
 
     >>> _less_likely(4.2), _less_likely(0.4), _less_likely(9.0)
-    ('67 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
+    ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
     """
     if loss > math.log(MOST_TIMES):
         return f"over {MOST_TIMES:,} times less likely"
-    times = math.exp(loss)
-    return f"{times:.{0 if times >= 10 else 1}f} times less likely"
+    return f"{math.exp(loss):.1f} times less likely"
+
+
+NOT_DONE = "–"
 
 
 def _largest(values: Sequence[float]) -> int:

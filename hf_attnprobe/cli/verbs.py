@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from hf_attnprobe.auditing.options import (
     AuditOptions,
@@ -791,12 +792,11 @@ def run(words: Sequence[str]) -> int:
 
 HUB = "https://huggingface.co"
 SECONDS_TO_REACH = 3.0
-PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 
 def _reaches_the_hub() -> bool:
     """Whether the Hub answers, as far as is seen; behind a proxy nothing is."""
-    if {*PROXIES, "HF_HUB_OFFLINE"} & os.environ.keys():
+    if getproxies().keys() - {"no"} or "HF_HUB_OFFLINE" in os.environ:
         return True
     hub = urlsplit(os.environ.get("HF_ENDPOINT", HUB))
     port = hub.port or {"http": 80}.get(hub.scheme, 443)

@@ -105,6 +105,11 @@ class TextExplainer:
         text = encode_answers(rows).texts[0]
         if span is not None:
             text = of_span(text, span, self.tokenizer)
+            if other is not None and max(text.inputs["other_ids"]) < 0:
+                raise AttnProbeError(
+                    "expected a part of the answer in which the other answer parts from it, "
+                    f"got {span!r}; give a longer part, or no other answer"
+                )
         return explainer.explain(text, rows[0])
 
     @torch.enable_grad()

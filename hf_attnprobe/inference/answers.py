@@ -544,7 +544,8 @@ def answered(
     Returns:
         Rows with ``example_id``, ``text`` (the prompt), ``label`` −1, ``answer``,
         ``units`` (first character and the one behind the last, of each),
-        ``generated`` (whether a model said the answer), ``expected`` (what a right one contains,
+        ``generated`` (whether a model said the answer), ``is_cut`` (whether it would have said
+        more), ``expected`` (what a right one contains,
         None where that is not known), ``identity`` (52 bits of a hash of
         prompt, units and answers: equal texts are those of equal ids and identities), and
         lists of a number per token
@@ -590,6 +591,8 @@ def answered(
     for one in asked:
         again = known.get(one.example["example_id"])
         row = _row(one, tokenizer, facts, own.get(one.name), again)
+        n_said = sum(row["labelled"])
+        row["is_cut"] = row["generated"] and n_said == data.max_new_tokens
         if len(row["units"]) < 2:
             left_out[SINGLE.format(data.units)] += 1
         elif not any(row["labelled"]):

@@ -609,7 +609,7 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
             "upper_bound": upper.value,
         },
         at_least=pinned_at_least,
-        open_because="how far other attention can go is only known from below"
+        open_because="whether other weights would do as well is not known"
         if unbounded
         else "",
         is_upper_bound=not exact,

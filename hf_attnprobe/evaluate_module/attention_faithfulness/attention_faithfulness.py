@@ -217,15 +217,16 @@ def _check_texts(predictions: Any) -> None:
     dicts = [text for text in predictions if isinstance(text, Mapping)]
     kind = _kind_of(dicts[0]) if dicts else SINGLE
     for row, text in enumerate(predictions):
-        parts = [text]
-        if dicts:
-            is_dict = isinstance(text, Mapping)
-            parts = [text.get(k) for k in kind] if is_dict else [None]
-        if not all(isinstance(part, str) for part in parts):
+        got, is_of_kind = f"is {text!r:.60}", isinstance(text, str)
+        if dicts and isinstance(text, Mapping):
+            got = f"has {', '.join(map(str, text))}"
+            is_of_kind = {*text} == {*kind}
+            is_of_kind &= all(isinstance(part, str) for part in text.values())
+        if not is_of_kind:
             raise hf_attnprobe.AttnProbeError(
                 "expected as predictions texts, or dicts with a text and a text_pair, or with a "
-                f"context and a question, all of one kind, row {row} is {text!r:.60}; mend or "
-                "drop it"
+                "context and a question, all or none with an answer, all of one kind, row "
+                f"{row} {got}; mend or drop it"
             )
 
 
