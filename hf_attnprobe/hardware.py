@@ -29,7 +29,13 @@ from hf_attnprobe.errors import AttnProbeError
 
 T = TypeVar("T")
 R = TypeVar("R")
-SAID = ("out of memory", "allocate memory", "not enough memory", "bad_alloc")
+SAID = (
+    "out of memory",
+    "allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "create a primitive",
+)
 """What allocators say: CUDA and MPS, PyTorch's on a CPU, that on Windows, the C++ library's."""
 
 

@@ -84,8 +84,7 @@ def test_no_model_there(refused_audit, tmp_path):
 
 def test_a_hub_that_is_not_reached_is_not_asked_again_and_again(run_python):
     env = {"HF_HUB_OFFLINE": None, "HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*"}
-    words = ["audit", "--model", "acme/unheard-of", "--dataset", "sst2"]
-    done = run_python("-m", "hf_attnprobe", *words, env=env)
+    done = run_python("-m", "hf_attnprobe", "audit", "--model=acme/x", "--dataset=sst2", env=env)
     assert done.code == 1 and "network" in done.err and done.err.count("\n") == 1
 
 

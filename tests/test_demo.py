@@ -138,6 +138,6 @@ def test_the_demo_of_a_language_model_names_its_induction_heads(cli, tmp_path):
     assert layer == 1 and looks[layer, head] > 0.5
     answers = {found["rule"]: found["answer"] for found in summary["findings"]}
     assert (answers["own"], answers["passage"], answers["source"]) == ("yes", "yes", "yes")
-    assert "of the answers are its own" in " ".join(done.out.split())
+    assert "answers itself" in " ".join(done.out.split())
     page = Reader((tmp_path / "demo" / "audit" / "report.html").read_text()).words
     assert "induction" in page and f"{looks[layer, head]:.2f}" in page

@@ -75,8 +75,7 @@ def all_yes(value=0.8, **changed):
 
 def test_a_report_says_how_good_the_model_is():
     quality = report_of(*all_yes()).accuracy
-    assert (quality["accuracy"], quality["majority"]) == (0.97, 0.47)
-    assert quality["beyond_majority"] == 0.5
+    assert {"accuracy": 0.97, "majority": 0.47, "beyond_majority": 0.5}.items() <= quality.items()
     assert report_of(*all_yes(accuracy=None)).accuracy is None
 
 
@@ -130,7 +129,7 @@ def test_an_open_number_names_every_answer_between_its_ends(rule, ends):
     if RULES[rule].partly == RULES[rule].yes:
         between -= {"partly"}
     said = what_is_missing(one).partition(":")[0]
-    asked = said.replace("anything from no to yes", "no, partly or yes")
+    asked = said.replace("anything from no to", "no, partly or")
     assert set(re.findall("no|partly|yes", asked)) == between
     assert f"cannot say ({asked.removeprefix('either ')})" in one.sentence
 
@@ -227,7 +226,7 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     tests = ["scale", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
-    assert lines[4] == "The same command, run again, goes on where it stopped; 3.3% is done."
+    assert lines[4] == "With --output-dir the same command, run again, goes on; 3.3% is done."
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}

@@ -56,7 +56,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(checkpoint, reviews_f
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS of Linux")
 def test_a_text_that_does_not_fit_by_itself_is_one_line(checkpoint, reviews_folder, run_python):
-    run = run_python("-c", SMALL, checkpoint, reviews_folder, 60_000_000, 100_000)
+    run = run_python("-c", SMALL, checkpoint, reviews_folder, 150_000_000, 100_000)
     assert run.code == 1
     last = run.err.strip().splitlines()[-1]
     assert "AttnProbeError: expected memory for text" in last and "it ran out" in last

@@ -92,7 +92,7 @@ def check_accuracy(report, rows):
         return
     assert finding.n == n
     assert f" {usual:.2f}" in finding.sentence
-    assert f"{graded:z.2f} [" in finding.sentence
+    assert f"{finding.value:z.2f} [" in finding.sentence
     assert finding.value == pytest.approx(graded)
     low, high = finding.ci95
     expected = "yes" if low > 0 else "no" if high <= 0 else "cannot say"

@@ -120,6 +120,14 @@ def in_time(worker, known, *turns):
     run_in_time(known, worker.clock, lambda: iter(turns), batch_size=16)
 
 
+def test_a_time_is_kept_where_texts_were_run_before(tmp_path):
+    worker = Worker({"dear": 9.0}, limit=100)
+    known = worker.rows_of(tmp_path, 40)
+    known.ids("dear", ALL[0]).update(range(10))  # which say nothing of what it costs today
+    in_time(worker, known, {"dear": ALL})
+    assert worker.ran and worker.now <= 100
+
+
 @settings(max_examples=30)
 @given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
 def test_a_time_is_kept_and_all_attention_comes_first(tmp_path_factory, cheap, dear, limit):

@@ -285,7 +285,7 @@ def _effect(effect: Finding | None, report: AuditResult) -> str:
     )
     enough = f" ({effect.graded_by.yes:.0%} or more counts)"
     if effect.answer == Answer.CANNOT_SAY:
-        enough = " (too few texts to count)"
+        enough = " (not settled)"
     elif report.words.is_number:
         enough = ""
     return f"Shuffling the weights changes what the model says by {moved}{enough}{decisions}."
@@ -297,14 +297,11 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
         return ""
     if found.n < MIN_SHOWN or found.answer == Answer.CANNOT_SAY:
         return sentence(meaning(found, report.words))
-    is_beside_yes = found.answer == Answer.NO and report.answer == Answer.YES
-    but = "but " if is_beside_yes else ""
     least = "at least " if found.is_upper_bound else ""
     output = "nearly the same output"
     if found.answer == Answer.YES:
         least, output = "over ", "another output"
-    far = f"{least}{1 - found.value:.0%} as far off as can be"
-    return sentence(f"{but}weights {far} give {output}")
+    return f"Weights {least}{1 - found.value:.0%} as far off as can be give {output}."
 
 
 def _interchange(report: AuditResult) -> str:
@@ -328,7 +325,7 @@ def whole(report: AuditResult, name: str) -> Statistic | None:
     return known.get(EVERYWHERE, only)
 
 
-GOES_ON = "The same command, run again, goes on where it stopped"
+GOES_ON = "With --output-dir the same command, run again, goes on"
 
 
 def stopped_early(
@@ -412,6 +409,8 @@ def _model(report: AuditResult) -> str:
             accuracy.yardsticks[name] for name in ("accuracy", "majority")
         )
         shown = right if right == 1 else min(right, 0.99)  # 100% is all of them
+        if report.words.kind == "labels":
+            texts = f"the labels of {texts}"
         texts = f"right in {shown:.0%} of {texts} (most frequent answer: {usual:.0%})"
     return f"{tail(report.model, MOST_LETTERS)}, {texts}"
 

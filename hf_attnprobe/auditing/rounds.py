@@ -155,7 +155,9 @@ def run_in_time(
         for where in turns():
             for test in where:  # one text tells what a test costs
                 if not so_far.agreed(clock.knows(test)):
-                    bring({test: where[test]}, so_far.texts[:1])
+                    own = {test: where[test]}
+                    lacking = [t for t in so_far.texts if so_far.lacks(own, t)]
+                    bring(own, lacking[:1])
             for test in _cheap_first(so_far, clock, where):
                 n = goal * AHEAD if test == PREDICTION else goal
                 bring({test: where[test]}, so_far.texts[:n])

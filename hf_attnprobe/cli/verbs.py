@@ -799,10 +799,9 @@ def _reaches_the_hub() -> bool:
     if getproxies().keys() - {"no"} or "HF_HUB_OFFLINE" in os.environ:
         return True
     hub = urlsplit(os.environ.get("HF_ENDPOINT", HUB))
-    port = hub.port or {"http": 80}.get(hub.scheme, 443)
-    place = hub.hostname or "", port
+    port = hub.port or (80 if hub.scheme == "http" else 443)
     try:
-        socket.create_connection(place, SECONDS_TO_REACH).close()
+        socket.create_connection((hub.hostname, port), SECONDS_TO_REACH).close()
     except OSError:
         return False
     return True

@@ -678,6 +678,7 @@ def load_splits(
     splits = {"train": load("train")}
     if limit is not None:
         check_at_least(1, limit=limit)
+        _check_are_classes("training", splits["train"])
         splits["train"] = _balanced(splits["train"], limit)
     for name in ("validation", "test"):
         with suppress(NoSuchSplit):

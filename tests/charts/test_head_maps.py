@@ -105,7 +105,7 @@ def test_heads_that_were_not_tested_are_empty_cells():
     top = (rows.layer == rows.layer.max()) & (rows.statistic == "standard_tvd")
     some = rows[~(top | (rows.layer == 1) & (rows["head"] == 2))]
     faithfulness, effect = head_maps(some)
-    assert np.shape(effect.values) == np.shape(faithfulness.values)  # the map is whole
+    assert np.shape(effect.values) == np.shape(faithfulness.values)
     assert math.isnan(effect.low[1][2]) and np.isnan(effect.values[-1]).all()
 
 
