@@ -181,7 +181,7 @@ def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
         (audit, "nothing was kept; with --output-dir the same command goes on"),
         (
             (*audit, "--output-dir", tmp_path / "out"),
-            "run the same command again, it goes on from what was kept",
+            "run the same command again to continue from what was kept",
         ),
     ):
         monkeypatch.setitem(COMMANDS, command[0], stop)

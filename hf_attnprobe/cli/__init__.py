@@ -80,7 +80,7 @@ def _advice(words: Sequence[str]) -> str:
     keeps = any(word.startswith("--output-dir") for word in words)
     if words[:1] in (["audit"], ["judge"]) and not keeps:
         return "nothing was kept; with --output-dir the same command goes on"
-    return "run the same command again, it goes on from what was kept"
+    return "run the same command again to continue from what was kept"
 
 
 @contextlib.contextmanager
