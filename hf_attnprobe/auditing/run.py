@@ -126,9 +126,8 @@ def judge(
             "expected scores to judge, got None; audit() needs none"
         )
     if isinstance(scores, str | Path):
-        read_scores(
-            scores, ()
-        )  # before a model answers, which may take minutes
+        # before a model answers, which may take minutes
+        read_scores(scores, ())
     if tests is None:
         tests = JUDGING_ANSWERS if is_language_model(model) else JUDGING
     return run_audit(

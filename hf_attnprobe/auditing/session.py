@@ -419,7 +419,8 @@ class AuditEstimate:
             kept = f"what it ran is kept in {self.kept}: without --estimate the same command goes on"
         lines.append(
             "measured on a few texts, at up to two heads and one group of heads for each test, at "
-            f"this machine's present load; loading, a model's own answers and the report are not counted; {kept}"
+            "this machine's present load; loading, a model's own answers and the report are not "
+            f"counted; {kept}"
         )
         return "\n".join(lines)
 
