@@ -36,7 +36,7 @@ SAID = (
     "bad_alloc",
     "create a primitive",
 )
-"""What allocators say: CUDA and MPS, PyTorch's on a CPU, that on Windows, the C++ library's."""
+"""What allocators say: CUDA and MPS, PyTorch's on a CPU, that on Windows, the C++ library's, and oneDNN."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -78,7 +78,7 @@ def test_attention_that_always_finds_the_source_is_told_so_from_ten_prompts_on()
         assert conclude([*found.values()]).answer == answer, n
         assert found["faithfulness"].value > 0.9
     said = meaning(found_in(rows_of(9))["faithfulness"], ANSWERS)
-    assert said == "only 9 of the 10 prompts that are needed at least"
+    assert said == "only 9 of the 10 prompts that are needed"
 
 
 def test_attention_that_finds_the_source_by_chance_alone_is_not_told_yes():

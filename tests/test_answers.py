@@ -589,6 +589,7 @@ def test_of_many_units_only_the_foremost_are_deleted(chat, model):
     others = [k for k in range(19) if k not in by_attention]
     by_knockout = sorted(others, key=lambda k: -shown["knockout"][k])[:11]
     assert sorted(deleted) == sorted(by_attention + by_knockout)
+    assert str(report.examples[0]).count("          –") == 19 - len(deleted)
     assert all(loss != 0 for loss in shown["knockout"])
     assert "1 of 1 prompts with more than 16 units all were knocked out" in " ".join(report.notes)
 

@@ -126,8 +126,7 @@ def test_a_decoder_is_trained_saved_and_asked(tmp_path):
 def test_the_demo_of_a_language_model_names_its_induction_heads(cli, tmp_path):
     """Trains as long as it takes to copy: two minutes of a processor."""
     done = cli("demo", "--language-model", "--output-dir", tmp_path / "demo")
-    assert done.code == 0, done.err
-    assert "CONTRADICTION" not in done.out
+    assert done.code == 0 and "CONTRADICTION" not in done.out, done.err
     summary = json.loads((tmp_path / "demo" / "audit" / "summary.json").read_text())
     looks = {
         (s["layer"], s["head"]): s["mean"]

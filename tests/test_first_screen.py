@@ -96,7 +96,7 @@ def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low,
     assert bool(re.search(WEAK[rule], said)) == (is_known and 0 <= high < rule_of.partly)
     assert ("worse than a random order" in said) == (is_known and high < 0)
     if not is_known:
-        assert said == f"only {n} of the 30 texts that are needed at least"
+        assert said == f"only {n} of the 30 texts that are needed"
 
 
 @given(
@@ -141,7 +141,7 @@ def test_a_path_says_how_much_passes_by_its_number(value):
     amount = {"yes": "most", "partly": "part", "no": "little"}.get(path.answer)
     whole = f"hiding words from attention costs {amount} of what deleting them costs"
     assert (said == whole) == (amount is not None)
-    assert amount or re.search("should tell|too near", said)
+    assert amount or re.match("either|anything", said)
 
 
 @given(
@@ -197,7 +197,7 @@ def test_nothing_is_told_of_fewer_than_ten_texts(n):
     said = str(report) + report.to_html().partition("</main>")[0].partition("<main")[2]
     first = said.partition("More texts")[0]
     assert not re.search(r"0\.61|61%|0\.17|0\.93", str(report))
-    assert f"Only {n} of the 30 texts that are needed at least." in first
+    assert f"Only {n} of the 30 texts that are needed." in first
 
 
 def test_an_open_answer_begins_with_its_reason_and_has_the_command():
@@ -251,12 +251,12 @@ def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
     for n_predicted in (20, 120):
         sizes = (n_predicted, 16, 20)
         few = [found(rule, 0.2, (0.1, 0.3), n) for rule, n in zip(asked, sizes, strict=True)]
-        assert answer_sentence(few) == "Only 20 of the 30 texts that are needed at least."
+        assert answer_sentence(few) == "Only 20 of the 30 texts that are needed."
 
 
 @given(n=st.integers(1, 100))
 def test_too_few_texts_are_said_before_they_run(n):
-    said = f"only {n} of the 30 texts that are needed at least" if n < 30 else ""
+    said = f"only {n} of the 30 texts that are needed" if n < 30 else ""
     assert foreseen(n, False) == said
 
 
@@ -265,6 +265,8 @@ def test_a_question_that_was_not_asked_is_asked_by_the_command():
     lines = str(report).splitlines()
     assert lines[2].startswith("Cannot say. An answer also needs effect")
     assert shlex.split(lines[4])[-4:] == ["--tests", "scale", "erasure", "permutation"]
+    few = [found(f.rule, f.value, n=20) for f in all_yes(effect=None)]
+    assert "Add more texts" in str(report_of(*few))  # to ask more of so few would ask in circles
 
 
 def test_a_no_says_why():

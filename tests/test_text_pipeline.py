@@ -186,6 +186,8 @@ def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
         assert unit["leave_one_out"] == pytest.approx(lost, abs=1e-5)
     by_place = explain_answer(*speaker, **ASKED, answer="Bob lives in Oslo", span=(13, 17))
     assert by_place.scores == shown.scores
+    apart = {"answer": "Bob lives in Oslo, not Rome", "other": "Bob lives in Rome", "span": "not"}
+    refused("the other answer parts from it", explain_answer, *speaker, **ASKED, **apart)
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 """The first screen of an audit: the answer, what to do about it, and its numbers. Pure."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -35,6 +34,7 @@ from hf_attnprobe.statistics.verdicts import (
     MAY,
     MAY_I,
     Finding,
+    also_needs,
     by_rule,
     conclude,
     names_of,
@@ -149,9 +149,7 @@ def what_to_do(report: AuditResult) -> Listing | str | None:
     gate = concluded.gate
     if concluded.is_closed and gate is not None and gate.value <= 0:
         return BETTER_MODEL
-    sizes = [f.n for f in report.findings if f.is_about_attention]
-    is_few = 0 < max(sizes, default=0) < least_texts(report.words)
-    if concluded.missing and not (is_few or concluded.is_closed):
+    if concluded.why == also_needs(concluded.missing):
         ran = report.provenance.get("asked_for", {}).get("tests", {})
         tests: dict[str, dict] = {
             EVERY_QUESTION[key].test: {} for key in concluded.missing
@@ -216,10 +214,7 @@ def _on_the_scale(report: AuditResult) -> Iterator[Score]:
             continue
         is_part, line, words = f.role == "part", line_of(f), report.words
         is_scale = line and not is_part
-        # how many texts are missing is said once, by the answer
-        said, *_ = re.split(": | that are needed", meaning(f, words))
-        if is_scale:
-            said = words.fill(SCALE)
+        said = words.fill(SCALE) if is_scale else meaning(f, words)
         number = Number(f.value, f.ci95, digits=2) if line else None
         yield Score(f.name.lower(), number, said, line, is_part)
 
@@ -300,7 +295,8 @@ def _uniqueness(found: Finding | None, report: AuditResult) -> str:
     least = "at least " if found.is_upper_bound else ""
     output = "nearly the same output"
     if found.answer == Answer.YES:
-        least, output = "over ", "another output"
+        least = "over "
+        output = "another output"
     return f"Weights {least}{1 - found.value:.0%} as far off as can be give {output}."
 
 
@@ -398,8 +394,7 @@ def _model(report: AuditResult) -> str:
     shares = _shares(report.provenance.get("share"))
     accuracy, own = known.get("accuracy"), known.get("own")
     n = report.n if accuracy is None else accuracy.n
-    data = re.sub(r"=\S+", "", str(report.dataset))
-    texts = f"{report.words.counted(n)} of {data}{shares}"
+    texts = f"{report.words.counted(n)} of {report.dataset}{shares}"
     if own is not None:
         texts = f"{texts}; {_own(own, report)}"
     elif accuracy is not None and report.words.is_number:

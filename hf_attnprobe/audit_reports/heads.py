@@ -128,8 +128,10 @@ def _moving(heads: Sequence[Judged], n_sure: int, rule: Rule) -> str:
     number = markdown.interval(most.effect.value, most.effect.ci95, digits=2)
     foremost = f"{in_full(most.place)} moves it most, by {number}"
     if most.effect.ci95 is None:
-        few = f"Of {len(heads)} heads {len(measured)} were shuffled, on fewer than {MIN_TEXTS} texts"
-        return f"{few}; none surely moves the output, {foremost}"
+        return (
+            f"Of {len(heads)} heads {len(measured)} were shuffled, on fewer than {MIN_TEXTS} "
+            f"texts; none surely moves the output, {foremost}"
+        )
     return f"None of {len(measured)} heads moves {moves}; {foremost}"
 
 

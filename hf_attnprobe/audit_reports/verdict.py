@@ -356,15 +356,20 @@ def _right(found: Quality, words: Words) -> str:
 WORSE = "worse than a random order of the {units}"
 
 
-def meaning(finding: Finding, words: Words = CLASSES) -> str:
+def meaning(
+    finding: Finding, words: Words = CLASSES, *, counted: bool = False
+) -> str:
     """Returns what a number means, as a clause.
 
     Words have the thresholds of ``RULES``, whatever thresholds graded the finding.
+
+    Args:
+        counted: see :func:`what_is_missing`; the answer alone says it.
     """
     ends = finding.ci95
     finding = _graded_as_usual(finding, least_texts(words))
     if finding.answer == Answer.CANNOT_SAY:
-        return what_is_missing(finding, words)
+        return what_is_missing(finding, words, counted=counted)
     rule = RULES[finding.rule]
     if "random order" in rule.ends and ends is not None and ends[1] < 0:
         return words.fill(WORSE)
@@ -410,7 +415,7 @@ def answer_sentence(found: Sequence[Finding], words: Words = CLASSES) -> str:
         return sentence(words.fill(concluded.why))
     if score.partly is not None and score.answer != Answer.CANNOT_SAY:
         return f"By thresholds of your own: {score.graded_by.graded}."
-    return sentence(meaning(score, words))
+    return sentence(meaning(score, words, counted=True))
 
 
 def sentence(clause: str) -> str:
@@ -514,8 +519,14 @@ def texts_in_all(finding: Finding, least: int = MIN_TEXTS) -> int | None:
     return max(least, finding.n + _rounded(more))
 
 
-def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
-    """Returns what an open question needs for an answer, as a clause."""
+def what_is_missing(
+    finding: Finding, words: Words = CLASSES, *, counted: bool = True
+) -> str:
+    """Returns what an open question needs for an answer, as a clause.
+
+    Args:
+        counted: whether it says how many more texts should tell.
+    """
     least, texts = least_texts(words), words.texts
     if 0 < finding.n < least:
         return words.fill(too_few(finding.n, least))
@@ -532,6 +543,8 @@ def what_is_missing(finding: Finding, words: Words = CLASSES) -> str:
     between = f"either {either(possible)}"
     if len(possible) > 2:
         between = "anything from no to yes"
+    if not counted:
+        return between
     if enough is None:
         return f"{between}: too near to a threshold for more {texts} to tell"
     return f"{between}: about {enough - finding.n:,} more {texts} should tell which"

@@ -363,6 +363,9 @@ def prepare_audit(
     spread = spread_of_labels(examples)
     unit = data.units if isinstance(data, Answers) else None
     device = process_state().device
+    given_scores = scores
+    if isinstance(scores, str | Path):  # before a model answers
+        given_scores = read_scores(scores, ())
     if shown and answers and isinstance(model, SavedModel):
         say(f"loading {model.model}")
     subject = make_subject(
@@ -420,7 +423,7 @@ def prepare_audit(
             choice,
             groups=[g for g in choice.groups if g.layer == g.head == ALL],
         )
-        tokenized = _scored(tokenized, scores, subject, examples)
+        tokenized = _scored(tokenized, given_scores, subject, examples)
         given = {t.example_id: t.scores for t in tokenized.texts}
         identity["scores_fingerprint"] = _hash(given)
     with suited_threads(subject.adapter.model):

@@ -117,7 +117,6 @@ def judge(
 
     The other arguments, what it returns, and what it raises are those of :func:`audit`.
     """
-    from hf_attnprobe.auditing.given import read_scores
     from hf_attnprobe.auditing.session import run_audit
     from hf_attnprobe.auditing.subject import is_language_model
 
@@ -125,9 +124,6 @@ def judge(
         raise AttnProbeError(
             "expected scores to judge, got None; audit() needs none"
         )
-    if isinstance(scores, str | Path):
-        # before a model answers, which may take minutes
-        read_scores(scores, ())
     if tests is None:
         tests = JUDGING_ANSWERS if is_language_model(model) else JUDGING
     return run_audit(

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -784,7 +784,7 @@ def run(words: Sequence[str]) -> int:
     arguments = vars(build_parser().parse_args(words))
     command = arguments.pop("command")
     check_places(arguments)
-    if "dataset" in arguments and not _reaches_the_hub():
+    if _may_ask_the_hub(arguments) and not _reaches_the_hub():
         os.environ["HF_HUB_OFFLINE"] = "1"  # else it is tried for a minute
     with _log_on_stderr():
         return COMMANDS[command](arguments) or 0
@@ -794,17 +794,27 @@ HUB = "https://huggingface.co"
 SECONDS_TO_REACH = 3.0
 
 
+def _may_ask_the_hub(arguments: Mapping[str, Any]) -> bool:
+    """Whether a command loads a model or data that are not on this disk."""
+    if "dataset" not in arguments:
+        return False
+    model = arguments.get("model") or arguments.get("models") or "."
+    places = (
+        str(one).rpartition("=")[2] for one in (model, arguments["dataset"])
+    )
+    return not all(Path(place).exists() for place in places)
+
+
 def _reaches_the_hub() -> bool:
     """Whether the Hub answers, as far as is seen; behind a proxy nothing is."""
     if getproxies().keys() - {"no"} or "HF_HUB_OFFLINE" in os.environ:
         return True
     hub = urlsplit(os.environ.get("HF_ENDPOINT", HUB))
     port = hub.port or (80 if hub.scheme == "http" else 443)
-    try:
+    with suppress(OSError):
         socket.create_connection((hub.hostname, port), SECONDS_TO_REACH).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def build_parser() -> CommandParser:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Any, Literal
 
 import torch
@@ -105,7 +106,8 @@ class TextExplainer:
         text = encode_answers(rows).texts[0]
         if span is not None:
             text = of_span(text, span, self.tokenizer)
-            if other is not None and max(text.inputs["other_ids"]) < 0:
+            labelled = text.inputs["labelled"]
+            if other and max(compress(text.inputs["other_ids"], labelled)) < 0:
                 raise AttnProbeError(
                     "expected a part of the answer in which the other answer parts from it, "
                     f"got {span!r}; give a longer part, or no other answer"

@@ -591,8 +591,9 @@ def answered(
     for one in asked:
         again = known.get(one.example["example_id"])
         row = _row(one, tokenizer, facts, own.get(one.name), again)
-        n_said = sum(row["labelled"])
-        row["is_cut"] = row["generated"] and n_said == data.max_new_tokens
+        row["is_cut"] = (
+            row["generated"] and sum(row["labelled"]) == data.max_new_tokens
+        )
         if len(row["units"]) < 2:
             left_out[SINGLE.format(data.units)] += 1
         elif not any(row["labelled"]):

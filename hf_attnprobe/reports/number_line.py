@@ -42,14 +42,12 @@ class Placed:
         thresholds: where an answer changes; dashed, above the line.
         below: ends of the line and yardsticks; solid, below it.
         bar: where the interval begins, and its width; None without one.
-        beyond: class of a number that is beyond an end: " below" or " above".
     """
 
     own: list[Label]
     thresholds: list[Label]
     below: list[Label]
     bar: tuple[float, float] | None
-    beyond: str = ""
 
 
 def placed(line: NumberLine) -> Placed:
@@ -86,13 +84,11 @@ def placed(line: NumberLine) -> Placed:
     if own and ci95 is not None and ci95[0] <= ci95[1]:
         low, high = map(place, ci95)
         bar = low, round(high - low, 2)
-    beyond = " below" if value < start else " above" if value > end else ""
     return Placed(
         labels(own),
         labels(held(line.thresholds)),
         labels(ends | held(line.yardsticks)),
         bar,
-        beyond,
     )
 
 

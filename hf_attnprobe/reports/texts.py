@@ -97,7 +97,7 @@ def in_words(text: ShownText) -> list[Block]:
 
 def of_attention(text: ShownText) -> list[str]:
     """Which attention it is, and how much of it is on what is shown, where that is not all."""
-    said = [text.attention_of] if text.attention_of else []
+    said = [*filter(None, [text.attention_of])]
     share = sum(text.scores["attention"])
     if share < NEARLY_ALL:
         said.append(f"{share:.0%} of it on these {text.unit or 'word'}s")

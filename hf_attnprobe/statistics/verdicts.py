@@ -521,7 +521,12 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
 
 def too_few(n: int, least: int) -> str:
     """Returns why so few texts have no answer, with a place for what they are."""
-    return f"only {n} of the {least} {{texts}} that are needed at least"
+    return f"only {n} of the {least} {{texts}} that are needed"
+
+
+def also_needs(missing: Sequence[str]) -> str:
+    """Returns that questions were not asked without which there is no answer."""
+    return f"an answer also needs {names_of(missing)}"
 
 
 def _decided(
@@ -550,7 +555,7 @@ def _decided(
     if score is not None and score.answer == Answer.NO:
         return Answer.NO, ""
     if score is None or missing:
-        return Answer.CANNOT_SAY, f"an answer also needs {names_of(missing)}"
+        return Answer.CANNOT_SAY, also_needs(missing)
     cannot_say = [f.rule for f in effects if f.answer == Answer.CANNOT_SAY]
     if cannot_say:
         return Answer.CANNOT_SAY, f"{names_of(cannot_say)} cannot say"

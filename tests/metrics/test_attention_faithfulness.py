@@ -25,6 +25,7 @@ from refusals import refuses
 
 INSTALLER = Path(metrics.__file__)
 TESTS = ["correlation", "permutation"]
+PROMPT = {"context": "A", "question": "A"}
 ANSWERS = {"faithfulness", "faithfulness_ci95", "answer", "findings"}
 
 # Loads by both names, in another folder, and prints what both compute; what the import alone has installed stands first.
@@ -278,6 +279,7 @@ def test_texts_added_bit_by_bit_as_arrays_and_in_combinations(metric, checkpoint
         ({"model_id": "{checkpoint}", "predictions": []}, "empty"),
         ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "all 2 have none"),
         ({"model_id": "{checkpoint}", "predictions": "a text"}, "got one string; put it in a list"),
+        ({"model_id": "x", "predictions": [PROMPT, PROMPT | {"answer": "A"}]}, "question, answer"),
         ({"model_id": "no/such/folder"}, "expected a model at no/such/folder, there is nothing"),
     ],
 )
