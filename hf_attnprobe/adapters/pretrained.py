@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters.transformer.layout import embeddings_of
+from hf_attnprobe.adapters.transformer.taps import kernels_for_any_length
 from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
     AttentionClassifierConfig,
 )
@@ -181,11 +182,12 @@ def forget_lengths(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in eval mode; the mode of each of its modules is restored."""
+    """A model in eval mode, in kernels for any length; what it was is restored."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        yield
+        with kernels_for_any_length():
+            yield
     finally:
         for module in training:
             module.training = True

@@ -4,6 +4,7 @@ A BiLSTM classifier is a Transformer with one query; a decoder with a passage is
 keys are the passage's units and whose queries are the rows behind the passage.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -75,6 +76,8 @@ LARGE_LOGIT = 32
 """Logits of this size round by so many eps."""
 DELETION_TOKENS_ON_CPU = 512
 """Rows of shorter prompts in a pass: more at once take no less time each."""
+FREE_TOKENS = 1024
+"""Of a pass on a GPU, which takes so many in the time that its kernels take to be started."""
 MOST_AGAIN = 1 / 4
 """Of the rows of a prompt in such a pass those that need not run."""
 
@@ -603,19 +606,20 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
         Few tokens at once take the time to read the model's weights.
         """
-        at_once = self.tokens_per_pass
+        at_once, for_free = self.tokens_per_pass, FREE_TOKENS
         if self.model.device.type == "cpu":
-            at_once = min(at_once, DELETION_TOKENS_ON_CPU)
+            at_once, for_free = min(at_once, DELETION_TOKENS_ON_CPU), 0
         if self.by_length:
-            at_once = 0
+            at_once = for_free = 0
         prompt: Prompt = observation.state.prompt
         passes: list[list[Shorter]] = []
         for one in sorted(shorter, key=lambda one: prompt.first_change(one[1])):
             begin = prompt.first_change((passes[-1][0] if passes else one)[1])
             n_rows = prompt.n_tokens - begin
             later = prompt.first_change(one[1]) - begin
-            fits = passes and (len(passes[-1]) + 1) * n_rows <= at_once
-            if fits and later <= n_rows * MOST_AGAIN:
+            size = n_rows * (len(passes[-1]) + 1 if passes else math.inf)
+            is_near = later <= n_rows * MOST_AGAIN
+            if size <= (at_once if is_near else for_free):
                 passes[-1].append(one)
             else:
                 passes.append([one])

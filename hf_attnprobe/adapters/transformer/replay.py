@@ -43,6 +43,7 @@ from hf_attnprobe.adapters.transformer.taps import (
     ExchangeTap,
     OutputTap,
     ReadInstead,
+    kernels_for_any_length,
     masking,
     replacing,
     replacing_output,
@@ -124,6 +125,7 @@ class TappedTransformer:
             modules, change, first=first, outputs=tap, n_keys=n_keys
         )
         with (
+            kernels_for_any_length(),
             editing if modules else nullcontext(),
             resumed(self.layout.blocks if outputs else (), outputs),
         ):
