@@ -18,13 +18,13 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.pretrained import (
     evaluating,
     positions_by_length,
-    taken,
     unwrapped,
 )
 from hf_attnprobe.adapters.transformer.resume import relative_tolerance
@@ -362,6 +362,31 @@ TOGETHER = 8
 """Prompts of like length that are answered in one batch."""
 
 
+class Said(NamedTuple):
+    """What a model says behind a prompt, up to the end's token.
+
+    Attributes:
+        tokens: of the answer.
+        leads: of each step's likeliest token before the next one, in logits, [steps].
+        rounding: what two runs of the model may differ by, in logits.
+    """
+
+    tokens: list[int]
+    leads: Tensor
+    rounding: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether rounding can decide no token."""
+        return bool((self.leads > self.rounding).all())
+
+    def agrees(self, other: "Said") -> bool:
+        """Whether another run said the same."""
+        if self.tokens != other.tokens:
+            return False
+        return bool(((self.leads - other.leads).abs() <= self.rounding).all())
+
+
 def generated(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -372,11 +397,10 @@ def generated(
     """At most ``n`` tokens of what a model says behind each prompt by greedy decoding.
 
     Of the model's generation settings only the tokens that end an answer count. Prompts of like
-    length are answered together, with padding in front. So that an answer does not depend on
-    the others of its batch, one pass over the prompt and what was said, alone, decides where
-    rounding may: the first token that is not the likeliest in it gives way, and the answer goes
-    on from there. So do all of a batch where padding changes what is said behind its shortest
-    prompt. Where positions depend on the length each is answered alone.
+    length are answered together, with padding in front. So that an answer is that of its prompt
+    alone, it is generated again alone where rounding may decide a token, and all of a batch are
+    where padding changes what is said behind its shortest prompt. In half precision rounding decides
+    too much, so that each is generated alone, as it is where positions depend on the length.
 
     Args:
         prompts: token ids, by name.
@@ -385,105 +409,80 @@ def generated(
     Raises:
         AttnProbeError: logits that are no numbers, or memory for one prompt runs out.
     """
-    own = model.generation_config.eos_token_id
-    ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
+    ends = model.generation_config.eos_token_id
+    ends = [
+        tokenizer.eos_token_id,
+        *(ends if isinstance(ends, list) else [ends]),
+    ]
     ends = [end for end in ends if end is not None]
     settings = GenerationConfig(
+        max_new_tokens=n,
         eos_token_id=ends or None,
         pad_token_id=tokenizer.pad_token_id or next(iter(ends), 0),
         return_dict_in_generate=True,
         output_logits=True,
     )
+
+    def answers(names: Sequence[str]) -> list[Said]:
+        return _continued(model, settings, {k: prompts[k] for k in names})
+
+    def as_alone(names: Sequence[str]) -> list[list[int]]:
+        together = answers(names)
+        if len(names) > 1:
+            is_same = answers(names[:1])[0].agrees(together[0])
+            together = [
+                said if is_same and said.is_sure else answers([name])[0]
+                for name, said in zip(names, together, strict=True)
+            ]
+        return [said.tokens for said in together]
+
+    is_half = torch.finfo(model.dtype).bits < 32
     by_length = positions_by_length(model.config)
-
-    def drafts(begun: Sequence[Sequence[int]], n_left: int) -> list[Draft]:
-        settings.max_new_tokens = n_left
-        return _continued(model, settings, begun)
-
-    def decided(name: str, whole: list[int]) -> list[int]:
-        """What one pass alone makes of a draft, and what is said behind that."""
-        said = _confirmed(model, name, prompts[name], whole, n)
-        n_left = n - len(said)
-        if said == whole or not n_left or said[-1] in ends:
-            return said
-        [(more, _)] = drafts([[*prompts[name], *said]], n_left)
-        return decided(name, [*said, *more])
-
-    def answers(names: Sequence[str]) -> list[list[int]]:
-        together = drafts([prompts[name] for name in names], n)
-        is_misled = len(names) > 1  # until the first is the same alone
-        found = []
-        for name, (whole, is_sure) in zip(names, together, strict=True):
-            said = whole
-            if not by_length and (is_misled or not is_sure):
-                said = decided(name, whole)
-                is_misled &= said != whole
-            found.append([token for token in said if token not in ends])
-        return found
-
+    at_once = 1 if is_half or by_length else TOGETHER
     shortest_first = sorted(prompts, key=lambda name: len(prompts[name]))
     found: dict[str, list[int]] = {}
-    for batch in in_portions(shortest_first, 1 if by_length else TOGETHER):
-        for names, said in in_halves(batch, answers):
+    for batch in in_portions(shortest_first, at_once):
+        for names, said in in_halves(batch, as_alone):
             found |= zip(names, said, strict=True)
             count(len(found))
     return found
 
 
-Draft = tuple[list[int], bool]
-"""Tokens up to the one that ends an answer, and whether rounding can decide none of them."""
-
-
 @torch.no_grad()
 def _continued(
-    model: Any, settings: GenerationConfig, begun: Sequence[Sequence[int]]
-) -> list[Draft]:
-    """What a model puts behind texts that are one batch."""
-    rows = [torch.tensor(ids, device=model.device) for ids in begun]
+    model: Any,
+    settings: GenerationConfig,
+    prompts: Mapping[str, Sequence[int]],
+) -> list[Said]:
+    """What a model says behind prompts that are one batch."""
+    rows = [torch.tensor(ids, device=model.device) for ids in prompts.values()]
     in_front = partial(pad_sequence, batch_first=True, padding_side="left")
     padded = in_front(rows, padding_value=settings.pad_token_id)
+    n_prompt = padded.shape[1]
     with evaluating(model), _generating_by(model, settings):
         output = model.generate(
             padded,
             attention_mask=in_front([*map(torch.ones_like, rows)]),
             generation_config=settings,
         )
-    likeliest = [logits.topk(2).values for logits in output.logits]
-    first, second = torch.stack(likeliest, 1).unbind(-1)
-    sure = first - second > relative_tolerance(model.dtype) * first.abs()
     ends = settings.eos_token_id or []
-    drafts = []
-    said = output.sequences[:, padded.shape[1] :].tolist()
-    for tokens, by_step in zip(said, sure.tolist(), strict=True):
-        ending = (k + 1 for k, token in enumerate(tokens) if token in ends)
-        n_said = next(ending, len(tokens))
-        drafts.append((tokens[:n_said], all(by_step[:n_said])))
-    return drafts
-
-
-@torch.no_grad()
-def _confirmed(
-    model: Any, name: str, prompt: Sequence[int], drafted: list[int], n: int
-) -> list[int]:
-    """A draft up to its first token that is not the likeliest, and the likeliest in its place.
-
-    The pass is as long for every draft of at most ``n`` tokens; no row sees those behind it.
-    """
-    fill = [drafted[-1]] * (n - len(drafted))
-    ids = torch.tensor([[*prompt, *drafted, *fill]], device=model.device)
-    inputs = {"input_ids": ids, "use_cache": False, "logits_to_keep": n + 1}
-    with evaluating(model):
-        logits = model(**taken(model, inputs)).logits[0, -n - 1 :]
-    if logits[: len(drafted)].isnan().any():
-        raise AttnProbeError(
-            f"the model's logits behind the prompt of {name} are no numbers (NaN or infinite); "
-            "load it in another dtype, or mend its weights"
-        )
-    likeliest = logits.argmax(-1).tolist()
-    for k, (token, best) in enumerate(zip(drafted, likeliest, strict=False)):
-        if token != best:
-            return [*drafted[:k], best]
-    return drafted
+    rounding = relative_tolerance(model.dtype)
+    said = []
+    for row, name in enumerate(prompts):
+        tokens = output.sequences[row, n_prompt:].tolist()
+        end = next((k for k, token in enumerate(tokens) if token in ends), None)
+        n_decided = len(tokens) if end is None else end + 1
+        likeliest = [step[row].topk(2).values for step in output.logits]
+        first, second = torch.stack(likeliest[:n_decided]).T
+        leads = first - second
+        if leads.isnan().any():
+            raise AttnProbeError(
+                f"the model's logits behind the prompt of {name} are no numbers (NaN or infinite); "
+                "load it in another dtype, or mend its weights"
+            )
+        largest = float(first.abs().max())
+        said.append(Said(tokens[:end], leads, rounding * largest))
+    return said
 
 
 @contextmanager
