@@ -103,11 +103,8 @@ def survive(
                 shown=clock.shown,
             )
             run_prepared(job, place, clock)
-            kept = (
-                job.examples
-                if kept is None and isinstance(job.data, Answers)
-                else kept
-            )
+            if kept is None and isinstance(job.data, Answers):
+                kept = job.examples
         comparison = compare_audits(places, seed=options.seed)
         if process_state().is_main_process:
             comparison.write(folder, "survival.json")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 from hf_attnprobe.adapters.transformer.layout import embeddings_of
-from hf_attnprobe.adapters.transformer.taps import kernels_for_any_length
+from hf_attnprobe.adapters.transformer.taps import FOR_ANY_LENGTH
 from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
     AttentionClassifierConfig,
 )
@@ -186,7 +187,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with kernels_for_any_length():
+        with sdpa_kernel(FOR_ANY_LENGTH):
             yield
     finally:
         for module in training:

@@ -232,7 +232,8 @@ def share_of(options: AuditOptions) -> tuple[int, int] | None:
     """The number of a share and of how many; None of all texts.
 
     Raises:
-        AttnProbeError: another form than K/N with K from 0 to N − 1.
+        AttnProbeError: another form than K/N with K from 0 to N − 1, or what chooses by all
+            texts at once beside it.
     """
     if options.share is None:
         return None
@@ -240,6 +241,11 @@ def share_of(options: AuditOptions) -> tuple[int, int] | None:
     if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
         raise AttnProbeError(
             f"expected a share from 0/N to (N − 1)/N, such as 3/64, got {options.share!r}"
+        )
+    if options.screen or options.time:
+        raise AttnProbeError(
+            "expected neither --screen nor --time with --share: they choose by all texts, and a "
+            "share has only its own; leave one out"
         )
     return int(number), int(of)
 

@@ -26,7 +26,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.audit_reports.limits import spiked_rows
 from hf_attnprobe.auditing.checks import rehearse
 from hf_attnprobe.auditing.given import read_scores, with_scores
-from hf_attnprobe.auditing.options import AuditOptions
+from hf_attnprobe.auditing.options import AuditOptions, share_of
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,
@@ -223,6 +223,11 @@ def set_sharpness(
     adapter.sharpness = adapter.prediction.standard_sharpness(of_texts)
 
 
+def _any(what: str, chosen: Iterable[str]) -> bool:
+    """Whether a chosen test says that of itself."""
+    return any(getattr(tests()[name], what) for name in chosen)
+
+
 def set_reference(
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
@@ -230,8 +235,7 @@ def set_reference(
     chosen: Iterable[str],
 ) -> None:
     """Keeps the head outputs of a sample of texts, where a chosen test needs them."""
-    is_used = any(tests()[name].uses_reference for name in chosen)
-    if is_used and adapter.lacks(HeadOutputs) is None:
+    if _any("uses_reference", chosen) and adapter.lacks(HeadOutputs) is None:
         texts = _sampled(adapter, tokenizer, examples, N_REFERENCE)
         n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
         batches = [
@@ -246,7 +250,7 @@ def set_donors(
 ) -> None:
     """Keeps the most attended states of a sample of texts, where a chosen test needs them."""
     adapter, tokenizer = subject.adapter, subject.tokenizer
-    if not any(tests()[name].uses_donors for name in choice.tests):
+    if not _any("uses_donors", choice.tests):
         return
     texts = _sampled(adapter, tokenizer, examples, N_DONORS)
     batches = _observable(adapter, tokenizer, texts)
@@ -339,7 +343,6 @@ def prepare_audit(
     options: AuditOptions,
     tokenizer: PreTrainedTokenizerBase | None,
     scores: Any = None,
-    share: tuple[int, int] | None = None,
     *,
     is_first_round: bool = False,
     kept: "datasets.Dataset | None" = None,
@@ -355,6 +358,7 @@ def prepare_audit(
     parse_bytes(
         options.memory_budget
     )  # what is wrong with it is said before anything is loaded
+    share = share_of(options)
     model, data = as_saved(model), as_data(dataset)
     data = _data_for(model, data)
     answers = isinstance(data, Answers)
@@ -386,28 +390,28 @@ def prepare_audit(
     if options.limits is not None:
         spiked_rows(options.limits, identity)
     own = _limited(examples, data.test_limit)
-    n_texts = len(own) // (share[1] if share else 1)
+    of_share = _of_share(own, options)
+    n_texts = len(of_share)
+    takes_from_others = _any("uses_reference", choice.tests) or _any(
+        "uses_donors", choice.tests
+    )
+    if not takes_from_others:
+        own = of_share
     if is_first_round:
-        own = _limited(
-            own, FEW_PROMPTS if isinstance(data, Answers) else FEW_TEXTS
-        )
+        own = _limited(own, FEW_PROMPTS if answers else FEW_TEXTS)
     if isinstance(data, Answers):
-        limited, reads = own, subject.tokenizer
-        assert not isinstance(
-            reads, ImageReader
-        )  # of a model that generates text
-        given = given_model(subject)
+        # of a model that generates text
+        assert not isinstance(subject.tokenizer, ImageReader)
         own = examples = answered(
-            limited, data, reads, subject.adapter, given, kept=kept, shown=shown
+            own,
+            data,
+            subject.tokenizer,
+            subject.adapter,
+            given_model(subject),
+            kept=kept,
+            shown=shown,
         )
-    if share is not None:
-        _check_can_be_shared(options)
-        own = own.select(places_in(column_of(own, "example_id"), share))
-        if not len(own):
-            raise AttnProbeError(
-                f"expected texts in share {options.share}, got none of "
-                f"{len(examples)}; divide them into fewer shares"
-            )
+    own = _of_share(own, options)
     tokenized = encode(
         subject.tokenizer,
         own,
@@ -457,13 +461,20 @@ def prepare_audit(
     )
 
 
-def _check_can_be_shared(options: AuditOptions) -> None:
-    """Raises AttnProbeError for what chooses by all texts at once."""
-    if options.screen or options.time:
+def _of_share(
+    examples: "datasets.Dataset", options: AuditOptions
+) -> "datasets.Dataset":
+    """The texts of the share that was asked for; all where none was."""
+    share = share_of(options)
+    if share is None:
+        return examples
+    own = examples.select(places_in(column_of(examples, "example_id"), share))
+    if not len(own):
         raise AttnProbeError(
-            "expected neither --screen nor --time with --share: they choose by all texts, and a "
-            "share has only its own; leave one out"
+            f"expected texts in share {options.share}, got none of {len(examples)}; divide them "
+            "into fewer shares"
         )
+    return own
 
 
 def _data_for(model: Any, data: Data) -> Data:
@@ -617,5 +628,5 @@ def _limited(
 ) -> "datasets.Dataset":
     if limit is None:
         return examples
-    ids = examples.with_format(None)["example_id"][:]
-    return examples.select(sample(range(len(examples)), ids, limit))
+    ids = column_of(examples, "example_id")
+    return examples.select(sample(range(len(ids)), ids, limit))

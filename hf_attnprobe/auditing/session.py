@@ -92,7 +92,6 @@ def run_audit(
     clock = Clock(
         progress and process_state().is_main_process, limit_of(options)
     )
-    share = share_of(options)
     job = prepare_audit(
         model,
         dataset,
@@ -100,9 +99,9 @@ def run_audit(
         options,
         tokenizer,
         scores,
-        share,
         shown=clock.shown,
     )
+    share = share_of(options)
     if share is not None and output_dir is not None:
         output_dir = folder_of(output_dir, share)
     return run_prepared(job, output_dir, clock)
@@ -133,7 +132,8 @@ def run_prepared(
             besides = {**besides, STOPPING: facts}
         first_token = getattr(subject.tokenizer, "cls_token", None)
         which = _attention_meant(sweep, choice.groups, first_token)
-        besides = {**besides, **({"attention": which} if which else {})}
+        if which:
+            besides = {**besides, "attention": which}
         provenance = provenance_of(
             job.identity, sweep, choice.left_out, besides
         )
@@ -448,14 +448,12 @@ def estimate_audit(
         AttnProbeError: whatever would stop the audit before its first rows.
     """
     clock = Clock()
-    share = share_of(options)
     job = prepare_audit(
         model,
         dataset,
         tests,
         options,
         tokenizer,
-        share=share,
         is_first_round=True,
     )
     is_classifier = job.subject.adapter.lacks(AnswersFromPassage) is not None

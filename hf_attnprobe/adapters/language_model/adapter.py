@@ -4,9 +4,8 @@ A BiLSTM classifier is a Transformer with one query; a decoder with a passage is
 keys are the passage's units and whose queries are the rows behind the passage.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,8 +34,6 @@ from hf_attnprobe.adapters.transformer.layout import (
     gradient_times_input,
 )
 from hf_attnprobe.adapters.transformer.replay import (
-    Heads,
-    examine_heads,
     in_parts,
     self_check,
 )
@@ -147,10 +144,6 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def prediction(self) -> Prediction:
         return self.head.prediction
 
-    def sites(self) -> list[Site]:
-        heads = enumerate(self.n_heads)
-        return [Site(layer, head) for layer, n in heads for head in range(n)]
-
     def _sharing(self) -> list[list[Site]]:
         sets: list[list[Site]] = []
         for layer, n_shared in enumerate(self.n_shared):
@@ -178,10 +171,6 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 "does not; leave the test out"
             )
         return super().lacks(capability, site)
-
-    @cached_property
-    def _heads(self) -> Heads:
-        return examine_heads(self)
 
     # Batches and observations
 
@@ -612,17 +601,18 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         if self.by_length:
             at_once = for_free = 0
         prompt: Prompt = observation.state.prompt
+        starts = {name: prompt.first_change(left) for name, left in shorter}
         passes: list[list[Shorter]] = []
-        for one in sorted(shorter, key=lambda one: prompt.first_change(one[1])):
-            begin = prompt.first_change((passes[-1][0] if passes else one)[1])
-            n_rows = prompt.n_tokens - begin
-            later = prompt.first_change(one[1]) - begin
-            size = n_rows * (len(passes[-1]) + 1 if passes else math.inf)
-            is_near = later <= n_rows * MOST_AGAIN
-            if size <= (at_once if is_near else for_free):
+        n_rows = 0
+        for one in sorted(shorter, key=lambda one: starts[one[0]]):
+            left = prompt.n_tokens - starts[one[0]]
+            is_near = left >= n_rows * (1 - MOST_AGAIN)
+            most = at_once if is_near else for_free
+            if passes and n_rows * (len(passes[-1]) + 1) <= most:
                 passes[-1].append(one)
             else:
                 passes.append([one])
+                n_rows = left
         return passes
 
     def _without(
@@ -636,13 +626,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         prompt = state.prompt
         first = 0
         if state.keys_values is not None:
-            first = min(prompt.first_change(places) for places in left)
+            first = min(map(prompt.first_change, left))
         changed = [some[first:] for some in left]
         places = pad_sequence(changed, batch_first=True)
         longest = places.shape[1]
-        lengths = torch.tensor(
-            [len(some) for some in changed], device=places.device
-        )
+        lengths = torch.tensor([*map(len, changed)], device=places.device)
         others: dict[str, Any] = {"n_padded": longest - lengths}
         if by == "gap":
             # without a mask such positions are taken for several packed texts

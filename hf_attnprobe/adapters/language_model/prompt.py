@@ -102,9 +102,8 @@ class Prompt:
 
     def first_change(self, left: Tensor) -> int:
         """The first row that differs, or is read, where only tokens at ``left`` are left."""
-        moved = left != torch.arange(len(left), device=left.device)
-        same = int(moved.int().argmax()) if moved.any() else len(left)
-        return min(same, len(left) - self.n_answer)
+        is_same = left == torch.arange(len(left), device=left.device)
+        return min(int(is_same.sum()), len(left) - self.n_answer)
 
     def columns(self, n_keys: int) -> Columns:
         """The columns of ``n_keys`` keys: one more than tokens where there is an explicit sink."""

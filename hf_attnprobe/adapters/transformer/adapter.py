@@ -7,7 +7,7 @@ it does is in the files beside it. What the heads of a family let one read is ex
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,11 +35,9 @@ from hf_attnprobe.adapters.transformer.layout import (
     without_embeddings,
 )
 from hf_attnprobe.adapters.transformer.replay import (
-    Heads,
     TappedTransformer,
     block_output,
     check_short_replays,
-    examine_heads,
     head_outputs,
     reference_of,
     replay_exchanged,
@@ -252,12 +250,6 @@ class TransformerAdapter(
     def prediction(self) -> Prediction:
         return self.head.prediction
 
-    def sites(self) -> list[Site]:
-        sites = []
-        for layer, n_heads in enumerate(self.n_heads):
-            sites += [Site(layer, head) for head in range(n_heads)]
-        return sites
-
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         if capability is EditableInputs and self.layout.n_keys is not None:
             return (
@@ -278,10 +270,6 @@ class TransformerAdapter(
             name = self.layer_names[site.layer]
             return f"expected a single stack up to {name}, which joins two"
         return super().lacks(capability, site)
-
-    @cached_property
-    def _heads(self) -> Heads:
-        return examine_heads(self)
 
     # Batches
 

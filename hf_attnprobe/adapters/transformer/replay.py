@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.transformer.layout import (
@@ -39,11 +40,11 @@ from hf_attnprobe.adapters.transformer.short_replay import (
     find_sublayers,
 )
 from hf_attnprobe.adapters.transformer.taps import (
+    FOR_ANY_LENGTH,
     Edit,
     ExchangeTap,
     OutputTap,
     ReadInstead,
-    kernels_for_any_length,
     masking,
     replacing,
     replacing_output,
@@ -96,9 +97,20 @@ class TappedTransformer:
         at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or at_once
 
+    def sites(self) -> list[Site]:
+        return [
+            Site(layer, head)
+            for layer, n_heads in enumerate(self.n_heads)
+            for head in range(n_heads)
+        ]
+
     def stack_notes(self) -> list[str]:
         """Notes on layers that the model numbers in another way."""
         return stack_notes(self.model, self.layers, self.layer_names)
+
+    @cached_property
+    def _heads(self) -> "Heads":
+        return examine_heads(self)
 
     def logits(
         self,
@@ -125,7 +137,7 @@ class TappedTransformer:
             modules, change, first=first, outputs=tap, n_keys=n_keys
         )
         with (
-            kernels_for_any_length(),
+            sdpa_kernel(FOR_ANY_LENGTH),
             editing if modules else nullcontext(),
             resumed(self.layout.blocks if outputs else (), outputs),
         ):

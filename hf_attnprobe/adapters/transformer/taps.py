@@ -16,9 +16,17 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 
+FOR_ANY_LENGTH = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""Kernels that do not plan every number of tokens anew, as texts have all. cuDNN's take 50 to 120 ms
+for each (H200, PyTorch 2.11), as long as 2,000 tokens through a model of 7 billion weights."""
 HEADS = ("num_heads", "num_attention_heads", "n_heads")
 """What attention modules call the number of their heads."""
 
@@ -676,21 +684,3 @@ def _output_replaced(
     # no edit in place, which vmap refuses
     edited = torch.where(chosen, new[:, None].to(output.dtype), heads)
     return edited.reshape(output.shape)
-
-
-# --- Kernels -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def kernels_for_any_length() -> Iterator[None]:
-    """Keeps attention from kernels that plan every number of tokens anew, as texts have all.
-
-    cuDNN's take 50 to 120 ms for each (H200, PyTorch 2.11), as long as 2,000 tokens through a
-    model of 7 billion weights.
-    """
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
