@@ -17,15 +17,7 @@ from transformers import (
 
 import hostile
 import speakers
-from hf_attnprobe import (
-    Answers,
-    AuditOptions,
-    Data,
-    audit,
-    compare_audits,
-    judge,
-    survive,
-)
+from hf_attnprobe import Answers, AuditOptions, Data, audit, compare_audits, judge, survive
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.auditing.given import GivenScores
 from hf_attnprobe.charts.shown_text import ShownText

@@ -20,6 +20,7 @@ from hf_attnprobe import (
     read_audit,
 )
 from hf_attnprobe.audit_reports.result import to_json
+from hf_attnprobe.inference import answers
 from hf_attnprobe.statistics.samples import places_in
 from refusals import refused, refuses
 from same_rows import assert_same
@@ -179,23 +180,32 @@ def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
     same_rows(joined_report(folders), judged(options=options, progress=False))
 
 
-@pytest.mark.slow
-def test_a_language_model_is_audited_in_shares(tmp_path):
-    words = speakers.tokenizer(chat=False)
+@pytest.mark.parametrize(("test", "are_own"), [("sources", True), ("head_ablation", False)])
+def test_a_language_model_is_audited_in_shares(test, are_own, tmp_path, monkeypatch):
+    """A share answers its own prompts; the others' too where a test takes something from them."""
+    words, n_answered, generate = speakers.tokenizer(chat=False), [], answers.generated
     model = speakers.llama(words), words
+    rows = [{"context": row["context"], "question": row["question"]} for row in speakers.ROWS * 3]
+
+    def generated(model, tokenizer, prompts, *others):
+        n_answered.append(len(prompts))
+        return generate(model, tokenizer, prompts, *others)
 
     def asked(**given):
-        return audit(model, Answers(speakers.ROWS * 3, units="sentence"), ["sources"], **given)
+        return audit(model, Answers(rows, units="sentence"), [test], **given)
 
+    monkeypatch.setattr(answers, "generated", generated)
     folders = shared(asked, tmp_path / "job", of=2)
     options = AuditOptions(shown_texts=0, prune=False)
     joined, whole = joined_report(folders), asked(options=options, progress=False)
     same_rows(joined, whole)
-    order = ["example_id", "unit"]
-    ours, theirs = (one.sentences().sort_values(order) for one in (joined, whole))
-    assert len(ours) == sum(len(text.tokens) for text in whole.examples) > 0
-    assert ours.text.tolist() == theirs.text.tolist()
-    np.testing.assert_allclose(ours.leave_one_out, theirs.leave_one_out, **ROUNDING)
+    assert sum(n_answered[:2]) == (len(rows) if are_own else 2 * len(rows)) and all(n_answered)
+    if test == "sources":
+        order = ["example_id", "unit"]
+        ours, theirs = (one.sentences().sort_values(order) for one in (joined, whole))
+        assert len(ours) == sum(len(text.tokens) for text in whole.examples) > 0
+        assert ours.text.tolist() == theirs.text.tolist()
+        np.testing.assert_allclose(ours.leave_one_out, theirs.leave_one_out, **ROUNDING)
 
 
 RAY = """

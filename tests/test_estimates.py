@@ -8,12 +8,7 @@ import pytest
 
 import speakers
 import zoo
-from hf_attnprobe import (
-    Answers,
-    AuditOptions,
-    Permutation,
-    audit,
-)
+from hf_attnprobe import Answers, AuditOptions, Permutation, audit
 from hf_attnprobe.auditing import sweep as sweeps
 from hf_attnprobe.auditing.session import AuditEstimate, estimate_audit
 from hf_attnprobe.auditing.sweep import Clock, Step

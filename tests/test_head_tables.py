@@ -4,12 +4,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from hf_attnprobe.audit_reports.heads import (
-    by_head,
-    heads_of,
-    prune_table,
-    prune_title,
-)
+from hf_attnprobe.audit_reports.heads import by_head, heads_of, prune_table, prune_title
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.reports.markdown import blocks

@@ -34,11 +34,7 @@ def test_a_model_that_predicts_no_positive_has_f1_zero_and_one_class_no_auc():
 
 @pytest.mark.parametrize(
     ("p", "labels", "expected"),
-    [
-        ([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], 0.75),
-        ([0.9, 0.9], [0, 1], 0.5),
-        ([0.9], [1], np.nan),
-    ],
+    [([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], 0.75), ([0.9, 0.9], [0, 1], 0.5), ([0.9], [1], np.nan)],
 )
 def test_area_under_the_curve_by_hand(p, labels, expected):
     found = metrics(np.array(labels), binary(p))["roc_auc"]
@@ -62,11 +58,7 @@ def test_differences_are_paired():
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=80)
     base = np.clip(labels * 0.4 + rng.uniform(0, 0.6, 80), 0, 1)
-    probs = {
-        "base": binary(base),
-        "same": binary(base),
-        "worse": binary(rng.uniform(size=80)),
-    }
+    probs = {"base": binary(base), "same": binary(base), "worse": binary(rng.uniform(size=80))}
     found = {
         (s.model, s.metric): s
         for s in compare_scores(labels, probs, reference="base", seed=3, n_resamples=200)

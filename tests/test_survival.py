@@ -14,14 +14,7 @@ import zoo
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, changed_answers, survive
 from hf_attnprobe.audit_reports.comparison import told_statistics
 from hf_attnprobe.auditing.options import Weights
-from hf_attnprobe.checkpoints.weights import (
-    CHANGES,
-    GROUP,
-    TWINS,
-    change_weights,
-    pruned,
-    rounded,
-)
+from hf_attnprobe.checkpoints.weights import CHANGES, GROUP, TWINS, change_weights, pruned, rounded
 from refusals import refused
 from tiny_models import tiny_model
 

@@ -8,12 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import (
-    DataCollatorWithPadding,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import DataCollatorWithPadding, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import integration_utils
 
 import speakers

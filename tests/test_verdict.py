@@ -15,13 +15,7 @@ import zoo
 from hf_attnprobe import audit
 from hf_attnprobe.audit_reports.verdict import conclusion, conclusion_sentence, findings
 from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import (
-    MIN_TEXTS,
-    Answer,
-    grade,
-    grade_between,
-    possible_answers,
-)
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade, grade_between, possible_answers
 from hf_attnprobe.statistics.questions import LEAST_EFFECT, QUESTIONS
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scores import quality

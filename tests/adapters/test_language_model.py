@@ -162,6 +162,28 @@ class Largest(TorchDispatchMode):
         return made
 
 
+def test_attention_keeps_to_kernels_for_any_length(adapter):
+    allowed = []
+
+    def note(*given):
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+
+    notes = [model.register_forward_pre_hook(note) for model in (adapter.model, adapter.given)]
+    adapter.native_probs(observed(adapter).batch)
+    for one in notes:
+        one.remove()
+    assert len(allowed) == 3 and not any(allowed) and torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_on_a_gpu_few_tokens_run_in_one_pass(adapter, observation, monkeypatch):
+    prompt, n_units = observation.state.prompt, int(observation.batch.content_mask.sum())
+    shorter = [((unit,), prompt.left_without([unit])) for unit in range(n_units)]
+    assert len(adapter._in_passes(observation, shorter)) > 1
+    monkeypatch.setattr(type(adapter.model), "device", torch.device("cuda"))
+    [together] = adapter._in_passes(observation, shorter)
+    assert [name for name, _ in together] == [name for name, _ in shorter]
+
+
 def test_copies_share_the_weights_of_the_words(adapter, observation):
     """Frozen weights times a slice of a batch would be copied for every text of it."""
     n_copies, words = 64, adapter.model.get_output_embeddings().weight
