@@ -20,6 +20,7 @@ from hf_attnprobe import (
     read_audit,
 )
 from hf_attnprobe.audit_reports.result import to_json
+from hf_attnprobe.auditing.session import estimate_audit
 from hf_attnprobe.inference import answers
 from hf_attnprobe.statistics.samples import places_in
 from refusals import refused, refuses
@@ -191,14 +192,16 @@ def test_a_language_model_is_audited_in_shares(test, are_own, tmp_path, monkeypa
         n_answered.append(len(prompts))
         return generate(model, tokenizer, prompts, *others)
 
-    def asked(**given):
-        return audit(model, Answers(rows, units="sentence"), [test], **given)
+    def asked(verb=audit, **given):
+        return verb(model, Answers(rows, units="sentence"), [test], **given)
 
     monkeypatch.setattr(answers, "generated", generated)
     folders = shared(asked, tmp_path / "job", of=2)
     options = AuditOptions(shown_texts=0, prune=False)
     joined, whole = joined_report(folders), asked(options=options, progress=False)
     same_rows(joined, whole)
+    estimated = asked(verb=estimate_audit, options=AuditOptions(share="1/3"))
+    assert estimated.n_texts == 2  # which are not among the first two of all
     assert sum(n_answered[:2]) == (len(rows) if are_own else 2 * len(rows)) and all(n_answered)
     if test == "sources":
         order = ["example_id", "unit"]

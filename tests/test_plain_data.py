@@ -32,11 +32,7 @@ class Result:
     [
         Result("a", 0.5, (0.25, 1.0)),
         Result(
-            "b",
-            float("nan"),
-            (float("nan"), float("nan")),
-            None,
-            (("x", 1.0), ("y", float("nan"))),
+            "b", float("nan"), (float("nan"), float("nan")), None, (("x", 1.0), ("y", float("nan")))
         ),
         Result("c", float("inf"), (0.0, 1.0), 2.0),
         Result(

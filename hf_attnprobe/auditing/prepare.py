@@ -224,7 +224,7 @@ def set_sharpness(
 
 
 def _any(what: str, chosen: Iterable[str]) -> bool:
-    """Whether a chosen test says that of itself."""
+    """Whether some chosen test says this of itself, such as ``uses_donors``."""
     return any(getattr(tests()[name], what) for name in chosen)
 
 
@@ -392,10 +392,9 @@ def prepare_audit(
     own = _limited(examples, data.test_limit)
     of_share = _of_share(own, options)
     n_texts = len(of_share)
-    takes_from_others = _any("uses_reference", choice.tests) or _any(
-        "uses_donors", choice.tests
-    )
-    if not takes_from_others:
+    # the reference is of prompts with answers, those of other shares too
+    needs_all = answers and _any("uses_reference", choice.tests)
+    if is_first_round or not needs_all:
         own = of_share
     if is_first_round:
         own = _limited(own, FEW_PROMPTS if answers else FEW_TEXTS)
