@@ -390,7 +390,7 @@ def prepare_audit(
     if options.limits is not None:
         spiked_rows(options.limits, identity)
     own = _limited(examples, data.test_limit)
-    of_share = _of_share(own, options)
+    of_share = _of_share(own, share)
     n_texts = len(of_share)
     # the reference is of prompts with answers, those of other shares too
     needs_all = answers and _any("uses_reference", choice.tests)
@@ -410,7 +410,7 @@ def prepare_audit(
             kept=kept,
             shown=shown,
         )
-    own = _of_share(own, options)
+    own = _of_share(own, share)
     tokenized = encode(
         subject.tokenizer,
         own,
@@ -461,17 +461,16 @@ def prepare_audit(
 
 
 def _of_share(
-    examples: "datasets.Dataset", options: AuditOptions
+    examples: "datasets.Dataset", share: tuple[int, int] | None
 ) -> "datasets.Dataset":
-    """The texts of the share that was asked for; all where none was."""
-    share = share_of(options)
+    """The texts of a share; all where there is none."""
     if share is None:
         return examples
     own = examples.select(places_in(column_of(examples, "example_id"), share))
     if not len(own):
         raise AttnProbeError(
-            f"expected texts in share {options.share}, got none of {len(examples)}; divide them "
-            "into fewer shares"
+            f"expected texts in share {share[0]}/{share[1]}, got none of {len(examples)}; divide "
+            "them into fewer shares"
         )
     return own
 

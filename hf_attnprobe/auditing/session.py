@@ -34,7 +34,6 @@ from hf_attnprobe.auditing.options import (
     AuditOptions,
     folder_of,
     limit_of,
-    share_of,
     without_extras,
 )
 from hf_attnprobe.auditing.prepare import PreparedAudit, prepare_audit
@@ -101,9 +100,8 @@ def run_audit(
         scores,
         shown=clock.shown,
     )
-    share = share_of(options)
-    if share is not None and output_dir is not None:
-        output_dir = folder_of(output_dir, share)
+    if output_dir is not None and "share" in job.besides:
+        output_dir = folder_of(output_dir, job.besides["share"])
     return run_prepared(job, output_dir, clock)
 
 

@@ -102,6 +102,7 @@ class Prompt:
 
     def first_change(self, left: Tensor) -> int:
         """The first row that differs, or is read, where only tokens at ``left`` are left."""
+        # behind the first token that moved all have moved
         is_same = left == torch.arange(len(left), device=left.device)
         return min(int(is_same.sum()), len(left) - self.n_answer)
 
