@@ -536,6 +536,11 @@ class AttentionModelBase(AttentionModel):
     sharpness: float = 1.0
 
     @property
+    def n_side_by_side(self) -> int:
+        """How many batches an audit works on at once."""
+        return 1
+
+    @property
     def prediction(self) -> Prediction:
         """What the model predicts; by default one of the classes."""
         return predictions.classes(self.label_names)

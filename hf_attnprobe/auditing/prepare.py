@@ -376,6 +376,7 @@ def prepare_audit(
         model, tokenizer, options, device, spread=spread, unit=unit
     )
     at_once = subject.adapter.texts_at_once or options.batch_size
+    at_once *= subject.adapter.n_side_by_side
     options = replace(options, batch_size=min(options.batch_size, at_once))
     usable = has_rationales(examples, subject.adapter.unit)
     rationales = usable and subject.tokenizer.is_fast

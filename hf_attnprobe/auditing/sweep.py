@@ -278,9 +278,19 @@ class Sweep:
     def rows_of(self, todo: Where, texts: Sequence[Text]) -> pa.Table:
         """Runs tests on a batch of texts; its rows."""
         self.clock.begin(steps_of([(todo, texts)]))
+        if not isinstance(self.adapter, LanguageModelAdapter):
+            return self._rows(todo, texts, self.clock.tick)
+        *others, last = [[text] for text in texts]
+        jobs = [partial(self._rows, todo, one, lambda: None) for one in others]
+        jobs.append(partial(self._rows, todo, last, self.clock.tick))
+        return joined(self.adapter.side_by_side(jobs))
+
+    def _rows(
+        self, todo: Where, texts: Sequence[Text], tick: Callable[[], object]
+    ) -> pa.Table:
         batch = collate(self.adapter, texts, self.pad_token_id)
         return run_batch(
-            self.adapter, batch, todo, self.options, self.seed, self.clock.tick
+            self.adapter, batch, todo, self.options, self.seed, tick
         )
 
 

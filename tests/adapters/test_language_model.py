@@ -1,5 +1,6 @@
 """A decoder with a passage: everything equals full passes with edits written by hand."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import BertLMHeadModel
 
 from full_passes import answer_probs, asked, errors, named_probs, softmax_edited
 from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters.language_model import passes
 from hf_attnprobe.adapters.language_model.prompt import Answer
 from hf_attnprobe.attention_model import ALL, KNOCKOUTS, Site
 from hf_attnprobe.errors import AttnProbeError
@@ -175,13 +177,64 @@ def test_attention_keeps_to_kernels_for_any_length(adapter):
     assert len(allowed) == 3 and not any(allowed) and torch.backends.cuda.cudnn_sdp_enabled()
 
 
+def passes_without_each(adapter, observation, by="deletion"):
+    prompt = observation.state.prompt
+    left = map(prompt.left_without, ([unit] for unit in range(prompt.n_columns - 2)))
+    return [adapter._without(observation, some, by) for some in left]
+
+
+def count_passes(adapter, monkeypatch):
+    sizes, as_one = [], adapter._as_one
+    monkeypatch.setattr(adapter, "_as_one", lambda some: sizes.append(len(some)) or as_one(some))
+    return sizes
+
+
 def test_on_a_gpu_few_tokens_run_in_one_pass(adapter, observation, monkeypatch):
-    prompt, n_units = observation.state.prompt, int(observation.batch.content_mask.sum())
-    shorter = [((unit,), prompt.left_without([unit])) for unit in range(n_units)]
-    assert len(adapter._in_passes(observation, shorter)) > 1
-    monkeypatch.setattr(type(adapter.model), "device", torch.device("cuda"))
-    [together] = adapter._in_passes(observation, shorter)
-    assert [name for name, _ in together] == [name for name, _ in shorter]
+    sizes, each = count_passes(adapter, monkeypatch), passes_without_each(adapter, observation)
+    expected = adapter.in_few(each)
+    assert len(sizes) > 1
+    sizes.clear()
+    monkeypatch.setattr(passes, "DELETION_TOKENS_ON_CPU", 1024)
+    monkeypatch.setattr(passes, "MOST_AGAIN", 1)
+    found = adapter.in_few(each)
+    assert sizes == [len(each)]
+    for one, other in zip(found, expected, strict=True):
+        assert one.allclose(other, atol=1e-5)
+
+
+UNLIKE = [asked(), asked(behind=6, seed=8), asked(n_units=5, n_answer=1, seed=9), asked(before=0)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prompts_side_by_side_are_as_each_alone(name, monkeypatch):
+    """Of other lengths, units and answers: padded in front and behind in one pass."""
+    adapter = wrap(decoder(name))
+    monkeypatch.setattr(passes, "DELETION_TOKENS_ON_CPU", 4096)
+    monkeypatch.setattr(passes, "MOST_AGAIN", 1)
+    sizes = count_passes(adapter, monkeypatch)
+
+    def work(prompt):
+        own, draws = observed(adapter, prompt), torch.Generator().manual_seed(len(prompt.units))
+        edits = {layer: some.flip(-1)[None] for layer, some in enumerate(own.attention)}
+        shape = (2, 1, *own.attention[0].shape[1:])
+        stays = {layer: torch.rand(shape, generator=draws) for layer in edits}
+        found = [adapter.leave_one_out(own)[0, :, None], adapter.replay(own, edits)]
+        found.append(adapter.replay_masked(own, stays, operator="renormalised"))
+        if adapter.keeps_positions:
+            content = own.batch.content_mask[None]
+            found.append(adapter.erase_inputs(own, content, by="gap"))
+        return [adapter.log_prob(own, one) for one in (own.probs, *found)]
+
+    alone = [work(prompt) for prompt in UNLIKE]
+    sizes.clear()
+    together = adapter.side_by_side([partial(work, prompt) for prompt in UNLIKE])
+    for found, expected in zip(together, alone, strict=True):
+        for one, other in zip(found, expected, strict=True):
+            assert one.allclose(other, rtol=0, atol=1e-5)
+        assert all((one - expected[0]).abs().max() > 1e-3 for one in expected[1:])
+    assert adapter.joins_prompts == (name not in {*WITHOUT_CACHE, "BloomForCausalLM"})
+    # of each prompt one edit of each kind
+    assert (sizes.count(len(UNLIKE)) >= 2) == adapter.joins_prompts, sizes
 
 
 def test_copies_share_the_weights_of_the_words(adapter, observation):

@@ -6,17 +6,16 @@ keys are the passage's units and whose queries are the rows behind the passage.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.language_model.passes import (
+    Pass,
     PassageState,
     PromptPasses,
-    held_cache,
 )
 from hf_attnprobe.adapters.language_model.prompt import (
     N_HELD,
@@ -27,16 +26,13 @@ from hf_attnprobe.adapters.language_model.prompt import (
     knocked_out,
     with_totals,
 )
+from hf_attnprobe.adapters.language_model.together import ask, side_by_side
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
-from hf_attnprobe.adapters.transformer.adapter import in_one_line
 from hf_attnprobe.adapters.transformer.layout import (
     example_inputs,
     gradient_times_input,
 )
-from hf_attnprobe.adapters.transformer.replay import (
-    in_parts,
-    self_check,
-)
+from hf_attnprobe.adapters.transformer.replay import self_check
 from hf_attnprobe.adapters.transformer.resume import (
     recorded,
     relative_tolerance,
@@ -71,16 +67,11 @@ DELETIONS = ("deletion", "gap")
 """How units are left out: the others close up, or keep their positions."""
 LARGE_LOGIT = 32
 """Logits of this size round by so many eps."""
-DELETION_TOKENS_ON_CPU = 512
-"""Rows of shorter prompts in a pass: more at once take no less time each."""
-FREE_TOKENS = 1024
-"""Of a pass on a GPU that are taken to cost no time beside the start of its kernels: through 7 billion
-weights 200 took .02 to .04 s and 2,000 .06 s (H200)."""
-MOST_AGAIN = 1 / 4
-"""Of the rows of a prompt in such a pass those that need not run."""
+SIDE_BY_SIDE = 8
+"""Prompts of like length whose passes are one on a GPU; on a CPU that takes no less time."""
 
-Shorter = tuple[tuple[int, ...], Tensor]
-"""The units that are gone, and the places of the tokens that are left, int [n]."""
+
+T = TypeVar("T")
 
 
 class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
@@ -172,6 +163,16 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 "does not; leave the test out"
             )
         return super().lacks(capability, site)
+
+    @property
+    def n_side_by_side(self) -> int:
+        """How many prompts an audit works on at once, see :meth:`side_by_side`."""
+        is_gpu = self.model.device.type != "cpu"
+        return SIDE_BY_SIDE if is_gpu and self.joins_prompts else 1
+
+    def side_by_side(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """What jobs return, each of another prompt; edits and deletions of all are one pass."""
+        return side_by_side(jobs, self.in_few)
 
     # Batches and observations
 
@@ -275,7 +276,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             visible.append(seen & batch.content_mask[:, None])
             return rows
 
-        with recorded(self.layout.blocks) as outputs, in_one_line(batch.inputs):
+        with recorded(self.layout.blocks) as outputs:
             scores = self.rows_from(0, state, change=note)
         state = state._replace(outputs=tuple(outputs), visible=tuple(visible))
         probs = self.head.probabilities(scores, batch.inputs)
@@ -429,7 +430,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         """Returns scores [copies, 1, scores]; ``change`` takes the rows of a layer and its edit."""
         lowest = min(edits)
 
-        def run(copies: slice) -> Tensor:
+        def of(copies: slice) -> Pass:
             part = {layer: every[copies, 0] for layer, every in edits.items()}
 
             def edit(
@@ -440,19 +441,22 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 return change(rows, scores, columns, part[layer])
 
             n_copies = len(part[lowest])
-            return self.rows_from(lowest, observation.state, n_copies, edit)
+            return self.pass_from(lowest, observation.state, n_copies, edit)
 
-        return self._in_parts(observation, run, len(edits[lowest]))
+        return self._in_parts(observation, of, len(edits[lowest]))
 
     def _in_parts(
         self,
         observation: Observation,
-        run: Callable[[slice], Tensor],
+        of: Callable[[slice], Pass],
         n_copies: int,
     ) -> Tensor:
         """Scores [copies, 1, scores], as many copies at once as a pass may hold."""
-        n_at_once = self.tokens_per_pass // observation.state.prompt.n_tokens
-        return in_parts(run, n_copies, n_at_once)[:, None]
+        n_tokens = observation.state.prompt.n_tokens
+        n_at_once = max(1, self.tokens_per_pass // n_tokens)
+        starts = range(0, n_copies, n_at_once)
+        passes = [of(slice(start, start + n_at_once)) for start in starts]
+        return torch.cat([*ask(passes, self.in_few)])[:, None]
 
     # Heads
 
@@ -467,7 +471,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             self.n_heads[site.layer],
         )
 
-        def run(copies: slice) -> Tensor:
+        def of(copies: slice) -> Pass:
             new = outputs[copies, 0]
 
             def replace(layer: int, output: Tensor, values: Tensor) -> Tensor:
@@ -479,13 +483,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 rows[:, chosen] = new[:, chosen].to(rows.dtype)
                 return heads.reshape(output.shape)
 
-            tap = OutputTap(replace)
-            return self.rows_from(
-                site.layer, observation.state, len(new), tap=tap
-            )
+            state, tap = observation.state, OutputTap(replace)
+            return self.pass_from(site.layer, state, len(new), None, tap)
 
         return self._probs(
-            observation, self._in_parts(observation, run, len(outputs))
+            observation, self._in_parts(observation, of, len(outputs))
         )
 
     @torch.no_grad()
@@ -571,7 +573,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         gone = (erased & observation.batch.content_mask)[:, 0]
         names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
         prompt: Prompt = observation.state.prompt
-        shorter: list[Shorter] = []
+        shorter: dict[tuple[int, ...], Pass] = {}
         for name in dict.fromkeys(names):
             left = prompt.left_without(name)
             if (
@@ -579,79 +581,26 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             ):  # nothing is gone, or nobody answers
                 known[name] = observation.probs[0]
             elif name not in known:
-                shorter.append((name, left))
-        for together in self._in_passes(observation, shorter):
-            probs = self._without(
-                observation, [left for _, left in together], by
-            )
-            known.update(
-                zip([name for name, _ in together], probs, strict=True)
-            )
+                shorter[name] = self._without(observation, left, by)
+        for name, scores in zip(
+            shorter, ask([*shorter.values()], self.in_few), strict=True
+        ):
+            known[name] = self._probs(observation, scores)[0]
         return torch.stack([known[name] for name in names])[:, None]
 
-    def _in_passes(
-        self, observation: Observation, shorter: Sequence[Shorter]
-    ) -> list[list[Shorter]]:
-        """Prompts that run together: they differ first at about the same place.
-
-        Few tokens at once take the time to read the model's weights.
-        """
-        at_once, for_free = self.tokens_per_pass, FREE_TOKENS
-        if self.model.device.type == "cpu":
-            at_once, for_free = min(at_once, DELETION_TOKENS_ON_CPU), 0
-        if self.by_length:
-            at_once = for_free = 0
-        prompt: Prompt = observation.state.prompt
-        starts = {name: prompt.first_change(left) for name, left in shorter}
-        passes: list[list[Shorter]] = []
-        n_rows = 0
-        for one in sorted(shorter, key=lambda one: starts[one[0]]):
-            left = prompt.n_tokens - starts[one[0]]
-            is_near = left >= n_rows * (1 - MOST_AGAIN)
-            most = at_once if is_near else for_free
-            if passes and n_rows * (len(passes[-1]) + 1) <= most:
-                passes[-1].append(one)
-            else:
-                passes.append([one])
-                n_rows = left
-        return passes
-
-    def _without(
-        self, observation: Observation, left: Sequence[Tensor], by: str
-    ) -> Tensor:
-        """Returns probabilities [n, entries] of shorter prompts, run from their first change on.
-
-        The first of them is the one that differs first, as :meth:`_in_passes` orders them.
-        They are padded behind the answer, which no row of theirs sees.
-        """
+    def _without(self, observation: Observation, left: Tensor, by: str) -> Pass:
+        """A pass over the tokens at the places ``left``, int [n], from their first change on."""
         state: PassageState = observation.state
-        prompt = state.prompt
-        first = 0
-        if state.keys_values is not None:
-            first = prompt.first_change(left[0])
-        changed = [some[first:] for some in left]
-        places = pad_sequence(changed, batch_first=True)
-        longest = places.shape[1]
-        lengths = torch.tensor([*map(len, changed)], device=places.device)
-        others: dict[str, Any] = {"n_padded": longest - lengths}
-        if by == "gap":
-            # without a mask such positions are taken for several packed texts
-            mask = torch.ones_like(places[:, :1])
-            mask = mask.expand(-1, first + longest)
-            others |= {"position_ids": places, "attention_mask": mask}
-
-        ids = prompt.ids[0, places]
-        if (
-            self.by_length and by == "deletion"
-        ):  # of as many tokens as the model itself reads
-            ids = torch.cat(
-                [ids, observation.batch.inputs["input_ids"][:, -1:]], 1
-            )
-            others["n_padded"] = others["n_padded"] + 1
-        cache = held_cache(state.keys_values or (), first)
-        with in_one_line({"input_ids": ids}):
-            scores = self.scores_of(ids, state.kept, cache=cache, others=others)
-        return self._probs(observation, scores)
+        prompt, is_gap = state.prompt, by == "gap"
+        ids = prompt.ids[:, left]
+        n_same = 0 if state.keys_values is None else prompt.first_change(left)
+        n_behind = 0
+        if self.by_length and not is_gap:
+            # of as many tokens as the model itself reads
+            last = observation.batch.inputs["input_ids"][:, -1:]
+            ids, n_behind = torch.cat([ids, last], 1), 1
+        places = left if is_gap else None
+        return Pass(state, ids, n_same, places=places, n_behind=n_behind)
 
     # Gradients
 
