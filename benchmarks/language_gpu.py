@@ -14,6 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from hf_attnprobe import Answers, audit, explain
+from hf_attnprobe import Answers, AuditOptions, audit, explain
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 
 
@@ -164,6 +165,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--sentences", type=int, default=16)
+    parser.add_argument("--answer", type=int, default=64, help="tokens")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -190,23 +192,27 @@ def main() -> None:
         seconds, _ = timed(lambda: explain(model, tokenizer, **asked[0]))
         print(f"explain, one prompt: {seconds:.2f} s", flush=True)
 
-    fed = Fed()
-    handle = register_module_forward_pre_hook(fed)
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    with Busy() as busy:
-        seconds, report = timed(lambda: audit(model, Answers(asked), tokenizer=tokenizer))
-    handle.remove()
-    own = fed.tokens / given.tokens * plain
-    print(
-        f"audit of {given.prompts} prompts: {seconds:.1f} s, {seconds / given.prompts:.2f} a prompt; "
-        f"{fed.passes} passes over {fed.tokens} tokens, which plain passes read in {own:.1f} s "
-        f"({own / seconds:.0%}); {busy}",
-        flush=True,
-    )
-    if device == "cuda":
-        most = torch.cuda.max_memory_allocated() / 1e9
-        print(f"memory {most:.1f} GB, of it weights {n_weights * dtype.itemsize / 1e9:.1f} GB")
+    data = Answers(asked, max_new_tokens=given.answer)
+    for together in (1, 8):
+        fed = Fed()
+        handle = register_module_forward_pre_hook(fed)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        options = AuditOptions(batch_size=together)
+        run = partial(audit, model, data, tokenizer=tokenizer, options=options)
+        with Busy() as busy:
+            seconds, report = timed(run)
+        handle.remove()
+        own = fed.tokens / given.tokens * plain
+        print(
+            f"audit of {given.prompts} prompts, {together} side by side: {seconds:.1f} s, "
+            f"{seconds / given.prompts:.2f} a prompt; {fed.passes} passes over {fed.tokens} tokens, "
+            f"which plain passes read in {own:.1f} s ({own / seconds:.0%}); {busy}",
+            flush=True,
+        )
+        if device == "cuda":
+            most = torch.cuda.max_memory_allocated() / 1e9
+            print(f"memory {most:.1f} GB, of it weights {n_weights * dtype.itemsize / 1e9:.1f} GB")
     print(report)
     print(f"beside full passes, {given.tokens} tokens:")
     compare(model, given.tokens)

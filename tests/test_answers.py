@@ -1,10 +1,12 @@
 """Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
 
 import json
+import threading
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 import transformers
@@ -13,6 +15,9 @@ from scipy.stats import beta
 import speakers
 import zoo
 from hf_attnprobe import Answers, AuditOptions, Data, Report, audit, build_tokenizer, progress
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
+from hf_attnprobe.adapters.language_model.passes import PromptPasses
+from hf_attnprobe.adapters.language_model.together import Stopped, ask, side_by_side
 from hf_attnprobe.attention_model import ALL
 from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.audit_reports.verdict import foreseen
@@ -499,6 +504,53 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report):
     other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
     again = {"output_dir": tmp_path, **FEW}
     refused("(max_new_tokens 4) is not", audit, str(folder / "model"), other, **again)
+
+
+@pytest.mark.parametrize("room", [8, 3])
+def test_prompts_side_by_side_say_what_each_says_alone(chat, model, monkeypatch, room):
+    """Also where there is memory for a few of them only."""
+    rows = [{**row, "context": row["context"] + " Four." * k} for k in range(3) for row in ROWS]
+    expected = audit((model, chat), Answers(rows), progress=False).to_pandas()
+    as_one, most = PromptPasses._as_one, []
+
+    def run(self, passes):
+        prompts = {id(one.state) for one in passes}
+        if len(prompts) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        most.append(len(prompts))
+        return as_one(self, passes)
+
+    monkeypatch.setattr(PromptPasses, "_as_one", run)
+    monkeypatch.setattr(LanguageModelAdapter, "n_side_by_side", 8)
+    found = audit((model, chat), Answers(rows), progress=False).to_pandas()
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=1e-4, atol=1e-6)
+    assert max(most) == min(room, len(rows))
+
+
+def test_work_side_by_side_asks_at_once_and_ends_together():
+    asked, stopped, before = [], [], threading.active_count()
+
+    def job(name, n):
+        try:
+            own = [ask([(name, k)] * k, answer) for k in range(n)]
+        except BaseException as error:
+            stopped.append((name, type(error)))
+            raise
+        return own if n != 3 else 1 / 0
+
+    def answer(questions):
+        asked.append([*questions])
+        return [name * k for name, k in questions]
+
+    jobs = [partial(job, "a", 2), partial(job, "b", 4)]
+    assert side_by_side(jobs, answer) == [[[], ["a"]], [[], ["b"], ["bb"] * 2, ["bbb"] * 3]]
+    assert next(filter(None, asked)) == [("a", 1), ("b", 1)] and len(asked) == 5
+    with pytest.raises(ZeroDivisionError):
+        side_by_side([*jobs, partial(job, "c", 3)], answer)
+    with pytest.raises(KeyError):
+        side_by_side(jobs, lambda questions: {}["a"])
+    assert stopped == [("b", Stopped), ("a", Stopped), ("b", Stopped)]
+    assert threading.active_count() == before
 
 
 # --- what is asked by default ---------------------------------------------------------------------

@@ -70,7 +70,7 @@ from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.intervention import drawn_order, random_generator
 from hf_attnprobe.functional.rank import (
     gini_correlation,
-    kendall_tau_b,
+    kendall_tau_b_matrix,
     top_overlap,
 )
 from hf_attnprobe.readings import TestReadings, share
@@ -331,12 +331,10 @@ def _taus(
 ) -> dict[str, Tensor]:
     """Kendall's τ-b, by ranking; NaN for few units."""
     few = content.sum(-1) <= FEW
-    return {
-        name: kendall_tau_b(ranked, wanted, content).tau.masked_fill(
-            few, torch.nan
-        )
-        for name, ranked in order.items()
-    }
+    every = torch.stack([*order.values(), wanted], 1)
+    taus = kendall_tau_b_matrix(every, content).tau[:, :-1, -1]
+    each = taus.masked_fill(few[:, None], torch.nan).unbind(1)
+    return dict(zip(order, each, strict=True))
 
 
 def _drops(

@@ -1,7 +1,6 @@
 """A decoder with a passage: everything equals full passes with edits written by hand."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from transformers import BertLMHeadModel
 from full_passes import answer_probs, asked, errors, named_probs, softmax_edited
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.language_model import passes
-from hf_attnprobe.adapters.language_model.prompt import Answer
 from hf_attnprobe.attention_model import ALL, KNOCKOUTS, Site
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
@@ -352,19 +350,6 @@ def test_the_answer_is_read_from_the_same_vector(adapter):
     named = named_probs(adapter, adapter.without_passage(observation)[0], 2)
     wanted = answer_probs(decoder(attn_implementation="eager"), without)
     assert named.allclose(wanted.gather(1, kept), atol=1e-6)
-
-
-def test_of_several_prompts_each_has_its_own_words_kept():
-    head, kept = Answer(60), torch.tensor([[[3, 5]], [[7, 1]]])
-    logits = torch.randn(2, 4, 60, generator=torch.Generator().manual_seed(0))
-    scores = head.scores(SimpleNamespace(logits=logits), {"kept": kept})
-    found = head.probabilities(scores, {"kept": kept})
-    every = logits[:, -1].double().softmax(-1)
-    for probs, words, said in zip(every, kept[:, 0], found, strict=True):
-        others = probs.index_fill(0, words, 0)
-        next_one, rest = others.max(), others.sum() - others.max()
-        expected = [*probs[words].tolist(), float(next_one), float(rest)]
-        assert said.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

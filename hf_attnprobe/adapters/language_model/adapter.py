@@ -277,7 +277,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             return rows
 
         with recorded(self.layout.blocks) as outputs:
-            scores = self.rows_from(0, state, change=note)
+            scores = self.rows_from(state, note)
         state = state._replace(outputs=tuple(outputs), visible=tuple(visible))
         probs = self.head.probabilities(scores, batch.inputs)
         return Observation(self, batch, probs, tuple(attention), state), scores
@@ -428,7 +428,8 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         change: Callable[[Tensor, Tensor, Columns, Tensor], Tensor],
     ) -> Tensor:
         """Returns scores [copies, 1, scores]; ``change`` takes the rows of a layer and its edit."""
-        lowest = min(edits)
+        lowest, state = min(edits), observation.state
+        ids = state.prompt.ids.expand(len(edits[lowest]), -1)
 
         def of(copies: slice) -> Pass:
             part = {layer: every[copies, 0] for layer, every in edits.items()}
@@ -440,19 +441,18 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                     return rows
                 return change(rows, scores, columns, part[layer])
 
-            n_copies = len(part[lowest])
-            return self.pass_from(lowest, observation.state, n_copies, edit)
+            return Pass(state, ids[copies], state.cut, edit, layer=lowest)
 
-        return self._in_parts(observation, of, len(edits[lowest]))
+        return self._in_parts(of, ids)
 
-    def _in_parts(
-        self,
-        observation: Observation,
-        of: Callable[[slice], Pass],
-        n_copies: int,
-    ) -> Tensor:
-        """Scores [copies, 1, scores], as many copies at once as a pass may hold."""
-        n_tokens = observation.state.prompt.n_tokens
+    def _in_parts(self, of: Callable[[slice], Pass], ids: Tensor) -> Tensor:
+        """Scores [copies, 1, scores], as many copies at once as a pass may hold.
+
+        Args:
+            of: makes a pass of some copies.
+            ids: int [copies, tokens], of all.
+        """
+        n_copies, n_tokens = ids.shape
         n_at_once = max(1, self.tokens_per_pass // n_tokens)
         starts = range(0, n_copies, n_at_once)
         passes = [of(slice(start, start + n_at_once)) for start in starts]
@@ -466,10 +466,9 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     ) -> Tensor:
         self.check_site(site)
         self.require(HeadOutputs, site)
-        n_rows, n_heads = (
-            observation.state.prompt.n_rows,
-            self.n_heads[site.layer],
-        )
+        state, n_heads = observation.state, self.n_heads[site.layer]
+        n_rows = state.prompt.n_rows
+        ids = state.prompt.ids.expand(len(outputs), -1)
 
         def of(copies: slice) -> Pass:
             new = outputs[copies, 0]
@@ -483,12 +482,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 rows[:, chosen] = new[:, chosen].to(rows.dtype)
                 return heads.reshape(output.shape)
 
-            state, tap = observation.state, OutputTap(replace)
-            return self.pass_from(site.layer, state, len(new), None, tap)
+            tap = OutputTap(replace)
+            return Pass(
+                state, ids[copies], state.cut, tap=tap, layer=site.layer
+            )
 
-        return self._probs(
-            observation, self._in_parts(observation, of, len(outputs))
-        )
+        return self._probs(observation, self._in_parts(of, ids))
 
     @torch.no_grad()
     def set_reference(self, *batches: Batch) -> None:
@@ -509,7 +508,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             )
             return output
 
-        self.rows_from(0, observation.state, tap=OutputTap(note))
+        self.rows_from(observation.state, tap=OutputTap(note))
         return Reference(
             batch.example_ids, torch.tensor([n_rows]), tuple(outputs)
         )
@@ -539,9 +538,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             found.append(read(layer, last[0], of_heads))
             return output
 
-        self.rows_from(
-            0, observation.state, change=note, tap=OutputTap(with_values)
-        )
+        self.rows_from(observation.state, note, OutputTap(with_values))
         return found
 
     # Units left out
@@ -623,7 +620,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             return with_totals(rows, scores, columns, totals)
 
         with torch.enable_grad():
-            scores = self.rows_from(0, observation.state, change=mark)
+            scores = self.rows_from(observation.state, mark)
             probs = self._probs(observation, scores)
             explained = small_side(probs, target).sum()
             slopes = torch.autograd.grad(

@@ -288,7 +288,7 @@ class PromptPasses(TappedTransformer):
         state = PassageState(
             Prompt(inputs, "behind"), whole.kept, whole.keys_values
         )
-        return self.pass_from(0, state, 1, None), whole.scores
+        return Pass(state, state.prompt.ids, state.cut), whole.scores
 
     def agree(self, found: Tensor, expected: Tensor) -> bool:
         """Whether two ways to compute the same scores did."""
@@ -385,27 +385,13 @@ class PromptPasses(TappedTransformer):
 
     def rows_from(
         self,
-        layer: int,
         state: PassageState,
-        n_copies: int = 1,
         change: Change | None = None,
         tap: OutputTap | None = None,
     ) -> Tensor:
-        """Scores [copies, scores] of a pass over the rows that run, see :class:`Pass`."""
-        one = self.pass_from(layer, state, n_copies, change, tap)
+        """Scores [1, scores] of a pass over the rows that run, see :class:`Pass`."""
+        one = Pass(state, state.prompt.ids, state.cut, change, tap)
         return self._as_one([one])[0]
-
-    def pass_from(
-        self,
-        layer: int,
-        state: PassageState,
-        n_copies: int,
-        change: Change | None,
-        tap: OutputTap | None = None,
-    ) -> Pass:
-        """Copies of a whole prompt, whose rows run that may move, see :class:`Pass`."""
-        ids = state.prompt.ids.expand(n_copies, -1)
-        return Pass(state, ids, state.cut, change, tap, layer)
 
     # Passes that are one
 
@@ -544,8 +530,8 @@ class PromptPasses(TappedTransformer):
             for (own, before), change, n, end in zip(
                 parts, changes, n_held, ends, strict=True
             ):
-                is_own = (every >= begin - n) & (every < begin + end)
-                keys = every[is_own | (every >= behind)]  # with a sink
+                of_sink = every[behind:]
+                keys = torch.cat([every[begin - n : begin + end], of_sink])
                 new = own.clone()
                 new[:, :, :end, keys] = change(
                     layer, own[:, :, :end, keys], before[:, :, :end, keys]
