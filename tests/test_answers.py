@@ -23,6 +23,7 @@ from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.audit_reports.verdict import foreseen
 from hf_attnprobe.charts.shown_text import ShownText
 from hf_attnprobe.data.arguments import as_answers
+from hf_attnprobe.inference import answers
 from hf_attnprobe.inference.answers import encode_answers, generated
 from hf_attnprobe.statistics.rows import OF_UNITS
 from refusals import refused
@@ -495,15 +496,29 @@ def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
     assert found["provenance"]["asked_for"]["max_new_tokens"] == 4
 
 
-def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report):
+def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkeypatch):
+    """None is said again, but what was being written when a run was killed."""
+    asked, own = [], answers.generated
+
+    def counted(model, tokenizer, prompts, *others):
+        asked.append([*prompts])
+        return own(model, tokenizer, prompts, *others)
+
+    monkeypatch.setattr(answers, "generated", counted)
     data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
     first = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
-    again = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
-    assert first.examples == again.examples == report.examples
-    assert first.statistics == again.statistics == report.statistics
+    [file] = tmp_path.glob(".answers-*.jsonl")
+    for _ in range(2):
+        again = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
+        assert first.examples == again.examples == report.examples
+        assert first.statistics == again.statistics == report.statistics
+        file.write_bytes(file.read_bytes()[:-3])
+    audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
+    assert [*map(len, asked)] == [2, 0, 1, 1]
     other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
     again = {"output_dir": tmp_path, **FEW}
     refused("(max_new_tokens 4) is not", audit, str(folder / "model"), other, **again)
+    assert len(asked) == 4
 
 
 @pytest.mark.parametrize("room", [8, 3])

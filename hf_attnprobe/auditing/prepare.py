@@ -26,7 +26,7 @@ from hf_attnprobe.attention_model import (
 from hf_attnprobe.audit_reports.limits import spiked_rows
 from hf_attnprobe.auditing.checks import rehearse
 from hf_attnprobe.auditing.given import read_scores, with_scores
-from hf_attnprobe.auditing.options import AuditOptions, share_of
+from hf_attnprobe.auditing.options import AuditOptions, folder_of, share_of
 from hf_attnprobe.auditing.selection import (
     Choice,
     check_both_halves,
@@ -72,6 +72,7 @@ from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options, SavedModel, as_saved
 from hf_attnprobe.progress import say
 from hf_attnprobe.statistics.samples import places_in, sample
+from hf_attnprobe.storage.folders import check_same
 from hf_attnprobe.storage.provenance import WITHOUT_EFFECT, asked_for, named
 
 
@@ -344,6 +345,7 @@ def prepare_audit(
     tokenizer: PreTrainedTokenizerBase | None,
     scores: Any = None,
     *,
+    folder: str | Path | None = None,
     is_first_round: bool = False,
     kept: "datasets.Dataset | None" = None,
     shown: bool = False,
@@ -351,6 +353,7 @@ def prepare_audit(
     """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`.
 
     Args:
+        folder: of the output, which may hold answers already; that of a share is in it.
         is_first_round: whether a few of the texts are enough.
         kept: the examples of another model's audit, whose answers are taken in place of own ones.
         shown: whether a bar says how many prompts are answered.
@@ -390,6 +393,11 @@ def prepare_audit(
     identity = _identity(subject, examples, data, options, choice)
     if options.limits is not None:
         spiked_rows(options.limits, identity)
+    file = None
+    if folder is not None:
+        folder = Path(folder) if share is None else folder_of(folder, share)
+        check_same(folder / "audit.json", identity)  # before a model answers
+        file = folder / f".answers-{_hash(identity)}.jsonl"
     own = _limited(examples, data.test_limit)
     of_share = _of_share(own, share)
     n_texts = len(of_share)
@@ -409,6 +417,7 @@ def prepare_audit(
             subject.adapter,
             given_model(subject),
             kept=kept,
+            file=file,
             shown=shown,
         )
     own = _of_share(own, share)

@@ -98,6 +98,7 @@ def run_audit(
         options,
         tokenizer,
         scores,
+        folder=output_dir,
         shown=clock.shown,
     )
     if output_dir is not None and "share" in job.besides:

@@ -242,6 +242,5 @@ def at_heads(
     rows = slice(None)
     if query is not None:
         rows = slice(query, query + 1)
-    for place, head in enumerate(heads):
-        edited[:, :, head, rows] = new[:, :, place, rows]
+    edited[:, :, [*heads], rows] = new[:, :, :, rows]
     return edited

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ from hf_attnprobe.adapters.pretrained import (
 from hf_attnprobe.adapters.transformer.resume import relative_tolerance
 from hf_attnprobe.data.arguments import Answers
 from hf_attnprobe.data.tokenizer import sentences
+from hf_attnprobe.distributed import process_state
 from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.hardware import in_halves, in_portions
 from hf_attnprobe.inference.encoding import (
@@ -39,6 +41,7 @@ from hf_attnprobe.inference.encoding import (
     check_ids,
 )
 from hf_attnprobe.progress import Bar
+from hf_attnprobe.storage.answers import add_answers, answers_in
 
 
 if TYPE_CHECKING:
@@ -392,7 +395,7 @@ def generated(
     tokenizer: PreTrainedTokenizerBase,
     prompts: Mapping[str, Sequence[int]],
     n: int,
-    count: Callable[[int], None] = lambda n_done: None,
+    done: Callable[[Mapping[str, list[int]]], None] = lambda said: None,
 ) -> dict[str, list[int]]:
     """At most ``n`` tokens of what a model says behind each prompt by greedy decoding.
 
@@ -404,7 +407,7 @@ def generated(
 
     Args:
         prompts: token ids, by name.
-        count: told how many are answered.
+        done: told the answers of each batch.
 
     Raises:
         AttnProbeError: logits that are no numbers, or memory for one prompt runs out.
@@ -443,8 +446,9 @@ def generated(
     found: dict[str, list[int]] = {}
     for batch in in_portions(shortest_first, at_once):
         for names, said in in_halves(batch, as_alone):
-            found |= zip(names, said, strict=True)
-            count(len(found))
+            new = dict(zip(names, said, strict=True))
+            done(new)
+            found |= new
     return found
 
 
@@ -527,6 +531,7 @@ def answered(
     model: Any,
     *,
     kept: "datasets.Dataset | None" = None,
+    file: Path | None = None,
     shown: bool = False,
 ) -> "datasets.Dataset":
     """Every row as prompt, units and answer, in characters and in tokens.
@@ -539,6 +544,7 @@ def answered(
         facts: about the model: what it embeds, how much it reads.
         model: what answers where no answer is given.
         kept: what this returned for another model, whose answers are taken in place of own ones.
+        file: keeps what the model says, and is asked before it.
         shown: whether a bar says how far it is.
 
     Returns:
@@ -573,19 +579,25 @@ def answered(
         _asked(example, data, tokenizer, facts)
         for example in examples.with_format(None)
     ]
+    own = {} if file is None else answers_in(file)
     silent = {
         one.name: one.ids
         for one in asked
-        if one.given is None and one.example["example_id"] not in known
+        if one.given is None
+        and one.name not in own
+        and one.example["example_id"] not in known
     }
+    n_done = 0
+
+    def done(said: Mapping[str, list[int]]) -> None:
+        nonlocal n_done
+        n_done += len(said)
+        bar.count(n_done, len(silent), "prompts")
+        if file is not None and process_state().is_main_process:
+            add_answers(file, said)
+
     with Bar("answers", shown) as bar:
-        own = generated(
-            model,
-            tokenizer,
-            silent,
-            data.max_new_tokens,
-            lambda n_done: bar.count(n_done, len(silent), "prompts"),
-        )
+        own |= generated(model, tokenizer, silent, data.max_new_tokens, done)
     rows = []
     left_out: Counter[str] = Counter()
     for one in asked:

@@ -346,6 +346,14 @@ def _mark(mark: Path, identity: Mapping) -> bool:
     if not mark.exists():
         write_json(mark, identity)
         return True
+    check_same(mark, identity)
+    return False
+
+
+def check_same(mark: Path, identity: Mapping) -> None:
+    """Raises AttnProbeError where a mark is there and says another identity."""
+    if not mark.exists():
+        return
     held = read_json(mark, Any, "choose another --output-dir")
     wrong = differing(held, identity)
     if wrong:
@@ -356,7 +364,6 @@ def _mark(mark: Path, identity: Mapping) -> bool:
             f"({_changed(theirs, ours)}) is not this one's ({_changed(ours, theirs)}); "
             "choose another --output-dir"
         )
-    return False
 
 
 def _changed(value: object, other: object) -> object:
