@@ -65,11 +65,7 @@ def audit_rows(n=400, n_classes=2, layer=0, head=0):
             "epsilon_max_jsd_exact": np.ones(n),
             "largest_jsd": farthest,
         },
-        "erasure": {
-            **flips,
-            "delta_attention": uniform(),
-            "delta_js": draw.normal(0.1, 0.1, size=n),
-        },
+        "erasure": {**flips, "delta_attention": uniform(), "delta_js": draw.normal(0.1, 0.1, n)},
         "input_erasure": {
             f"{family}@{ranking}": draw.normal(mean, 0.2, size=n)
             for family in ("comprehensiveness", "sufficiency")
@@ -102,11 +98,7 @@ def judged_rows(place, effect, share, n=80, seed=0):
         "removal@random": np.full(n, 0.1),
         "removal@best": np.full(n, 0.5),
     }
-    shuffled = {
-        "median_tvd": moved / 2,
-        "standard_tvd": moved,
-        "largest_standard_tvd": 1.5 * moved,
-    }
+    shuffled = {"median_tvd": moved / 2, "standard_tvd": moved, "largest_standard_tvd": 1.5 * moved}
     rows = [long_rows(shuffled, "permutation", *place), long_rows(of_scale, "scale", *place)]
     return pd.concat(rows, ignore_index=True)
 

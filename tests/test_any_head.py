@@ -110,6 +110,8 @@ def spans(**columns):
 
 
 LONG = " ".join(["film"] * 60)
+UNREAD = changed("tags", ner_tags=lambda k, row: [-100 * (k == 3)] * len(row["tokens"]))
+TWO_CHOICES = changed("choice", choices=lambda k, row: row["choices"][: 3 - (k == 4)])
 BAD = [
     # pairs
     ("classes", changed("classes", hypothesis=None), {}, "row 0 is NoneType"),
@@ -138,12 +140,7 @@ BAD = [
     ("tags", DATA["classes"], {}, "one label for the whole text"),
     ("tags", changed("tags", ner_tags=[0] * 9), {}, "has 9; give each word one label"),
     ("tags", changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])), {}, "'X'"),
-    (
-        "tags",
-        changed("tags", ner_tags=lambda k, r: [-100 * (k == 3)] * len(r["tokens"])),
-        {},
-        "row 3 has none that the model reads",
-    ),
+    ("tags", UNREAD, {}, "row 3 has none that the model reads"),
     ("span", DATA["number"], {}, "expected a context beside every question"),
     ("span", spans(context=""), {}, "row 0 has an empty one"),
     ("span", DATA["classes"], {}, "expected where the answer is"),
@@ -153,12 +150,7 @@ BAD = [
     ("choice", changed("choice", label="first"), {}, "row 0 has 'first'"),
     ("choice", changed("choice", label=7), {}, "from 0 to 2, or -1 for none, row 0 has 7"),
     ("choice", changed("choice", label=0.5), {}, "row 0 has 0.5"),
-    (
-        "choice",
-        changed("choice", choices=lambda k, row: row["choices"][: 3 - (k == 4)]),
-        {},
-        "text 4 has 2",
-    ),
+    ("choice", TWO_CHOICES, {}, "text 4 has 2"),
     ("choice", DATA["classes"], {}, "expected a column 'choices'"),
     ("words", DATA["number"], {}, "has 0.0"),
     ("words", changed("words", text="a film"), {}, "row 0 has none that is read"),
@@ -211,10 +203,7 @@ def test_an_answer_that_was_cut_off_is_not_known(rows_of):
 
 def test_the_right_choice_by_text_or_number(rows_of):
     expected = rows_of("choice", DATA["choice"], ["correlation"])
-    for name in (
-        lambda k, row: row["choices"][row["label"]],
-        lambda k, row: str(row["label"]),
-    ):
+    for name in (lambda k, row: row["choices"][row["label"]], lambda k, row: str(row["label"])):
         assert_same(rows_of("choice", changed("choice", label=name), ["correlation"]), expected)
 
 
@@ -236,6 +225,8 @@ def audit_prediction(model, tokenizer):
     return wrap(model, mask_id=tokenizer.mask_token_id).prediction
 
 
+NARROW = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+NARROW["intermediate_size"] = 24
 OTHERS = {
     "causal": lambda n: GPT2LMHeadModel(GPT2Config(vocab_size=n, n_embd=16, n_layer=1, n_head=2)),
     "text to text": lambda n: T5ForConditionalGeneration(
@@ -249,11 +240,8 @@ OTHERS = {
             vocab_size=n,
             pad_token_id=0,
             initializer_range=0.3,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=24,
             max_position_embeddings=40,
+            **NARROW,
         )
     ),
 }

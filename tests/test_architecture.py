@@ -238,22 +238,9 @@ def test_the_core_works_without_datasets_and_evaluate(run_python):
     assert run.code == 0, run.err
 
 
-DOCUMENTED = (
-    audit,
-    retraining.retrain,
-    study.study,
-    spike_in,
-    survival.compare_checkpoints,
-    survival.survive,
-    deception.deceive,
-    training.train_classifier,
-    fine_tune,
-    train,
-    demo.demo,
-    publishing.write_card,
-    data.load_examples,
-    known_datasets,
-)
+DOCUMENTED = [audit, retraining.retrain, study.study, spike_in, survival.compare_checkpoints]
+DOCUMENTED += [survival.survive, deception.deceive, training.train_classifier, fine_tune, train]
+DOCUMENTED += [demo.demo, publishing.write_card, data.load_examples, known_datasets]
 
 
 SPEAKING = (
@@ -344,27 +331,16 @@ OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)}
 # form of the output, and whose folder.
 # the form of the output, the exit code, or what it would take
 OF_OUTPUT = {"json", "verbose", "fail_on", "estimate"}
+OF_ANSWERS = names_of([Answers]).keys()
+OF_CHANGES = OF_ANSWERS | options_of(audit) | OF_MODEL | {"json", "set", "fail_on_change"}
 FUNCTIONS = {
     "demo": parameters(demo.demo) | options_of(demo.demo) | {"verbose"},
-    "audit": parameters(audit)
-    | names_of([Answers]).keys()
-    | options_of(audit)
-    | OF_MODEL
-    | OF_OUTPUT
-    | {"set"},
+    "audit": parameters(audit) | OF_ANSWERS | options_of(audit) | OF_MODEL | OF_OUTPUT | {"set"},
     "judge": parameters(judge) | OF_DATA | OF_MODEL | OF_OUTPUT | options_of(judge) | {"set"},
-    "survive": parameters(survival.survive)
-    | names_of([Answers]).keys()
-    | options_of(audit)
-    | OF_MODEL
-    | {"json", "set", "fail_on_change"},
-    "compare": parameters(survival.compare_checkpoints)
-    | names_of([Answers]).keys()
-    | options_of(audit)
-    | OF_MODEL
-    | {"json", "set", "fail_on_change"},
+    "survive": parameters(survival.survive) | OF_CHANGES,
+    "compare": parameters(survival.compare_checkpoints) | OF_CHANGES,
     "study": parameters(study.study, StudyOptions) | {"json"},
-    "spike": parameters(spike_in) | options_of(spike_in) | names_of([Answers]).keys() | {"json"},
+    "spike": parameters(spike_in) | options_of(spike_in) | OF_ANSWERS | {"json"},
     "report": {"folders", "output", "figures", "fail_on_change"},
     "card": parameters(publishing.write_card) | options_of(publishing.write_card),
     "datasets": parameters(known_datasets) | {"json"},

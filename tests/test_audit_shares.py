@@ -217,10 +217,7 @@ RAY = """
 ray.shutdown()
 audit("reader", "data", ["permutation"], output_dir="whole", progress=False)
 """
-LOCAL = {
-    "ray.init()": "ray.init(num_cpus=2, num_gpus=2, include_dashboard=False)",
-    "512": "2",
-}
+LOCAL = {"ray.init()": "ray.init(num_cpus=2, num_gpus=2, include_dashboard=False)", "512": "2"}
 """A local Ray is told that there are GPUs, since none is asked for by what runs."""
 
 

@@ -410,25 +410,19 @@ def test_reports_that_cannot_be(refused, audited, tmp_path):
         render_report([])
 
 
+UNLABELLED = [{"text": "a film"}]
+EMPTY = [{"text": t, "label": k} for k, t in enumerate(("", " "))]
+NO_TEXT = [{"text": "", "label": 1}, {"text": None, "label": 0}]
 BAD_SPLITS = [
     ({"train": ROWS}, "expected a validation split"),
     ({"validation": ROWS}, "expected one of the splits validation, got 'train'"),
     ({"train": ROWS[:1], "validation": ROWS}, "every class"),
-    (
-        {"train": [{"text": "a film"}], "validation": [{"text": "a film"}]},
-        "expected labelled training texts",
-    ),
-    (
-        {"train": ROWS, "validation": [{"text": "", "label": 1}, {"text": None, "label": 0}]},
-        "row 1 is NoneType",
-    ),
+    ({"train": UNLABELLED, "validation": UNLABELLED}, "expected labelled training texts"),
+    ({"train": ROWS, "validation": NO_TEXT}, "row 1 is NoneType"),
     ({"train": ROWS, "validation": [*ROWS, {"text": "a", "label": 2}]}, "validation.* label"),
     ({"train": ROWS, "validation": [{"text": "a", "label": -1}]}, "validation.* label"),
     ({"train": ROWS, "validation": ROWS, "test": [{"text": "a", "label": 7}]}, "test.* label"),
-    (
-        {"train": [{"text": t, "label": k} for k, t in enumerate(("", " "))], "validation": ROWS},
-        "expected a word",
-    ),
+    ({"train": EMPTY, "validation": ROWS}, "expected a word"),
 ]
 
 

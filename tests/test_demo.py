@@ -11,11 +11,7 @@ import zoo
 from hf_attnprobe import audit, build_tokenizer
 from hf_attnprobe.audit_reports.result import to_json
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
-from hf_attnprobe.demonstration import (
-    DemoOptions,
-    demo,
-    rationale_line,
-)
+from hf_attnprobe.demonstration import DemoOptions, demo, rationale_line
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.statistics.checks import contradictions
 from hf_attnprobe.storage.provenance import repeating

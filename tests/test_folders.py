@@ -51,10 +51,7 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
 @pytest.mark.parametrize("rows", [False, True])
 def test_the_mark_of_a_run_that_failed_before_its_rows_goes(rows, tmp_path):
     folder = tmp_path / "out"
-    with (
-        pytest.raises(KeyboardInterrupt),
-        alone_in(folder, "retraining.json", identity=IDENTITY),
-    ):
+    with pytest.raises(KeyboardInterrupt), alone_in(folder, "retraining.json", identity=IDENTITY):
         (folder / "rows").mkdir()
         if rows:
             (folder / "rows" / "part-0.parquet").touch()

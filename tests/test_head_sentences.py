@@ -71,24 +71,14 @@ def choices(k, text):
 NAMED = {"id2label": {0: "toxic", 1: "rude", 2: "funny"}}
 MULTI_LABEL = {"problem_type": "multi_label_classification", **NAMED}
 REGRESSION = {"problem_type": "regression", "num_labels": 1}
+LABELLED = [{"text": t, "label": y} for t, y in zip(TEXTS, LABELS, strict=True)]
+NUMBERED = [{"text": t, "label": y} for t, y in zip(TEXTS, NUMBERS, strict=True)]
 KINDS = {
-    "labels": (
-        BertForSequenceClassification,
-        MULTI_LABEL,
-        [{"text": t, "label": y} for t, y in zip(TEXTS, LABELS, strict=True)],
-    ),
-    "number": (
-        BertForSequenceClassification,
-        REGRESSION,
-        [{"text": t, "label": y} for t, y in zip(TEXTS, NUMBERS, strict=True)],
-    ),
+    "labels": (BertForSequenceClassification, MULTI_LABEL, LABELLED),
+    "number": (BertForSequenceClassification, REGRESSION, NUMBERED),
     "tags": (BertForTokenClassification, {"num_labels": 3}, [*map(tagged, TEXTS)]),
     "span": (BertForQuestionAnswering, {}, [*map(question, TEXTS)]),
-    "choice": (
-        BertForMultipleChoice,
-        {},
-        [choices(k, text) for k, text in enumerate(TEXTS)],
-    ),
+    "choice": (BertForMultipleChoice, {}, [choices(k, text) for k, text in enumerate(TEXTS)]),
     "words": (BertForMaskedLM, {}, [*map(masked, TEXTS)]),
 }
 

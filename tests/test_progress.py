@@ -7,11 +7,7 @@ import datasets
 import pytest
 import transformers
 
-from hf_attnprobe import (
-    AttentionClassifierConfig,
-    TrainingOptions,
-    train_classifier,
-)
+from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train_classifier
 from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.auditing.sweep import Clock, Step, few_sites
 from hf_attnprobe.progress import Bar, quiet_libraries

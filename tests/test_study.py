@@ -130,12 +130,8 @@ def summary(folder):
 
 def files_in(folder):
     """Every model and every part of rows, and when it was written."""
-    files = [
-        f
-        for pattern in ("*.safetensors", "*.parquet")
-        for f in folder.rglob(pattern)
-        if ".steps" not in f.parts
-    ]
+    every = [*folder.rglob("*.safetensors"), *folder.rglob("*.parquet")]
+    files = [f for f in every if ".steps" not in f.parts]
     return {str(f.relative_to(folder)): f.stat().st_mtime_ns for f in files}
 
 

@@ -16,6 +16,8 @@ from tiny_models import SMALL, tiny_config
 SIZES = {name: SMALL[name] for name in ("vocab_size", "hidden_size", "num_attention_heads")}
 SIZES |= {"num_hidden_layers": 3, "intermediate_size": 48, "max_position_embeddings": 64}
 DISENTANGLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+MODERN = {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "mean"}
+NEO = {"attention_types": [[["global", "local", "global"], 1]], "intermediate_size": None}
 
 FAMILIES = {
     "bert": ("Bert", {}),
@@ -25,17 +27,11 @@ FAMILIES = {
     "albert": ("Albert", {"embedding_size": 16}),
     "deberta": ("Deberta", DISENTANGLED | {"position_biased_input": False}),
     "deberta_v2": ("DebertaV2", DISENTANGLED | {"position_buckets": 8, "conv_kernel_size": 3}),
-    "modernbert": (
-        "ModernBert",
-        {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "mean"},
-    ),
+    "modernbert": ("ModernBert", MODERN),
     "mpnet": ("MPNet", {"pad_token_id": 1}),
     "xlnet": ("XLNet", {}),
     "gpt2": ("GPT2", {"n_inner": None}),
-    "gpt_neo": (
-        "GPTNeo",
-        {"attention_types": [[["global", "local", "global"], 1]], "intermediate_size": None},
-    ),
+    "gpt_neo": ("GPTNeo", NEO),
     "gpt_neox": ("GPTNeoX", {}),
     "llama": ("Llama", {}),
     "qwen2": ("Qwen2", {}),

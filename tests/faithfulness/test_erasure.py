@@ -14,12 +14,7 @@ import zoo
 from adapters.families import TEXTS, WORDS, encode, make, prepare
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.attention_model import ALL, SET, Site
-from hf_attnprobe.faithfulness.erasure import (
-    ORDER_STREAM,
-    erasure,
-    other_positions,
-    rankings,
-)
+from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, other_positions, rankings
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import attention_of, ranking
 from hf_attnprobe.functional.intervention import random_permutations

@@ -269,7 +269,12 @@ class PromptPasses(TappedTransformer):
         numbers = torch.arange(1, N_PROBED + 1, device=self.model.device)
         ids = numbers[None] % n_words
         tried = [self._tried(some) for some in (ids, ids[:, :-2])]
-        found = self._as_one([one for one, _ in tried])
+        try:
+            found = self._as_one([one for one, _ in tried])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a model raises whatever it likes
+            return False
         return all(
             self.agree(scores, alone)
             for scores, (_, alone) in zip(found, tried, strict=True)
