@@ -45,17 +45,12 @@ def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
     for head in range(heads):
         tau = text + moved + noise.normal(size=len(ids)) / 100
         tvd = text / 4 + noise.random(len(ids)) / 100
+        chance = 0.2 + noise.random(len(ids)) / 50
         parts += [
             tidy("correlation", "attention_leave_one_out_tau", tau, ids, head=head),
             tidy("scale", IMPORTANCE, tau, ids, head=head),
             tidy("scale", "mass@attention", 0.3 + tau / 2, ids, head=head),
-            tidy(
-                "scale",
-                "mass_by_chance@attention",
-                0.2 + noise.random(len(ids)) / 50,
-                ids,
-                head=head,
-            ),
+            tidy("scale", "mass_by_chance@attention", chance, ids, head=head),
             tidy("correlation", "attention_gradient_tau", tau / 2, ids, head=head),
             tidy("correlation", "attention_leave_one_out_p_value", tau, ids, head=head),
             tidy("permutation", "median_tvd", tvd, ids, head=head),

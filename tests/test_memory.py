@@ -104,6 +104,33 @@ def test_a_text_is_named_that_does_not_fit_on_a_device(checkpoint, reviews, monk
     assert 0 < kept.example_id.nunique() < 6 and 3 not in {*kept.example_id}
 
 
+def test_rows_are_kept_before_a_batch_has_all_its_tests(
+    checkpoint, reviews_folder, monkeypatch, tmp_path
+):
+    data, asked = Data(reviews_folder, test_limit=6), ["permutation", "uniform_attention"]
+    given = {"options": AuditOptions(shown_texts=0), "progress": False}
+    expected = by_place(audit(checkpoint, data, asked, **given).to_pandas())
+    fails = [RuntimeError("killed"), torch.OutOfMemoryError("CUDA out of memory")]
+    run_test, ran = sweeps.run_test, []
+
+    def failing(observation, name, *others, **named):
+        if len(observation.batch.example_ids) > 1:
+            ran.append(name)
+            if name == "uniform_attention" and fails:
+                raise fails.pop(0)
+        return run_test(observation, name, *others, **named)
+
+    monkeypatch.setattr(sweeps, "run_test", failing)
+    monkeypatch.setattr(sweeps, "BETWEEN_KEEPING", 0)
+    given["output_dir"] = tmp_path
+    with pytest.raises(RuntimeError, match="killed"):
+        audit(checkpoint, data, asked, **given)
+    assert "median_tvd" in {*read_rows(tmp_path / "rows").statistic}
+    found = by_place(audit(checkpoint, data, asked, **given).to_pandas())
+    pd.testing.assert_series_equal(found, expected, rtol=1e-12)
+    assert ran.count("permutation") == 1 and ran.count("uniform_attention") == 4 and not fails
+
+
 def test_other_errors_are_not_taken_for_it():
     assert is_out_of_memory(RuntimeError("[enforce fail] can't allocate memory: x"))
     assert is_out_of_memory(MemoryError())

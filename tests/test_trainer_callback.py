@@ -46,19 +46,11 @@ def make_trainer(reviews, tokenizer, tmp_path, monkeypatch):
         return kept.map(lambda rows: tokenizer(rows["text"]), batched=True, remove_columns=columns)
 
     def make(**settings):
-        arguments = TrainingArguments(
-            str(tmp_path / "trained"),
-            num_train_epochs=2,
-            per_device_train_batch_size=8,
-            eval_strategy="steps",
-            eval_steps=2,
-            save_strategy="no",
-            learning_rate=1e-2,
-            use_cpu=True,
-            dataloader_pin_memory=False,
-            disable_tqdm=True,
-            **{"report_to": ["tracker"], **settings},
-        )
+        usual = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-2}
+        usual |= {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no"}
+        usual |= {"use_cpu": True, "dataloader_pin_memory": False, "disable_tqdm": True}
+        usual |= {"report_to": ["tracker"], **settings}
+        arguments = TrainingArguments(str(tmp_path / "trained"), **usual)
         return Trainer(
             zoo.bert(tokenizer, width=8, spread=0.02).train(),
             arguments,

@@ -235,6 +235,7 @@ class Clock:
 
 # --- the work itself -------------------------------------------------------------------------
 
+BETWEEN_KEEPING = 20.0  # seconds
 PRUNE_POINTS = 12
 N_ALONE = 2
 QUICK = 3.0
@@ -275,23 +276,59 @@ class Sweep:
     clock: Clock
     measured: dict[object, int] = field(default_factory=dict)
 
-    def rows_of(self, todo: Where, texts: Sequence[Text]) -> pa.Table:
-        """Runs tests on a batch of texts; its rows."""
+    def rows_of(
+        self, todo: Where, texts: Sequence[Text], keep: "Keep | None" = None
+    ) -> pa.Table:
+        """Runs tests on a batch of texts; its rows.
+
+        Args:
+            keep: of one batch alone, see :class:`Keep`; then those that are not kept.
+        """
         self.clock.begin(steps_of([(todo, texts)]))
-        if not isinstance(self.adapter, LanguageModelAdapter):
-            return self._rows(todo, texts, self.clock.tick)
+        is_one = len(texts) <= (self.adapter.texts_at_once or len(texts))
+        if is_one or not isinstance(self.adapter, LanguageModelAdapter):
+            return self._rows(todo, texts, self.clock.tick, keep)
         *others, last = [[text] for text in texts]
         jobs = [partial(self._rows, todo, one, lambda: None) for one in others]
         jobs.append(partial(self._rows, todo, last, self.clock.tick))
         return joined(self.adapter.side_by_side(jobs))
 
     def _rows(
-        self, todo: Where, texts: Sequence[Text], tick: Callable[[], object]
+        self,
+        todo: Where,
+        texts: Sequence[Text],
+        tick: Callable[[], object],
+        keep: "Keep | None" = None,
     ) -> pa.Table:
         batch = collate(self.adapter, texts, self.pad_token_id)
         return run_batch(
-            self.adapter, batch, todo, self.options, self.seed, tick
+            self.adapter, batch, todo, self.options, self.seed, tick, keep
         )
+
+
+@dataclass
+class Keep:
+    """Keeps the rows of a batch now and then, so that a run that is killed has lost seconds.
+
+    Attributes:
+        is_used: whether some were kept before all tests had run.
+    """
+
+    folder: Path
+    now: Callable[[], float]
+    is_used: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._last = self.now()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether nothing was kept for a while."""
+        return self.now() - self._last >= BETWEEN_KEEPING
+
+    def __call__(self, tables: Sequence[pa.Table]) -> None:
+        append_rows(self.folder, joined(tables))
+        self._last, self.is_used = self.now(), True
 
 
 def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
@@ -478,9 +515,14 @@ def run_and_keep(
         AttnProbeError: a single text does not fit.
     """
     n = room.at_once(texts)
+    keep = Keep(sweep.folder, sweep.clock.now)
 
     def run(part: Sequence[Text]) -> pa.Table:
-        return sweep.rows_of(todo, part)
+        done = finished_ids(sweep.folder) if keep.is_used else {}
+        [(left, _)] = plan(
+            part, todo, done, lambda n: 0, sweep.budget, len(part)
+        )
+        return sweep.rows_of(left, part, keep)
 
     parts = in_halves(
         texts,
@@ -490,7 +532,8 @@ def run_and_keep(
         split=room.did_not_fit,
     )
     for _, rows in parts:
-        append_rows(sweep.folder, rows)
+        if rows.num_rows:  # else all are kept
+            append_rows(sweep.folder, rows)
 
 
 def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
@@ -606,14 +649,17 @@ def run_batch(
     options: Mapping[str, Options],
     seed: int,
     tick: Callable[[], object] = lambda: None,
+    keep: Keep | None = None,
 ) -> pa.Table:
     """Rows of the given tests at the given sites, for one batch.
 
     Args:
         options: of the tests, by name; their defaults where they are not given.
         tick: called after each test at each site.
+        keep: takes rows before all are there; they are not returned then.
     """
-    return rows_of_tests(adapter.observe(batch), where, options, seed, tick)
+    observation = adapter.observe(batch)
+    return rows_of_tests(observation, where, options, seed, tick, keep)
 
 
 def rows_of_tests(
@@ -622,9 +668,11 @@ def rows_of_tests(
     options: Mapping[str, Options],
     seed: int,
     tick: Callable[[], object] = lambda: None,
+    keep: Keep | None = None,
 ) -> pa.Table:
     """Rows of the given tests at the given sites; see :func:`run_batch`."""
-    tables = []
+    ids = observation.batch.example_ids
+    tables: list[pa.Table] = []
     has_many_sites = len(places_in(where)) > len(where)
     for name, sites in where.items():
         found = {}
@@ -636,7 +684,11 @@ def rows_of_tests(
             if has_many_sites:
                 give_back_pages()
             tick()
-        tables.append(to_rows(name, observation.batch.example_ids, found))
+            if keep is not None and keep.is_due:
+                keep([*tables, to_rows(name, ids, found)])
+                tables, found = [], {}
+        if found:
+            tables.append(to_rows(name, ids, found))
     return joined(tables)
 
 
