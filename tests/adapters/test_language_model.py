@@ -189,6 +189,9 @@ UNLIKE = [asked(), asked(behind=6, seed=8), asked(n_units=5, n_answer=1, seed=9)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_prompts_side_by_side_are_as_each_alone(name, monkeypatch):
     """Of other lengths, units and answers: padded in front and behind in one pass."""
+    small = __import__("tiny_models").SMALL
+    for positions in ("max_position_embeddings", "n_positions"):  # as many as the longest has
+        monkeypatch.setitem(small, positions, max(prompt.ids.shape[1] for prompt in UNLIKE))
     adapter = wrap(decoder(name))
     monkeypatch.setattr(passes, "DELETION_TOKENS_ON_CPU", 4096)
     monkeypatch.setattr(passes, "MOST_AGAIN", 1)

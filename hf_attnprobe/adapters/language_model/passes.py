@@ -586,7 +586,8 @@ def _positions(
     keys = torch.arange(begin + n_rows, device=device)
     positions, masks = [], []
     for one, n in zip(passes, n_held, strict=True):
-        places = keys[n : n + n_rows]
+        # padding has the last one: models with a table of positions have no more
+        places = keys[n : n + n_rows].clamp(max=one.ids.shape[1] - 1)
         if one.places is not None:
             kept = one.places[n:]
             places = F.pad(kept, (0, n_rows - len(kept)))
