@@ -99,6 +99,7 @@ def survive(
                 tests,
                 how,
                 tokenizer,
+                folder=place,
                 kept=kept,
                 shown=clock.shown,
             )
