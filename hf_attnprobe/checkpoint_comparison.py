@@ -23,6 +23,7 @@ from hf_attnprobe.options import (
     as_saved,
     public_function,
 )
+from hf_attnprobe.storage.answers import KeptAnswers
 from hf_attnprobe.storage.folders import alone_in
 
 
@@ -93,17 +94,19 @@ def survive(
             clock = Clock(
                 progress and process_state().is_main_process, limit_of(how)
             )
-            job = prepare_audit(
-                which,
-                dataset,
-                tests,
-                how,
-                tokenizer,
-                folder=place,
-                kept=kept,
-                shown=clock.shown,
-            )
-            run_prepared(job, place, clock)
+            with KeptAnswers() as told:
+                job = prepare_audit(
+                    which,
+                    dataset,
+                    tests,
+                    how,
+                    tokenizer,
+                    folder=place,
+                    told=told,
+                    kept=kept,
+                    shown=clock.shown,
+                )
+                run_prepared(job, place, clock)
             if kept is None and isinstance(job.data, Answers):
                 kept = job.examples
         comparison = compare_audits(places, seed=options.seed)

@@ -88,6 +88,7 @@ def test_other_rows_explain_something_else(tmp_path):
 def test_an_audit_does_not_go_on_with_another_answer(tmp_path, monkeypatch):
     data = Answers(QUESTIONS[:2], max_new_tokens=4)
     audit((llama(), plain()), data, **FEW, output_dir=tmp_path)
+    next(tmp_path.glob(".answers-*")).unlink()
     from hf_attnprobe.inference import answers
 
     def another(model, tokenizer, prompts, n, count):

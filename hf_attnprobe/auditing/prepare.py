@@ -72,6 +72,7 @@ from hf_attnprobe.inference.labels import spread_of_labels
 from hf_attnprobe.options import Asked, Options, SavedModel, as_saved
 from hf_attnprobe.progress import say
 from hf_attnprobe.statistics.samples import places_in, sample
+from hf_attnprobe.storage.answers import KeptAnswers
 from hf_attnprobe.storage.folders import check_same
 from hf_attnprobe.storage.provenance import WITHOUT_EFFECT, asked_for, named
 
@@ -346,6 +347,7 @@ def prepare_audit(
     scores: Any = None,
     *,
     folder: str | Path | None = None,
+    told: KeptAnswers | None = None,
     is_first_round: bool = False,
     kept: "datasets.Dataset | None" = None,
     shown: bool = False,
@@ -353,7 +355,8 @@ def prepare_audit(
     """Loads, encodes and chooses; for the arguments see :func:`audit` and :func:`judge`.
 
     Args:
-        folder: of the output, which may hold answers already; that of a share is in it.
+        folder: of the output; that of a share is in it.
+        told: keeps a language model's answers in the folder.
         is_first_round: whether a few of the texts are enough.
         kept: the examples of another model's audit, whose answers are taken in place of own ones.
         shown: whether a bar says how many prompts are answered.
@@ -393,11 +396,11 @@ def prepare_audit(
     identity = _identity(subject, examples, data, options, choice)
     if options.limits is not None:
         spiked_rows(options.limits, identity)
-    file = None
     if folder is not None:
         folder = Path(folder) if share is None else folder_of(folder, share)
         check_same(folder / "audit.json", identity)  # before a model answers
-        file = folder / f".answers-{_hash(identity)}.jsonl"
+        if told is not None:
+            told.begin(folder, _hash(identity))
     own = _limited(examples, data.test_limit)
     of_share = _of_share(own, share)
     n_texts = len(of_share)
@@ -417,7 +420,7 @@ def prepare_audit(
             subject.adapter,
             given_model(subject),
             kept=kept,
-            file=file,
+            told=told,
             shown=shown,
         )
     own = _of_share(own, share)

@@ -61,6 +61,7 @@ from hf_attnprobe.inference.choices import unknown_note
 from hf_attnprobe.options import Asked, public_function
 from hf_attnprobe.progress import in_words
 from hf_attnprobe.statistics.rows import PREDICTION, STOPPING
+from hf_attnprobe.storage.answers import KeptAnswers
 from hf_attnprobe.storage.folders import (
     alone_in,
     write_atomically,
@@ -91,19 +92,21 @@ def run_audit(
     clock = Clock(
         progress and process_state().is_main_process, limit_of(options)
     )
-    job = prepare_audit(
-        model,
-        dataset,
-        tests,
-        options,
-        tokenizer,
-        scores,
-        folder=output_dir,
-        shown=clock.shown,
-    )
-    if output_dir is not None and "share" in job.besides:
-        output_dir = folder_of(output_dir, job.besides["share"])
-    return run_prepared(job, output_dir, clock)
+    with KeptAnswers() as told:
+        job = prepare_audit(
+            model,
+            dataset,
+            tests,
+            options,
+            tokenizer,
+            scores,
+            folder=output_dir,
+            told=told,
+            shown=clock.shown,
+        )
+        if output_dir is not None and "share" in job.besides:
+            output_dir = folder_of(output_dir, job.besides["share"])
+        return run_prepared(job, output_dir, clock)
 
 
 def run_prepared(

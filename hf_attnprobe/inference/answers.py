@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -41,7 +40,7 @@ from hf_attnprobe.inference.encoding import (
     check_ids,
 )
 from hf_attnprobe.progress import Bar
-from hf_attnprobe.storage.answers import add_answers, answers_in
+from hf_attnprobe.storage.answers import KeptAnswers
 
 
 if TYPE_CHECKING:
@@ -531,7 +530,7 @@ def answered(
     model: Any,
     *,
     kept: "datasets.Dataset | None" = None,
-    file: Path | None = None,
+    told: KeptAnswers | None = None,
     shown: bool = False,
 ) -> "datasets.Dataset":
     """Every row as prompt, units and answer, in characters and in tokens.
@@ -544,7 +543,7 @@ def answered(
         facts: about the model: what it embeds, how much it reads.
         model: what answers where no answer is given.
         kept: what this returned for another model, whose answers are taken in place of own ones.
-        file: keeps what the model says, and is asked before it.
+        told: keeps what the model says, and is asked before it.
         shown: whether a bar says how far it is.
 
     Returns:
@@ -579,7 +578,7 @@ def answered(
         _asked(example, data, tokenizer, facts)
         for example in examples.with_format(None)
     ]
-    own = {} if file is None else answers_in(file)
+    own = {} if told is None else told.read()
     silent = {
         one.name: one.ids
         for one in asked
@@ -589,12 +588,12 @@ def answered(
     }
     n_done = 0
 
-    def done(said: Mapping[str, list[int]]) -> None:
+    def done(new: Mapping[str, list[int]]) -> None:
         nonlocal n_done
-        n_done += len(said)
+        n_done += len(new)
         bar.count(n_done, len(silent), "prompts")
-        if file is not None and process_state().is_main_process:
-            add_answers(file, said)
+        if told is not None and process_state().is_main_process:
+            told.add(new)
 
     with Bar("answers", shown) as bar:
         own |= generated(model, tokenizer, silent, data.max_new_tokens, done)

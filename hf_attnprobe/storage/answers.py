@@ -5,34 +5,67 @@ A line for each answer. Where a run was killed as it wrote, the line is no JSON 
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
+from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.storage.folders import cannot_use
 
 
-def answers_in(file: Path) -> dict[str, list[int]]:
-    """The tokens of each answer by the name of its prompt; none where there is no file."""
-    lines = file.read_bytes().splitlines() if file.is_file() else []
-    found = {}
-    for line in lines:
-        with contextlib.suppress(ValueError, TypeError):
-            name, tokens = json.loads(line)
-            found[name] = tokens
-    return found
+class KeptAnswers:
+    """A hidden file in the folder of a run; a run that is refused before its first rows leaves none.
 
-
-def add_answers(file: Path, answers: Mapping[str, Sequence[int]]) -> None:
-    """Adds answers, whose folder is made where there is none.
-
-    Raises:
-        AttnProbeError: it cannot be written to.
+    Attributes:
+        file: None until the run is known.
     """
-    each = answers.items()
-    lines = [f"\n{json.dumps([name, [*tokens]])}\n" for name, tokens in each]
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as out:
-            out.writelines(lines)
-    except OSError as error:
-        raise cannot_use(file.parent, error) from error
+
+    file: Path | None = None
+
+    def begin(self, folder: Path, run: str) -> None:
+        """Says whose answers these are: those of a run with some settings, in its folder."""
+        self.file = folder / f".answers-{run}.jsonl"
+
+    def read(self) -> dict[str, list[int]]:
+        """The tokens of each answer by the name of its prompt."""
+        file, found = self.file, {}
+        if file is None or not os.path.isfile(file):
+            return {}
+        for line in file.read_bytes().splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                name, tokens = json.loads(line)
+                found[name] = tokens
+        return found
+
+    def add(self, answers: Mapping[str, Sequence[int]]) -> None:
+        """Adds answers; the folder is made where there is none.
+
+        Raises:
+            AttnProbeError: it cannot be written to.
+        """
+        if self.file is None:
+            return
+        each = answers.items()
+        lines = [f"\n{json.dumps([name, [*some]])}\n" for name, some in each]
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a", encoding="utf-8") as out:
+                out.writelines(lines)
+        except OSError as error:
+            raise cannot_use(self.file.parent, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, *error: object
+    ) -> None:
+        file = self.file
+        if file is None or not os.path.isfile(file):
+            return
+        is_refused = kind is not None and issubclass(kind, AttnProbeError)
+        if is_refused and not any((file.parent / "rows").glob("part-*")):
+            with contextlib.suppress(OSError):
+                file.unlink()
+                file.parent.rmdir()

@@ -352,7 +352,7 @@ def _mark(mark: Path, identity: Mapping) -> bool:
 
 def check_same(mark: Path, identity: Mapping) -> None:
     """Raises AttnProbeError where a mark is there and says another identity."""
-    if not mark.exists():
+    if not os.path.exists(mark):  # whatever is wrong with its name
         return
     held = read_json(mark, Any, "choose another --output-dir")
     wrong = differing(held, identity)

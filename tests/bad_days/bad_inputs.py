@@ -153,7 +153,7 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
         keeps = case.arguments[:1] == ("survive",)  # versions that were done before
         return "line", _wrong_with_line(said, before, _contents(folder), keeps)
     wrong = [_wrong_with(report, case, model) for report in reports]
-    left = [str(file) for file in folder.rglob(".*")]
+    left = [str(file) for file in folder.rglob(".*") if not file.match(".answers-*.jsonl")]
     return "result", next(filter(None, wrong), f"left behind: {left}" if left else None)
 
 
