@@ -518,7 +518,7 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkey
     other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
     again = {"output_dir": tmp_path, **FEW}
     refused("(max_new_tokens 4) is not", audit, str(folder / "model"), other, **again)
-    assert len(asked) == 4
+    assert len(asked) == 4 and file.exists()
 
 
 @pytest.mark.parametrize("room", [8, 3])

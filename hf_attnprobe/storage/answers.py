@@ -15,17 +15,20 @@ from hf_attnprobe.storage.folders import cannot_use
 
 
 class KeptAnswers:
-    """A hidden file in the folder of a run; a run that is refused before its first rows leaves none.
+    """A hidden file in the folder of a run; one that is refused before its first rows leaves none.
 
     Attributes:
         file: None until the run is known.
+        is_new: whether no answers were there before it.
     """
 
     file: Path | None = None
+    is_new = False
 
     def begin(self, folder: Path, run: str) -> None:
         """Says whose answers these are: those of a run with some settings, in its folder."""
         self.file = folder / f".answers-{run}.jsonl"
+        self.is_new = not os.path.exists(self.file)
 
     def read(self) -> dict[str, list[int]]:
         """The tokens of each answer by the name of its prompt."""
@@ -62,7 +65,7 @@ class KeptAnswers:
         self, kind: type[BaseException] | None, *error: object
     ) -> None:
         file = self.file
-        if file is None or not os.path.isfile(file):
+        if file is None or not (self.is_new and os.path.isfile(file)):
             return
         is_refused = kind is not None and issubclass(kind, AttnProbeError)
         if is_refused and not any((file.parent / "rows").glob("part-*")):
