@@ -285,13 +285,18 @@ class Sweep:
             keep: of one batch alone, see :class:`Keep`; then those that are not kept.
         """
         self.clock.begin(steps_of([(todo, texts)]))
-        is_one = len(texts) <= (self.adapter.texts_at_once or len(texts))
-        if is_one or not isinstance(self.adapter, LanguageModelAdapter):
-            return self._rows(todo, texts, self.clock.tick, keep)
-        *others, last = [[text] for text in texts]
-        jobs = [partial(self._rows, todo, one, lambda: None) for one in others]
-        jobs.append(partial(self._rows, todo, last, self.clock.tick))
-        return joined(self.adapter.side_by_side(jobs))
+        adapter, tick = self.adapter, self.clock.tick
+        is_alone = len(texts) == 1
+        if is_alone or not isinstance(adapter, LanguageModelAdapter):
+            return self._rows(todo, texts, tick, keep)
+        n_others = len(texts) - 1
+        ticks = [*[lambda: None] * n_others, tick]  # of the last one
+        jobs = [
+            partial(self._rows, todo, [text], own_tick)
+            for text, own_tick in zip(texts, ticks, strict=True)
+        ]
+        tables = adapter.side_by_side(jobs)
+        return joined(tables)
 
     def _rows(
         self,

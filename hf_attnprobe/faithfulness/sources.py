@@ -332,9 +332,11 @@ def _taus(
     """Kendall's τ-b, by ranking; NaN for few units."""
     few = content.sum(-1) <= FEW
     every = torch.stack([*order.values(), wanted], 1)
-    taus = kendall_tau_b_matrix(every, content).tau[:, :-1, -1]
-    each = taus.masked_fill(few[:, None], torch.nan).unbind(1)
-    return dict(zip(order, each, strict=True))
+    taus = kendall_tau_b_matrix(every, content).tau
+    with_wanted = taus[:, :-1, -1]
+    known = with_wanted.masked_fill(few[:, None], torch.nan)
+    by_ranking = known.unbind(1)
+    return dict(zip(order, by_ranking, strict=True))
 
 
 def _drops(

@@ -455,8 +455,10 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         n_copies, n_tokens = ids.shape
         n_at_once = max(1, self.tokens_per_pass // n_tokens)
         starts = range(0, n_copies, n_at_once)
-        passes = [of(slice(start, start + n_at_once)) for start in starts]
-        return torch.cat([*ask(passes, self.in_few)])[:, None]
+        parts = [slice(start, start + n_at_once) for start in starts]
+        passes = [*map(of, parts)]
+        scores = torch.cat([*ask(passes, self.in_few)])
+        return scores[:, None]
 
     # Heads
 

@@ -47,8 +47,6 @@ def side_by_side(
     Raises:
         Exception: of the first job that fails, or of ``answer``; the others are stopped.
     """
-    if len(jobs) == 1:
-        return [jobs[0]()]
     found: dict[Job[T], T] = {}
     with ThreadPoolExecutor(len(jobs)) as pool:
         started = [Job(job, pool) for job in jobs]
