@@ -27,7 +27,6 @@ from hf_attnprobe import (
     build_tokenizer,
 )
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Batch, Site
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.functional.erasure import (
@@ -38,6 +37,7 @@ from hf_attnprobe.functional.erasure import (
 from hf_attnprobe.functional.intervention import random_permutations
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
+from hf_attnprobe.protocol import Batch, Site
 
 
 RANKINGS = ("random",) * 5 + ("attention", "gradient", "product")

@@ -15,12 +15,12 @@ from transformers import AutoTokenizer
 from work import peak
 
 from hf_attnprobe import Data, wrap
-from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.faithfulness.options import Shapley
 from hf_attnprobe.faithfulness.shapley import shapley
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.choices import encode
+from hf_attnprobe.protocol import ALL, Site
 
 
 def main() -> None:

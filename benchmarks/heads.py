@@ -31,9 +31,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Batch, Observation, Site
-from hf_attnprobe.auditing.sweep import measured_memory, plan
+from hf_attnprobe.audits.runner import measured_memory, plan
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
+from hf_attnprobe.core.options import Options
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.permutation import permutation
@@ -43,7 +43,7 @@ from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import permute, uniform
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text, tokenize
-from hf_attnprobe.options import Options
+from hf_attnprobe.protocol import Batch, Observation, Site
 
 
 BUDGET, BATCH_SIZE, SEED, TOLERANCE = 2 * 10**9, 64, 0, 1e-6

@@ -22,12 +22,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, record_questions
 from hf_attnprobe.demonstration import TEMPLATE
 from hf_attnprobe.faithfulness.head_roles import head_roles
 from hf_attnprobe.inference.answers import answered, encode_answers
 from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.protocol import ALL, Site
 from hf_attnprobe.training.decoder import N_STEPS, train_decoder
 
 

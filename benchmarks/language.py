@@ -27,10 +27,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_attnprobe import Answers
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import KNOCKOUTS
 from hf_attnprobe.functional.attribution import lasso, logit_of
 from hf_attnprobe.inference.answers import answered, encode_answers
 from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.protocol import KNOCKOUTS
 
 
 PEOPLE = [

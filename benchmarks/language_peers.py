@@ -29,9 +29,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from hf_attnprobe import Answers, AuditOptions, explain
-from hf_attnprobe.attention_model import Observation
-from hf_attnprobe.auditing.prepare import prepare_audit
+from hf_attnprobe.audits.setup import prepare_audit
 from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.protocol import Observation
 
 
 TOLERANCE = 1e-4

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
-from hf_attnprobe.attention_model import Observation
+from hf_attnprobe.protocol import Observation
 
 
 PER_SENTENCE, TEMPLATE, N_ANSWER = 11, 4, 2

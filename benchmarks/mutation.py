@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-ROOMS = ("functional", "faithfulness", "statistics", "adapters", "auditing", "audit_reports")
+ROOMS = ("functional", "faithfulness", "statistics", "adapters", "audits", "reports")
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,

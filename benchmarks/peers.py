@@ -12,8 +12,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModel, Batch
 from hf_attnprobe.functional.erasure import removal_rank
+from hf_attnprobe.protocol import AttentionModel, Batch
 
 
 FERRET_PERCENT = tuple(range(10, 101, 10))

@@ -148,8 +148,8 @@ def minilm() -> Path:
 
 def say() -> None:
     """Writes the report of every audit again, by the rules of this commit from its rows."""
-    from hf_attnprobe.audit_reports.report import Report, report_from
-    from hf_attnprobe.auditing.session import write_report
+    from hf_attnprobe.audits.pipeline import write_report
+    from hf_attnprobe.reports.report import Report, report_from
 
     for place in sorted(Path().glob("audit-*/summary.json")):
         report = Report.load(place.parent)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hf_attnprobe.audit_reports.report import Report
-from hf_attnprobe.audit_reports.verdict import findings
-from hf_attnprobe.markdown import MISSING, interval, number, table
-from hf_attnprobe.published import PUBLISHED
+from hf_attnprobe.core.formatting import MISSING, interval, number, table
+from hf_attnprobe.reports.report import Report
+from hf_attnprobe.reports.verdict import findings
 from hf_attnprobe.statistics.summary import ALL_TEXTS, Statistic, site_of_model
 from hf_attnprobe.statistics.verdicts import Finding, conclude
+from hf_attnprobe.studies.published import PUBLISHED
 from hf_attnprobe.studies.steps import name_of
 
 

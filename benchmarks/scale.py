@@ -189,7 +189,7 @@ def _rows_of(ids: list[int]) -> "pa.Table":
     """Rows of one part; they are drawn by its first id."""
     import numpy as np
 
-    from hf_attnprobe.attention_model import Site
+    from hf_attnprobe.protocol import Site
     from hf_attnprobe.storage.rows import NO_SITE, joined
 
     n = len(ids)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Batch, Observation, Site
-from hf_attnprobe.auditing.sweep import measured_memory, plan, run_batch
+from hf_attnprobe.audits.runner import measured_memory, plan, run_batch
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial, Correlation
@@ -23,6 +22,7 @@ from hf_attnprobe.functional.rank import dense_rank
 from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.protocol import Batch, Observation, Site
 from hf_attnprobe.statistics.summary import PREDICTION
 
 

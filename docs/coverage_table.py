@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri
 
-from hf_attnprobe import markdown
+from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.retraining.verdict import over_seeds
 from hf_attnprobe.statistics.estimates import (
     Estimate,

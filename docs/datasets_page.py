@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hf_attnprobe.data.known import KnownDataset
+from hf_attnprobe.data.catalog import KnownDataset
 from hf_attnprobe.data.recipes import RECIPES
 
 

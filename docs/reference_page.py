@@ -11,7 +11,9 @@ from typing import Any
 from transformers import PretrainedConfig, PreTrainedModel
 
 import hf_attnprobe
-from hf_attnprobe import Options, figures, functional, markdown
+from hf_attnprobe import Options, functional
+from hf_attnprobe.core import formatting as markdown
+from hf_attnprobe.plots import matplotlib_backend as figures
 from hf_attnprobe.testing import CHECKS
 
 
@@ -47,7 +49,9 @@ def expected() -> str:
         names = [name for name in functional.__all__ if _is_home(home, name)]
         title = _first_sentence(home).rstrip(".")
         parts += [_section(f"### {title}", functional, names)] if names else []
-    parts.append("## Figures\n\nIn `hf_attnprobe.figures`, drawn with matplotlib from a report.\n")
+    parts.append(
+        "## Figures\n\nIn `hf_attnprobe.plots.matplotlib_backend`, drawn with matplotlib from a report.\n"
+    )
     parts.append(_table(figures, figures.__all__))
     return "\n".join(parts)
 

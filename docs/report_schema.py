@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.audit_reports.result import SCHEMA_VERSION
-from hf_attnprobe.plain_data import written_as
+from hf_attnprobe.core.serialization import written_as
+from hf_attnprobe.reports.result import SCHEMA_VERSION
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer

@@ -6,7 +6,7 @@
 import re
 from pathlib import Path
 
-from hf_attnprobe import markdown
+from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.statistics.verdicts import ANSWERS, CLASSIFIERS, RULES, Asked, steps_of
 
 

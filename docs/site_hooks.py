@@ -30,7 +30,7 @@ NOT_SEARCHED = ("benchmarks/", "examples/", "model_cards/", "CHANGELOG.md", "arc
 NAME = re.compile(r"^\| `(\w+)` \| \S", re.MULTILINE)
 PACKAGES = {
     "## Functions of tensors": "hf_attnprobe.functional",
-    "## Figures": "hf_attnprobe.figures",
+    "## Figures": "hf_attnprobe.plots.matplotlib_backend",
 }
 """Whose names a section of the reference has, and all below it."""
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.sources import check_fields, hold_out
-from hf_attnprobe.errors import AttnProbeError
 
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ import datasets
 import pandas as pd
 import pytest
 
-from data_folders import write
 from examples import authors_files
 from hf_attnprobe import load_examples as load
 from hf_attnprobe import load_splits as load_all
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.examples import label_names
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.errors import AttnProbeError
-from refusals import refusal
+from tests.helpers.data_folders import write
+from tests.helpers.error_messages import refusal
 
 
 @pytest.fixture(autouse=True)

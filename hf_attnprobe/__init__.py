@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.evaluate_module import install_metric
-from hf_attnprobe.hub import register_with_transformers
-from hf_attnprobe.importing import once_imported
+from hf_attnprobe.core.lazy_imports import once_imported
+from hf_attnprobe.integrations import register_with_transformers
+from hf_attnprobe.integrations.evaluate_metric import install_metric
 
 
 __version__ = "0.1.0"
@@ -21,13 +21,9 @@ __version__ = "0.1.0"
 
 def _homes() -> dict[str, str]:
     """The module of every public name, as the stub beside this file imports it."""
-    stub = ast.parse(
-        Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    )
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return {
-        alias.name: str(node.module) for node in imports for alias in node.names
-    }
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
 _HOMES = _homes()
@@ -35,7 +31,7 @@ __all__ = sorted(_HOMES)
 
 once_imported("transformers", register_with_transformers)
 # How many threads PyTorch begins with: another number is then the user's.
-once_imported("torch", lambda: importlib.import_module(f"{__name__}.hardware"))
+once_imported("torch", lambda: importlib.import_module(f"{__name__}.core.hardware"))
 install_metric()
 
 

@@ -2,69 +2,28 @@
 
 from hf_attnprobe.adapters import register_adapter as register_adapter
 from hf_attnprobe.adapters import wrap as wrap
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig as AttentionClassifierConfig,
-)
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierForSequenceClassification as AttentionClassifierForSequenceClassification,
-)
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierModel as AttentionClassifierModel,
-)
-from hf_attnprobe.attention_model import AttentionModel as AttentionModel
-from hf_attnprobe.attention_model import (
-    AttentionModelBase as AttentionModelBase,
-)
-from hf_attnprobe.attention_model import Batch as Batch
-from hf_attnprobe.attention_model import BlockOutputs as BlockOutputs
-from hf_attnprobe.attention_model import Differentiable as Differentiable
-from hf_attnprobe.attention_model import EditableInputs as EditableInputs
-from hf_attnprobe.attention_model import HeadOutputs as HeadOutputs
-from hf_attnprobe.attention_model import HeadValues as HeadValues
-from hf_attnprobe.attention_model import (
-    IntegratedGradients as IntegratedGradients,
-)
-from hf_attnprobe.attention_model import LinearReadout as LinearReadout
-from hf_attnprobe.attention_model import MaskedReplay as MaskedReplay
-from hf_attnprobe.attention_model import Observation as Observation
-from hf_attnprobe.attention_model import OutputProjections as OutputProjections
-from hf_attnprobe.attention_model import Site as Site
-from hf_attnprobe.attention_model import Stack as Stack
-from hf_attnprobe.audit_reports.comparison import (
-    AuditComparison as AuditComparison,
-)
-from hf_attnprobe.audit_reports.comparison import (
-    changed_answers as changed_answers,
-)
-from hf_attnprobe.audit_reports.comparison import (
-    compare_audits as compare_audits,
-)
-from hf_attnprobe.audit_reports.report import Report as Report
-from hf_attnprobe.audit_reports.report import joined_report as joined_report
-from hf_attnprobe.audit_reports.report import read_audit as read_audit
-from hf_attnprobe.auditing.options import AuditOptions as AuditOptions
-from hf_attnprobe.auditing.run import audit as audit
-from hf_attnprobe.auditing.run import judge as judge
-from hf_attnprobe.calibration.options import SpikeOptions as SpikeOptions
-from hf_attnprobe.calibration.spike_in import spike_in as spike_in
-from hf_attnprobe.charts.shown_text import ShownText as ShownText
-from hf_attnprobe.checkpoint_comparison import (
+from hf_attnprobe.audits.api import audit as audit
+from hf_attnprobe.audits.api import judge as judge
+from hf_attnprobe.audits.compare import (
     compare_checkpoints as compare_checkpoints,
 )
-from hf_attnprobe.checkpoint_comparison import survive as survive
-from hf_attnprobe.data.arguments import Answers as Answers
-from hf_attnprobe.data.arguments import Data as Data
+from hf_attnprobe.audits.compare import survive as survive
+from hf_attnprobe.audits.options import AuditOptions as AuditOptions
+from hf_attnprobe.core.errors import AttnProbeError as AttnProbeError
+from hf_attnprobe.core.options import Options as Options
+from hf_attnprobe.core.options import SavedModel as SavedModel
+from hf_attnprobe.core.options import option as option
+from hf_attnprobe.core.readings import Reading as Reading
+from hf_attnprobe.data.catalog import KnownDataset as KnownDataset
+from hf_attnprobe.data.catalog import known_datasets as known_datasets
 from hf_attnprobe.data.examples import load_examples as load_examples
 from hf_attnprobe.data.examples import load_splits as load_splits
-from hf_attnprobe.data.known import KnownDataset as KnownDataset
-from hf_attnprobe.data.known import known_datasets as known_datasets
+from hf_attnprobe.data.specs import Answers as Answers
+from hf_attnprobe.data.specs import Data as Data
 from hf_attnprobe.data.synthetic import rationale_dataset as rationale_dataset
 from hf_attnprobe.data.tokenizer import build_tokenizer as build_tokenizer
 from hf_attnprobe.demonstration import DemoOptions as DemoOptions
 from hf_attnprobe.demonstration import demo as demo
-from hf_attnprobe.errors import AttnProbeError as AttnProbeError
-from hf_attnprobe.evaluate_module import install_metric as install_metric
-from hf_attnprobe.evaluate_module import metric_path as metric_path
 from hf_attnprobe.faithfulness.options import Adversarial as Adversarial
 from hf_attnprobe.faithfulness.options import Correlation as Correlation
 from hf_attnprobe.faithfulness.options import Erasure as Erasure
@@ -78,23 +37,64 @@ from hf_attnprobe.faithfulness.registry import (
     FaithfulnessTest as FaithfulnessTest,
 )
 from hf_attnprobe.faithfulness.registry import register_test as register_test
-from hf_attnprobe.hub.options import CardOptions as CardOptions
-from hf_attnprobe.hub.pipeline import TextExplainer as TextExplainer
-from hf_attnprobe.hub.pipeline import explain as explain
-from hf_attnprobe.hub.pipeline import explain_html as explain_html
-from hf_attnprobe.hub.pipeline import explain_text as explain_text
-from hf_attnprobe.hub.publish import WrittenCard as WrittenCard
-from hf_attnprobe.hub.publish import write_card as write_card
-from hf_attnprobe.hub.trainer_callback import (
+from hf_attnprobe.integrations.card_options import CardOptions as CardOptions
+from hf_attnprobe.integrations.evaluate_metric import install_metric as install_metric
+from hf_attnprobe.integrations.evaluate_metric import metric_path as metric_path
+from hf_attnprobe.integrations.pipeline import TextExplainer as TextExplainer
+from hf_attnprobe.integrations.pipeline import explain as explain
+from hf_attnprobe.integrations.pipeline import explain_html as explain_html
+from hf_attnprobe.integrations.pipeline import explain_text as explain_text
+from hf_attnprobe.integrations.publishing import WrittenCard as WrittenCard
+from hf_attnprobe.integrations.publishing import write_card as write_card
+from hf_attnprobe.integrations.trainer_callback import (
     AttentionFaithfulnessCallback as AttentionFaithfulnessCallback,
 )
-from hf_attnprobe.options import Options as Options
-from hf_attnprobe.options import SavedModel as SavedModel
-from hf_attnprobe.options import option as option
-from hf_attnprobe.readings import Reading as Reading
-from hf_attnprobe.rendering import render_report as render_report
-from hf_attnprobe.retraining.deceive import Deception as Deception
-from hf_attnprobe.retraining.deceive import deceive as deceive
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierConfig as AttentionClassifierConfig,
+)
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierForSequenceClassification as AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierModel as AttentionClassifierModel,
+)
+from hf_attnprobe.planted_effects.detection_limit import spike_in as spike_in
+from hf_attnprobe.planted_effects.options import SpikeOptions as SpikeOptions
+from hf_attnprobe.plots.shown_text import ShownText as ShownText
+from hf_attnprobe.protocol import AttentionModel as AttentionModel
+from hf_attnprobe.protocol import (
+    AttentionModelBase as AttentionModelBase,
+)
+from hf_attnprobe.protocol import Batch as Batch
+from hf_attnprobe.protocol import BlockOutputs as BlockOutputs
+from hf_attnprobe.protocol import Differentiable as Differentiable
+from hf_attnprobe.protocol import EditableInputs as EditableInputs
+from hf_attnprobe.protocol import HeadOutputs as HeadOutputs
+from hf_attnprobe.protocol import HeadValues as HeadValues
+from hf_attnprobe.protocol import (
+    IntegratedGradients as IntegratedGradients,
+)
+from hf_attnprobe.protocol import LinearReadout as LinearReadout
+from hf_attnprobe.protocol import MaskedReplay as MaskedReplay
+from hf_attnprobe.protocol import Observation as Observation
+from hf_attnprobe.protocol import OutputProjections as OutputProjections
+from hf_attnprobe.protocol import Site as Site
+from hf_attnprobe.protocol import Stack as Stack
+from hf_attnprobe.render import render_report as render_report
+from hf_attnprobe.reports.comparison import (
+    AuditComparison as AuditComparison,
+)
+from hf_attnprobe.reports.comparison import (
+    changed_answers as changed_answers,
+)
+from hf_attnprobe.reports.comparison import (
+    compare_audits as compare_audits,
+)
+from hf_attnprobe.reports.report import Report as Report
+from hf_attnprobe.reports.report import joined_report as joined_report
+from hf_attnprobe.reports.report import read_audit as read_audit
+from hf_attnprobe.retraining.deception import Deception as Deception
+from hf_attnprobe.retraining.deception import deceive as deceive
 from hf_attnprobe.retraining.options import DeceptionOptions as DeceptionOptions
 from hf_attnprobe.retraining.options import RetrainOptions as RetrainOptions
 from hf_attnprobe.retraining.options import TransferOptions as TransferOptions

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.distributed import check_one_process
-from hf_attnprobe.options import LARGEST_SEED, Options, option, public_function
+from hf_attnprobe.audits.api import audit
+from hf_attnprobe.audits.options import AuditOptions
+from hf_attnprobe.core.distributed import check_one_process
+from hf_attnprobe.core.options import LARGEST_SEED, Options, option, public_function
 from hf_attnprobe.storage.folders import alone_in, write_json
 from hf_attnprobe.training.options import TrainingOptions
 
@@ -20,7 +20,7 @@ from hf_attnprobe.training.options import TrainingOptions
 if TYPE_CHECKING:
     import datasets
 
-    from hf_attnprobe.audit_reports.report import Report
+    from hf_attnprobe.reports.report import Report
 
 MARK = "demo.json"  # says that everything in a folder is a demo's
 N_QUESTIONS = 60
@@ -30,11 +30,11 @@ WIDTH = 64  # of word vectors and encoder
 
 @dataclass(frozen=True)
 class DemoOptions(Options):
-    """The classifier of :func:`hf_attnprobe.demo`, and how much it is trained."""
+    """The classifier of :func:`hf_attnprobe.demonstration`, and how much it is trained."""
 
-    encoder: Literal[
-        "bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"
-    ] = option("bilstm", "encoder of the classifier")
+    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] = option(
+        "bilstm", "encoder of the classifier"
+    )
     n_examples: int = option(
         3000,
         "generated texts; two thirds train, a sixth is audited",
@@ -46,12 +46,8 @@ class DemoOptions(Options):
         "train a small decoder that answers from passages, in place of the classifier; of the "
         "other options it uses the seed alone",
     )
-    epochs: int = option(
-        6, "epochs of the training", at_least=1, at_most=100_000
-    )
-    seed: int = option(
-        0, "seed of everything random", at_least=0, at_most=LARGEST_SEED
-    )
+    epochs: int = option(6, "epochs of the training", at_least=1, at_most=100_000)
+    seed: int = option(0, "seed of everything random", at_least=0, at_most=LARGEST_SEED)
 
 
 FOUND = {
@@ -125,14 +121,12 @@ def demo_language_model(
     """
     import datasets
 
-    from hf_attnprobe.data.arguments import Answers
+    from hf_attnprobe.data.specs import Answers
     from hf_attnprobe.data.synthetic import record_questions
     from hf_attnprobe.training.decoder import train_decoder
 
     check_one_process("demo")
-    asked = datasets.Dataset.from_list(
-        [*record_questions(N_QUESTIONS, seed=seed)]
-    )
+    asked = datasets.Dataset.from_list([*record_questions(N_QUESTIONS, seed=seed)])
     with alone_in(output_dir, MARK) as folder:
         write_json(folder / MARK, {"language_model": True, "seed": seed})
         shutil.rmtree(folder / "audit", ignore_errors=True)
@@ -140,9 +134,7 @@ def demo_language_model(
         asked.to_json(folder / "questions.jsonl")
         return audit(
             folder / "model",
-            Answers(
-                folder / "questions.jsonl", units="passage", template=TEMPLATE
-            ),
+            Answers(folder / "questions.jsonl", units="passage", template=TEMPLATE),
             ["default", "head_roles", "head_ablation"],
             options=AuditOptions(seed=seed, heads=["all"]),
             output_dir=folder / "audit",
@@ -157,7 +149,7 @@ def _trained(
     progress: bool,
 ) -> dict[str, float]:
     """Trains the demo's classifier into ``model`` of its folder; its scores."""
-    from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+    from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
     from hf_attnprobe.training.classifier import train_classifier
 
     config = AttentionClassifierConfig(
@@ -169,9 +161,7 @@ def _trained(
         data["validation"],
         test=data["test"],
         output_dir=folder / "model",
-        options=TrainingOptions(
-            seed=options.seed, epochs=options.epochs, learning_rate=2e-3
-        ),
+        options=TrainingOptions(seed=options.seed, epochs=options.epochs, learning_rate=2e-3),
         progress=progress,
     )
     return metrics
@@ -179,16 +169,10 @@ def _trained(
 
 def rationale_line(report: "Report") -> str:
     """Says how well rankings find the words that are known to decide, on one line."""
-    from hf_attnprobe.audit_reports.first_screen import whole
+    from hf_attnprobe.reports.first_screen import whole
 
-    found = {
-        name: whole(report, statistic) for name, statistic in FOUND.items()
-    }
+    found = {name: whole(report, statistic) for name, statistic in FOUND.items()}
     shares = " · ".join(
-        f"{name} {share.mean:.0%}"
-        for name, share in found.items()
-        if share is not None
+        f"{name} {share.mean:.0%}" for name, share in found.items() if share is not None
     )
-    return (
-        f"deciding words, of as many ranked first: {shares} ({report.n} texts)"
-    )
+    return f"deciding words, of as many ranked first: {shares} ({report.n} texts)"

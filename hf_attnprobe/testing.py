@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters.transformer.replay import least_attended
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
     BlockOutputs,
@@ -26,7 +27,6 @@ from hf_attnprobe.attention_model import (
     Site,
     Stack,
 )
-from hf_attnprobe.errors import AttnProbeError
 
 
 __all__ = ["check_adapter"]
@@ -69,17 +69,13 @@ def _expect_close(found: Tensor, expected: Tensor, message: str) -> None:
     """Equal up to rounding in the precision of the model."""
     _expect_shape(found, expected.shape, message)
     tolerance = 1000 * torch.finfo(expected.dtype).eps
-    close = torch.allclose(
-        found.to(expected.dtype), expected, rtol=tolerance, atol=tolerance
-    )
+    close = torch.allclose(found.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
     _expect(close, f"expected {message}; they differ")
 
 
 def _expect_shape(found: Tensor, shape: tuple[int, ...], message: str) -> None:
     came = list(found.shape)
-    _expect(
-        came == list(shape), f"expected {message} {list(shape)}, got {came}"
-    )
+    _expect(came == list(shape), f"expected {message} {list(shape)}, got {came}")
 
 
 def _layers(model: AttentionModelBase) -> list[int]:
@@ -114,43 +110,31 @@ def _check_shapes(observation: Observation) -> None:
     outside = batch.content_mask & ~batch.mask
     _expect(not outside.any(), "expected content_mask only where mask is True")
     classes = (n_texts, len(model.label_names))
-    _expect_shape(
-        observation.probs, classes, "probabilities of every label name"
-    )
+    _expect_shape(observation.probs, classes, "probabilities of every label name")
     ones = torch.ones_like(observation.probs[:, 0])
     _expect_close(observation.probs.sum(-1), ones, "probabilities to sum to 1")
     for site in model.sites():
         _expect(site.query is None, "expected sites() without queries")
         known = len(observation.attention)
-        _expect(
-            site.layer < known, f"sites() names layer {site.layer} of {known}"
-        )
+        _expect(site.layer < known, f"sites() names layer {site.layer} of {known}")
         attention = observation.attention[site.layer]
         _expect(
             attention.dim() == 4,
             f"layer {site.layer}: attention has not 4 axes",
         )
         n_heads = attention.shape[1]
-        _expect(
-            site.head < n_heads, f"sites() names head {site.head} of {n_heads}"
-        )
+        _expect(site.head < n_heads, f"sites() names head {site.head} of {n_heads}")
         for query in (None, 0):
             row = observation.read(site._replace(query=query))
-            _expect_shape(
-                row, batch.mask.shape, f"a reading of layer {site.layer}"
-            )
+            _expect_shape(row, batch.mask.shape, f"a reading of layer {site.layer}")
     for layer in _layers(model):
         values = observation.attention[layer][:, 0]
         visible = model.visible(observation, layer)
-        _expect(
-            visible.dtype == torch.bool, f"layer {layer}: visible is not bool"
-        )
+        _expect(visible.dtype == torch.bool, f"layer {layer}: visible is not bool")
         _expect_shape(visible, values.shape, f"visible of layer {layer}")
         twice = model.read_map(observation, 2 * values, Site(layer))
         once = model.read_map(observation, values, Site(layer))
-        _expect_close(
-            twice, 2 * once, f"read_map of layer {layer} to be linear"
-        )
+        _expect_close(twice, 2 * once, f"read_map of layer {layer} to be linear")
 
 
 def _check_attention(observation: Observation) -> None:
@@ -171,9 +155,7 @@ def _check_attention(observation: Observation) -> None:
             _expect(not seen.any(), f"layer {layer}: padding is visible")
         sums = attention.sum(-1, keepdim=True)
         ones = torch.ones_like(sums).where(real, sums)
-        _expect_close(
-            sums, ones, f"rows of attention in layer {layer} to sum to 1"
-        )
+        _expect_close(sums, ones, f"rows of attention in layer {layer} to sum to 1")
 
 
 def _check_determinism(observation: Observation) -> None:
@@ -192,12 +174,8 @@ def _check_replay(observation: Observation) -> None:
         first[1:] = own[1:]
         edits = torch.stack([own, other, first])
         after = model.replay(observation, {layer: edits})
-        _expect_shape(
-            after, (3, *probs.shape), f"replayed probabilities of layer {layer}"
-        )
-        same = (
-            f"the attention put back in layer {layer} to change no probability"
-        )
+        _expect_shape(after, (3, *probs.shape), f"replayed probabilities of layer {layer}")
+        same = f"the attention put back in layer {layer} to change no probability"
         _expect_close(after[0], probs, same)
         editable = (_visible(observation, layer).sum(-1) > 1).any()
         arrived = not torch.equal(after[1], after[0]) or not editable
@@ -219,9 +197,7 @@ def _check_single_texts(observation: Observation) -> None:
             expected = observation.read(site)[row]
             found = found[single.mask[0]]
             expected = expected[observation.batch.mask[row]]
-            message = (
-                f"the same attention of text {row} in layer {site.layer} alone"
-            )
+            message = f"the same attention of text {row} in layer {site.layer} alone"
             _expect_close(found, expected, message)
 
 
@@ -282,9 +258,7 @@ def _check_integrated(observation: Observation) -> None:
     model = observation.model.require(IntegratedGradients)
     target = observation.target(None)
     found = model.integrated_gradient(observation, target, 3)
-    _expect_shape(
-        found, observation.batch.mask.shape, "integrated gradients of"
-    )
+    _expect_shape(found, observation.batch.mask.shape, "integrated gradients of")
     _expect(found.isfinite().all(), "expected finite integrated gradients")
     without = model.probs_without_embeddings(observation)
     _expect_shape(without, observation.probs.shape, "probs_without_embeddings")
@@ -298,18 +272,14 @@ def _check_integrated(observation: Observation) -> None:
         )
 
 
-def _check_slope(
-    observation: Observation, layer: int, gradient: Tensor, target: Tensor
-) -> None:
+def _check_slope(observation: Observation, layer: int, gradient: Tensor, target: Tensor) -> None:
     """Checks the gradient along a random direction against the change of replayed outputs."""
     attention = observation.attention[layer]
     draw = torch.Generator().manual_seed(layer)
     direction = torch.randn(attention.shape, generator=draw).to(attention)
     direction = direction * _visible(observation, layer)
     step = 1e-2 if attention.dtype == torch.float32 else 1e-3
-    edits = torch.stack(
-        [attention + step * direction, attention - step * direction]
-    )
+    edits = torch.stack([attention + step * direction, attention - step * direction])
     with torch.no_grad():
         after = observation.model.replay(observation, {layer: edits})
     explained = target[None, :, None].expand(2, -1, 1)
@@ -330,15 +300,11 @@ def _check_inputs(observation: Observation) -> None:
     content = batch.content_mask
     nothing = torch.zeros_like(content)[None]
     unchanged = model.erase_inputs(observation, nothing)[0]
-    _expect_close(
-        unchanged, probs, "the same probabilities where nothing is erased"
-    )
+    _expect_close(unchanged, probs, "the same probabilities where nothing is erased")
     without = model.leave_one_out(observation)
     _expect_shape(without, (*content.shape, probs.shape[1]), "leave_one_out")
     each = torch.eye(content.shape[1], dtype=torch.bool, device=content.device)
-    erased = model.erase_inputs(
-        observation, each[:, None].expand(-1, len(content), -1)
-    )
+    erased = model.erase_inputs(observation, each[:, None].expand(-1, len(content), -1))
     _expect_close(
         erased.transpose(0, 1)[content],
         without[content],
@@ -350,9 +316,7 @@ def _check_inputs(observation: Observation) -> None:
             removed, text = shorter
             expected = observation.model.observe(text).probs[0]
             found = without[row, removed]
-            message = (
-                f"leave_one_out of text {row} to be the text without position"
-            )
+            message = f"leave_one_out of text {row} to be the text without position"
             _expect_close(found, expected, f"{message} {removed}")
 
 
@@ -365,12 +329,7 @@ def _without_one(single: Batch) -> tuple[int, Batch] | None:
     tokens = inputs.get("attention_mask", single.mask)
     same_width = all(value.shape == shape for value in inputs.values())
     is_padded = not tokens.bool().all()
-    if (
-        not same_width
-        or is_padded
-        or not torch.equal(units, places)
-        or shape[1] < 2
-    ):
+    if not same_width or is_padded or not torch.equal(units, places) or shape[1] < 2:
         return None
     content = single.content_mask[0].nonzero()[:, 0].tolist()
     if not content:
@@ -388,17 +347,13 @@ def _check_linear_readout(observation: Observation) -> None:
     (site,) = observation.model.sites()
     logits, bias = model.token_logits(observation), model.readout_bias()
     n_classes = observation.probs.shape[1]
-    _expect_shape(
-        logits, (*observation.batch.mask.shape, n_classes), "token_logits"
-    )
+    _expect_shape(logits, (*observation.batch.mask.shape, n_classes), "token_logits")
     _expect_shape(bias, (n_classes,), "readout_bias")
     edit = _other_attention(observation, site.layer)
     for attention in (observation.attention[site.layer], edit):
         weights = attention[:, 0, 0, :, None]
         expected = (weights * (logits - bias)).sum(1) + bias
-        found = observation.model.replay(
-            observation, {site.layer: attention[None]}
-        )[0]
+        found = observation.model.replay(observation, {site.layer: attention[None]})[0]
         message = "probabilities to be the softmax of Σ a_t token_logits_t"
         _expect_close(found, expected.softmax(-1).to(found.dtype), message)
 
@@ -419,15 +374,11 @@ def _check_head_values(observation: Observation) -> None:
 
 
 def _check_projections(observation: Observation) -> None:
-    projections = observation.model.require(
-        OutputProjections
-    ).output_projections()
+    projections = observation.model.require(OutputProjections).output_projections()
     for layer in _layers(observation.model):
         n_heads = observation.attention[layer].shape[1]
         shape = (n_heads, *projections[layer].shape[1:])
-        _expect_shape(
-            projections[layer], shape, f"output projections of layer {layer}"
-        )
+        _expect_shape(projections[layer], shape, f"output projections of layer {layer}")
 
 
 def _check_head_outputs(observation: Observation) -> None:
@@ -438,15 +389,11 @@ def _check_head_outputs(observation: Observation) -> None:
     for site in observation.model.sites():
         own = observation.attention[site.layer]
         edit = own.clone()
-        edit[:, site.head] = _other_attention(observation, site.layer)[
-            :, site.head
-        ]
+        edit[:, site.head] = _other_attention(observation, site.layer)[:, site.head]
         values = observation.head_values[site.layer][:, site.head]
         output = edit[:, site.head].to(values.dtype) @ values
         found = model.replay_outputs(observation, site, output[None])[0]
-        expected = observation.model.replay(
-            observation, {site.layer: edit[None]}
-        )[0]
+        expected = observation.model.replay(observation, {site.layer: edit[None]})[0]
         message = f"outputs of {site} to be attention · values"
         _expect_close(found, expected, message)
 
@@ -459,9 +406,7 @@ def _check_masked_replay(observation: Observation) -> None:
         kept[1, :, 0] = 0
         found = model.replay_masked(observation, {layer: kept})
         expected = observation.model.replay(observation, {layer: own * kept})
-        _expect_close(
-            found, expected, f"masked attention of layer {layer} to be an edit"
-        )
+        _expect_close(found, expected, f"masked attention of layer {layer} to be an edit")
 
 
 def _check_stack(observation: Observation) -> None:

@@ -1,6 +1,6 @@
 """Every text and image classifier and language model of the installed Transformers: works, or says why not.
 
-    python tests/architectures_table.py [MODEL_TYPE …]
+    python -m tests.architectures_table [MODEL_TYPE …]
 
 puts a tiny random model of every class through ``battery.py``, each in a process of its
 own, and writes docs/architectures.md from tests/architectures.json. With model types only
@@ -18,10 +18,9 @@ from pathlib import Path
 import torch
 import transformers
 
-import battery
-import full_passes
-from hf_attnprobe import markdown
-from tiny_models import image_classifiers, language_models, text_classifiers
+from hf_attnprobe.core import formatting as markdown
+from tests.helpers import architecture_checks, manual_passes
+from tests.helpers.transformer_families import image_classifiers, language_models, text_classifiers
 
 
 HERE = Path(__file__).parent
@@ -32,7 +31,7 @@ KINDS = ("works", "refused", "not buildable here", "wrong")
 HEAD = """# Architectures
 
 Which classifiers of Transformers can be audited. Every `…ForSequenceClassification` and `…ForImageClassification` of Transformers {version} is
-built with tiny random weights and run; `python tests/architectures_table.py` writes this page, so that nothing in it is from memory.
+built with tiny random weights and run; `python -m tests.architectures_table` writes this page, so that nothing in it is from memory.
 
 *Works* means: `audit()` with the default tests ends in a report; the probabilities are those of a plain call of the model; attention put back
 unchanged changes nothing, two other attentions in every layer change the prediction, and each replay equals a whole pass with the same edit;
@@ -81,8 +80,8 @@ def _run_one(name: str, model_type: str) -> list:
 def outcome(name: str, model_type: str) -> list[str]:
     """Result, reason, layers × heads, and what was compared or which rows run."""
     if name in language_models():
-        return full_passes.outcome_of(name, model_type)
-    return list(battery.outcome_of(name, model_type)[1:5])
+        return manual_passes.outcome_of(name, model_type)
+    return list(architecture_checks.outcome_of(name, model_type)[1:5])
 
 
 def _send(connection: Connection, name: str, model_type: str) -> None:

@@ -33,15 +33,15 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-import zoo  # noqa: E402
-from browser import browser, opened  # noqa: E402
-from by_name import audit_by_name  # noqa: E402
-from data_folders import write_splits  # noqa: E402
 from hf_attnprobe import build_tokenizer  # noqa: E402
 from hf_attnprobe.cli import main  # noqa: E402
 from hf_attnprobe.data.synthetic import LABEL_NAMES, rationale_dataset  # noqa: E402
-from hf_attnprobe.reports import svg  # noqa: E402
-from warm import Warm, as_two  # noqa: E402
+from hf_attnprobe.documents import svg  # noqa: E402
+from tests.helpers import tiny_models  # noqa: E402
+from tests.helpers.audit_by_name import audit_by_name  # noqa: E402
+from tests.helpers.browser import browser, opened  # noqa: E402
+from tests.helpers.data_folders import write_splits  # noqa: E402
+from tests.helpers.forked_process import Warm, as_two  # noqa: E402
 
 
 torch.set_num_threads(1)
@@ -53,9 +53,24 @@ LABELS = (*LABEL_NAMES, "mixed", "none")
 DRAW = svg.draw
 
 
-DRAWN = "page audit_page reports report_forms text_view security audit_shares study cli publishing"
-DRAWN += " calibrate kills differences retraining checkpoint_comparison deception robustness"
-"""Folders and files of tests that look at what is drawn on a page, or draw what is spoilt."""
+TESTS = Path(__file__).parent
+TESTS_THAT_DRAW = (
+    "audits/test_compare.py",
+    "audits/test_shares.py",
+    "cli/test_commands.py",
+    "documents",
+    "failures/test_kills.py",
+    "integrations/test_publishing.py",
+    "reports/test_audit_document.py",
+    "reports/test_paired_differences.py",
+    "reports/test_report.py",
+    "retraining/test_deception.py",
+    "retraining/test_run.py",
+    "storage/test_robustness.py",
+    "studies",
+    "test_security.py",
+)
+"""Folders and files of tests that inspect the charts on a page."""
 
 
 def pytest_addoption(parser):
@@ -79,14 +94,15 @@ def sketched(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _few_draw(request):
-    if not {request.path.parent.name, request.path.stem.removeprefix("test_")} & set(DRAWN.split()):
+    path = request.path.relative_to(TESTS) if request.path.is_relative_to(TESTS) else Path()
+    if not any(path.is_relative_to(name) for name in TESTS_THAT_DRAW):
         request.getfixturevalue("sketched")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _nobody_writes_into_what_is_shared():
     yield
-    assert not zoo.written_into()
+    assert not tiny_models.written_into()
 
 
 class Finished(NamedTuple):
@@ -107,13 +123,13 @@ def reviews():
 def reviews_folder(reviews):
     """The same as JSON lines of example_id, text and label; do not write into it."""
 
-    return zoo.once("reviews", lambda folder: write_splits(folder, reviews))
+    return tiny_models.once("reviews", lambda folder: write_splits(folder, reviews))
 
 
 @pytest.fixture(scope="session")
 def once():
     """``once(name, make)``: the folder that ``make(folder)`` filled, shared by all processes; see ``zoo.once``."""
-    return zoo.once
+    return tiny_models.once
 
 
 @pytest.fixture(scope="session")
@@ -136,7 +152,7 @@ def make_model(tokenizer):
 
     def make(encoder="bilstm", attention="additive", n_labels=2):
         labels = LABELS[:n_labels]
-        model = zoo.classifier(
+        model = tiny_models.classifier(
             tokenizer,
             read_out=30,
             embedding_size=16,
@@ -159,7 +175,9 @@ def make_checkpoint(make_model, tokenizer):
 
     def make(*kind):
         name = "-".join(map(str, kind or ("bilstm",)))
-        return zoo.once(name, lambda folder: zoo.saved(folder, make_model(*kind), tokenizer))
+        return tiny_models.once(
+            name, lambda folder: tiny_models.saved(folder, make_model(*kind), tokenizer)
+        )
 
     return make
 
@@ -179,14 +197,18 @@ def audited(checkpoint, reviews, reviews_folder, tokenizer):
     """
 
     def classifier(folder):
-        audit_by_name(checkpoint, reviews_folder, tests=zoo.OF_A_CLASSIFIER, output_dir=folder)
+        audit_by_name(
+            checkpoint, reviews_folder, tests=tiny_models.OF_A_CLASSIFIER, output_dir=folder
+        )
 
     def heads(folder):
         words = copy.deepcopy(tokenizer)
         words.model_max_length = 64
-        model = zoo.saved(folder.parent / "model", zoo.bert(words, spread=0.5), words)
+        model = tiny_models.saved(
+            folder.parent / "model", tiny_models.bert(words, spread=0.5), words
+        )
         few = {"test_limit": 32, "n_permutations": 5, "output_dir": folder}
-        audit_by_name(str(model), reviews["test"], tests=zoo.OF_HEADS, **few)
+        audit_by_name(str(model), reviews["test"], tests=tiny_models.OF_HEADS, **few)
 
     kinds = {"classifier": classifier, "heads": heads}
 
@@ -195,7 +217,7 @@ def audited(checkpoint, reviews, reviews_folder, tokenizer):
             patched.setattr(svg, "draw", DRAW)
             kinds[kind](folder)
 
-    return lambda kind: zoo.once(f"audit-{kind}", functools.partial(drawn, kind))
+    return lambda kind: tiny_models.once(f"audit-{kind}", functools.partial(drawn, kind))
 
 
 @pytest.fixture

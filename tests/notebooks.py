@@ -1,6 +1,6 @@
 """The notebooks of ``examples/``, run from clean; what they show is stored in them.
 
-    python tests/notebooks.py    # writes them anew
+    python -m tests.notebooks    # writes them anew
 
 A notebook is read on the web before it is run, so its outputs are committed. A machine's folders and
 the addresses of objects are no part of them.

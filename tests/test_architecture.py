@@ -13,22 +13,21 @@ from pathlib import Path
 import pytest
 
 import hf_attnprobe
-import nodes
 from hf_attnprobe import audit, cli, judge
-from hf_attnprobe import checkpoint_comparison as survival
 from hf_attnprobe import demonstration as demo
-from hf_attnprobe.auditing.options import AuditOptions
-from hf_attnprobe.calibration.spike_in import spike_in
+from hf_attnprobe.audits import compare as survival
+from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.cli import verbs
+from hf_attnprobe.core.options import SavedModel, names_of
 from hf_attnprobe.data import examples as data
-from hf_attnprobe.data.arguments import Answers, Data
-from hf_attnprobe.data.known import known_datasets
+from hf_attnprobe.data.catalog import known_datasets
+from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.faithfulness.options import OPTIONS
 from hf_attnprobe.faithfulness.registry import tests as all_tests
-from hf_attnprobe.hub import publish as publishing
-from hf_attnprobe.hub.options import PublishingOptions
-from hf_attnprobe.options import SavedModel, names_of
-from hf_attnprobe.retraining import deceive as deception
+from hf_attnprobe.integrations import publishing
+from hf_attnprobe.integrations.card_options import PublishingOptions
+from hf_attnprobe.planted_effects.detection_limit import spike_in
+from hf_attnprobe.retraining import deception
 from hf_attnprobe.retraining import run as retraining
 from hf_attnprobe.studies import run as study
 from hf_attnprobe.studies.steps import StudyOptions
@@ -37,7 +36,6 @@ from hf_attnprobe.training.options import Architecture
 from hf_attnprobe.training.run import fine_tune, train
 
 
-DENSE = 0.07
 PACKAGE = Path(hf_attnprobe.__file__).parent
 DESIGN = (PACKAGE.parent / "DESIGN.md").read_text()
 # Lowest first; the name of a module or package comes before two spaces, what it is behind them.
@@ -56,14 +54,14 @@ MODULES = [
 ONLY = {
     "functional": {"torch", "numpy", "scipy"},
     "statistics": {"numpy", "pandas", "scipy"},
-    "attention_classifier": {"torch", "transformers"},
+    "models": {"torch", "transformers"},
 }
 KNOWS = {
     "functional": set(),
-    "statistics": {"errors", "markdown", "readings"},
-    "attention_classifier": set(),
-    "adapters": {"errors", "functional", "attention_classifier", "attention_model"},
-    "faithfulness": {"errors", "options", "readings", "functional", "attention_model"},
+    "statistics": {"core"},
+    "models": set(),
+    "adapters": {"core", "functional", "models", "protocol"},
+    "faithfulness": {"core", "functional", "protocol"},
 }
 
 
@@ -105,7 +103,7 @@ def test_imports_go_strictly_down():
         wrong = {name for name in rooms_imported(file) if HEIGHT[name] >= HEIGHT[own]}
         assert not wrong, f"{file} imports from above itself or beside it: {wrong}"
         if "hf_attnprobe" in imports_of(file):
-            assert own == "evaluate_module"  # it is loaded by path, as a stranger to the package
+            assert own == "integrations"  # it is loaded by path, as a stranger to the package
         assert rooms_imported(file) <= KNOWS.get(own, HEIGHT.keys()), file
         ours_or_pythons = {*sys.stdlib_module_names, "hf_attnprobe"}
         outside = {name.split(".")[0] for name in imports_of(file)} - ours_or_pythons
@@ -139,26 +137,7 @@ def test_no_module_is_part_of_a_cycle_or_of_a_long_chain():
     assert n_floors < 20
 
 
-def test_no_package_weighs_more_than_its_budget():
-    found, allowed = nodes.weights(), nodes.budget()
-    assert found.keys() | {"all"} == allowed.keys(), "say in BUDGET.md what a new package may weigh"
-    heavier = {room: n for room, n in found.items() if n > allowed[room]}
-    assert not heavier, f"say in BUDGET.md what this replaces: {heavier}"
-    assert sum(found.values()) <= allowed["all"]
-
-
-def test_lines_are_read_once():
-    """Of functions of five lines or more, the share above ten nodes a line; it may only fall."""
-    assert nodes.share_of_dense() <= DENSE
-
-
-def test_no_file_is_a_heap_and_no_folder_holds_one_file():
-    """A file may be read in a sitting; a limit on files a folder would cut thoughts.
-
-    The metric's folder is one that evaluate asks for.
-    """
-    for file in MODULES:
-        assert len(file.read_text().splitlines()) <= 1000, file
+def test_no_folder_holds_a_single_module():
     folders = {file.parent for file in MODULES} - {PACKAGE}
     for folder in folders:
         held = [file for file in folder.rglob("*.py") if file.name != "__init__.py"]
@@ -169,7 +148,7 @@ def test_nobody_catches_our_error_to_find_out_what_a_model_can_do():
     """Only who puts a place before the message, shares it, or prints it may catch it."""
     may = {"studies/steps.py", "studies/run.py", "storage/folders.py"}
     may |= {"cli/__init__.py", "cli/flags.py"}
-    may.add("evaluate_module/attention_faithfulness/app.py")  # prints it
+    may.add("integrations/evaluate_metric/attention_faithfulness/app.py")  # prints it
     passing = ("adapters/transformer/adapter", "adapters/transformer/layout")
     may |= {f"{name}.py" for name in (*passing, "data/sources")}  # let it pass
     for file in MODULES:
@@ -201,7 +180,7 @@ def test_no_module_is_named_like_a_public_function():
 
 def test_the_checkpoint_code_is_flat():
     """Transformers copies the files and their relative imports of one dot; anything else breaks without a word."""
-    for file in (PACKAGE / "attention_classifier").glob("*_attention_classifier.py"):
+    for file in (PACKAGE / "models" / "attention_classifier").glob("*_attention_classifier.py"):
         for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ImportFrom) and node.level:
                 assert node.level == 1 and node.module and "." not in node.module
@@ -262,8 +241,8 @@ def test_public_names_are_sorted_documented_and_no_others():
         value = getattr(hf_attnprobe, name)
         assert len(inspect.getdoc(value).split()) >= 4, name
         assert name in dir(hf_attnprobe)
-    with pytest.raises(AttributeError, match="has no attribute 'audits'"):
-        hf_attnprobe.audits  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'audit_all'"):
+        hf_attnprobe.audit_all  # noqa: B018
     namespace = {}
     exec("from hf_attnprobe import *", namespace)
     assert set(hf_attnprobe.__all__) <= namespace.keys()

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-import speakers
-import zoo
 from hf_attnprobe import AuditOptions, audit
+from tests.helpers import tiny_language_models, tiny_models
 
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -35,13 +34,13 @@ OF_A_CHECKOUT = {"mutation"}  # runs the whole suite on copies of it
 def given(checkpoint, reviews_folder, tokenizer, tmp_path_factory):
     """What the commands name: three models, data, and an audit of four heads."""
     folder = tmp_path_factory.mktemp("benchmarks")
-    model = zoo.bert(tokenizer, layers=2, heads=2)
-    bert = zoo.saved(folder / "bert", model, tokenizer)
+    model = tiny_models.bert(tokenizer, layers=2, heads=2)
+    bert = tiny_models.saved(folder / "bert", model, tokenizer)
     options = AuditOptions(groups=False)
     given = {"options": options, "output_dir": folder / "audit", "progress": False}
     audit(bert, str(reviews_folder), ["uniform_attention", "head_ablation"], **given)
-    chat = speakers.tokenizer()
-    speaker = zoo.saved(folder / "speaker", speakers.llama(chat), chat)
+    chat = tiny_language_models.tokenizer()
+    speaker = tiny_models.saved(folder / "speaker", tiny_language_models.llama(chat), chat)
     places = {"bert": bert, "audit": folder / "audit", "speaker": speaker}
     return {"classifier": checkpoint, "data": reviews_folder, **places}
 

@@ -20,14 +20,15 @@ import coverage_table
 import hf_attnprobe
 import reference_page
 import rules_table
-import speakers
-import zoo
-from hf_attnprobe import adapters, attention_model, figures, functional
+from hf_attnprobe import adapters, functional
+from hf_attnprobe import protocol as attention_model
 from hf_attnprobe.cli.verbs import build_parser
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.plots import matplotlib_backend as figures
 from hf_attnprobe.statistics import questions
 from hf_attnprobe.testing import CHECKS
+from tests.helpers import tiny_language_models, tiny_models
 
 
 ROOT = Path(__file__).parents[1]
@@ -78,8 +79,8 @@ def run_python_blocks(page: str, folder: Path, monkeypatch, smaller: dict[str, s
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     if "smollm2" in read(page):
-        chat = speakers.tokenizer()
-        zoo.saved(folder / "smollm2", speakers.llama(chat), chat)
+        chat = tiny_language_models.tokenizer()
+        tiny_models.saved(folder / "smollm2", tiny_language_models.llama(chat), chat)
     importlib.invalidate_caches()
     names: dict = {}
     pattern = r"(?:<!-- file: (\S+) -->\n)?```python\n(.*?)```"
@@ -100,7 +101,7 @@ def run_python_blocks(page: str, folder: Path, monkeypatch, smaller: dict[str, s
 def test_every_command_is_understood(registries, monkeypatch):
     """An ``attnprobe`` command by the parser, and ``make`` has the target; there are no others."""
     installed = importlib.metadata.EntryPoint("attention_entropy", "attention_entropy", "")
-    monkeypatch.setattr("hf_attnprobe.auditing.options.entry_points", lambda group: [installed])
+    monkeypatch.setattr("hf_attnprobe.audits.options.entry_points", lambda group: [installed])
     page = read("docs/extending.md")
     file = re.findall(r"<!-- file: \S+ -->\n```python\n(.*?)```", page, re.S)[0]
     exec(compile(file, "docs/extending.md", "exec"), {})
@@ -217,7 +218,7 @@ SAID = {
 """What the Python of a page prints."""
 
 
-@pytest.mark.parametrize("page", zoo.daily(RUN, ("README.md", "docs/extending.md")))
+@pytest.mark.parametrize("page", tiny_models.daily(RUN, ("README.md", "docs/extending.md")))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
     names = run_python_blocks(page, tmp_path, monkeypatch, SMALLER)
     assert SAID.get(page, "") in capsys.readouterr().out
@@ -298,7 +299,7 @@ def test_the_reference_is_what_the_docstrings_say():
 def test_word_vectors_of_a_transformer_are_means_of_its_pieces(tmp_path, monkeypatch, capsys):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "won", "##derful"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
-    model = zoo.bert(8, kind=BertModel, layers=1, heads=1, width=8, spread=0.02)
+    model = tiny_models.bert(8, kind=BertModel, layers=1, heads=1, width=8, spread=0.02)
     model.save_pretrained(tmp_path)
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     rows = [{"text": "dull", "label": 0}, {"text": "wonderful film", "label": 1}]

@@ -9,9 +9,8 @@ from collections import Counter
 import nbformat
 import pytest
 
-import notebooks
-import speakers
-import zoo
+from tests import notebooks
+from tests.helpers import tiny_language_models, tiny_models
 
 
 EXAMPLES = notebooks.EXAMPLES
@@ -130,8 +129,8 @@ def test_the_answer_to_every_passage_stands_in_one_of_its_sentences():
 
 
 def test_a_language_models_answers_by_domain(in_examples, capsys, monkeypatch, tmp_path):
-    chat = speakers.tokenizer()
-    folder = zoo.saved(tmp_path / "speaker", speakers.llama(chat), chat)
+    chat = tiny_language_models.tokenizer()
+    folder = tiny_models.saved(tmp_path / "speaker", tiny_language_models.llama(chat), chat)
     run = runpy.run_path(str(EXAMPLES / "language_model.py"))
     short = [row for row in passages() if len(row["context"]) < 300]
     lines = "\n".join(map(json.dumps, short))

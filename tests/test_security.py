@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hf_attnprobe
-import zoo
 from hf_attnprobe import AttnProbeError, SavedModel, audit
 from hf_attnprobe.checkpoints import load_model, load_tokenizer, origin_of
+from hf_attnprobe.core.terminal import one_line, visible
 from hf_attnprobe.storage.folders import check_free
-from hf_attnprobe.terminal import one_line, visible
-from refusals import refused, refuses
+from tests.helpers import tiny_models
+from tests.helpers.error_messages import refused, refuses
 
 
 ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
@@ -45,8 +45,8 @@ def canary(tmp_path):
 @pytest.fixture
 def model(tokenizer, tmp_path):
     """The folder of a tiny BERT."""
-    made = zoo.bert(tokenizer, layers=1, spread=0.02, max_position_embeddings=128)
-    return zoo.saved(tmp_path / "model", made, tokenizer)
+    made = tiny_models.bert(tokenizer, layers=1, spread=0.02, max_position_embeddings=128)
+    return tiny_models.saved(tmp_path / "model", made, tokenizer)
 
 
 def change(file: Path, **values):

@@ -11,7 +11,7 @@ from benchmarks.truth import run, tables
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "calibration.md"
-SHEET = ROOT / "hf_attnprobe" / "calibration" / "calibration.json"
+SHEET = ROOT / "hf_attnprobe" / "statistics" / "calibration.json"
 PARTS = ("kinds", "nuisances", "trained", "coverage", "page")
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, EditableInputs
+from hf_attnprobe.audits.text_scores import whole_attention
 from hf_attnprobe.functional.erasure import removal_order
+from hf_attnprobe.protocol import AttentionModelBase, Batch, EditableInputs
 from hf_attnprobe.statistics.rows import Texts
-from hf_attnprobe.texts import whole_attention
 
 
 STEPS_AT_ONCE = 16

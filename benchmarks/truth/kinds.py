@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.truth.model import ConstructedModel, Formula, attend
-from hf_attnprobe.attention_model import Batch
+from hf_attnprobe.protocol import Batch
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.truth.field import mean, single_numbers
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
-from hf_attnprobe.audit_reports.verdict import conclusion, findings
-from hf_attnprobe.auditing.sweep import run_batch
+from hf_attnprobe.audits.runner import run_batch
+from hf_attnprobe.audits.text_scores import whole_attention
 from hf_attnprobe.faithfulness.interchange import donors_of
 from hf_attnprobe.faithfulness.options import InputErasure
+from hf_attnprobe.protocol import AttentionModelBase, Batch, Site
+from hf_attnprobe.reports.verdict import conclusion, findings
 from hf_attnprobe.statistics.rows import PREDICTION, Rows, Texts
 from hf_attnprobe.statistics.summary import at_site, site_of_model
 from hf_attnprobe.storage.rows import NO_SITE, rows_of_parts
-from hf_attnprobe.texts import whole_attention
 
 
 OF_VERDICT = ("scale", "erasure", "permutation", "correlation", "adversarial", "interchange")

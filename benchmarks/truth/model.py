@@ -21,8 +21,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 
 
 Looks = Literal["nowhere", "last", "behind a mark", "first mark"]

@@ -13,7 +13,7 @@ from benchmarks.truth.kinds import KINDS, MIXTURES
 from benchmarks.truth.nuisances import NUISANCES
 from benchmarks.truth.run import flat, read
 from benchmarks.truth.trained import truth_of
-from hf_attnprobe import markdown
+from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.statistics.questions import LEAST_EFFECT, PARTLY, YES
 from hf_attnprobe.statistics.scale import PARTS
 from hf_attnprobe.storage.provenance import versions

@@ -18,8 +18,8 @@ from benchmarks.truth import coverage, field, run, thresholds, trained
 from benchmarks.truth.kinds import KINDS, MIXTURES, _is_right
 from benchmarks.truth.model import Formula
 from benchmarks.truth.nuisances import NUISANCES
-from hf_attnprobe.attention_model import Site
-from hf_attnprobe.statistics.known_truth import known_truth, nearest_sentence
+from hf_attnprobe.protocol import Site
+from hf_attnprobe.statistics.calibration_table import known_truth, nearest_sentence
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scale import PARTS, placed
 from hf_attnprobe.statistics.verdicts import RULES
@@ -274,7 +274,7 @@ def test_the_package_says_of_a_pointer_yes_and_of_a_decoy_no(tmp_path):
 
 
 def test_the_sheet_is_of_these_kinds_and_of_these_thresholds():
-    data = json.loads((ROOT / "hf_attnprobe" / "calibration" / "calibration.json").read_text())
+    data = json.loads((ROOT / "hf_attnprobe" / "statistics" / "calibration.json").read_text())
     score, effect = RULES["faithfulness"], RULES["effect"]
     graded = {"partly": score.partly, "yes": score.yes, "effect": effect.yes}
     assert data["thresholds"] == graded

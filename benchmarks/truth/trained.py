@@ -22,13 +22,13 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 from benchmarks.truth.kinds import Truth
 from benchmarks.truth.measure import OF_VERDICT, measured
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_classifier import (
+from hf_attnprobe.audits.text_scores import whole_attention
+from hf_attnprobe.data.tokenizer import build_tokenizer
+from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig,
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.attention_model import AttentionModelBase, Batch
-from hf_attnprobe.data.tokenizer import build_tokenizer
-from hf_attnprobe.texts import whole_attention
+from hf_attnprobe.protocol import AttentionModelBase, Batch
 
 
 N_WORDS = 20

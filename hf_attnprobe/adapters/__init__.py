@@ -20,11 +20,11 @@ from hf_attnprobe.adapters.pretrained import (
     unwrapped,
 )
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.models.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.attention_model import AttentionModelBase
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.protocol import AttentionModelBase
 
 
 AdapterFactory = Callable[..., AttentionModelBase]
@@ -91,14 +91,10 @@ def wrap(
         return model
     inner = unwrapped(model)
     given = {"dtype": dtype, "mask_id": mask_id, **options}
-    arguments = {
-        name: value for name, value in given.items() if value is not None
-    }
+    arguments = {name: value for name, value in given.items() if value is not None}
     adapter = _factory_of(inner)(inner, **arguments)
     if inner is not model and isinstance(adapter, PretrainedFacts):
-        adapter.given = (
-            model  # the wrapper has the last word, see `native_output`
-        )
+        adapter.given = model  # the wrapper has the last word, see `native_output`
     return adapter
 
 
@@ -117,9 +113,7 @@ def _factory_of(model: nn.Module) -> AdapterFactory:
     name = type(model).__name__
     if name.endswith(LANGUAGE_MODELS):
         return LanguageModelAdapter
-    if name.endswith("ForConditionalGeneration") and hasattr(
-        model.config, "vision_config"
-    ):
+    if name.endswith("ForConditionalGeneration") and hasattr(model.config, "vision_config"):
         raise AttnProbeError(
             f"expected a language model of texts alone, {name} reads images too and cannot be "
             "audited"

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Observation
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.protocol import Observation
 
 
 def units_of_words(word_ids: Tensor) -> Tensor:
@@ -167,13 +167,9 @@ def erased_probs(
         gone = gone.gather(-1, units.expand(gone.shape))
     gone = gone.flatten(0, 1)
     key = "erased inputs", by, mask_id
-    known = observation.remember(
-        key, lambda: _Answers(probs=[observation.probs[:0]])
-    )
+    known = observation.remember(key, lambda: _Answers(probs=[observation.probs[:0]]))
     names = _names(gone, len(batch.mask))
-    new = {
-        name: row for row, name in enumerate(names) if name not in known.rows
-    }
+    new = {name: row for row, name in enumerate(names) if name not in known.rows}
     if new:
         rows = torch.tensor(list(new.values()), device=gone.device)
         example, sets = rows % len(batch.mask), gone[rows]
@@ -182,9 +178,7 @@ def erased_probs(
             empty[example],
             observation.probs[example],
         )
-        inputs, kept, ids = _edited(
-            inputs or batch.inputs, example, sets, by, mask_id
-        )
+        inputs, kept, ids = _edited(inputs or batch.inputs, example, sets, by, mask_id)
         texts = shortened(
             inputs,
             example,
@@ -199,9 +193,7 @@ def erased_probs(
         numbers = range(len(known.rows), len(known.rows) + len(new))
         known.rows.update(zip(new, numbers, strict=True))
         known.probs.append(probs)
-    rows = torch.tensor(
-        [known.rows[name] for name in names], device=gone.device
-    )
+    rows = torch.tensor([known.rows[name] for name in names], device=gone.device)
     return torch.cat(known.probs)[rows].unflatten(0, erased.shape[:2])
 
 

@@ -16,13 +16,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_attnprobe.adapters.transformer.attention_hooks import FOR_ANY_LENGTH
 from hf_attnprobe.adapters.transformer.layout import embeddings_of
-from hf_attnprobe.adapters.transformer.taps import FOR_ANY_LENGTH
-from hf_attnprobe.attention_classifier.configuration_attention_classifier import (
-    AttentionClassifierConfig,
-)
-from hf_attnprobe.attention_model import UNLIMITED, Observation
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional.explanations import gauss_legendre
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import (
@@ -30,6 +26,10 @@ from hf_attnprobe.functional.predictions import (
     classes,
     names_in_order,
 )
+from hf_attnprobe.models.attention_classifier.configuration_attention_classifier import (
+    AttentionClassifierConfig,
+)
+from hf_attnprobe.protocol import UNLIMITED, Observation
 
 
 POSITIONS_FROM_PADDING = {
@@ -97,12 +97,8 @@ class PretrainedFacts:
         """The most tokens that a text may have, special ones included; None: any number."""
         config = self.given.config
         bounds = []
-        has_positions = (
-            getattr(config, "max_position_embeddings", None) is not None
-        )
-        if has_positions and not _is_ours(
-            config
-        ):  # ours read any number of tokens
+        has_positions = getattr(config, "max_position_embeddings", None) is not None
+        if has_positions and not _is_ours(config):  # ours read any number of tokens
             lost = 2 if config.model_type in POSITIONS_FROM_PADDING else 0
             bounds.append(config.max_position_embeddings - lost)
         bounds.append(tokenizer.model_max_length)
@@ -208,9 +204,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     Raises:
         AttnProbeError: what was added is a prompt, which only the wrapper knows of.
     """
-    wrapper = getattr(
-        sys.modules.get("peft"), "PeftModel", ()
-    )  # peft loads slowly
+    wrapper = getattr(sys.modules.get("peft"), "PeftModel", ())  # peft loads slowly
     if not isinstance(model, wrapper):
         return model
     if model.active_peft_config.is_prompt_learning:

@@ -34,9 +34,9 @@ from hf_attnprobe.cards.metadata import (
     task_of,
     versions,
 )
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.reports.document import (
+from hf_attnprobe.documents.blocks import (
     Block,
     Code,
     Link,
@@ -44,8 +44,8 @@ from hf_attnprobe.reports.document import (
     Table,
     Words,
 )
-from hf_attnprobe.reports.markdown import blocks
-from hf_attnprobe.reports.templates import templates_of
+from hf_attnprobe.documents.markdown import blocks
+from hf_attnprobe.documents.templates import templates_of
 from hf_attnprobe.statistics.verdicts import MAY
 from hf_attnprobe.statistics.wording import words_of
 
@@ -254,10 +254,7 @@ def card_text(card: Card) -> str:
     """The whole text, without the comments around it."""
     checkpoint = card.checkpoint
     config, record = checkpoint.config, checkpoint.record
-    said = [
-        audit.conclusion or f"{QUESTION} No question was answered."
-        for audit in card.audits
-    ]
+    said = [audit.conclusion or f"{QUESTION} No question was answered." for audit in card.audits]
     encoder, attention = (
         str(config.get("encoder")),
         str(config.get("attention")),
@@ -278,9 +275,7 @@ def card_text(card: Card) -> str:
             ),
             attention=ATTENTION.get(attention, code(attention)),
             regularised=[
-                (what, f"{config[k]:g}")
-                for k, what in REGULARISERS.items()
-                if config.get(k)
+                (what, f"{config[k]:g}") for k, what in REGULARISERS.items() if config.get(k)
             ],
             procedure=PROCEDURES.get(str(record.get("procedure"))),
             trained_on=_data(card),
@@ -292,13 +287,8 @@ def card_text(card: Card) -> str:
             name=checkpoint.in_quotes,
             command=_command(card),
             is_of_papers=checkpoint.is_attention_classifier and _is_known(card),
-            may=card.audits
-            and MAY[max((of.answer for of in card.audits), key=[*MAY].index)],
-            rules={
-                finding.rule
-                for audit in card.audits
-                for finding in audit.findings
-            },
+            may=card.audits and MAY[max((of.answer for of in card.audits), key=[*MAY].index)],
+            rules={finding.rule for audit in card.audits for finding in audit.findings},
             found=lambda audit: "\n\n".join(blocks(findings(card, audit))),
         )
     )
@@ -326,11 +316,7 @@ def _data(card: Card) -> str:
     data = card.trained_on
     if data is None:
         return "not recorded by name"
-    on_hub = (
-        ""
-        if data.hub_id in (None, data.name)
-        else f" ({code(data.hub_id)} on the Hub)"
-    )
+    on_hub = "" if data.hub_id in (None, data.name) else f" ({code(data.hub_id)} on the Hub)"
     return f"{code(data.name)}{on_hub}"
 
 
@@ -346,9 +332,7 @@ def _splits(
 
 def _settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name, value in public_record(record).items():
-        is_plain = isinstance(value, str | int | float) and not isinstance(
-            value, bool
-        )
+        is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
         if name not in TOLD_ELSEWHERE and is_plain:
             yield name, value
 
@@ -356,10 +340,7 @@ def _settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 def _scores(record: Mapping[str, Any]) -> Table:
     scores = record.get("metrics") or {}
     splits = dict.fromkeys(name.partition("_")[0] for name in scores)
-    names = {
-        split: [scores.get(f"{split}_{name}") for name in SCORES]
-        for split in splits
-    }
+    names = {split: [scores.get(f"{split}_{name}") for name in SCORES] for split in splits}
     rows = [
         [split, *(None if score is None else Number(score) for score in own)]
         for split, own in names.items()
@@ -372,11 +353,7 @@ def _gives_classes(checkpoint: Checkpoint) -> bool:
     problem = checkpoint.config.get("problem_type")
     is_single = problem in (None, "single_label_classification")
     task = task_of(checkpoint)
-    return (
-        task == "text-classification"
-        and is_single
-        and len(checkpoint.classes) > 1
-    )
+    return task == "text-classification" and is_single and len(checkpoint.classes) > 1
 
 
 def _is_known(card: Card) -> bool:
@@ -392,9 +369,7 @@ def _command(card: Card) -> str:
     data = card.trained_on
     if data is None and card.audits:
         data = card.known(card.audits[0].data)
-    known = data is not None and (
-        data.name in RECIPES or data.hub_id == data.name
-    )
+    known = data is not None and (data.name in RECIPES or data.hub_id == data.name)
     named = data.name if known and data is not None else BLANK
     words = [
         "attnprobe",

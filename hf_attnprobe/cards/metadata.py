@@ -11,9 +11,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from hf_attnprobe.core.options import HUB_ID
+from hf_attnprobe.core.serialization import plain
 from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.options import HUB_ID
-from hf_attnprobe.plain_data import plain
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
@@ -79,8 +79,7 @@ def public_record(record: Mapping[str, Any]) -> dict[str, Any]:
     {'start': 'base', 'seed': 1}
     """
     return {
-        name: public(value) if isinstance(value, str) else value
-        for name, value in record.items()
+        name: public(value) if isinstance(value, str) else value for name, value in record.items()
     }
 
 
@@ -90,9 +89,7 @@ def anonymous(text: str, names: Mapping[str, str]) -> str:
     Args:
         names: the public name by what stands in the text; only paths are replaced.
     """
-    paths = sorted(
-        (name for name in names if "/" in name), key=len, reverse=True
-    )
+    paths = sorted((name for name in names if "/" in name), key=len, reverse=True)
     for path in paths:
         for form in (path, html.escape(path), json.dumps(path)[1:-1]):
             text = text.replace(form, names[path])
@@ -106,9 +103,7 @@ def shown(value: object, *, most: int = CUT) -> str:
     'a b'
     """
     text = str(value).encode("utf-8", "replace").decode("utf-8")
-    text = " ".join(
-        "".join(c if c.isprintable() else " " for c in text).split()
-    )
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= most else text[:most] + "…"
 
 
@@ -118,9 +113,7 @@ def versions(recorded: Mapping[str, Any]) -> str:
     >>> versions({"torch": "2.13", "numpy": "2.4"})
     'torch 2.13, numpy 2.4'
     """
-    return ", ".join(
-        f"{shown(name)} {shown(v)}" for name, v in recorded.items()
-    )
+    return ", ".join(f"{shown(name)} {shown(v)}" for name, v in recorded.items())
 
 
 def code(value: object) -> str:
@@ -302,11 +295,7 @@ class Card:
         recorded = self.checkpoint.record.get("dataset")
         if recorded is not None:
             return self.known(DataName.of(str(recorded)))
-        return (
-            None
-            if self.data_id is None
-            else DataName(self.data_id, self.data_id)
-        )
+        return None if self.data_id is None else DataName(self.data_id, self.data_id)
 
     @property
     def reads_pairs(self) -> bool:
@@ -383,14 +372,9 @@ def _of_audit(card: Card, audit: AuditedOn) -> Iterator[EvalResult]:
     for f in audit.findings:
         if f.rule == "accuracy":
             majority = f.yardsticks.get("majority")
-            if (
-                majority is not None
-                and f"{audit.split}_accuracy" not in recorded
-            ):
+            if majority is not None and f"{audit.split}_accuracy" not in recorded:
                 value, more = f.value + majority, {"n": f.n, "seed": audit.seed}
-                yield _result(
-                    card, data, audit.split, "accuracy", "accuracy", value, more
-                )
+                yield _result(card, data, audit.split, "accuracy", "accuracy", value, more)
         elif math.isfinite(f.value):
             told = {
                 "measure": RULES[f.rule].measure,
@@ -418,9 +402,7 @@ def _result(
         task_type=task_of(card.checkpoint) or "other",
         dataset_type=data.hub_id or LOCAL,
         dataset_name=name_of_data,
-        dataset_config=None
-        if data.hub_id
-        else name_of_data,  # else all of them were one
+        dataset_config=None if data.hub_id else name_of_data,  # else all of them were one
         dataset_split=shown(split) or None,
         metric_type=metric,
         metric_name=shown(name),

@@ -29,10 +29,6 @@ from transformers import (
 )
 from transformers.utils import find_adapter_config_file, is_peft_available
 
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
 from hf_attnprobe.checkpoints.origins import (
     CONFIGS,
     Origin,
@@ -43,8 +39,12 @@ from hf_attnprobe.checkpoints.origins import (
     origin_of,
 )
 from hf_attnprobe.checkpoints.records import check_whole
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.plain_data import in_short
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.serialization import in_short
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 
 
 MOST_LABELS = 1_000_000
@@ -64,9 +64,7 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
             or names code.
     """
     with origin.reported():
-        values, _ = PreTrainedConfig.get_config_dict(
-            origin.name, **origin.loading
-        )
+        values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.loading)
         values = dict(values)
     check_values(values, origin.name)
     check_names_no_code(origin, values)
@@ -95,16 +93,10 @@ def check_values(values: Mapping[str, Any], name: str) -> None:
     for key, value in values.items():
         is_layers = key.endswith(("layer", "layers"))
         most = MOST_LABELS if key == "num_labels" else MOST_LAYERS
-        if (
-            isinstance(value, int)
-            and value > most
-            and (is_layers or key == "num_labels")
-        ):
+        if isinstance(value, int) and value > most and (is_layers or key == "num_labels"):
             raise _unusable(key, f"a whole number up to {most:,}", value, name)
     names = values.get("id2label")
-    if isinstance(names, dict) and set(names) != set(
-        map(str, range(len(names)))
-    ):
+    if isinstance(names, dict) and set(names) != set(map(str, range(len(names)))):
         expected = "names for the numbers from 0 on"
         raise _unusable("id2label", expected, names, name)
 
@@ -185,15 +177,11 @@ def head_for(task: str) -> Head:
     by_task = {head.task: head for head in HEADS}
     if task not in by_task:
         known = ", ".join(by_task)
-        raise AttnProbeError(
-            f"expected task to be one of {known}, got {task!r}"
-        )
+        raise AttnProbeError(f"expected task to be one of {known}, got {task!r}")
     return by_task[task]
 
 
-def head_of(
-    config: PreTrainedConfig, name: str, task: str | None = None
-) -> Head:
+def head_of(config: PreTrainedConfig, name: str, task: str | None = None) -> Head:
     """The head that a checkpoint was saved with.
 
     Args:
@@ -263,16 +251,10 @@ def check_reads_text_alone(class_name: str, config: Any, name: str) -> None:
     Raises:
         AttnProbeError: a vision-language model, or one with an encoder.
     """
-    if not class_name.endswith(
-        ("ForConditionalGeneration", "ForImageTextToText")
-    ):
+    if not class_name.endswith(("ForConditionalGeneration", "ForImageTextToText")):
         return
     reads_images = hasattr(config, "vision_config")
-    kind = (
-        "reads images beside its text"
-        if reads_images
-        else "reads its text by an encoder"
-    )
+    kind = "reads images beside its text" if reads_images else "reads its text by an encoder"
     raise AttnProbeError(
         f"expected a language model that reads its prompt from left to right (ForCausalLM), {name} "
         f"is a {class_name}, which {kind}; such models are not covered"
@@ -313,15 +295,11 @@ def check_weights(
             f"{_some(missing)}; fine-tune it first with attnprobe train --model"
         )
     over = [
-        key
-        for key in sorted(info["unexpected_keys"])
-        if not any(part in key for part in HARMLESS)
+        key for key in sorted(info["unexpected_keys"]) if not any(part in key for part in HARMLESS)
     ]
     if over and not new_head:
         below = [key for key in over if key.startswith(f"{base_prefix}.")]
-        of = (
-            "layers that its configuration has not" if below else "another head"
-        )
+        of = "layers that its configuration has not" if below else "another head"
         raise AttnProbeError(
             f"expected every weight of {name!r} in the model, left over are those of "
             f"{of}: {_some(below or over)}; load it as the model that was saved"
@@ -385,9 +363,7 @@ def _base_name(origin: Origin, values: Mapping[str, Any]) -> str:
     return str(values.get("base_model_name_or_path") or "")
 
 
-def load_adapted(
-    origin: Origin, values: Mapping[str, Any], task: str | None
-) -> PreTrainedModel:
+def load_adapted(origin: Origin, values: Mapping[str, Any], task: str | None) -> PreTrainedModel:
     """Loads the base model and merges an adapter's weights into it.
 
     Its outputs are those of the two side by side, but for rounding.
@@ -410,9 +386,7 @@ def load_adapted(
     check_weights_are_data(base, config.to_dict())
     head = _head(config, values, base, task)
     with origin.reported():
-        weights = peft.load_peft_weights(
-            origin.name, device="cpu", **origin.place
-        )
+        weights = peft.load_peft_weights(origin.name, device="cpu", **origin.place)
     brought = {name.removeprefix(PREFIX) for name in weights}
     n_labels = _labels_of(weights, config, head)
     if n_labels not in (None, config.num_labels):
@@ -424,9 +398,7 @@ def load_adapted(
     with origin.reported(), warnings.catch_warnings():
         # peft asks Transformers by a name that goes with the next major version
         warnings.simplefilter("ignore", FutureWarning)
-        adapted = peft.PeftModel.from_pretrained(
-            model, origin.name, **origin.place
-        )
+        adapted = peft.PeftModel.from_pretrained(model, origin.name, **origin.place)
     with origin.reported():
         return adapted.merge_and_unload().eval().requires_grad_(True)
 
@@ -437,9 +409,7 @@ def _check_can_be_added(origin: Origin, values: Mapping[str, Any]) -> None:
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
     name = str(values.get("peft_type"))
-    known = {
-        kind.value: made for kind, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()
-    }
+    known = {kind.value: made for kind, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
     if name not in known or issubclass(known[name], PromptLearningConfig):
         raise AttnProbeError(
             f"expected an adapter whose weights can be added to the model's, as LoRA's, "
@@ -473,9 +443,7 @@ def _labels_of(
         empty = head.auto.from_config(config)
     last = None
     for name, module in empty.named_modules():
-        if isinstance(module, torch.nn.Linear) and (
-            module.out_features == config.num_labels
-        ):
+        if isinstance(module, torch.nn.Linear) and (module.out_features == config.num_labels):
             last = weights.get(f"{PREFIX}{name}.weight", last)
     return None if last is None else len(last)
 
@@ -512,9 +480,7 @@ def load_model(
             an unknown model type, a head that is not understood or not meant, or weights
             that are missing, left over, pickled or of another shape.
     """
-    origin = origin_of(
-        model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
-    )
+    origin = origin_of(model, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     if origin.folder is not None and origin.gguf_file is None:
         _check_folder(origin.folder)
     adapter = adapter_config(origin)
@@ -525,9 +491,7 @@ def load_model(
     if origin.gguf_file is None:  # else they are in that file
         check_weights_are_data(origin, config.to_dict())
     loaded, info = _loaded(head, origin, config)
-    check_weights(
-        origin.name, loaded.base_model_prefix, info, new_head=new_head
-    )
+    check_weights(origin.name, loaded.base_model_prefix, info, new_head=new_head)
     return loaded
 
 
@@ -698,20 +662,13 @@ def check_belongs(
         AttnProbeError: far fewer tokens than the model embeds, padding that it does not
             embed, or special tokens under other ids than the configuration's.
     """
-    if (
-        n_embeddings is not None
-        and len(tokenizer) < SMALLEST_SHARE * n_embeddings
-    ):
+    if n_embeddings is not None and len(tokenizer) < SMALLEST_SHARE * n_embeddings:
         raise AttnProbeError(
             f"expected the tokenizer of the model, which embeds {n_embeddings} tokens, "
             f"this one knows {len(tokenizer)}; load the tokenizer saved with the model"
         )
     padding = tokenizer.pad_token_id if pads else None
-    if (
-        n_embeddings is not None
-        and padding is not None
-        and padding >= n_embeddings
-    ):
+    if n_embeddings is not None and padding is not None and padding >= n_embeddings:
         raise AttnProbeError(
             f"the tokenizer pads with {tokenizer.pad_token!r}, id {padding}, the model "
             f"embeds ids below {n_embeddings}; load the tokenizer saved with the model"

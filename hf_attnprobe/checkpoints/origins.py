@@ -16,8 +16,8 @@ from transformers.utils import (
 )
 from transformers.utils.hub import extract_commit_hash
 
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import SavedModel, check_name, check_path
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import SavedModel, check_name, check_path
 
 
 logger = logging.getLogger(__name__)
@@ -63,23 +63,17 @@ class Origin:
             "token": self.token,
             "subfolder": self.subfolder,
         }
-        return {
-            name: value for name, value in given.items() if value is not None
-        }
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def loading(self) -> dict[str, Any]:
         """Keywords of ``from_pretrained``: the place, and the one file where all is in one."""
-        return self.place | (
-            {"gguf_file": self.gguf_file} if self.gguf_file else {}
-        )
+        return self.place | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
     def file(self, name: str) -> Path | None:
         """A file of the checkpoint, fetched from the Hub; None where it has none."""
         if self.folder is not None:
-            return (
-                self.folder / name if (self.folder / name).is_file() else None
-            )
+            return self.folder / name if (self.folder / name).is_file() else None
         with self.reported():
             found = cached_file(
                 self.name,
@@ -98,9 +92,7 @@ class Origin:
         """
         try:
             yield
-        except (
-            Exception
-        ) as error:  # safetensors, tokenizers and torch raise their own
+        except Exception as error:  # safetensors, tokenizers and torch raise their own
             reason = first_line(error)
             if self.folder is not None:
                 raise AttnProbeError(
@@ -131,7 +123,7 @@ def origin_of(
 
     Args:
         model: a folder, a Hub id, or ``org/name@revision``; or with the other
-            arguments in a :class:`~hf_attnprobe.options.SavedModel`.
+            arguments in a :class:`~hf_attnprobe.core.options.SavedModel`.
         revision, token, subfolder, trust_remote_code, allow_pickle, gguf_file: see
             :class:`Origin`.
 
@@ -256,9 +248,7 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
     if origin.allow_pickle:
         return
     named = values.get("transformers_weights")
-    names = (
-        [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
-    )
+    names = [str(named)] if named else [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME]
     file = next(filter(None, map(origin.file, names)), None)
     if file is None:
         raise _pickled(origin)
@@ -296,9 +286,7 @@ def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
     if origin.trust_remote_code:
         return
     for name, value in _named(values):
-        if any(function in name for function in FUNCTIONS) and "/" in str(
-            value
-        ):
+        if any(function in name for function in FUNCTIONS) and "/" in str(value):
             raise AttnProbeError(
                 f"expected no code in the configuration of {origin.name}, its {name} "
                 f"{str(value)[:80]!r} is code of the Hub; allow it with "

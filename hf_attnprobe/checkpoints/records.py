@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hf_attnprobe.cards.card import updated
 from hf_attnprobe.cards.metadata import Card, Checkpoint
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.plain_data import read_json
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.serialization import read_json
 from hf_attnprobe.storage.folders import lock, write_atomically
 
 
@@ -84,9 +84,7 @@ def digests(folder: Path, files: str = "*.safetensors") -> dict[str, str]:
     found = {}
     for file in sorted(folder.glob(files)):
         with file.open("rb") as content:
-            found[file.name] = hashlib.file_digest(
-                content, "sha256"
-            ).hexdigest()
+            found[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
     return found
 
 
@@ -98,9 +96,7 @@ def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
     """
     wanted = record.get(WEIGHTS)
     if not isinstance(wanted, Mapping):
-        raise AttnProbeError(
-            f"cannot read {folder / RECORD} (no {WEIGHTS}); train the model again"
-        )
+        raise AttnProbeError(f"cannot read {folder / RECORD} (no {WEIGHTS}); train the model again")
     found = digests(folder)
     for name, digest in wanted.items():
         if found.get(name) != digest:
@@ -130,9 +126,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 README = "README.md"
 
 
-def describe(
-    folder: Path, model: "PreTrainedModel", name: str | None = None
-) -> Checkpoint:
+def describe(folder: Path, model: "PreTrainedModel", name: str | None = None) -> Checkpoint:
     """Describes a checkpoint in words and numbers.
 
     Args:
@@ -190,6 +184,4 @@ def read_text(file: Path) -> str | None:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             return opened.read()
     except (OSError, ValueError) as error:
-        raise AttnProbeError(
-            f"cannot read {file} ({error}); mend or delete it"
-        ) from error
+        raise AttnProbeError(f"cannot read {file} ({error}); mend or delete it") from error

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 
 
 GROUP = 128
@@ -100,15 +100,11 @@ def change_weights(model: nn.Module, how: str, seed: int = 0) -> None:
         _change_matrices(model, CHANGES[how])
 
 
-def _change_matrices(
-    model: nn.Module, change: Callable[[Tensor], Tensor]
-) -> None:
+def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
     """Rounds or prunes the matrices of linear, convolutional and recurrent layers."""
     matrices = list(_matrices(model))
     own = {id(weight) for weight, _ in matrices}
-    elsewhere = sum(
-        p.numel() for p in model.parameters() if p.ndim > 2 and id(p) not in own
-    )
+    elsewhere = sum(p.numel() for p in model.parameters() if p.ndim > 2 and id(p) not in own)
     if elsewhere >= sum(weight.numel() for weight, _ in matrices):
         raise AttnProbeError(
             f"expected a model of linear layers to change the weights of, most of those of "
@@ -128,15 +124,9 @@ def _matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters()
     }
-    for module in (
-        module for module in model.modules() if isinstance(module, LAYERS)
-    ):
+    for module in (module for module in model.modules() if isinstance(module, LAYERS)):
         for parameter in module.parameters(recurse=False):
-            if (
-                parameter.ndim < 2
-                or id(parameter) in seen
-                or not parameter.is_floating_point()
-            ):
+            if parameter.ndim < 2 or id(parameter) in seen or not parameter.is_floating_point():
                 continue
             seen.add(id(parameter))
             yield parameter, isinstance(module, Conv1D)

@@ -23,8 +23,8 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.terminal import one_line, show
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.terminal import one_line, show
 
 
 OF_THE_DISK = {
@@ -98,9 +98,7 @@ def _signals_stop(advice: str) -> Iterator[list[int]]:
     def stop(number: int, frame: FrameType | None) -> None:
         if received:
             if _is_first():
-                line = (
-                    f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}\n"
-                )
+                line = f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}\n"
                 os.write(2, line.encode())
             os._exit(BY_SIGNAL + number)
         received.append(number)
@@ -109,11 +107,7 @@ def _signals_stop(advice: str) -> Iterator[list[int]]:
     usual = (signal.SIG_DFL, signal.default_int_handler)
     before = {}
     if threading.current_thread() is threading.main_thread():  # no other can
-        before = {
-            n: signal.signal(n, stop)
-            for n in STOPPING
-            if signal.getsignal(n) in usual
-        }
+        before = {n: signal.signal(n, stop) for n in STOPPING if signal.getsignal(n) in usual}
     try:
         yield received
     finally:
@@ -142,16 +136,10 @@ def _say_error(error: BaseException) -> int:
         _say_once(one_line(str(error)))
         return 1
     if isinstance(error, BrokenPipeError):
-        with contextlib.suppress(
-            AttributeError, OSError
-        ):  # Python's last flush fails too
+        with contextlib.suppress(AttributeError, OSError):  # Python's last flush fails too
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    advice = (
-        OF_THE_DISK.get(error.errno or 0)
-        if isinstance(error, OSError)
-        else None
-    )
+    advice = OF_THE_DISK.get(error.errno or 0) if isinstance(error, OSError) else None
     if advice is None:
         raise error
     _say_once(

@@ -9,11 +9,9 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
-from hf_attnprobe.data.arguments import Answers, Data
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.options import TESTS
-from hf_attnprobe.options import (
+from hf_attnprobe.audits.options import AuditOptions, options_of_tests
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import (
     DEFAULT,
     Options,
     SavedModel,
@@ -25,8 +23,10 @@ from hf_attnprobe.options import (
     names_of,
     near,
 )
-from hf_attnprobe.plain_data import alternatives
-from hf_attnprobe.terminal import show
+from hf_attnprobe.core.serialization import alternatives
+from hf_attnprobe.core.terminal import show
+from hf_attnprobe.data.specs import Answers, Data
+from hf_attnprobe.faithfulness.options import TESTS
 
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -64,23 +64,15 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_names(self, words: Sequence[str]) -> None:
         flags = list(self._option_string_actions)
-        of_commands = [
-            a
-            for a in self._actions
-            if isinstance(a, argparse._SubParsersAction)
-        ]
+        of_commands = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         commands = list(of_commands[0].choices) if of_commands else []
         for word in words:
             flag = word.partition("=")[0]
             if word == "--" or word in commands:
                 return
             if commands and not word.startswith("-"):
-                self.error(
-                    f"unknown command {word!r}; {_meant(word, commands)}"
-                )
-            if flag.startswith("--") and not any(
-                known.startswith(flag) for known in flags
-            ):
+                self.error(f"unknown command {word!r}; {_meant(word, commands)}")
+            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
                 self.error(f"unknown flag {flag}; {_meant(flag, flags)}")
 
 
@@ -131,11 +123,7 @@ class _ShowAll(argparse.Action):
 
     def __call__(self, parser: Any, *_: Any) -> None:
         parser.formatter_class = _AllHelp
-        of_tests = (
-            ""
-            if parser.kinds is None
-            else "\n" + _options_of_tests(parser.kinds())
-        )
+        of_tests = "" if parser.kinds is None else "\n" + _options_of_tests(parser.kinds())
         show(parser.format_help() + of_tests, end="")
         parser.exit(0)
 
@@ -172,9 +160,7 @@ def add_help_all(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_options(
-    parser: Parser, kind: type[Options], *, leave_out: Collection[str] = ()
-) -> None:
+def add_options(parser: Parser, kind: type[Options], *, leave_out: Collection[str] = ()) -> None:
     """One flag for each field of a class of options.
 
     Args:
@@ -188,9 +174,7 @@ def add_options(
             _add_option(parser, field, hints[field.name])
 
 
-def add_tests(
-    parser: CommandParser, names: Iterable[str], default: str, kinds: Kinds
-) -> None:
+def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: Kinds) -> None:
     """Which tests run, and their options.
 
     Args:
@@ -203,9 +187,7 @@ def add_tests(
         "--tests",
         nargs="+",
         metavar="TEST",
-        type=_checked(
-            lambda word: check_known("test", [word], [*kinds(), DEFAULT])
-        ),
+        type=_checked(lambda word: check_known("test", [word], [*kinds(), DEFAULT])),
         help=f"tests to run: {', '.join(names)} ({DEFAULT}: {default})",
     )
     parser.add_argument(
@@ -238,9 +220,7 @@ def _check_option(word: str, kinds: Mapping[str, type[Options]]) -> None:
     kinds[test](**values)
 
 
-def asked(
-    arguments: Mapping[str, Any], kinds: Kinds
-) -> dict[str, dict[str, Any]] | None:
+def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any]] | None:
     """The tests that are asked for with the options that were set; None by default."""
     if arguments["tests"] is None and not arguments["set"]:
         return None
@@ -250,9 +230,7 @@ def asked(
 SUITING = "those that suit the model and the data"
 
 
-def add_audited(
-    parser: CommandParser, default: str = SUITING, *, model: bool = True
-) -> None:
+def add_audited(parser: CommandParser, default: str = SUITING, *, model: bool = True) -> None:
     """Flags that say what is audited: model, tests, data, and the options of both.
 
     Args:
@@ -269,9 +247,7 @@ def add_audited(
 
 def add_answers(parser: CommandParser) -> None:
     """Flags that say what a language model is asked."""
-    group = parser.add_argument_group(
-        "passages and questions, of a language model"
-    )
+    group = parser.add_argument_group("passages and questions, of a language model")
     add_options(group, Answers, leave_out=names_of([Data]))
 
 
@@ -285,9 +261,7 @@ def data_of(arguments: Mapping[str, Any]) -> Data:
 
 def add_json(parser: Parser, what: str = "summary") -> None:
     """The form of the output."""
-    parser.add_argument(
-        "--json", action="store_true", help=f"print the {what} as JSON"
-    )
+    parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
 
 
 def add_verbose(parser: Parser) -> None:
@@ -345,9 +319,7 @@ def _parser_of(kind: Any, least: float | None) -> Callable[[str], Any]:
             return text
         value = numbers[0](text)
         if least is not None and not value >= least:
-            raise argparse.ArgumentTypeError(
-                f"must be at least {least:g}, got {text}"
-            )
+            raise argparse.ArgumentTypeError(f"must be at least {least:g}, got {text}")
         return value
 
     return number

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from hf_attnprobe.auditing.options import (
+from hf_attnprobe.audits.options import (
     AuditOptions,
     Weights,
     options_of_tests,
 )
-from hf_attnprobe.calibration.options import SpikeOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
     add_answers,
@@ -33,28 +32,29 @@ from hf_attnprobe.cli.flags import (
     asked,
     data_of,
 )
-from hf_attnprobe.data.arguments import Data
+from hf_attnprobe.core.options import SavedModel, check_path, from_flat
+from hf_attnprobe.core.progress import say
+from hf_attnprobe.core.terminal import show
+from hf_attnprobe.data.specs import Data
 from hf_attnprobe.demonstration import (
     DemoOptions,
     demo,
     demo_language_model,
     rationale_line,
 )
-from hf_attnprobe.hub.options import CardOptions, PublishingOptions
-from hf_attnprobe.options import SavedModel, check_path, from_flat
-from hf_attnprobe.progress import say
+from hf_attnprobe.integrations.card_options import CardOptions, PublishingOptions
+from hf_attnprobe.planted_effects.options import SpikeOptions
 from hf_attnprobe.retraining.options import KINDS as RETRAININGS
 from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions
 from hf_attnprobe.storage.folders import check_usable
 from hf_attnprobe.studies.steps import StudyOptions
-from hf_attnprobe.terminal import show
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 
 
 if TYPE_CHECKING:
-    from hf_attnprobe.audit_reports.comparison import AuditComparison
-    from hf_attnprobe.audit_reports.report import Report
-    from hf_attnprobe.data.known import KnownDataset
+    from hf_attnprobe.data.catalog import KnownDataset
+    from hf_attnprobe.reports.comparison import AuditComparison
+    from hf_attnprobe.reports.report import Report
 
 
 FAILED = 3
@@ -190,18 +190,16 @@ def run_audit(arguments: dict[str, Any]) -> int:
     """Audits and prints the report; its exit code is that of ``--fail-on``."""
     given = _audited(arguments)
 
-    from hf_attnprobe.audit_reports.gate import conditions, failures
-    from hf_attnprobe.auditing.run import audit
-    from hf_attnprobe.distributed import process_state
+    from hf_attnprobe.audits.api import audit
+    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.reports.ci_gate import conditions, failures
 
     wanted = conditions(arguments["fail_on"])
     if arguments["estimate"]:
-        from hf_attnprobe.auditing.session import estimate_audit
+        from hf_attnprobe.audits.pipeline import estimate_audit
 
         told = estimate_audit(**given)
-        show(
-            json.dumps(told.to_json()) if arguments["json"] else told.to_text()
-        )
+        show(json.dumps(told.to_json()) if arguments["json"] else told.to_text())
         return 0
     report = audit(**given)
     _show_audit(report, arguments)
@@ -218,7 +216,7 @@ def run_judge(arguments: dict[str, Any]) -> None:
     """Judges scores that somebody gave, and prints the report."""
     given = _audited(arguments)
 
-    from hf_attnprobe.auditing.run import judge
+    from hf_attnprobe.audits.api import judge
 
     report = judge(scores=arguments["scores"], **given)
     _show_audit(report, arguments)
@@ -237,10 +235,10 @@ def _audited(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _show_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     """Prints a report in the form that is asked for, from one process."""
-    from hf_attnprobe.audit_reports.report import place_line
-    from hf_attnprobe.audit_reports.result import to_json
-    from hf_attnprobe.auditing.options import folder_of
-    from hf_attnprobe.distributed import process_state
+    from hf_attnprobe.audits.options import folder_of
+    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.reports.report import place_line
+    from hf_attnprobe.reports.result import to_json
 
     if not process_state().is_main_process:
         return
@@ -264,14 +262,12 @@ def run_survive(arguments: dict[str, Any]) -> int:
     """Audits versions of a model and prints what they change."""
     given = _audited(arguments)
     versions = [
-        word
-        if word in get_args(Weights)
-        else replace(given["model"], model=word)
+        word if word in get_args(Weights) else replace(given["model"], model=word)
         for word in arguments["versions"]
     ]
 
-    from hf_attnprobe.checkpoint_comparison import survive
-    from hf_attnprobe.distributed import process_state
+    from hf_attnprobe.audits.compare import survive
+    from hf_attnprobe.core.distributed import process_state
 
     comparison = survive(versions=versions, **given)
     if process_state().is_main_process:
@@ -285,12 +281,10 @@ def run_survive(arguments: dict[str, Any]) -> int:
     return _changed(comparison, arguments)
 
 
-def _changed(
-    comparison: "AuditComparison", arguments: Mapping[str, Any]
-) -> int:
+def _changed(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
     """Says each answer that is another for certain, in a line; the exit code."""
-    from hf_attnprobe.audit_reports.comparison import changed_answers
-    from hf_attnprobe.distributed import process_state
+    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.reports.comparison import changed_answers
 
     changed = changed_answers(comparison)
     if process_state().is_main_process:
@@ -301,7 +295,7 @@ def _changed(
 
 def run_report(arguments: dict[str, Any]) -> int:
     """Shows results again, in the form that is asked for."""
-    from hf_attnprobe.rendering import (
+    from hf_attnprobe.render import (
         render_report,
         save_figures,
         terminal_report,
@@ -318,7 +312,7 @@ def run_report(arguments: dict[str, Any]) -> int:
         show(terminal_report(folders))
     if not arguments["fail_on_change"]:
         return 0
-    from hf_attnprobe.audit_reports.comparison import compare_audits
+    from hf_attnprobe.reports.comparison import compare_audits
 
     return _changed(compare_audits(folders), arguments)
 
@@ -395,9 +389,7 @@ def add_deceive(parser: CommandParser) -> None:
         metavar="TOKEN",
         help="impermissible tokens: the model learns to put no attention on them",
     )
-    parser.add_argument(
-        "--output-dir", required=True, help="folder for the checkpoint"
-    )
+    parser.add_argument("--output-dir", required=True, help="folder for the checkpoint")
     add_options(parser, DeceptionOptions)
     add_json(parser, "numbers")
 
@@ -410,7 +402,7 @@ def run_demo(arguments: dict[str, Any]) -> None:
     )
     verbose = arguments["verbose"]
 
-    from hf_attnprobe.audit_reports.report import place_line
+    from hf_attnprobe.reports.report import place_line
 
     if options.language_model:
         report = demo_language_model(folder, seed=options.seed)
@@ -427,16 +419,14 @@ def run_demo(arguments: dict[str, Any]) -> None:
 
 def run_train(arguments: dict[str, Any]) -> None:
     """Trains on the splits train and validation; scores the test split where there is one."""
-    from_flat(
-        arguments, PublishingOptions
-    )  # refused before anything is trained
+    from_flat(arguments, PublishingOptions)  # refused before anything is trained
     data, options = (
         from_flat(arguments, Data),
         from_flat(arguments, TrainingOptions),
     )
     architecture = from_flat(arguments, Architecture)
 
-    from hf_attnprobe.distributed import process_state
+    from hf_attnprobe.core.distributed import process_state
     from hf_attnprobe.training.run import train
 
     is_tuned = arguments["model"] is not None
@@ -461,11 +451,9 @@ def run_train(arguments: dict[str, Any]) -> None:
 
 def _publish(arguments: dict[str, Any]) -> None:
     """Publishes what was trained; says where on stderr, since stdout is for scores."""
-    from hf_attnprobe.hub.publish import write_card
+    from hf_attnprobe.integrations.publishing import write_card
 
-    written = write_card(
-        arguments["output_dir"], options=from_flat(arguments, CardOptions)
-    )
+    written = write_card(arguments["output_dir"], options=from_flat(arguments, CardOptions))
     show(written, file=sys.stderr)
 
 
@@ -476,7 +464,7 @@ def run_retrain(arguments: dict[str, Any]) -> None:
         from_flat(arguments, RetrainOptions),
     )
 
-    from hf_attnprobe.audit_reports.report import place_line
+    from hf_attnprobe.reports.report import place_line
     from hf_attnprobe.retraining.run import retrain
     from hf_attnprobe.retraining.verdict import to_json
 
@@ -501,7 +489,7 @@ def run_deceive(arguments: dict[str, Any]) -> None:
         from_flat(arguments, DeceptionOptions),
     )
 
-    from hf_attnprobe.retraining.deceive import deceive, deception_data
+    from hf_attnprobe.retraining.deception import deceive, deception_data
 
     deception = deceive(
         from_flat(arguments, SavedModel),
@@ -518,9 +506,7 @@ def run_deceive(arguments: dict[str, Any]) -> None:
 
 def _scores(metrics: dict[str, float], form: str) -> list[str]:
     """Name and value of every score."""
-    return [
-        form.format(name.replace("_", " "), metrics[name]) for name in metrics
-    ]
+    return [form.format(name.replace("_", " "), metrics[name]) for name in metrics]
 
 
 # --- study: many steps, one report ---------------------------------------------------------------
@@ -549,11 +535,11 @@ def run_study(arguments: dict[str, Any]) -> None:
     folder = Path(arguments["output_dir"])
     options = from_flat(arguments, StudyOptions)
 
-    from hf_attnprobe.studies.ready import check_study
+    from hf_attnprobe.studies.builtin import check_study
 
     check_study(arguments["study"])
 
-    from hf_attnprobe.plain_data import plain
+    from hf_attnprobe.core.serialization import plain
     from hf_attnprobe.studies.run import study
 
     report = study(arguments["study"], output_dir=folder, options=options)
@@ -569,12 +555,8 @@ def run_study(arguments: dict[str, Any]) -> None:
 def add_spike(parser: CommandParser) -> None:
     """Flags of spike."""
     add_help_all(parser)
-    parser.add_argument(
-        "model", metavar="MODEL", help="folder or Hub id of the model"
-    )
-    parser.add_argument(
-        "--output-dir", help="folder for spike_in.json, its page and rows.csv"
-    )
+    parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
+    parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
     add_options(parser, SpikeOptions)
     add_options(parser, Data, leave_out=["train_limit"])
     add_answers(parser)
@@ -583,13 +565,11 @@ def add_spike(parser: CommandParser) -> None:
 
 def run_spike(arguments: dict[str, Any]) -> None:
     """Plants an effect of known size in copies of a model and prints what sees it."""
-    from hf_attnprobe.calibration.spike_in import spike_in
+    from hf_attnprobe.planted_effects.detection_limit import spike_in
 
     planted = from_flat(arguments, SpikeOptions)
     folder = arguments["output_dir"]
-    seen = spike_in(
-        arguments["model"], data_of(arguments), folder, options=planted
-    )
+    seen = spike_in(arguments["model"], data_of(arguments), folder, options=planted)
     show(seen.to_json() if arguments["json"] else str(seen))
 
 
@@ -610,7 +590,7 @@ def add_card(parser: argparse.ArgumentParser) -> None:
 
 def run_card(arguments: dict[str, Any]) -> None:
     """Writes a checkpoint's card, and publishes both where that is asked for."""
-    from hf_attnprobe.hub.publish import announcement, write_card
+    from hf_attnprobe.integrations.publishing import announcement, write_card
 
     options = from_flat(arguments, CardOptions)
     if options.push_to_hub is not None:
@@ -644,7 +624,7 @@ def add_datasets(parser: argparse.ArgumentParser) -> None:
 
 def run_datasets(arguments: dict[str, Any]) -> None:
     """Lists the data sets that have a name, or says what to bring for some."""
-    from hf_attnprobe.data.known import known_datasets
+    from hf_attnprobe.data.catalog import known_datasets
 
     known = known_datasets(*arguments["names"])
     if arguments["json"]:
@@ -667,9 +647,7 @@ def _table(known: "list[KnownDataset]") -> str:
     names: dict[str, list[str]] = {}
     for dataset in known:
         names.setdefault(dataset.card.licence, []).append(dataset.name)
-    lines += [
-        f"  {', '.join(who)}: {licence}" for licence, who in names.items()
-    ]
+    lines += [f"  {', '.join(who)}: {licence}" for licence, who in names.items()]
     lines.append(
         "\n`attnprobe datasets NAME` says which files to bring and how they are cut. "
         "A folder stands for a name as NAME=FOLDER."
@@ -799,9 +777,7 @@ def _may_ask_the_hub(arguments: Mapping[str, Any]) -> bool:
     if "dataset" not in arguments:
         return False
     model = arguments.get("model") or arguments.get("models") or "."
-    places = (
-        str(one).rpartition("=")[2] for one in (model, arguments["dataset"])
-    )
+    places = (str(one).rpartition("=")[2] for one in (model, arguments["dataset"]))
     return not all(Path(place).exists() for place in places)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 
 
 if TYPE_CHECKING:
@@ -52,11 +52,7 @@ class TextColumns:
 
     def __str__(self) -> str:
         text = " + ".join(self.text)
-        return (
-            text
-            if self.text_pair is None
-            else f"{text}{PAIRED}{self.text_pair}"
-        )
+        return text if self.text_pair is None else f"{text}{PAIRED}{self.text_pair}"
 
 
 def each(given: str | Sequence[str] | None) -> list[str]:
@@ -162,10 +158,7 @@ def read_texts(
         AttnProbeError: a text that is missing or no string.
     """
     are_several = len(columns.text) > 1
-    parts = [
-        _strings(source, name, "--text-column", may_lack=are_several)
-        for name in columns.text
-    ]
+    parts = [_strings(source, name, "--text-column", may_lack=are_several) for name in columns.text]
     texts = [" ".join(filter(None, row)) for row in zip(*parts, strict=True)]
     if columns.text_pair is None:
         return texts, None
@@ -183,10 +176,7 @@ def _strings(
 
     Lists of words are joined by a space.
     """
-    texts = [
-        _joined(cell, column, row)
-        for row, cell in enumerate(column_of(source, column))
-    ]
+    texts = [_joined(cell, column, row) for row, cell in enumerate(column_of(source, column))]
     for row, text in enumerate(texts):
         if not isinstance(text, str) and not (may_lack and text is None):
             raise AttnProbeError(
@@ -223,9 +213,7 @@ def image_column(columns: Sequence[str]) -> str | None:
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 
-def read_images(
-    source: "datasets.Dataset", texts: bool
-) -> dict[str, list[Any]]:
+def read_images(source: "datasets.Dataset", texts: bool) -> dict[str, list[Any]]:
     """Reads the images of a split, by the name of their column; nothing if there are none.
 
     Args:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hf_attnprobe.core.errors import AttnProbeError, NoSuchSplit
+from hf_attnprobe.core.options import check_at_least, public_function
 from hf_attnprobe.data.columns import (
     SINGLE,
     TOKENS,
@@ -55,9 +57,7 @@ from hf_attnprobe.data.sources import (
     recipe_of,
     set_apart,
 )
-from hf_attnprobe.errors import AttnProbeError, NoSuchSplit
-from hf_attnprobe.options import check_at_least, public_function
-from hf_attnprobe.statistics.samples import by_hash, sample
+from hf_attnprobe.statistics.sampling import by_hash, sample
 
 
 if TYPE_CHECKING:
@@ -224,16 +224,12 @@ def open_split(
     return OpenedSplit(source, rows, splits, recipe, split)
 
 
-def read_split(
-    opened: OpenedSplit, *, limit: int | None = None
-) -> "datasets.Dataset":
+def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
     """Reads the rows of an opened split, see :func:`load_examples`; there may be none."""
     source, recipe = opened.source, opened.recipe
     images, choices = {}, None
     if not recipe.text_column:
-        images = read_images(
-            source, texts=bool(set(SINGLE) & set(source.column_names))
-        )
+        images = read_images(source, texts=bool(set(SINGLE) & set(source.column_names)))
     if images:
         columns, seconds = TextColumns(tuple(images)), None
         texts = [""] * len(source)
@@ -268,11 +264,7 @@ def read_split(
         if is_kept and recipe.admits(texts[row], training=is_training):
             rows.append(row)
     rows = sample(rows, [ids[row] for row in rows], limit)
-    chosen = {
-        k: [values[row] for row in rows]
-        for k, values in table.items()
-        if values is not None
-    }
+    chosen = {k: [values[row] for row in rows] for k, values in table.items() if values is not None}
     return _to_dataset(chosen, labels, word_names, columns)
 
 
@@ -314,9 +306,7 @@ def dataset_name(dataset: Any, split: str) -> DatasetName:
     if isinstance(dataset, Recipe):
         dataset = dataset.hub_id
     in_memory = not isinstance(dataset, str | os.PathLike)
-    return DatasetName(
-        "data given in memory" if in_memory else str(dataset), split
-    )
+    return DatasetName("data given in memory" if in_memory else str(dataset), split)
 
 
 def _choose_split(
@@ -332,9 +322,7 @@ def _choose_split(
         and split in ("train", "validation")
     )
     name = "train" if from_train else recipe.splits.get(split, split)
-    name = (
-        name if name in splits else split
-    )  # a folder may have split it itself
+    name = name if name in splits else split  # a folder may have split it itself
     if name not in splits:
         raise NoSuchSplit(
             f"expected one of the splits {', '.join(splits)}, got {split!r}; choose "
@@ -349,15 +337,9 @@ def _choose_split(
     if not from_train:
         return source, rows
     of_class = recipe.balanced_validation
-    labels = (
-        _read_labels(source, splits, recipe).values
-        if of_class
-        else [0] * len(source)
-    )
+    labels = _read_labels(source, splits, recipe).values if of_class else [0] * len(source)
     held_out = hold_out(labels, recipe.validation_fraction or 0.0, seed)
-    return source, [
-        row for row in rows if (row in held_out) == (split == "validation")
-    ]
+    return source, [row for row in rows if (row in held_out) == (split == "validation")]
 
 
 def example_ids(source: "datasets.Dataset") -> list[int]:
@@ -407,9 +389,7 @@ def _text_columns(
     found = read_choices(source)
     text, pair = recipe.text_column, recipe.text_pair_column
     if found is not None and pair is None:
-        return choose_columns(
-            source.column_names, text or found[0], None
-        ), found[1]
+        return choose_columns(source.column_names, text or found[0], None), found[1]
     return choose_columns(source.column_names, text, pair), None
 
 
@@ -423,26 +403,18 @@ def _word_labels(
     if columns.text != (TOKENS,) and "word_labels" not in source.column_names:
         return None, None
     given = recipe.label_column
-    column = word_label_column(
-        source, given if isinstance(given, str) else None
-    )
-    if column is None or not hasattr(
-        source.features.get(column), "feature"
-    ):  # no list
+    column = word_label_column(source, given if isinstance(given, str) else None)
+    if column is None or not hasattr(source.features.get(column), "feature"):  # no list
         return None, None
     names = names_of(source.features[column]) or recipe.label_names
     return read_word_labels(column_of(source, column), names, texts, column)
 
 
-def _label_column(
-    source: "datasets.Dataset", recipe: Recipe
-) -> str | tuple[str, ...] | None:
+def _label_column(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
     """The column or columns with the labels; None if there are none."""
     given = recipe.label_column
     if given is None:
-        present = [
-            name for name in LABEL_COLUMNS if name in source.column_names
-        ]
+        present = [name for name in LABEL_COLUMNS if name in source.column_names]
         return present[0] if present else None
     names = tuple(dict.fromkeys(each(given)))  # each once
     for name in names:
@@ -478,14 +450,10 @@ def _read_labels(
             [names_in(cells, names) for cells in (values, everywhere)],
             None,
         )
-        values, everywhere = (
-            renamed(cells, recipe.labels, said[1]) for cells in said
-        )
+        values, everywhere = (renamed(cells, recipe.labels, said[1]) for cells in said)
     if names is None:
         names, first = recipe.label_names, recipe.first_label
-    return read_labels(
-        values, everywhere, column=column, names=names, first=first
-    )
+    return read_labels(values, everywhere, column=column, names=names, first=first)
 
 
 def _distinct(examples: "datasets.Dataset", column: str) -> list[Any]:
@@ -525,9 +493,7 @@ def _to_dataset(
     from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
     def numbers(names: tuple[str, ...] | None) -> Any:
-        return (
-            _feature("int64") if names is None else ClassLabel(names=[*names])
-        )
+        return _feature("int64") if names is None else ClassLabel(names=[*names])
 
     of_labels = {
         "classes": numbers(labels.names),
@@ -610,9 +576,7 @@ def dataset_fingerprint(examples: "datasets.Dataset") -> str:
     columns = [column_of(examples, name) for name in names]
     image = image_column(examples.column_names)
     if image is not None:
-        columns.append(
-            [image_digest(pixels) for pixels in column_of(examples, image)]
-        )
+        columns.append([image_digest(pixels) for pixels in column_of(examples, image)])
     digest = hashlib.sha256()
     rows = [json.dumps(row) for row in zip(*columns, strict=True)]
     order = zip(columns[0], columns[1], rows, strict=True)
@@ -708,9 +672,7 @@ def _balanced(examples: "datasets.Dataset", limit: int) -> "datasets.Dataset":
     return examples.select(sorted(sorted(order, key=turns.__getitem__)[:limit]))
 
 
-def check_sets(
-    train: Any, validation: Any, test: Any
-) -> "dict[str, datasets.Dataset]":
+def check_sets(train: Any, validation: Any, test: Any) -> "dict[str, datasets.Dataset]":
     """The given splits by name, in the form of :func:`load_examples`.
 
     Raises:
@@ -753,9 +715,7 @@ def _check_are_classes(name: str, examples: "datasets.Dataset") -> None:
         )
 
 
-def _check_held_out(
-    name: str, examples: "datasets.Dataset", names: list[str]
-) -> None:
+def _check_held_out(name: str, examples: "datasets.Dataset", names: list[str]) -> None:
     """Checks that the classes and their numbers are those of the training texts.
 
     Where classes have no names there may be fewer.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.errors import AttnProbeError
 
 
 if TYPE_CHECKING:
@@ -43,16 +43,11 @@ MOST_NAMED = 10
 """Labels in a message."""
 
 
-def names_in(
-    cells: Iterable[Any], names: Sequence[str] | None
-) -> list[str | None]:
+def names_in(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
     """Returns the name of every label, its number where it has none, None for no label."""
     if names is None:
         return [None if cell is None else str(cell) for cell in cells]
-    return [
-        names[cell] if cell is not None and 0 <= cell < len(names) else None
-        for cell in cells
-    ]
+    return [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
 
 
 def renamed(
@@ -73,11 +68,7 @@ def renamed(
     Raises:
         AttnProbeError: no such label.
     """
-    new = {
-        old: name
-        for old, equals, name in (p.partition("=") for p in pairs)
-        if equals
-    }
+    new = {old: name for old, equals, name in (p.partition("=") for p in pairs) if equals}
     unknown = new.keys() - set(known)
     if unknown:
         there = sorted(name for name in set(known) if name is not None)
@@ -85,9 +76,7 @@ def renamed(
             f"expected labels of the data before =, got {', '.join(sorted(unknown))}; it has "
             f"{', '.join(there[:MOST_NAMED])}; change --labels"
         )
-    return [
-        None if cell is None else new.get(cell, cell) or None for cell in cells
-    ]
+    return [None if cell is None else new.get(cell, cell) or None for cell in cells]
 
 
 def read_labels(
@@ -137,9 +126,7 @@ def read_labels(
     return Labels("classes", numbers, names)
 
 
-def join_columns(
-    columns: Sequence[list[Any]], names: Sequence[str]
-) -> list[Any]:
+def join_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
     """Joins columns of 0 and 1, one per label, into lists of the labels that hold.
 
     A row with a missing cell has no labels that are known.
@@ -153,9 +140,7 @@ def join_columns(
                     f"expected 0 or 1 in column {name!r}, one of several labels, row "
                     f"{row} has {cell!r}; give one column of 0 and 1 per label"
                 )
-        rows.append(
-            None if None in cells else [k for k, c in enumerate(cells) if c]
-        )
+        rows.append(None if None in cells else [k for k, c in enumerate(cells) if c])
     return rows
 
 
@@ -173,9 +158,7 @@ def _plain(value: Any) -> Any:
     return value.strip() or None if isinstance(value, str) else value
 
 
-def _numbered(
-    values: list[Any], names: Sequence[str], column: str
-) -> list[int]:
+def _numbered(values: list[Any], names: Sequence[str], column: str) -> list[int]:
     numbers = {name: number for number, name in enumerate(names)}
     for row, value in enumerate(values):
         if value is not None and value not in numbers:
@@ -203,23 +186,16 @@ def _several(
     if items and all(isinstance(item, str) for item in items):
         names = names or tuple(sorted(set(items)))
         rows = [
-            None
-            if labels is None
-            else sorted(set(_numbered(labels, names, column)))
+            None if labels is None else sorted(set(_numbered(labels, names, column)))
             for labels in values
         ]
         return Labels("several", rows, names)
-    if not all(
-        isinstance(item, int | float) and item == int(item) for item in items
-    ):
+    if not all(isinstance(item, int | float) and item == int(item) for item in items):
         raise AttnProbeError(
             f"expected lists of whole numbers or of names in column {column!r}, one per "
             "label that holds, got others; convert them"
         )
-    rows = [
-        None if labels is None else [int(item) for item in labels]
-        for labels in values
-    ]
+    rows = [None if labels is None else [int(item) for item in labels] for labels in values]
     _check_no_masks(lists, column)
     _check_range(
         [(row, k) for row, labels in enumerate(rows) for k in labels or ()],
@@ -232,9 +208,7 @@ def _several(
 def _check_no_masks(lists: list[list[Any]], column: str) -> None:
     """Refuses masks, one 0 or 1 per label: they would be taken for numbers of labels."""
     is_twice = any(len(set(labels)) < len(labels) for labels in lists)
-    has_two = all(
-        len(labels) == 2 and set(labels) == {0, 1} for labels in lists
-    )
+    has_two = all(len(labels) == 2 and set(labels) == {0, 1} for labels in lists)
     if is_twice or has_two:
         raise AttnProbeError(
             f"expected in column {column!r} the numbers or names of the labels that hold, "
@@ -286,9 +260,7 @@ def keep_classes(labels: Labels, kept: tuple[str, ...] | None) -> Labels:
             "or give the data by its folder alone, which keeps all classes"
         )
     new = {names.index(name): index for index, name in enumerate(kept)}
-    return Labels(
-        labels.kind, [new.get(label) for label in labels.values], kept
-    )
+    return Labels(labels.kind, [new.get(label) for label in labels.values], kept)
 
 
 WORD_LABELS = (
@@ -304,9 +276,7 @@ IGNORED = -100
 """Transformers' number of a word that is not labelled."""
 
 
-def word_label_column(
-    source: "datasets.Dataset", given: str | None
-) -> str | None:
+def word_label_column(source: "datasets.Dataset", given: str | None) -> str | None:
     """The column with the labels of words, if the words come in a list.
 
     Raises:
@@ -338,20 +308,12 @@ def read_word_labels(
     for row, (labels, text) in enumerate(zip(values, texts, strict=True)):
         n_words = len(text.split())
         if not isinstance(labels, list) or len(labels) != n_words:
-            got = (
-                len(labels)
-                if isinstance(labels, list)
-                else type(labels).__name__
-            )
+            got = len(labels) if isinstance(labels, list) else type(labels).__name__
             raise AttnProbeError(
                 f"expected {n_words} labels in column {column!r}, one per word, row "
                 f"{row} has {got}; give each word one label"
             )
-    flat = [
-        None if label == IGNORED else label
-        for labels in values
-        for label in labels
-    ]
+    flat = [None if label == IGNORED else label for labels in values for label in labels]
     read = read_labels(flat, flat, column=column, names=names)
     if read.kind != "classes":
         raise AttnProbeError(
@@ -362,9 +324,7 @@ def read_word_labels(
     return [[next(numbers) for _ in labels] for labels in values], read.names
 
 
-def read_answers(
-    source: "datasets.Dataset", contexts: list[str]
-) -> dict[str, list[int]]:
+def read_answers(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
     """Start and end of the answer in the context, -1 if there is none.
 
     Read from columns `answer_start` and `answer_end`, or from SQuAD's `answers`, of
@@ -375,27 +335,19 @@ def read_answers(
     """
     present = source.column_names
     if {"answer_start", "answer_end"} <= set(present):
-        columns = [
-            column_of(source, f"answer_{end}") for end in ("start", "end")
-        ]
+        columns = [column_of(source, f"answer_{end}") for end in ("start", "end")]
         places = [
-            tuple(-1 if k is None else k for k in place)
-            for place in zip(*columns, strict=True)
+            tuple(-1 if k is None else k for k in place) for place in zip(*columns, strict=True)
         ]
     elif "answers" in present and _are_located(source.features["answers"]):
         cells = column_of(source, "answers")
-        places = [
-            _place_of_first(cell, contexts[row], row)
-            for row, cell in enumerate(cells)
-        ]
+        places = [_place_of_first(cell, contexts[row], row) for row, cell in enumerate(cells)]
     else:
         return {}
     for row, (start, end) in enumerate(places):
         are_numbers = isinstance(start, int) and isinstance(end, int)
         n = len(contexts[row])
-        if (start, end) != (-1, -1) and not (
-            are_numbers and 0 <= start < end <= n
-        ):
+        if (start, end) != (-1, -1) and not (are_numbers and 0 <= start < end <= n):
             raise AttnProbeError(
                 f"expected an answer within the {n} characters of the context of row "
                 f"{row}, got {start!r} to {end!r}; count characters from 0, the end "
@@ -439,16 +391,11 @@ def read_choices(
     `choice1`, `choice2`, … (COPA).
     """
     present = source.column_names
-    numbered = sorted(
-        name for name in present if re.fullmatch(r"(ending|choice)\d", name)
-    )
+    numbered = sorted(name for name in present if re.fullmatch(r"(ending|choice)\d", name))
     lists = [name for name in ("choices", "endings") if name in present]
     if lists:
         cells = column_of(source, lists[0])
-        rows = [
-            cell["text"] if isinstance(cell, Mapping) else cell
-            for cell in cells
-        ]
+        rows = [cell["text"] if isinstance(cell, Mapping) else cell for cell in cells]
     elif len(numbered) > 1:
         columns = [column_of(source, name) for name in numbered]
         rows = [list(row) for row in zip(*columns, strict=True)]
@@ -473,9 +420,7 @@ def read_choices(
 def _check_choices(rows: list[Any]) -> None:
     for row, choices in enumerate(rows):
         is_list = isinstance(choices, list) and len(choices) > 1
-        if not is_list or not all(
-            isinstance(choice, str) for choice in choices
-        ):
+        if not is_list or not all(isinstance(choice, str) for choice in choices):
             raise AttnProbeError(
                 f"expected a list of at least two texts as choices, row {row} has "
                 f"{choices!r:.60}; mend or drop it"
@@ -515,9 +460,7 @@ POSITIONS = ("int", "uint", "null")
 """How the types of positions begin; null where no text has any."""
 
 
-def read_rationales(
-    source: "datasets.Dataset", ending: str = ""
-) -> list[list[int]] | None:
+def read_rationales(source: "datasets.Dataset", ending: str = "") -> list[list[int]] | None:
     """Rationale of each text as positions of its words; None where there are none.
 
     They are lists of whole numbers in the column `rationale`. A column of that name that

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hf_attnprobe.plain_data import read_packaged
+from hf_attnprobe.core.serialization import read_packaged
 
 
 # White space after . ! ? … and a closing quote or bracket, or a line's end.
@@ -117,18 +117,12 @@ class Recipe:
             return False
         if self.shorter_than is not None and length >= self.shorter_than:
             return False
-        if (
-            not training
-            or self.max_sentences is self.max_sentence_tokens is None
-        ):
+        if not training or self.max_sentences is self.max_sentence_tokens is None:
             return True
         lengths = [len(sentence.split()) for sentence in split_sentences(text)]
         most_sentences = self.max_sentences or math.inf
         most_tokens = self.max_sentence_tokens or math.inf
-        return (
-            len(lengths) <= most_sentences
-            and max(lengths, default=0) <= most_tokens
-        )
+        return len(lengths) <= most_sentences and max(lengths, default=0) <= most_tokens
 
 
 def split_sentences(text: str) -> list[str]:
@@ -143,6 +137,4 @@ def split_sentences(text: str) -> list[str]:
 
 
 _READ = read_packaged(Path(__file__).with_suffix(".yaml"), Mapping[str, Recipe])
-RECIPES: dict[str, Recipe] = {
-    name: replace(recipe, name=name) for name, recipe in _READ.items()
-}
+RECIPES: dict[str, Recipe] = {name: replace(recipe, name=name) for name, recipe in _READ.items()}

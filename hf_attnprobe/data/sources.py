@@ -13,12 +13,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import check_name, check_path
+from hf_attnprobe.core.serialization import in_short
 from hf_attnprobe.data.columns import KNOWN_PAIRS, SINGLE, each
 from hf_attnprobe.data.recipes import RECIPES, Recipe
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_name, check_path
-from hf_attnprobe.plain_data import in_short
-from hf_attnprobe.statistics.samples import by_hash
+from hf_attnprobe.statistics.sampling import by_hash
 
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ def recipe_of(dataset: Any, **given: Any) -> Recipe:
         if not dataset.name:
             _check_path(dataset.hub_id)
     recipe = dataset if isinstance(dataset, Recipe) else Recipe("")
-    changes = {
-        name: value for name, value in given.items() if value is not None
-    }
+    changes = {name: value for name, value in given.items() if value is not None}
     return replace(recipe, **changes)
 
 
@@ -70,9 +68,7 @@ def _check_path(place: str) -> None:
     check_path("data set", place)
     path = Path(place)
     if path.suffix.lower() in FORMATS and not path.exists():
-        raise AttnProbeError(
-            f"expected a data set, there is no file {place} in {Path.cwd()}"
-        )
+        raise AttnProbeError(f"expected a data set, there is no file {place} in {Path.cwd()}")
 
 
 def named(dataset: str) -> Recipe:
@@ -88,13 +84,8 @@ def named(dataset: str) -> Recipe:
         recipe = RECIPES[name]
         # The Hub's configuration, where the folder is a copy of what is there.
         card = Path(folder) / "README.md"
-        is_copy = (
-            card.is_file()
-            and f"config_name: {recipe.config}" in card.read_text()
-        )
-        return replace(
-            recipe, hub_id=folder, config=recipe.config if is_copy else None
-        )
+        is_copy = card.is_file() and f"config_name: {recipe.config}" in card.read_text()
+        return replace(recipe, hub_id=folder, config=recipe.config if is_copy else None)
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.75)
     if near:
         raise AttnProbeError(
@@ -116,14 +107,10 @@ def has_splits(dataset: Any) -> bool:
     """Whether the data set may have several splits."""
     if isinstance(dataset, Mapping):
         return _are_splits(dataset)
-    return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(
-        dataset
-    )
+    return isinstance(dataset, str | os.PathLike | Recipe) and not is_file(dataset)
 
 
-def open_splits(
-    dataset: Any, split: str, recipe: Recipe
-) -> "dict[str, datasets.Dataset]":
+def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
     """All splits, by the source's names; a single split is called ``split``."""
     if isinstance(dataset, str | os.PathLike | Recipe):
         return _load(recipe, split)
@@ -132,9 +119,7 @@ def open_splits(
             name: _one_split(examples, f"split {name!r} of the data set")
             for name, examples in dataset.items()
         }
-    return {
-        recipe.splits.get(split, split): _one_split(dataset, "the data set")
-    }
+    return {recipe.splits.get(split, split): _one_split(dataset, "the data set")}
 
 
 def _one_split(dataset: Any, name: str) -> "datasets.Dataset":
@@ -162,17 +147,11 @@ def _load(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
         )
     try:
         if is_file(path):
-            return {
-                recipe.splits.get(split, split): read_file(
-                    path, _texts_of(recipe)
-                )
-            }
+            return {recipe.splits.get(split, split): read_file(path, _texts_of(recipe))}
         if is_saved:
             loaded = datasets.load_from_disk(path)
         else:
-            loaded = _load_dataset(
-                recipe.hub_id, recipe.config, _texts_of(recipe)
-            )
+            loaded = _load_dataset(recipe.hub_id, recipe.config, _texts_of(recipe))
     except AttnProbeError:  # of a table's fields
         raise
     except Exception as reason:
@@ -204,17 +183,10 @@ def _load_dataset(name: str, config: str | None, texts: Collection[str]) -> Any:
     usual = type(builder.config)(sep=builder.config.sep)
     # else their README tells how to read the tables
     if builder.config.pd_read_csv_kwargs == usual.pd_read_csv_kwargs:
-        headers = [
-            check_fields(file, builder.config.sep)
-            for file in _files_of(builder.config)
-        ]
-        options["converters"] = {
-            name: str for name in chain(*headers) if name.strip() in texts
-        }
+        headers = [check_fields(file, builder.config.sep) for file in _files_of(builder.config)]
+        options["converters"] = {name: str for name in chain(*headers) if name.strip() in texts}
     loaded = datasets.load_dataset(name, config, **options)  # nosec B615
-    return {
-        split: _without_gaps(examples) for split, examples in loaded.items()
-    }
+    return {split: _without_gaps(examples) for split, examples in loaded.items()}
 
 
 def _files_of(config: Any) -> list[Path]:
@@ -223,9 +195,7 @@ def _files_of(config: Any) -> list[Path]:
 
     manager = datasets.DownloadManager()
     of_splits = manager.download_and_extract(config.data_files or {}).values()
-    return [
-        Path(file) for files in of_splits for file in manager.iter_files(files)
-    ]
+    return [Path(file) for files in of_splits for file in manager.iter_files(files)]
 
 
 def _cannot_load(name: str, reason: Exception) -> str:
@@ -269,9 +239,7 @@ def _is_of_the_cache(reason: BaseException | None) -> bool:
 
 def _in_short(reason: Exception) -> str:
     """Messages of an error and its cause in one line of 200 characters."""
-    messages = [
-        str(error) for error in (reason, reason.__cause__) if error is not None
-    ]
+    messages = [str(error) for error in (reason, reason.__cause__) if error is not None]
     text = " ".join(": ".join(filter(None, messages)).split())
     text = text or type(reason).__name__
     return text if len(text) <= 200 else text[:199] + "…"
@@ -292,9 +260,7 @@ def separator_of(path: Path) -> str:
     return max(SEPARATORS, key=header.count)
 
 
-def read_file(
-    path: Path, texts: Collection[str] = AS_TEXT
-) -> "datasets.Dataset":
+def read_file(path: Path, texts: Collection[str] = AS_TEXT) -> "datasets.Dataset":
     """Reads a table whole; what needs no cache cannot fail by one.
 
     Args:
@@ -318,13 +284,9 @@ def read_file(
         header = check_fields(path, separator)
         kept = {name: str for name in header if name.strip() in texts}
         frame = pd.read_csv(path, sep=separator, converters=kept, **CSV_OPTIONS)
-        examples = _without_gaps(
-            datasets.Dataset.from_pandas(frame, preserve_index=False)
-        )
+        examples = _without_gaps(datasets.Dataset.from_pandas(frame, preserve_index=False))
     if not len(examples):
-        raise AttnProbeError(
-            f"expected examples in {path}, it has no rows; write some"
-        )
+        raise AttnProbeError(f"expected examples in {path}, it has no rows; write some")
     return examples
 
 
@@ -356,9 +318,7 @@ def _check_json(path: Path) -> None:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line.strip()[0] for line in file if line.strip()), "")
     if not first:
-        raise AttnProbeError(
-            f"expected examples in {path}, the file is empty; write some"
-        )
+        raise AttnProbeError(f"expected examples in {path}, the file is empty; write some")
     if first not in "{[":
         raise AttnProbeError(
             f"expected a list of rows, or a row per line, in {path}, which begins with "
@@ -382,9 +342,7 @@ def _without_gaps(examples: "datasets.Dataset") -> "datasets.Dataset":
         if getattr(feature, "dtype", "") in ("string", "large_string"):
             column = pc.fill_null(table[name], "")
             if name == "example_id":
-                with suppress(
-                    pa.ArrowInvalid
-                ):  # names that are no numbers stay
+                with suppress(pa.ArrowInvalid):  # names that are no numbers stay
                     column = pc.cast(column, pa.int64())
             table = table.set_column(position, name, column)
     return datasets.Dataset(table)
@@ -430,9 +388,7 @@ def _from_memory(dataset: Any) -> "datasets.Dataset | None":
         return _from_columns({"text": list(dataset)})
     if all(isinstance(row, Mapping) for row in dataset):
         names = dict.fromkeys(name for row in dataset for name in row)
-        return _from_columns(
-            {n: [row.get(n) for row in dataset] for n in names}
-        )
+        return _from_columns({n: [row.get(n) for row in dataset] for n in names})
     return None
 
 
@@ -452,9 +408,7 @@ def _from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
         plain[str(name)] = [*values]
     lengths = {name: len(values) for name, values in plain.items()}
     if len(set(lengths.values())) > 1:
-        counts = ", ".join(
-            f"{name} {length}" for name, length in lengths.items()
-        )
+        counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise AttnProbeError(
             f"expected columns of one length, got {counts}; give each text one value"
         )
@@ -489,13 +443,9 @@ def check_fields(
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         # what is no UTF-8 is said by whoever reads the table
-        with path.open(
-            encoding="utf-8-sig", errors="replace", newline=""
-        ) as file:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             lines = csv.reader(file, delimiter=separator, quoting=quoting)
-            rows = (
-                row for row in lines if len(row) > 1 or "".join(row).strip()
-            )
+            rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
             header = next(rows, [])
             for number, row in enumerate(rows):
                 if len(row) != len(header):
@@ -560,7 +510,5 @@ def hold_out(labels: Sequence[Any], share: float, seed: int) -> set[int]:
     draw = random.Random(seed)
     held_out: set[int] = set()
     for label in sorted(places):
-        held_out.update(
-            draw.sample(places[label], round(share * len(places[label])))
-        )
+        held_out.update(draw.sample(places[label], round(share * len(places[label]))))
     return held_out

@@ -29,7 +29,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 
 
 if TYPE_CHECKING:
@@ -237,9 +237,7 @@ def _different(
         }
 
 
-def rationale_dataset(
-    n_examples: int = 3000, **options: Any
-) -> "datasets.DatasetDict":
+def rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.DatasetDict":
     """:func:`rationale_examples` as train (two thirds), validation and test.
 
     Validation and test are a sixth each. No sentence and no `example_id` occurs twice,
@@ -315,9 +313,7 @@ def _verdict(
     return _fill(rng, words), list(range(start, start + len(deciding)))
 
 
-def _others(
-    rng: random.Random, room: int, decoy_rate: float
-) -> list[list[str]]:
+def _others(rng: random.Random, room: int, decoy_rate: float) -> list[list[str]]:
     """Clauses that do not affect the label, in random order.
 
     With a connective each they leave less than 4 tokens of `room`.
@@ -333,9 +329,7 @@ def _others(
     return clauses
 
 
-def _choose(
-    rng: random.Random, templates: Sequence[str], room: int
-) -> list[str]:
+def _choose(rng: random.Random, templates: Sequence[str], room: int) -> list[str]:
     """Words of a random template with at most `room` words."""
     clauses = [template.split() for template in templates]
     return rng.choice([words for words in clauses if len(words) <= room])
@@ -343,9 +337,7 @@ def _choose(
 
 def _fill(rng: random.Random, words: Sequence[str]) -> list[str]:
     """The words, with a random word in each slot."""
-    return [
-        rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words
-    ]
+    return [rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words]
 
 
 # --- records -------------------------------------------------------------------------------------
@@ -398,10 +390,7 @@ RECORD_LENGTH = 4
 def records(rng: random.Random, n: int) -> list[list[str]]:
     """Records of a passage, each as its words; at most 8."""
     words = rng.sample(RECORD_WORDS, RECORD_LENGTH * n)
-    return [
-        words[start : start + RECORD_LENGTH]
-        for start in range(0, len(words), RECORD_LENGTH)
-    ]
+    return [words[start : start + RECORD_LENGTH] for start in range(0, len(words), RECORD_LENGTH)]
 
 
 def record_questions(

@@ -44,8 +44,8 @@ from tokenizers import (
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import check_at_least
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import check_at_least
 
 
 # Their ids are their positions, 0 to 3, as in the code of Jain & Wallace.
@@ -74,16 +74,11 @@ _LINE_END = rf"\s*{_BREAK}(?:\s|{_BREAK})*"
 # A lookbehind allows no repetition, hence every abbreviation after every beginning.
 _ABBREVIATIONS = [_LETTER, *(rf"(?i:{title})" for title in _TITLES.split("|"))]
 _ABBREVIATED = "|".join(
-    [rf"\A{word}" for word in _ABBREVIATIONS]
-    + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
+    [rf"\A{word}" for word in _ABBREVIATIONS] + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
 )
-_SENTENCE_END = (
-    rf"(?:[!?…]|(?<!{_ABBREVIATED})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
-)
+_SENTENCE_END = rf"(?:[!?…]|(?<!{_ABBREVIATED})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
 _CHINESE_END = r"(?<=[。！？])"  # no space follows those marks
-_SENTENCES = pre_tokenizers.Split(
-    Regex(f"{_SENTENCE_END}|{_LINE_END}|{_CHINESE_END}"), "removed"
-)
+_SENTENCES = pre_tokenizers.Split(Regex(f"{_SENTENCE_END}|{_LINE_END}|{_CHINESE_END}"), "removed")
 _MARK = "\ufdd0"  # a noncharacter that Unicode reserves for use inside programs
 
 
@@ -148,9 +143,7 @@ def build_tokenizer(
     if sentences:
         options["sep_token"] = SEP
     return PreTrainedTokenizerFast(
-        tokenizer_object=_word_level(
-            [*specials, *words][:max_vocab_size], sentences, pairs
-        ),
+        tokenizer_object=_word_level([*specials, *words][:max_vocab_size], sentences, pairs),
         pad_token=PAD,
         unk_token=UNK,
         bos_token=BOS,
@@ -173,14 +166,10 @@ def _check_options(
         )
 
 
-def _document_frequencies(
-    texts: Iterable[str], sentences: bool
-) -> Counter[str]:
+def _document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
     """Number of texts that contain each word, by the tokenizer's own rules."""
     if isinstance(texts, str):
-        raise AttnProbeError(
-            "expected a list of texts, got one string; put it in a list"
-        )
+        raise AttnProbeError("expected a list of texts, got one string; put it in a list")
     normalizer = _normalizer(sentences)
     pre_tokenizer = _pre_tokenizer(sentences)
     counts: Counter[str] = Counter()
@@ -194,9 +183,7 @@ def _document_frequencies(
     return counts
 
 
-def _word_level(
-    vocabulary: list[str], sentences: bool, pairs: bool
-) -> Tokenizer:
+def _word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenizer:
     ids = {token: i for i, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNK))
     tokenizer.normalizer = _normalizer(sentences)
@@ -246,9 +233,7 @@ def _normalizer(sentences: bool) -> normalizers.Normalizer:
     )
 
 
-def read_vectors(
-    path: str | os.PathLike, vocab: Mapping[str, int]
-) -> tuple[Tensor, Tensor]:
+def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Tensor, Tensor]:
     """Vectors in a file for the words in `vocab`, and their ids.
 
     Reads the text formats of word2vec and fastText (first line `count dim`) and of
@@ -314,9 +299,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(
-            path, "rt", encoding="utf-8", errors="replace", newline="\n"
-        ) as file:
+        with opener(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
             for line_number, line in enumerate(file, start=1):
                 yield line_number, line.rstrip(" \r\n")
     except (OSError, EOFError, zlib.error) as reason:
@@ -325,9 +308,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from reason
 
 
-def _numbers(
-    fields: list[str], path: str | os.PathLike, line_number: int
-) -> list[float]:
+def _numbers(fields: list[str], path: str | os.PathLike, line_number: int) -> list[float]:
     try:
         return [float(field) for field in fields]
     except ValueError as reason:

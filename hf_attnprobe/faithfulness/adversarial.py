@@ -32,13 +32,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    Differentiable,
-    LinearReadout,
-    Observation,
-    Site,
-)
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
@@ -57,7 +52,12 @@ from hf_attnprobe.functional.search import (
     search_adversarial_attention,
     steered_candidates,
 )
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import (
+    Differentiable,
+    LinearReadout,
+    Observation,
+    Site,
+)
 
 
 # --- The farthest attention within ε, found in the ways that models and heads allow ---
@@ -119,14 +119,10 @@ def as_only_query(
     epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
 ) -> dict[float, Tensor]:
     """By ε: attention [batch, keys] as that of a single query, [batch, 1, keys]."""
-    return {
-        e: found[:, None] for e, found in zip(epsilons, attention, strict=True)
-    }
+    return {e: found[:, None] for e, found in zip(epsilons, attention, strict=True)}
 
 
-def counting_queries(
-    observation: Observation, layer: int, query: int | None
-) -> Tensor:
+def counting_queries(observation: Observation, layer: int, query: int | None) -> Tensor:
     """Which rows are moved and averaged over, bool [batch, queries].
 
     Those that can reach the output; one row where one was asked for.
@@ -154,9 +150,7 @@ class Search(NamedTuple):
     seed: int
 
 
-def _noise(
-    visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int
-) -> Tensor:
+def _noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
     """Draws standard normal values where attention may be, [starts, batch, queries, keys]."""
     rows = visible.cpu().numpy()
     noise = np.zeros((n_starts, *rows.shape))
@@ -185,9 +179,7 @@ class Farthest:
         attention: by ε, that attention [batch, rows, keys]; none of groups of heads.
     """
 
-    def __init__(
-        self, observation: Observation, site: Site, epsilons: Sequence[float]
-    ) -> None:
+    def __init__(self, observation: Observation, site: Site, epsilons: Sequence[float]) -> None:
         self.observation, self.site = observation, site
         model = observation.model
         visible, counting = [], []
@@ -273,9 +265,7 @@ class Farthest:
 
     # The search of Jain & Wallace 2019 (Algorithm 3), of one head
 
-    def search(
-        self, start: Tensor, distance: Distance, epsilon: float, n_steps: int
-    ) -> Tensor:
+    def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
         """Attention that the gradient search reaches from logits.
 
         Shape: [copies, batch, queries, keys], and the result.
@@ -319,9 +309,7 @@ class Farthest:
     def result(self) -> AdversarialResult:
         """What was found, a lower bound."""
         is_exact = torch.zeros_like(self.largest)
-        return AdversarialResult(
-            self.jsd, self.largest, is_exact, attention=self.attention
-        )
+        return AdversarialResult(self.jsd, self.largest, is_exact, attention=self.attention)
 
 
 # --- The farthest attention of a linear read-out, logit = Σ a_t u_t ------------------------------
@@ -421,9 +409,7 @@ def by_model(
         return farthest.result
     for epsilon in epsilons if search.n_steps else ():
         start = farthest.random_starts(search)
-        moved = farthest.search(
-            start, farthest.distance, epsilon, search.n_steps
-        )
+        moved = farthest.search(start, farthest.distance, epsilon, search.n_steps)
         is_moved = farthest.counting[..., None]
         farthest.add(torch.where(is_moved, moved, farthest.own))
     return farthest.result
@@ -449,11 +435,7 @@ def _search_row(farthest: Farthest, vertex: Tensor, search: Search) -> None:
         known = farthest.attention[epsilon].to(vertex)
         guided = torch.stack([known, vertex]).clamp_min(SMALLEST_START).log()
         for start in (farthest.random_starts(search), guided):
-            farthest.add(
-                farthest.search(
-                    start, farthest.distance, AIM * epsilon, search.n_steps
-                )
-            )
+            farthest.add(farthest.search(start, farthest.distance, AIM * epsilon, search.n_steps))
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:
@@ -554,9 +536,7 @@ def _only_member(observation: Observation, site: Site) -> Site:
     """A group of one head is that head."""
     if site.is_group:
         members = observation.model.members(site)
-        heads = [
-            Site(layer, head) for layer in members for head in members[layer]
-        ]
+        heads = [Site(layer, head) for layer in members for head in members[layer]]
         if len(heads) == 1:
             return heads[0]._replace(query=site.query)
     return site

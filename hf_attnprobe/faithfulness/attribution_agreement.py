@@ -24,18 +24,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    Differentiable,
-    IntegratedGradients,
-    Observation,
-    Site,
-)
 from hf_attnprobe.faithfulness.options import AttributionAgreement
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import jsd
 from hf_attnprobe.functional.intervention import normalise
 from hf_attnprobe.functional.predictions import entry_sum
 from hf_attnprobe.functional.similarity import pearson
+from hf_attnprobe.protocol import (
+    Differentiable,
+    IntegratedGradients,
+    Observation,
+    Site,
+)
 
 
 PAIRS = (
@@ -137,9 +137,7 @@ def integrated_gradients(
     """Integrated gradients of the explained class's probability, signed [batch, keys]."""
 
     def compute() -> Tensor:
-        return observation.model.require(
-            IntegratedGradients
-        ).integrated_gradient(
+        return observation.model.require(IntegratedGradients).integrated_gradient(
             observation,
             observation.target(None),
             options.n_steps,

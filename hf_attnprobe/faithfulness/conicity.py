@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import HeadValues, Observation, Site
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.similarity import conicity as conicity_of
+from hf_attnprobe.protocol import HeadValues, Observation, Site
 
 
 READINGS = {
@@ -61,9 +61,7 @@ def conicity(
     """
     model = observation.model
     vectors = model.require(HeadValues).states(observation, site)
-    counted = model.positions(
-        observation, site.layer, observation.batch.content_mask
-    )
+    counted = model.positions(observation, site.layer, observation.batch.content_mask)
     return ConicityResult(
         conicity_of(vectors, counted),
         conicity_of(vectors, counted, absolute=True),

@@ -40,12 +40,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    Differentiable,
-    EditableInputs,
-    Observation,
-    Site,
-)
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Correlation
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import small_side
@@ -59,7 +54,12 @@ from hf_attnprobe.functional.rank import (
     top_overlap,
     top_tau,
 )
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import (
+    Differentiable,
+    EditableInputs,
+    Observation,
+    Site,
+)
 
 
 LEVEL = 0.05
@@ -98,9 +98,7 @@ READINGS: TestReadings = {
         "orders that have nothing to do with each other agree as significantly in "
         "{mean:.1%} of texts (never in texts of 4 tokens or fewer)"
     ),
-    "attention_gradient_p_value": (
-        "the mean p-value of attention against gradients is {mean:.2f}"
-    ),
+    "attention_gradient_p_value": ("the mean p-value of attention against gradients is {mean:.2f}"),
     "attention_leave_one_out_p_value": (
         "the mean p-value of attention against leaving out is {mean:.2f}"
     ),
@@ -183,25 +181,13 @@ class CorrelationResult:
     gradient_tau_difference: Tensor
     attention_leave_one_out_agreement: Tensor
     attention_leave_one_out_precision: Tensor
-    attention_gradient_top_overlap: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
-    attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
-    gradient_leave_one_out_top_overlap: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
+    attention_gradient_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
+    attention_leave_one_out_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
+    gradient_leave_one_out_top_overlap: Mapping[int, Tensor] = field(default_factory=dict)
     top_overlap_by_chance: Mapping[int, Tensor] = field(default_factory=dict)
-    attention_gradient_top_tau: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
-    attention_leave_one_out_top_tau: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
-    gradient_leave_one_out_top_tau: Mapping[int, Tensor] = field(
-        default_factory=dict
-    )
+    attention_gradient_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
+    attention_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
+    gradient_leave_one_out_top_tau: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @register_test(
@@ -247,9 +233,7 @@ def correlation(
     return CorrelationResult(*found_ones, **tops)
 
 
-def _weighted(
-    ranked: Tensor, importance: Tensor, content: Tensor
-) -> tuple[Tensor, Tensor]:
+def _weighted(ranked: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
     """Returns Gini correlation and precision of attention against leave-one-out, each [batch].
 
     Shape: ranked [batch, 3, keys], see :data:`PAIRS`.
@@ -264,9 +248,7 @@ def _weighted(
     return agreement, precise
 
 
-def _tops(
-    ranked: Tensor, content: Tensor, tops: Sequence[int]
-) -> dict[str, Any]:
+def _tops(ranked: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
     """Overlap and τ of the first k tokens of each pair of rankings, by statistic and k, each
     [batch].
 
@@ -292,9 +274,7 @@ def _tops(
     return found
 
 
-def ranks(
-    values: Tensor, content: Tensor, unit: Tensor | float = 0.0
-) -> Tensor:
+def ranks(values: Tensor, content: Tensor, unit: Tensor | float = 0.0) -> Tensor:
     """Dense ranks [..., keys] in which values that differ by rounding alone are equal.
 
     Args:
@@ -320,6 +300,4 @@ def _unit_of_leave_one_out(observation: Observation) -> Tensor:
     """Size of the probability that leave-one-out subtracts from, [batch, 1]; it sets the
     rounding.
     """
-    return small_side(observation.probs, observation.target(None)).abs()[
-        :, None
-    ]
+    return small_side(observation.probs, observation.target(None)).abs()[:, None]

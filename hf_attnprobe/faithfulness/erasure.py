@@ -47,12 +47,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    Decisions,
-    LinearReadout,
-    Observation,
-    Site,
-)
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import (
     GIVEN,
@@ -80,7 +75,12 @@ from hf_attnprobe.functional.intervention import (
     zero_out,
 )
 from hf_attnprobe.functional.rank import kendall_tau_b
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import (
+    Decisions,
+    LinearReadout,
+    Observation,
+    Site,
+)
 
 
 RANKINGS = (
@@ -93,9 +93,7 @@ RANKINGS = (
 FROM_BELOW = ("attention", "gradient", "product")
 """The paper's rankings; ``least_attention`` is that of attention from its other end."""
 OF_HEADS_ALONE = ("effective_attention", "norm_based")
-ORDER_STREAM = (
-    1 << 40
-)  # added to the seed: other shuffles than ``permutation``'s
+ORDER_STREAM = 1 << 40  # added to the seed: other shuffles than ``permutation``'s
 COPIES_AT_ONCE = 32
 """Of edited attention, for each layer of the site."""
 
@@ -116,24 +114,16 @@ READINGS: TestReadings = {
     "top_moves_most": share(
         "in {mean:.0%} of texts no other single weight moves the output more than the largest"
     ),
-    "top_flips": share(
-        "erasing the largest weight flips {decision} in {mean:.1%} of texts"
-    ),
-    "random_flips": share(
-        "erasing a random other weight flips {decision} in {mean:.1%} of texts"
-    ),
+    "top_flips": share("erasing the largest weight flips {decision} in {mean:.1%} of texts"),
+    "random_flips": share("erasing a random other weight flips {decision} in {mean:.1%} of texts"),
     "only_top_flips": share(
         "in {mean:.1%} of texts the largest weight flips {decision} and the random other does not"
     ),
     "only_random_flips": share(
         "in {mean:.1%} of texts the random other weight flips {decision} and the largest does not"
     ),
-    "both_flip": share(
-        "in {mean:.1%} of texts either of the two flips {decision}"
-    ),
-    "neither_flips": share(
-        "in {mean:.1%} of texts neither of the two flips {decision}"
-    ),
+    "both_flip": share("in {mean:.1%} of texts either of the two flips {decision}"),
+    "neither_flips": share("in {mean:.1%} of texts neither of the two flips {decision}"),
     "fraction_to_flip": share(
         "in the order of {key}, {decision} flips when {mean:.0%} of the tokens are "
         "erased (of texts that can be flipped; never counts as all)"
@@ -148,15 +138,9 @@ READINGS: TestReadings = {
     "minimal_fraction": share(
         "the smallest set that flips {decision} holds {mean:.0%} of the tokens"
     ),
-    "minimal_size": (
-        "the smallest set that flips {decision} has {median:g} tokens (median)"
-    ),
-    "no_set_flips": share(
-        "in {mean:.0%} of texts no set of tokens flips {decision}"
-    ),
-    "no_order_flips": share(
-        "in {mean:.0%} of texts none of the tried orders flips {decision}"
-    ),
+    "minimal_size": ("the smallest set that flips {decision} has {median:g} tokens (median)"),
+    "no_set_flips": share("in {mean:.0%} of texts no set of tokens flips {decision}"),
+    "no_order_flips": share("in {mean:.0%} of texts none of the tried orders flips {decision}"),
     "regret": (
         "the order of {key} erases {mean:.1f} tokens more than are needed to flip "
         "{decision} (never counts as all)"
@@ -265,18 +249,12 @@ def erasure(
     )
     ranked = rankings(observation, site, seed)
     rules = {"renormalise": options.renormalise, "all_zero": options.all_zero}
-    single = single_weight(
-        observation, site, draw=options.draw, seed=seed, **rules
-    )
+    single = single_weight(observation, site, draw=options.draw, seed=seed, **rules)
     exact = _smallest(observation, attention, **rules)
     if exact is not None:
         ranked["margin"] = exact.margin
     if options.bottom_up:
-        ranked |= {
-            f"least_{name}": -ranked[name]
-            for name in FROM_BELOW
-            if name in ranked
-        }
+        ranked |= {f"least_{name}": -ranked[name] for name in FROM_BELOW if name in ranked}
     order = orders(observation, content, ranked, options.n_random, seed)
     lost: Tensor | None = None
     if token_logits is not None:
@@ -291,9 +269,7 @@ def erasure(
             **rules,
         )
     else:
-        n_removed, lost = _removals_by_replay(
-            observation, site, order, content, **rules
-        )
+        n_removed, lost = _removals_by_replay(observation, site, order, content, **rules)
     names = ("random", *ranked)
     gathered = partial(
         _by_ranking,
@@ -308,13 +284,8 @@ def erasure(
     removals = gathered(counted)
     never = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
     mass = _mass(attention * content, order, counted)
-    way = {
-        name: way_to_best(removals[name], removals["random"], best)
-        for name in ranked
-    }
-    others: dict[str, Any] = {
-        **single
-    }  # fields of tensors and of tensors by ranking
+    way = {name: way_to_best(removals[name], removals["random"], best) for name in ranked}
+    others: dict[str, Any] = {**single}  # fields of tensors and of tensors by ranking
     none = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
     if exact is None:
         others |= {"greedy_bound_size": best, "no_order_flips": none}
@@ -323,9 +294,7 @@ def erasure(
         others |= _exact(exact, ranked["product"], content)
         others |= {"no_set_flips": none, "way_to_best": way}
         others["regret"] = {name: n - best for name, n in removals.items()}
-    of_prediction = (
-        observation.explains is None or observation.probs.shape[-1] == 2
-    )
+    of_prediction = observation.explains is None or observation.probs.shape[-1] == 2
     if of_prediction and not observation.model.prediction.is_number:
         losing = _losing_lead(observation, attention, order, lost, gathered)
         is_lost = (~losing["best"].isnan()).double()
@@ -428,9 +397,7 @@ def _smallest(
     )
 
 
-def rankings(
-    observation: Observation, site: Site, seed: int = 0
-) -> dict[str, Tensor]:
+def rankings(observation: Observation, site: Site, seed: int = 0) -> dict[str, Tensor]:
     """The rankings that the model has, by which weights are erased, largest first.
 
     Args:
@@ -465,9 +432,7 @@ def orders(
         content[:, None], n_random, seed=seed + ORDER_STREAM, example_ids=ids
     )[:, :, 0]
     ranks = torch.stack([*ranked.values()])
-    return removal_order(
-        torch.cat([shuffled.double(), ranks.double()]), content
-    )
+    return removal_order(torch.cat([shuffled.double(), ranks.double()]), content)
 
 
 def _removals_by_replay(
@@ -491,9 +456,7 @@ def _removals_by_replay(
     raised = _raised(observation)
 
     def happens(gone: Tensor) -> Tensor:
-        after = erased(
-            observation, site, gone, renormalise=renormalise, all_zero=all_zero
-        )
+        after = erased(observation, site, gone, renormalise=renormalise, all_zero=all_zero)
         is_real = ~after.isnan().any(-1)
         flips = observation.flips(after) & is_real
         loses = observation.flips(after * raised) & is_real
@@ -511,9 +474,7 @@ def _by_ranking(
     random = values[:n_random].mean(0)
     found = dict(zip(names, [random, *values[n_random:]], strict=True))
     if each:
-        found |= {
-            f"random_{n}": own for n, own in enumerate(values[:n_random], 1)
-        }
+        found |= {f"random_{n}": own for n, own in enumerate(values[:n_random], 1)}
     return found
 
 
@@ -531,9 +492,7 @@ def _fewest(n_removed: Tensor) -> Tensor:
     return fewest.masked_fill(fewest.isinf(), torch.nan)
 
 
-def _exact(
-    smallest: FlipSet, product: Tensor, content: Tensor
-) -> dict[str, Tensor]:
+def _exact(smallest: FlipSet, product: Tensor, content: Tensor) -> dict[str, Tensor]:
     """Size of the smallest set that flips the decision, and τ of its margins with ``product``."""
     n_tokens = content.sum(-1)
     margin = tied("margin", smallest.margin, content)
@@ -577,18 +536,14 @@ def erased(
     return probs.masked_fill(~left, torch.nan)
 
 
-def _erased(
-    observation: Observation, site: Site, renormalise: bool, gone: Tensor
-) -> Tensor:
+def _erased(observation: Observation, site: Site, renormalise: bool, gone: Tensor) -> Tensor:
     """:func:`erased` of few copies at once, also where no weight is left."""
     model = observation.model
 
     def change(layer: int, attention: Tensor) -> Tensor:
         keys = model.positions(observation, layer, gone)[:, :, None, None]
         movable = model.visible(observation, layer)[:, None]
-        return zero_out(
-            attention, keys, renormalise=renormalise, movable=movable
-        )
+        return zero_out(attention, keys, renormalise=renormalise, movable=movable)
 
     return model.replay(observation, observation.edited(site, change))
 
@@ -616,11 +571,7 @@ def other_positions(
         positions = content[row].nonzero()[:, 0]
         if len(positions) < 2:
             continue
-        others = (
-            positions[1:]
-            if draw == "released"
-            else positions[positions != top[row]]
-        )
+        others = positions[1:] if draw == "released" else positions[positions != top[row]]
         place = drawn_place(seed, int(example_id), DRAW_STREAM, len(others))
         drawn[row] = others[place]
     return drawn
@@ -650,9 +601,7 @@ def single_weight(
     erase = partial(erased, observation, site, gone, all_zero=all_zero)
     probs = erase(renormalise=renormalise).double()
     as_left = erase(renormalise=False).double() if renormalise else probs
-    top_weight, other_weight = attention.expand(2, -1, -1).gather(-1, pair)[
-        ..., 0
-    ]
+    top_weight, other_weight = attention.expand(2, -1, -1).gather(-1, pair)[..., 0]
     values = {
         "delta_js": _top_minus_other(observation, probs),
         "delta_js_unnormalised": _top_minus_other(observation, as_left),
@@ -663,9 +612,7 @@ def single_weight(
     if token_logits is not None:
         bias = observation.model.require(LinearReadout).readout_bias()
         weights = attention * content
-        each = erase_each(
-            weights, token_logits, bias=bias, renormalise=renormalise
-        )
+        each = erase_each(weights, token_logits, bias=bias, renormalise=renormalise)
         if not all_zero:
             each = _where_left(each, weights)
         values |= _against_all(observation, each, top, content)
@@ -674,10 +621,7 @@ def single_weight(
 
 def _where(values: dict[str, Tensor], defined: Tensor) -> dict[str, Tensor]:
     """The values as float64; NaN where they are undefined."""
-    return {
-        name: value.double().masked_fill(~defined, torch.nan)
-        for name, value in values.items()
-    }
+    return {name: value.double().masked_fill(~defined, torch.nan) for name, value in values.items()}
 
 
 def _top_minus_other(observation: Observation, after: Tensor) -> Tensor:

@@ -24,14 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    ALL,
-    EditableInputs,
-    Observation,
-    Site,
-    Stack,
-)
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.options import Explanations
 from hf_attnprobe.faithfulness.rankings import (
@@ -44,6 +37,13 @@ from hf_attnprobe.faithfulness.registry import (
     register_test,
 )
 from hf_attnprobe.functional.rank import kendall_tau_b
+from hf_attnprobe.protocol import (
+    ALL,
+    EditableInputs,
+    Observation,
+    Site,
+    Stack,
+)
 
 
 READINGS = {
@@ -63,8 +63,7 @@ READINGS = {
         "the heads' mean attention and leaving out agree with rank correlation {mean:.2f}"
     ),
     "rollout_tau": (
-        "attention rollout up to this layer and leaving out agree with rank "
-        "correlation {mean:.2f}"
+        "attention rollout up to this layer and leaving out agree with rank correlation {mean:.2f}"
     ),
     "flow_tau": (
         "attention flow up to this layer and leaving out agree with rank correlation "
@@ -74,9 +73,7 @@ READINGS = {
         "the layer's norms of weighted values and leaving out agree with rank "
         "correlation {mean:.2f}"
     ),
-    "value_zeroing_tau": (
-        "value zeroing and leaving out agree with rank correlation {mean:.2f}"
-    ),
+    "value_zeroing_tau": ("value zeroing and leaving out agree with rank correlation {mean:.2f}"),
     "value_zeroing_rollout_tau": (
         "value zeroing rolled out up to this layer and leaving out agree with rank "
         "correlation {mean:.2f}"
@@ -149,9 +146,7 @@ def explanations(
     content = observation.batch.content_mask
     importance = leave_one_out_ranks(observation)
     taus = {}
-    for name, explanation in (
-        OF_LAYERS if site.head == ALL else OF_HEADS
-    ).items():
+    for name, explanation in (OF_LAYERS if site.head == ALL else OF_HEADS).items():
         if not explanation.is_possible(observation.model, site):
             continue
         values = explanation.read(observation, site)

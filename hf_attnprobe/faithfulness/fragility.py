@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Decisions, Observation, Site
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import at_head, permute, uniform
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import Decisions, Observation, Site
 
 
 READINGS: TestReadings = {
@@ -39,12 +39,8 @@ READINGS: TestReadings = {
     "trained_correct": share(
         "with its trained attention the model is right in {mean:.1%} of texts"
     ),
-    "uniform_correct": share(
-        "with uniform attention the model is right in {mean:.1%} of texts"
-    ),
-    "permuted_correct": share(
-        "with permuted attention the model is right in {mean:.1%} of draws"
-    ),
+    "uniform_correct": share("with uniform attention the model is right in {mean:.1%} of texts"),
+    "permuted_correct": share("with permuted attention the model is right in {mean:.1%} of draws"),
 }
 
 
@@ -109,10 +105,7 @@ def _shares(observation: Observation, outputs: Tensor) -> dict[int, Tensor]:
     """
     prediction = observation.model.prediction
     decided = prediction.decision(outputs)[..., 0]
-    return {
-        k: (decided == k).double().mean(0)
-        for k in range(len(prediction.class_names))
-    }
+    return {k: (decided == k).double().mean(0) for k in range(len(prediction.class_names))}
 
 
 def _right(observation: Observation, outputs: Tensor) -> Tensor:

@@ -25,7 +25,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.faithfulness.options import NoOptions
+from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.intervention import random_generator
+from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
     HeadOutputs,
@@ -34,24 +39,13 @@ from hf_attnprobe.attention_model import (
     Reference,
     Site,
 )
-from hf_attnprobe.faithfulness.options import NoOptions
-from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import random_generator
-from hf_attnprobe.readings import TestReadings, share
 
 
-DONOR_STREAM = (
-    2  # apart from the permutations' and the adversary's random numbers
-)
+DONOR_STREAM = 2  # apart from the permutations' and the adversary's random numbers
 READINGS: TestReadings = {
     "zero_tvd": "zero ablation moves the output by {mean:.2f} {unit}",
-    "zero_flip": share(
-        "after zero ablation {decision} flips in {mean:.0%} of texts"
-    ),
-    "mean_tvd": (
-        "with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"
-    ),
+    "zero_flip": share("after zero ablation {decision} flips in {mean:.0%} of texts"),
+    "mean_tvd": ("with what it adds replaced by its mean the output moves by {mean:.2f} {unit}"),
     "mean_flip": share(
         "with what it adds replaced by its mean {decision} flips in {mean:.0%} of texts"
     ),
@@ -105,9 +99,7 @@ def head_ablation(
             outputs are taken from.
     """
     model = observation.model
-    ablated = observation.edited(
-        site, lambda _, attention: torch.zeros_like(attention)[None]
-    )
+    ablated = observation.edited(site, lambda _, attention: torch.zeros_like(attention)[None])
     zero = _changes(observation, model.replay(observation, ablated)[0])
     reference = _reference(observation, site)
     if reference is None:
@@ -123,15 +115,11 @@ def head_ablation(
     # Every real query counts once: outputs are zero beyond the lengths.
     average = (outputs.sum((0, 1)) / lengths.sum()).expand(shape)
     real = observation.batch.mask
-    if (
-        attention.shape[2] != real.shape[1]
-    ):  # queries that are other tokens than the keys
+    if attention.shape[2] != real.shape[1]:  # queries that are other tokens than the keys
         real = torch.ones_like(attention[:, 0, :, 0], dtype=torch.bool)
     resampled = resampled_output(outputs, lengths, donors.clamp_min(0), real)
     replaced = torch.stack([average, resampled])
-    mean, resample = model.require(HeadOutputs).replay_outputs(
-        observation, site, replaced
-    )
+    mean, resample = model.require(HeadOutputs).replay_outputs(observation, site, replaced)
     alone = donors < 0
     tvd_, flip = _changes(observation, resample)
     return HeadAblationResult(
@@ -145,11 +133,7 @@ def head_ablation(
 def _reference(observation: Observation, site: Site) -> Reference | None:
     """Sampled head outputs of other texts; None where the site's output cannot be replaced."""
     model = observation.model
-    return (
-        None
-        if site.is_group or model.lacks(HeadOutputs, site)
-        else model.reference
-    )
+    return None if site.is_group or model.lacks(HeadOutputs, site) else model.reference
 
 
 def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,9 +141,7 @@ def _changes(observation: Observation, after: Tensor) -> tuple[Tensor, Tensor]:
     return tvd(after, observation.probs), flipped
 
 
-def _donors(
-    reference: Reference, example_ids: tuple[int, ...], seed: int
-) -> Tensor:
+def _donors(reference: Reference, example_ids: tuple[int, ...], seed: int) -> Tensor:
     """For each text, the row in the sample of a random other text.
 
     Shape: int64 [batch]; −1 where there is no other.
@@ -173,9 +155,7 @@ def _donors(
     return torch.tensor(chosen)
 
 
-def resampled_output(
-    outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor
-) -> Tensor:
+def resampled_output(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
     """Puts the donor's output at the real queries of each text: first query on first.
 
     Beyond a donor's end its mean.
@@ -258,9 +238,7 @@ def prune_curve(
     for batches, ranking in parts:
         removed = [ranking[:n] for n in points]
         counts += [_counts(model, batch, removed) for batch in batches]
-    agreeing, correct, n_texts, n_labelled = (
-        torch.stack(counts).sum(0).unbind(1)
-    )
+    agreeing, correct, n_texts, n_labelled = torch.stack(counts).sum(0).unbind(1)
     return PruneCurve(
         points,
         tuple((agreeing / n_texts).tolist()),
@@ -271,9 +249,7 @@ def prune_curve(
     )
 
 
-def _counts(
-    model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]
-) -> Tensor:
+def _counts(model: AttentionModelBase, batch: Batch, removed: Sequence[Sequence[Site]]) -> Tensor:
     """Counts texts: agreeing, correct, all, labelled; float64 [points, 4]."""
     observation = model.observe(batch)
     after = ablated(model, observation, removed)
@@ -302,9 +278,7 @@ def ablated(
         for layer, head, _ in sites:
             if layer not in kept:
                 shape = observation.attention[layer].shape[:2]
-                kept[layer] = observation.probs.new_ones(
-                    len(removed), *shape, 1, 1
-                )
+                kept[layer] = observation.probs.new_ones(len(removed), *shape, 1, 1)
             kept[layer][point, :, head] = 0
     if not kept:
         return observation.probs.expand(len(removed), -1, -1)

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import AnswersFromPassage, Observation, Site
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import AnswersFromPassage, Observation, Site
 
 
 READINGS: TestReadings = {

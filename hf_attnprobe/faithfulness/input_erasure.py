@@ -39,12 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    Differentiable,
-    EditableInputs,
-    Observation,
-    Site,
-)
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.rankings import (
     group_readings,
@@ -60,7 +55,12 @@ from hf_attnprobe.faithfulness.registry import (
 )
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.erasure import never_as_all, removal_rank
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import (
+    Differentiable,
+    EditableInputs,
+    Observation,
+    Site,
+)
 
 
 OF_SITE = ("attention", "product")
@@ -175,9 +175,7 @@ def input_erasure(
     ranked = dict(own)
     for name in rankings_of_text(observation):
         ranked[name] = ranking(observation, site, name, seed=seed)
-    turns = torch.stack(
-        [removal_rank(ranks, content) for ranks in ranked.values()]
-    )
+    turns = torch.stack([removal_rank(ranks, content) for ranks in ranked.values()])
 
     def named(values: Tensor) -> dict[str, Tensor]:
         return dict(zip(ranked, values, strict=True))
@@ -198,23 +196,17 @@ def input_erasure(
         comprehensive, sufficient = aopc.normalised(chains, lower, upper)
         on_request["naopc_comprehensiveness"] = named(comprehensive)
         on_request["naopc_sufficiency"] = named(sufficient)
-    return InputErasureResult(
-        comprehensiveness, sufficiency, shares.mean(0), **on_request
-    )
+    return InputErasureResult(comprehensiveness, sufficiency, shares.mean(0), **on_request)
 
 
 def rankings_at(observation: Observation, site: Site) -> dict[str, Tensor]:
     """Dense ranks [batch, keys] of the units by a head or a group of heads, by name."""
     if not site.is_group:
-        possible = (
-            name for name in OF_SITE if is_possible(observation, site, name)
-        )
+        possible = (name for name in OF_SITE if is_possible(observation, site, name))
         return {name: ranking(observation, site, name) for name in possible}
     content = observation.batch.content_mask
     readings = group_readings(observation, site)
-    return {
-        name: tied(name, values, content) for name, values in readings.items()
-    }
+    return {name: tied(name, values, content) for name, values in readings.items()}
 
 
 def sets_of_tops(observation: Observation, turns: Tensor) -> Tensor:
@@ -234,14 +226,8 @@ def _tops(observation: Observation, by: str, turns: Tensor) -> Tensor:
     """
     content = observation.batch.content_mask
     top = sets_of_tops(observation, turns)
-    sets = torch.stack(
-        [top, content & ~top]
-    )  # [2, steps, rankings, batch, keys]
-    return (
-        _drops(observation, by, sets.flatten(0, 2))
-        .unflatten(0, sets.shape[:3])
-        .mean(1)
-    )
+    sets = torch.stack([top, content & ~top])  # [2, steps, rankings, batch, keys]
+    return _drops(observation, by, sets.flatten(0, 2)).unflatten(0, sets.shape[:3]).mean(1)
 
 
 def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
@@ -257,9 +243,7 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
 
     in_reverse = n_units[:, None] - 1 - turns
     both = torch.stack([turns, in_reverse])
-    sets = (
-        both < steps[..., None]
-    ) & content  # [steps, 2, rankings, batch, keys]
+    sets = (both < steps[..., None]) & content  # [steps, 2, rankings, batch, keys]
     drops = _drops(observation, by, sets.flatten(0, 2))
     drops = drops.unflatten(0, sets.shape[:3])
     has_step = steps <= n_units
@@ -267,9 +251,7 @@ def _chains(observation: Observation, by: str, turns: Tensor) -> Tensor:
     return total / n_units
 
 
-def _bounds(
-    observation: Observation, by: str, beam: int, tried: Tensor
-) -> Tensor:
+def _bounds(observation: Observation, by: str, beam: int, tried: Tensor) -> Tensor:
     """Lowest and highest AOPC of any order, [2, batch].
 
     Exact for short texts. For others the furthest that were found, by the beam or among
@@ -289,9 +271,7 @@ def _bounds(
     orders = tried.flatten(0, 1)
     lower = torch.minimum(lower, orders.amin(0))
     upper = torch.maximum(upper, orders.amax(0))
-    return torch.where(
-        short, exact, torch.stack([lower, upper]).to(exact.dtype)
-    )
+    return torch.where(short, exact, torch.stack([lower, upper]).to(exact.dtype))
 
 
 def _flips(
@@ -335,9 +315,7 @@ def erased_inputs(observation: Observation, by: str, erased: Tensor) -> Tensor:
     model = observation.model.require(EditableInputs)
     at_once = max(1, FLAGS_AT_ONCE // erased[0].numel())
     parts = erased.split(at_once)
-    return torch.cat(
-        [model.erase_inputs(observation, part, by=by) for part in parts]
-    )
+    return torch.cat([model.erase_inputs(observation, part, by=by) for part in parts])
 
 
 def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
@@ -351,6 +329,4 @@ def _drops(observation: Observation, by: str, erased: Tensor) -> Tensor:
 def losses(observation: Observation, after: Tensor) -> Tensor:
     """Drop of the probability of the predicted side, [copies, batch, classes] -> [copies, batch]."""
     before = observation.explained_probs(observation.probs)
-    return (before - observation.explained_probs(after)) * observation.side[
-        :, 0
-    ]
+    return (before - observation.explained_probs(after)) * observation.side[:, 0]

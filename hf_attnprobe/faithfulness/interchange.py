@@ -27,7 +27,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.core.readings import TestReadings, share
+from hf_attnprobe.faithfulness.options import Interchange
+from hf_attnprobe.faithfulness.rankings import ranking
+from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.faithfulness.scale import rankings_of
+from hf_attnprobe.functional.divergence import tvd
+from hf_attnprobe.functional.intervention import drawn_place
+from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
     Decisions,
@@ -37,13 +44,6 @@ from hf_attnprobe.attention_model import (
     Observation,
     Site,
 )
-from hf_attnprobe.faithfulness.options import Interchange
-from hf_attnprobe.faithfulness.rankings import ranking
-from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.scale import rankings_of
-from hf_attnprobe.functional.divergence import tvd
-from hf_attnprobe.functional.intervention import drawn_place
-from hf_attnprobe.readings import TestReadings, share
 
 
 DONOR_STREAM = 6  # apart from the other tests' random numbers
@@ -105,9 +105,7 @@ def interchange(
     of_rankings = torch.stack([*first.values()])
     units = torch.cat([of_rankings, others])
 
-    states = {
-        layer: given[drawn] for layer, given in donors.states[site].items()
-    }
+    states = {layer: given[drawn] for layer, given in donors.states[site].items()}
     exchangeable = model.require(ExchangeableStates, site)
     places = units.clamp_min(0)  # what is missing is left out below
     after = exchangeable.replay_exchanged(observation, site, places, states)
@@ -148,9 +146,7 @@ def donors_of(
     return Donors(torch.cat(decisions), states)
 
 
-def _attended(
-    observation: Observation, site: Site, seed: int
-) -> dict[int, Tensor]:
+def _attended(observation: Observation, site: Site, seed: int) -> dict[int, Tensor]:
     """Returns what a site's heads read at the most attended unit: by layer [batch, heads, width]."""
     model = observation.model
     content = observation.batch.content_mask
@@ -172,9 +168,7 @@ def _drawn(donors: Donors, observation: Observation, seed: int) -> Tensor:
     own = observation.model.prediction.decision(observation.probs)
     differs = (donors.decisions != own[:, None]).any(-1).cpu()
     chosen = []
-    for example_id, other in zip(
-        observation.batch.example_ids, differs, strict=True
-    ):
+    for example_id, other in zip(observation.batch.example_ids, differs, strict=True):
         rows = other.nonzero()[:, 0].tolist()
         if rows:
             place = drawn_place(seed, int(example_id), DONOR_STREAM, len(rows))
@@ -184,9 +178,7 @@ def _drawn(donors: Donors, observation: Observation, seed: int) -> Tensor:
     return torch.tensor(chosen, device=own.device)
 
 
-def _first(
-    observation: Observation, site: Site, name: str, seed: int
-) -> Tensor:
+def _first(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
     """Returns the unit that a ranking puts first, int64 [batch]; which of several equals is drawn."""
     content = observation.batch.content_mask
     n_keys = content.shape[-1]
@@ -197,9 +189,7 @@ def _first(
     return turn.argmax(-1)
 
 
-def _others(
-    observation: Observation, unit: Tensor, n: int | None, seed: int
-) -> Tensor:
+def _others(observation: Observation, unit: Tensor, n: int | None, seed: int) -> Tensor:
     """Returns other units than one of every text, drawn without replacement.
 
     Args:

@@ -29,18 +29,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    AnswersFromPassage,
-    EditableInputs,
-    KeptPositions,
-    Observation,
-    Site,
-)
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.options import Knockout
-from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.sources import FEW, by_unit
-from hf_attnprobe.faithfulness.units import (
+from hf_attnprobe.faithfulness.passage_units import (
     RENORMALISED,
     deletion_effects,
     is_all_attention,
@@ -48,12 +40,20 @@ from hf_attnprobe.faithfulness.units import (
     log_prob,
     units_that_matter,
 )
+from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.faithfulness.sources import FEW, by_unit
 from hf_attnprobe.functional.rank import (
     gini_correlation,
     kendall_tau_b,
     top_overlap,
 )
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import (
+    AnswersFromPassage,
+    EditableInputs,
+    KeptPositions,
+    Observation,
+    Site,
+)
 
 
 READINGS: TestReadings = {
@@ -149,22 +149,15 @@ def knockout(
         by_operator[operator] = [
             lost.masked_fill(~content, -torch.inf).amax(-1),
             moved.amax(-1),
-            top_overlap(attention, ranked, content, 1).masked_fill(
-                none, torch.nan
-            ),
+            top_overlap(attention, ranked, content, 1).masked_fill(none, torch.nan),
             top_overlap(ranked, deleted, content, 1).masked_fill(
                 none | (effects.amax(-1) <= 0), torch.nan
             ),
-            gini_correlation(lost, attention, content).masked_fill(
-                few, torch.nan
-            ),
-            kendall_tau_b(attention, ranked, content).tau.masked_fill(
-                few, torch.nan
-            ),
+            gini_correlation(lost, attention, content).masked_fill(few, torch.nan),
+            kendall_tau_b(attention, ranked, content).tau.masked_fill(few, torch.nan),
         ]
     largest, moved_most, found, finds_source, agreement, tau = (
-        {operator: values[k] for operator, values in by_operator.items()}
-        for k in range(6)
+        {operator: values[k] for operator, values in by_operator.items()} for k in range(6)
     )
     lost, _ = knocked_out(observation, site, RENORMALISED)
     matters = units_that_matter(observation, options.least_effect)

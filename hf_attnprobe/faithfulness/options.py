@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_attnprobe.options import Options, option
+from hf_attnprobe.core.options import Options, option
 
 
 GROUP = "hf_attnprobe.tests"
@@ -72,9 +72,7 @@ class Scale(ExplainsClass):
 class Permutation(Options):
     """How many random shuffles."""
 
-    n_permutations: int = option(
-        100, "random shuffles per text", at_least=1, at_most=100_000
-    )
+    n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,7 @@ class Adversarial(Options):
         at_least=0,
         metavar="EPSILON",
     )
-    n_starts: int = option(
-        5, "random starts of the gradient search", at_least=1, at_most=1_000
-    )
+    n_starts: int = option(5, "random starts of the gradient search", at_least=1, at_most=1_000)
     n_steps: int | None = option(
         None,
         "steps of the gradient search (default: 500 with method=search and for models "
@@ -121,9 +117,7 @@ class Erasure(ExplainsClass):
         False,
         "count the decision without any attention too, as the released code does",
     )
-    n_random: int = option(
-        5, "random orders of erasure", at_least=1, at_most=10_000
-    )
+    n_random: int = option(5, "random orders of erasure", at_least=1, at_most=10_000)
     each_random: bool = option(
         False,
         "report every random order beside their mean, to pool them over texts as the "
@@ -210,9 +204,7 @@ class Plausibility(Options):
 class Fragility(Options):
     """How many permutations."""
 
-    n_draws: int = option(
-        10, "permutations of the attention per text", at_least=1, at_most=10_000
-    )
+    n_draws: int = option(10, "permutations of the attention per text", at_least=1, at_most=10_000)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
@@ -34,7 +34,7 @@ from hf_attnprobe.functional.linear import (
     permutation_extremes,
     permutation_moments,
 )
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import Observation, Site
 
 
 MAPS_AT_ONCE = 2**22
@@ -52,12 +52,8 @@ READINGS: TestReadings = {
         "the worst shuffle moves the output by {mean:.2f} {unit} at the standard temperature"
     ),
     "flips_drawn": share("{mean:.0%} of the drawn shuffles flip {decision}"),
-    "median_tvd_of": (
-        "shuffling attention moved what is said of {key} by {mean:.2f} of 1"
-    ),
-    "max_tvd": (
-        "the worst of all possible shuffles moves the output by {mean:.2f} {unit}"
-    ),
+    "median_tvd_of": ("shuffling attention moved what is said of {key} by {mean:.2f} of 1"),
+    "max_tvd": ("the worst of all possible shuffles moves the output by {mean:.2f} {unit}"),
     "flip_possible": share(
         "some shuffle of the same weights flips {decision} in {mean:.0%} of texts"
     ),
@@ -121,17 +117,13 @@ def permutation(
     after = _shuffled_probs(observation, site, options.n_permutations, seed)
     changes = tvd(after, observation.probs)
     token_logits = observation.token_logits
-    exact = (
-        {} if token_logits is None else _exact(token_logits, observation, site)
-    )
+    exact = {} if token_logits is None else _exact(token_logits, observation, site)
     moved = observation.moved_by_part(after) or {}
     by_part = {name: _median(changes) for name, changes in moved.items()}
     attention = observation.read(site)
     batch = observation.batch
     is_special = batch.mask & ~batch.content_mask
-    at_standard = tvd(
-        observation.standard(after), observation.standard(observation.probs)
-    )
+    at_standard = tvd(observation.standard(after), observation.standard(observation.probs))
     worst = exact.pop("largest_standard_tvd", at_standard.amax(0))
     return PermutationResult(
         max_attention=attention.amax(-1),
@@ -145,18 +137,13 @@ def permutation(
     )
 
 
-def _shuffled_probs(
-    observation: Observation, site: Site, n_copies: int, seed: int
-) -> Tensor:
+def _shuffled_probs(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
     """Probabilities under each shuffle, [copies, batch, classes].
 
     Of several layers the copies are replayed in parts, so that no more maps exist at
     once than all copies of one layer have, or :data:`MAPS_AT_ONCE`. The parts change nothing.
     """
-    maps = [
-        observation.attention[layer]
-        for layer in observation.model.members(site)
-    ]
+    maps = [observation.attention[layer] for layer in observation.model.members(site)]
     within_memory = MAPS_AT_ONCE // sum(one.numel() for one in maps)
     at_once = max(1, n_copies // len(maps), min(within_memory, n_copies))
     parts = []
@@ -203,9 +190,7 @@ def _median(changes: Tensor) -> Tensor:
     return (in_order[middle - 1] + in_order[middle]) / 2
 
 
-def _exact(
-    token_logits: Tensor, observation: Observation, site: Site
-) -> dict[str, Tensor]:
+def _exact(token_logits: Tensor, observation: Observation, site: Site) -> dict[str, Tensor]:
     """Exact statistics over all T! permutations."""
     attention, mask = observation.read(site), observation.batch.mask
     predicted = observation.target(None)
@@ -217,9 +202,7 @@ def _exact(
     margins = own - token_logits.movedim(-1, 0)
     lowest, highest = permutation_extremes(attention, margins, mask)
     flips = (lowest.amin(0) < 0).to(torch.float64)
-    logits = (
-        own if n_classes > 2 else token_logits[..., 1] - token_logits[..., 0]
-    )
+    logits = own if n_classes > 2 else token_logits[..., 1] - token_logits[..., 0]
     mean, variance = permutation_moments(attention, logits, mask)
     exact = {
         "flip_possible": flips,
@@ -231,9 +214,7 @@ def _exact(
         before = _lead(observation.probs.double(), predicted)
         exact["max_tvd"] = _farthest(before, extremes)
         sharpness = observation.model.sharpness
-        exact["largest_standard_tvd"] = _farthest(
-            before * sharpness, extremes * sharpness
-        )
+        exact["largest_standard_tvd"] = _farthest(before * sharpness, extremes * sharpness)
     return exact
 
 

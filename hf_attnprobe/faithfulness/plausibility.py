@@ -26,14 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    Differentiable,
-    EditableInputs,
-    IntegratedGradients,
-    Observation,
-    Site,
-)
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import Plausibility
 from hf_attnprobe.faithfulness.rankings import (
     ranking,
@@ -49,7 +43,13 @@ from hf_attnprobe.functional.plausibility import (
     share_of_marked,
     token_f1,
 )
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import (
+    Differentiable,
+    EditableInputs,
+    IntegratedGradients,
+    Observation,
+    Site,
+)
 
 
 N_POINTS = 50  # of the integral of integrated gradients
@@ -140,26 +140,16 @@ def plausibility(
     marked = observation.batch.rationale
     marked = torch.zeros_like(content) if marked is None else marked & content
     names = ("attention", *rankings_of_text(observation))
-    scores = {
-        name: ranking(observation, site, name, seed=seed) for name in names
-    }
+    scores = {name: ranking(observation, site, name, seed=seed) for name in names}
     if options.integrated_gradients:
         scores["integrated_gradient"] = _integrated_ranks(observation)
     n_marked = marked.sum(-1, keepdim=True)
-    chosen = {
-        name: (removal_rank(x, content) < n_marked) & content
-        for name, x in scores.items()
-    }
-    by_span = {
-        name: iou_scores(x, marked, content) for name, x in chosen.items()
-    }
+    chosen = {name: (removal_rank(x, content) < n_marked) & content for name, x in scores.items()}
+    by_span = {name: iou_scores(x, marked, content) for name, x in chosen.items()}
     attention = observation.read(site)
     return PlausibilityResult(
         {name: auprc(x, marked, content) for name, x in scores.items()},
-        {
-            name: average_precision(x, marked, content)
-            for name, x in scores.items()
-        },
+        {name: average_precision(x, marked, content) for name, x in scores.items()},
         {name: token_f1(x, marked, content) for name, x in chosen.items()},
         {name: found.precision for name, found in by_span.items()},
         {name: found.recall for name, found in by_span.items()},
@@ -173,9 +163,9 @@ def _integrated_ranks(observation: Observation) -> Tensor:
     """Dense ranks of |integrated gradients| of the predicted class, [batch, keys]."""
 
     def compute() -> Tensor:
-        values = observation.model.require(
-            IntegratedGradients
-        ).integrated_gradient(observation, observation.target(None), N_POINTS)
+        values = observation.model.require(IntegratedGradients).integrated_gradient(
+            observation, observation.target(None), N_POINTS
+        )
         content = observation.batch.content_mask
         return tied("integrated_gradient", values.abs(), content)
 

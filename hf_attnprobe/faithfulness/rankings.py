@@ -22,7 +22,10 @@ from scipy.sparse import block_diag, csr_array
 from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
+from hf_attnprobe.functional import explanations
+from hf_attnprobe.functional.intervention import drawn_order
+from hf_attnprobe.protocol import (
     ALL,
     SET,
     AttentionModelBase,
@@ -35,9 +38,6 @@ from hf_attnprobe.attention_model import (
     Site,
     Stack,
 )
-from hf_attnprobe.faithfulness.correlation import leave_one_out_ranks, ranks
-from hf_attnprobe.functional import explanations
-from hf_attnprobe.functional.intervention import drawn_order
 
 
 # --- Maps of attention that tokens are ranked by -----------------------------
@@ -80,9 +80,7 @@ def attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
     return np.array(flows) / SCALE
 
 
-def flow_to_tokens(
-    observation: Observation, site: Site, longest: int
-) -> Tensor:
+def flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor:
     """Flow from the rows that the prediction is read from, through a layer and those below it.
 
     Several rows are averaged as :meth:`AttentionModel.read_map` does.
@@ -103,9 +101,7 @@ def flow_to_tokens(
         if len(places) > longest:
             flows[text] = torch.nan
             continue
-        inside = [
-            layer[text].cpu()[places][:, places].numpy() for layer in maps
-        ]
+        inside = [layer[text].cpu()[places][:, places].numpy() for layer in maps]
         for row, place in enumerate(places.tolist()):
             if is_read[text, place]:
                 found = torch.from_numpy(attention_flow(inside, row))
@@ -120,9 +116,7 @@ def _rows_read(observation: Observation, site: Site, values: Tensor) -> Tensor:
     for query in range(values.shape[1]):
         only = torch.zeros_like(values)
         only[:, query] = 1
-        rows.append(
-            observation.model.read_map(observation, only, site).amax(-1) > 0
-        )
+        rows.append(observation.model.read_map(observation, only, site).amax(-1) > 0)
     return torch.stack(rows, dim=1)
 
 
@@ -179,9 +173,7 @@ def effective_attention(observation: Observation, site: Site) -> Tensor:
     """Attention without what its values cannot tell apart (Brunner et al. 2020)."""
     values = observation.head_values[site.layer][:, site.head]
     values = values * observation.batch.mask[..., None]
-    return explanations.effective_attention(
-        raw_attention(observation, site), values
-    )
+    return explanations.effective_attention(raw_attention(observation, site), values)
 
 
 def norm_based(observation: Observation, site: Site) -> Tensor:
@@ -189,9 +181,7 @@ def norm_based(observation: Observation, site: Site) -> Tensor:
     head = slice(site.head, site.head + 1)
     attention = observation.attention[site.layer][:, head]
     values = observation.head_values[site.layer][:, head]
-    projections = observation.model.require(
-        OutputProjections
-    ).output_projections()
+    projections = observation.model.require(OutputProjections).output_projections()
     projection = projections[site.layer][head]
     norms = explanations.norm_based(attention, values, projection)
     return norms[:, 0]
@@ -205,18 +195,14 @@ def mean_attention(observation: Observation, site: Site) -> Tensor:
 def rollout(observation: Observation, site: Site) -> Tensor:
     """Attention rolled out from the input to a layer (Abnar & Zuidema 2020)."""
     below = observation.model.require(Stack).layers_below(site.layer)
-    return explanations.rollout(
-        [mean_attention(observation, Site(layer)) for layer in below]
-    )
+    return explanations.rollout([mean_attention(observation, Site(layer)) for layer in below])
 
 
 def layer_norm_based(observation: Observation, site: Site) -> Tensor:
     """Norms of the weighted values of a layer's heads together (Kobayashi et al. 2020)."""
     attention = observation.attention[site.layer]
     values = observation.head_values[site.layer]
-    projection = observation.model.require(
-        OutputProjections
-    ).output_projections()[site.layer]
+    projection = observation.model.require(OutputProjections).output_projections()[site.layer]
     return explanations.norm_based_layer(attention, values, projection)
 
 
@@ -233,9 +219,7 @@ def _value_zeroing(observation: Observation, layer: int) -> Tensor:
     model = observation.model.require(BlockOutputs)
     n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
-    zeroed = torch.eye(
-        n_keys, dtype=torch.bool, device=observation.probs.device
-    )
+    zeroed = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
     kept = ~zeroed[:, None, None, None].expand(-1, n_texts, -1, -1, -1)
     every = torch.ones_like(kept[:1])
     original = model.block_output(observation, layer, every)
@@ -257,23 +241,15 @@ def value_zeroing_rollout(observation: Observation, site: Site) -> Tensor:
 
 OF_HEADS = {
     "raw_attention": AttentionMap(raw_attention),
-    "attention_times_gradient": AttentionMap(
-        attention_times_gradient, (Differentiable,)
-    ),
-    "effective_attention": AttentionMap(
-        effective_attention, (HeadValues,), is_difference=True
-    ),
+    "attention_times_gradient": AttentionMap(attention_times_gradient, (Differentiable,)),
+    "effective_attention": AttentionMap(effective_attention, (HeadValues,), is_difference=True),
     "norm_based": AttentionMap(norm_based, (HeadValues, OutputProjections)),
 }
 OF_LAYERS = {
     "mean_attention": AttentionMap(mean_attention),
     "rollout": AttentionMap(rollout, (Stack,)),
-    "layer_norm_based": AttentionMap(
-        layer_norm_based, (HeadValues, OutputProjections)
-    ),
-    "value_zeroing": AttentionMap(
-        value_zeroing, (BlockOutputs,), is_difference=True
-    ),
+    "layer_norm_based": AttentionMap(layer_norm_based, (HeadValues, OutputProjections)),
+    "value_zeroing": AttentionMap(value_zeroing, (BlockOutputs,), is_difference=True),
     "value_zeroing_rollout": AttentionMap(
         value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
@@ -369,9 +345,7 @@ def ranking(
         values = importance(observation, site, name, seed=seed, rows=rows)
         return tied(name, values, content)
     key = f"ranking {name}", seed, observation.explains
-    return observation.remember(
-        key, lambda: tied(name, _of_text(observation, name, seed), content)
-    )
+    return observation.remember(key, lambda: tied(name, _of_text(observation, name, seed), content))
 
 
 def importance(
@@ -430,9 +404,7 @@ def attention_of(observation: Observation, site: Site) -> Tensor:
     return observation.remember(("attention_of", site), compute)
 
 
-def _of_site(
-    observation: Observation, site: Site, name: str, rows: Rows
-) -> Tensor:
+def _of_site(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
     """Importance [batch, keys] at a site; sizes are comparable within a text only."""
     if name in MAPS:
         return _of_members(observation, site, name, rows)
@@ -444,9 +416,7 @@ def _of_site(
     return _row(observation, values, top._replace(query=site.query), rows)
 
 
-def _of_members(
-    observation: Observation, site: Site, name: str, rows: Rows
-) -> Tensor:
+def _of_members(observation: Observation, site: Site, name: str, rows: Rows) -> Tensor:
     """Sums a signed map over the heads of the site.
 
     Attention is averaged over rows. What erasing a key in all rows changes is, to first
@@ -559,9 +529,7 @@ def tied(name: str, values: Tensor, content: Tensor) -> Tensor:
         return values
     if name in RELATIVE:
         return ranks(values, content)
-    return ranks(
-        values, content, values.abs().masked_fill(~content, 0).amax(-1, True)
-    )
+    return ranks(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))
 
 
 STEPS_AT_ONCE = 8

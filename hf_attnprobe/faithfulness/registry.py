@@ -21,15 +21,15 @@ from importlib.metadata import EntryPoint, entry_points
 from operator import methodcaller
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from hf_attnprobe.attention_model import AttentionModelBase, Observation, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import DEFAULT, Asked, Options, options_by_test
+from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.faithfulness.options import (
     GROUP,
     TESTS,
     NoOptions,
 )
-from hf_attnprobe.options import DEFAULT, Asked, Options, options_by_test
-from hf_attnprobe.readings import TestReadings
+from hf_attnprobe.protocol import AttentionModelBase, Observation, Site
 
 
 PACKAGE = __name__.rpartition(".")[0]
@@ -62,7 +62,7 @@ class FaithfulnessTest:
         options: the class of its options.
         readings: a sentence for each field of the result, with places for ``{mean}``,
             ``{median}`` and ``{key}``; of a share a
-            :class:`~hf_attnprobe.readings.Reading` that says so.
+            :class:`~hf_attnprobe.core.readings.Reading` that says so.
         does: what it does, in a clause for the list of tests that were not run.
         needs: capabilities without which it cannot run; of a tuple in it, one is
             enough.
@@ -71,7 +71,7 @@ class FaithfulnessTest:
             for; None: it is not.
         sites: where it looks, given the heads that are tested.
         groups: whether it can look at groups of heads, such as a layer, all attention
-            or a set, see :attr:`~hf_attnprobe.attention_model.Site.is_group`.
+            or a set, see :attr:`~hf_attnprobe.protocol.Site.is_group`.
         uses_reference: whether it uses the head outputs of a sample of other texts.
         uses_donors: whether it uses the most attended states of such a sample.
         check: raises AttnProbeError where these options cannot be used with model and
@@ -106,13 +106,9 @@ class FaithfulnessTest:
         """Why the test cannot run at ``site`` of a model, or None where it can."""
         for need in self.needs:
             alternatives = need if isinstance(need, tuple) else (need,)
-            reasons = [
-                model.lacks(capability, site) for capability in alternatives
-            ]
+            reasons = [model.lacks(capability, site) for capability in alternatives]
             if None not in reasons:
-                return "; or ".join(
-                    reason for reason in reasons if reason is not None
-                )
+                return "; or ".join(reason for reason in reasons if reason is not None)
         return None
 
 
@@ -132,13 +128,8 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         kind = get_type_hints(function)["options"]
-        test = FaithfulnessTest(
-            function.__name__, function, kind, readings=readings, **record
-        )
-        built_in = (
-            test.name in TESTS
-            and function.__module__ != f"{PACKAGE}.{test.name}"
-        )
+        test = FaithfulnessTest(function.__name__, function, kind, readings=readings, **record)
+        built_in = test.name in TESTS and function.__module__ != f"{PACKAGE}.{test.name}"
         if built_in or test.name in (*_registered, DEFAULT):
             raise AttnProbeError(
                 f"expected a new name for a test, {test.name!r} exists already; rename "
@@ -169,9 +160,7 @@ def readings() -> dict[str, TestReadings]:
 def _load_all() -> None:
     for name in TESTS:
         importlib.import_module(f"{PACKAGE}.{name}")
-    for entry in sorted(
-        entry_points(group=GROUP), key=lambda entry: entry.name
-    ):
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         _load(entry)
 
 
@@ -187,29 +176,24 @@ def _load(entry: EntryPoint) -> None:
         ) from error
 
 
-def asked_tests(
-    asked: Asked | None, *, answers: bool = False
-) -> dict[str, Options]:
+def asked_tests(asked: Asked | None, *, answers: bool = False) -> dict[str, Options]:
     """The options of the requested tests, by name, in the order given.
 
     Args:
-        asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; None is "default".
+        asked: as :func:`~hf_attnprobe.core.options.options_by_test` takes it; None is "default".
         answers: whether they run on a language model.
 
     Returns:
         "default" is among the names where the tests that suit model and data are run too.
 
     Raises:
-        AttnProbeError: what :func:`~hf_attnprobe.options.options_by_test` refuses.
+        AttnProbeError: what :func:`~hf_attnprobe.core.options.options_by_test` refuses.
     """
     known = tests()
     usual = methodcaller("usual", answers=answers)
     kinds = {name: test.options for name, test in known.items()}
-    given = options_by_test(
-        DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions}
-    )
+    given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions})
     return {
-        name: options
-        or (NoOptions() if name == DEFAULT else usual(known[name]))
+        name: options or (NoOptions() if name == DEFAULT else usual(known[name]))
         for name, options in given.items()
     }

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import EditableInputs, Observation, Site
+from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.faithfulness.input_erasure import erased_inputs, sets_of_tops
 from hf_attnprobe.faithfulness.options import Scale
 from hf_attnprobe.faithfulness.rankings import (
@@ -52,7 +52,7 @@ from hf_attnprobe.functional.divergence import (
 )
 from hf_attnprobe.functional.erasure import removal_rank
 from hf_attnprobe.functional.rank import gini_correlation
-from hf_attnprobe.readings import TestReadings
+from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 OF_HEAD = ("attention",)
@@ -115,9 +115,7 @@ def scale(
     observation = observation.explaining(options.target)
     content = observation.batch.content_mask
     names = rankings_of(observation, site)
-    ranked = {
-        name: ranking(observation, site, name, seed=seed) for name in names
-    }
+    ranked = {name: ranking(observation, site, name, seed=seed) for name in names}
     losses = left_out_losses(observation)
     largest = losses.masked_fill(~content, -torch.inf).amax(-1)
     matters = losses.abs().masked_fill(~content, 0).amax(-1) > ROUNDING
@@ -141,9 +139,7 @@ def scale(
         importance=agreement,
         mass=mass,
         mass_by_chance=by_chance,
-        removal=_removals(
-            observation, ranked, losses, best, options.greedy_units
-        ),
+        removal=_removals(observation, ranked, losses, best, options.greedy_units),
         largest_loss=largest.masked_fill(~content.any(-1), torch.nan),
     )
 
@@ -163,9 +159,7 @@ def left_out_losses(observation: Observation) -> Tensor:
         without = observation.leave_one_out.transpose(0, 1)
         return observation.standard_losses(without).transpose(0, 1)
 
-    return observation.remember(
-        ("left out losses", observation.explains), compute
-    )
+    return observation.remember(("left out losses", observation.explains), compute)
 
 
 def _removals(
@@ -207,9 +201,7 @@ def removal(observation: Observation, turns: Tensor) -> Tensor:
     return lost.unflatten(0, tops.shape[:2]).mean(0)
 
 
-def _greedy_turns(
-    observation: Observation, losses: Tensor, longest: int
-) -> Tensor:
+def _greedy_turns(observation: Observation, losses: Tensor, longest: int) -> Tensor:
     """Returns the turns of tokens that leave one by one, each time the one that costs most.
 
     Of texts of more than ``longest`` units those of leaving out. Only the first half of a text
@@ -231,9 +223,7 @@ def _greedy_turns(
     for step in range(n_steps):
         may_go = content & ~gone & is_searched[:, None]
         sets = (gone | eye[:, None]) & may_go.any(-1, keepdim=True)
-        after = observation.standard_losses(
-            erased_inputs(observation, "deletion", sets)
-        )
+        after = observation.standard_losses(erased_inputs(observation, "deletion", sets))
         costs = after.T.masked_fill(~may_go, -torch.inf)
         chosen = costs.argmax(-1, keepdim=True)
         first = torch.zeros_like(gone).scatter(1, chosen, True) & may_go
@@ -268,13 +258,9 @@ def _best_and_worth(
         after = erased_inputs(observation, "deletion", sets)
         drops = observation.standard_losses(after)
         _, largest = aopc.chain_bounds(drops, n_units, _step_weights(n_units))
-        values = torch.zeros_like(losses).scatter(
-            1, positions, shapley_values(drops)
-        )
+        values = torch.zeros_like(losses).scatter(1, positions, shapley_values(drops))
         is_exact = n_units > 0
-        return largest.where(is_exact, unknown), values.where(
-            is_exact[:, None], losses
-        )
+        return largest.where(is_exact, unknown), values.where(is_exact[:, None], losses)
 
     key = (
         "every set at the standard temperature",

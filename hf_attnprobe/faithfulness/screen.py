@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Differentiable, Observation, Site
 from hf_attnprobe.faithfulness.options import Screen
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.intervention import uniform
+from hf_attnprobe.protocol import Differentiable, Observation, Site
 
 
 READINGS = {

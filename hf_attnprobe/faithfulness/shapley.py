@@ -31,7 +31,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from hf_attnprobe.attention_model import EditableInputs, Observation, Site
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.erasure import erased
 from hf_attnprobe.faithfulness.input_erasure import (
     erased_inputs,
@@ -58,12 +58,10 @@ from hf_attnprobe.functional.rank import (
     kendall_tau_b,
     precision,
 )
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
-ORDER_STREAM = (
-    1 << 42
-)  # added to the seed: other shuffles than those of other tests
+ORDER_STREAM = 1 << 42  # added to the seed: other shuffles than those of other tests
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -106,9 +104,7 @@ READINGS: TestReadings = {
         "in the order of {key}, {decision} flips when {mean:.1f} units are gone (of texts that "
         "some set flips; never counts as all)"
     ),
-    "no_necessary_set": share(
-        "in {mean:.0%} of texts no set of units flips {decision}"
-    ),
+    "no_necessary_set": share("in {mean:.0%} of texts no set of units flips {decision}"),
     "sufficient_units": (
         "in the order of {key}, the first {mean:.1f} units keep {decision} by themselves"
     ),
@@ -116,9 +112,7 @@ READINGS: TestReadings = {
         "a Shapley value of random orders is known to ±{mean:.3f} (half of its 95% interval, "
         "mean over the units of longer texts)"
     ),
-    "is_exact": share(
-        "of {mean:.0%} of texts every set of units was taken out"
-    ),
+    "is_exact": share("of {mean:.0%} of texts every set of units was taken out"),
 }
 
 
@@ -190,22 +184,12 @@ def shapley(
     values, half_width = game.values(drops, seed)
     fair = tied("shapley", values, game.real)
     speaks_for = heaviest(values.clamp_min(0), game.real)
-    n_listed = (
-        len(drops).bit_length() - 1
-    )  # units of the longest text of which every set is known
-    turns = removal_rank(torch.stack([*ranked.values()]), game.real)[
-        ..., :n_listed
-    ]
+    n_listed = len(drops).bit_length() - 1  # units of the longest text of which every set is known
+    turns = removal_rank(torch.stack([*ranked.values()]), game.real)[..., :n_listed]
     return ShapleyResult(
-        shapley_tau={
-            n: kendall_tau_b(x, fair, game.real).tau for n, x in ranked.items()
-        },
-        shapley_agreement={
-            n: gini_correlation(values, x, game.real) for n, x in ranked.items()
-        },
-        shapley_precision={
-            n: precision(x, speaks_for, game.real) for n, x in ranked.items()
-        },
+        shapley_tau={n: kendall_tau_b(x, fair, game.real).tau for n, x in ranked.items()},
+        shapley_agreement={n: gini_correlation(values, x, game.real) for n, x in ranked.items()},
+        shapley_precision={n: precision(x, speaks_for, game.real) for n, x in ranked.items()},
         largest_value=values.abs().amax(-1),
         half_width=half_width,
         is_exact=game.is_exact.double(),
@@ -229,11 +213,7 @@ class _Game:
         self.options = options
         self.content = observation.batch.content_mask
         n_whole = self.content.sum(-1)
-        most = (
-            options.exact_units
-            if options.longer == "phrases"
-            else int(n_whole.max())
-        )
+        most = options.exact_units if options.longer == "phrases" else int(n_whole.max())
         self.n_units = n_whole.clamp(max=most)
         n_units = self.n_units[:, None]
         place = (self.content.cumsum(-1) - 1).clamp_min(0)
@@ -247,9 +227,7 @@ class _Game:
         found = rankings_at(self.observation, self.site)
         for name in rankings_of_text(self.observation):
             if is_possible(self.observation, self.site, name):
-                found[name] = ranking(
-                    self.observation, self.site, name, seed=seed
-                )
+                found[name] = ranking(self.observation, self.site, name, seed=seed)
         lowest = torch.full(self.real.shape, -1, device=self.real.device)
         return {
             name: lowest.to(x).scatter_reduce(
@@ -323,9 +301,7 @@ class _Game:
             seed=seed + ORDER_STREAM,
             example_ids=self.observation.batch.example_ids,
         )[:, :, 0]
-        steps = torch.arange(own.shape[1] + 1, device=own.device)[
-            :, None, None, None
-        ]
+        steps = torch.arange(own.shape[1] + 1, device=own.device)[:, None, None, None]
         gone = (turns < steps) & own
         drops, _ = self.play(gone.flatten(0, 1))
         return (
@@ -340,9 +316,7 @@ class _Game:
         return found.double().masked_fill(~self.is_exact, torch.nan)
 
 
-def _of_orders(
-    game: _Game, drops: Tensor, ranked: Iterable[str], turns: Tensor
-) -> dict[str, Any]:
+def _of_orders(game: _Game, drops: Tensor, ranked: Iterable[str], turns: Tensor) -> dict[str, Any]:
     """Fields of the result about areas, their limits, and interactions.
 
     Args:
@@ -355,21 +329,13 @@ def _of_orders(
         for order in (turns, n_units[:, None] - 1 - turns)
     )
     areas = {"comprehensiveness": first, "sufficiency": last}
-    scaled = {
-        f"naopc_{name}": aopc.normalised(x, lower, upper)
-        for name, x in areas.items()
-    }
-    by_name = {
-        n: dict(zip(ranked, x, strict=True))
-        for n, x in (areas | scaled).items()
-    }
+    scaled = {f"naopc_{name}": aopc.normalised(x, lower, upper) for name, x in areas.items()}
+    by_name = {n: dict(zip(ranked, x, strict=True)) for n, x in (areas | scaled).items()}
     pairs = attribution.interactions(drops).abs().amax((-2, -1))
     return by_name | {
         "lowest_area": game.exactly(lower),
         "highest_area": game.exactly(upper),
-        "largest_interaction": game.exactly(pairs).masked_fill(
-            game.n_units < 2, torch.nan
-        ),
+        "largest_interaction": game.exactly(pairs).masked_fill(game.n_units < 2, torch.nan),
     }
 
 
@@ -386,9 +352,7 @@ def _of_decisions(
     gone = aopc.sets_along(turns)  # [steps, rankings, batch]
     text = torch.arange(flips.shape[1], device=flips.device)
     without, alone = flips[gone, text], ~flips[len(flips) - 1 - gone, text]
-    first, keeps = (
-        x.to(torch.int8).argmax(0).double() for x in (without, alone)
-    )
+    first, keeps = (x.to(torch.int8).argmax(0).double() for x in (without, alone))
     smallest = attribution.smallest_set(flips)
     can_flip = ~smallest.isnan()
     never = first.masked_fill(~without.any(0), torch.nan)

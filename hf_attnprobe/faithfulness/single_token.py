@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import EditableInputs, Observation, Site
 from hf_attnprobe.faithfulness.options import SingleToken
 from hf_attnprobe.faithfulness.registry import register_test
+from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 READINGS = {
@@ -82,9 +82,7 @@ def single_token(
     highest = probs.masked_fill(~content, -torch.inf).amax(-1)
     n_tokens = content.sum(-1)
     mean = (probs * content).sum(-1) / n_tokens
-    std = (
-        ((probs - mean[:, None]).square() * content).sum(-1) / n_tokens
-    ).sqrt()
+    std = (((probs - mean[:, None]).square() * content).sum(-1) / n_tokens).sqrt()
     some, several = n_tokens > 0, n_tokens > 1
     return SingleTokenResult(
         torch.where(some, lowest, torch.nan),

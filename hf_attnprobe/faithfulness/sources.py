@@ -41,25 +41,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import (
-    ALL,
-    AnswersFromPassage,
-    EditableInputs,
-    Observation,
-    Site,
-)
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.correlation import ranks
 from hf_attnprobe.faithfulness.input_erasure import erased_inputs
 from hf_attnprobe.faithfulness.options import Sources
-from hf_attnprobe.faithfulness.rankings import GIVEN, given_scores
-from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.units import (
+from hf_attnprobe.faithfulness.passage_units import (
     deletion_effects,
     drops_of,
     is_all_attention,
     log_prob,
     without,
 )
+from hf_attnprobe.faithfulness.rankings import GIVEN, given_scores
+from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc, attribution
 from hf_attnprobe.functional.divergence import (
     distribution,
@@ -73,7 +67,13 @@ from hf_attnprobe.functional.rank import (
     kendall_tau_b_matrix,
     top_overlap,
 )
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import (
+    ALL,
+    AnswersFromPassage,
+    EditableInputs,
+    Observation,
+    Site,
+)
 
 
 TOPS = (1, 3, 5)
@@ -88,9 +88,7 @@ FEW = 4
 MASKS, HELD_OUT, RANDOM = 5, 6, 7  # streams of random numbers
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
-    "answer_is_greedy": share(
-        "greedy decoding says the answer in {mean:.0%} of texts"
-    ),
+    "answer_is_greedy": share("greedy decoding says the answer in {mean:.0%} of texts"),
     "passage_share": "{mean:.2f} of the attention is on the passage",
     "sink_share": "{mean:.2f} of the attention is on the sink",
     "source_found": share(
@@ -118,9 +116,7 @@ READINGS: TestReadings = {
         "the smallest set of units without which the greedy answer changes has {mean:.1f} of "
         "them (mean over texts that have one)"
     ),
-    "no_smallest_set": share(
-        "in {mean:.0%} of texts no set of units changes the greedy answer"
-    ),
+    "no_smallest_set": share("in {mean:.0%} of texts no set of units changes the greedy answer"),
     "lds": (
         "sums of what {key} says of the units follow the answer's logit with a rank "
         "correlation of {mean:.2f} over random sets of units (LDS)"
@@ -187,18 +183,12 @@ def sources(
     content = observation.batch.content_mask
     attention = observation.read(site)
     before = log_prob(observation)
-    gain = before - model.log_prob(
-        observation, model.without_passage(observation)
-    )
+    gain = before - model.log_prob(observation, model.without_passage(observation))
     effects = deletion_effects(observation)
     scores = _scores(observation, site, options, seed)
     order = _tied({**scores, "deletion": effects}, content, before)
     found, place = _found(order, effects, content)
-    others = {
-        name: ranked
-        for name, ranked in order.items()
-        if name not in NOT_COMPARED
-    }
+    others = {name: ranked for name, ranked in order.items() if name not in NOT_COMPARED}
     given, wanted = _maps(scores, content), distribution(effects, content)
     is_whole = is_all_attention(observation, site)
     return SourcesResult(
@@ -212,10 +202,7 @@ def sources(
         source_tau=_taus(others, order["deletion"], content),
         drop=_drops(observation, order, seed),
         mass={name: overlap(own, wanted) for name, own in given.items()},
-        mass_by_chance={
-            n: overlap_by_chance(own, wanted, content)
-            for n, own in given.items()
-        },
+        mass_by_chance={n: overlap_by_chance(own, wanted, content) for n, own in given.items()},
         unit_loss=by_unit(effects, content) if is_whole else None,
         unit_attention=by_unit(attention, content) if is_whole else None,
         **_of_all_sets(
@@ -230,23 +217,17 @@ def sources(
 def by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
     """Values of the units by their number, [batch, keys] -> [batch] each; NaN where there is none."""
     known = values.double().masked_fill(~content, torch.nan)
-    return {
-        str(k): known[:, k] for k in content.any(0).nonzero()[:, 0].tolist()
-    }
+    return {str(k): known[:, k] for k in content.any(0).nonzero()[:, 0].tolist()}
 
 
 # --- rankings ------------------------------------------------------------------------------
 
 
-def _scores(
-    observation: Observation, site: Site, options: Sources, seed: int
-) -> dict[str, Tensor]:
+def _scores(observation: Observation, site: Site, options: Sources, seed: int) -> dict[str, Tensor]:
     """What each ranking says of the units, [batch, keys], attention first."""
     model = observation.model.require(AnswersFromPassage)
     attention = observation.read(site)
-    place = torch.arange(
-        attention.shape[-1], device=attention.device
-    ).expand_as(attention)
+    place = torch.arange(attention.shape[-1], device=attention.device).expand_as(attention)
     scores = {
         "attention": attention,
         "length": model.unit_lengths(observation).to(attention.dtype),
@@ -259,36 +240,21 @@ def _scores(
     if options.masks:
         scores["contextcite"] = _contextcite(observation, options.masks, seed)
     if observation.batch.scores is not None:
-        scores |= {
-            name: given_scores(observation, name, seed) for name in GIVEN
-        }
+        scores |= {name: given_scores(observation, name, seed) for name in GIVEN}
     return scores
 
 
 def _maps(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
     """What rankings give each unit, as distributions over the units, [batch, keys]."""
-    return {
-        name: distribution(x, content)
-        for name, x in scores.items()
-        if name not in NO_MAP
-    }
+    return {name: distribution(x, content) for name, x in scores.items() if name not in NO_MAP}
 
 
-def _tied(
-    scores: Mapping[str, Tensor], content: Tensor, before: Tensor
-) -> dict[str, Tensor]:
+def _tied(scores: Mapping[str, Tensor], content: Tensor, before: Tensor) -> dict[str, Tensor]:
     """Dense ranks of the units, by ranking; what differs by rounding alone is equal."""
     size = before.abs()[:, None]
     units = {"deletion": size, "contextcite": size}
-    units |= {
-        name: scores[name].abs().amax(-1, True)
-        for name in GIVEN
-        if name in scores
-    }
-    return {
-        name: ranks(x, content, units.get(name, 0.0))
-        for name, x in scores.items()
-    }
+    units |= {name: scores[name].abs().amax(-1, True) for name in GIVEN if name in scores}
+    return {name: ranks(x, content, units.get(name, 0.0)) for name, x in scores.items()}
 
 
 def _found(
@@ -301,34 +267,23 @@ def _found(
     n_units = content.sum(-1)
     costs = effects.masked_fill(~content, -torch.inf)
     has_source = (costs.amax(-1) > 0) & (n_units > 1)
-    found = {
-        name: top_overlap(x, order["deletion"], content, 1)
-        for name, x in order.items()
-    }
+    found = {name: top_overlap(x, order["deletion"], content, 1) for name, x in order.items()}
     found["chance"] = 1 / n_units.double()
     place = costs.argmax(-1).double()
-    found = {
-        name: hit.where(has_source, torch.nan) for name, hit in found.items()
-    }
+    found = {name: hit.where(has_source, torch.nan) for name, hit in found.items()}
     return found, place.where(has_source, torch.nan)
 
 
-def _agreements(
-    order: Mapping[str, Tensor], values: Tensor, content: Tensor
-) -> dict[str, Tensor]:
+def _agreements(order: Mapping[str, Tensor], values: Tensor, content: Tensor) -> dict[str, Tensor]:
     """Gini correlation with values, by ranking; NaN for few units."""
     few = content.sum(-1) <= FEW
     return {
-        name: gini_correlation(values, ranked, content).masked_fill(
-            few, torch.nan
-        )
+        name: gini_correlation(values, ranked, content).masked_fill(few, torch.nan)
         for name, ranked in order.items()
     }
 
 
-def _taus(
-    order: Mapping[str, Tensor], wanted: Tensor, content: Tensor
-) -> dict[str, Tensor]:
+def _taus(order: Mapping[str, Tensor], wanted: Tensor, content: Tensor) -> dict[str, Tensor]:
     """Kendall's τ-b, by ranking; NaN for few units."""
     few = content.sum(-1) <= FEW
     every = torch.stack([*order.values(), wanted], 1)
@@ -339,28 +294,16 @@ def _taus(
     return dict(zip(order, by_ranking, strict=True))
 
 
-def _drops(
-    observation: Observation, order: Mapping[str, Tensor], seed: int
-) -> dict[str, Tensor]:
+def _drops(observation: Observation, order: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     """Nats lost without the first units, by ranking, of random units and at best, all [batch]."""
     content = observation.batch.content_mask
-    named = {
-        n: removal_rank(x, content)
-        for n, x in order.items()
-        if n not in NOT_DROPPED
-    }
+    named = {n: removal_rank(x, content) for n, x in order.items() if n not in NOT_DROPPED}
     named["random"] = _random_turns(observation, seed)
     lost = _without_first(observation, torch.stack([*named.values()]))
     every = dict(zip(named, lost, strict=True)) | {"best": lost.amax(0)}
     of_one = deletion_effects(observation).sum(-1) / content.sum(-1)
-    every["random"][0] = of_one.where(
-        content.sum(-1) > 1, torch.nan
-    )  # of one unit it is known
-    return {
-        name: by_k.nanmean(0)
-        for name, by_k in every.items()
-        if name != "deletion"
-    }
+    every["random"][0] = of_one.where(content.sum(-1) > 1, torch.nan)  # of one unit it is known
+    return {name: by_k.nanmean(0) for name, by_k in every.items() if name != "deletion"}
 
 
 def _without_first(observation: Observation, turns: Tensor) -> Tensor:
@@ -400,24 +343,18 @@ def _of_all_sets(
     if many.all():
         return {}
     drops, changes = all_sets(observation, exact_units)
-    values = _at_units(
-        attribution.shapley_values(drops), content & ~many[:, None]
-    )
+    values = _at_units(attribution.shapley_values(drops), content & ~many[:, None])
     agreements = _agreements(order, values, content)
     smallest = attribution.smallest_set(changes)
     none = smallest.isnan().double()
     return {
-        "shapley_agreement": {
-            n: x.masked_fill(many, torch.nan) for n, x in agreements.items()
-        },
+        "shapley_agreement": {n: x.masked_fill(many, torch.nan) for n, x in agreements.items()},
         "smallest_set": smallest.masked_fill(many, torch.nan),
         "no_smallest_set": none.masked_fill(many, torch.nan),
     }
 
 
-def all_sets(
-    observation: Observation, exact_units: int
-) -> tuple[Tensor, Tensor]:
+def all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
     """Every set of a text's units deleted, for texts of at most ``exact_units``.
 
     Returns:
@@ -466,20 +403,12 @@ def masked_outputs(
         kept = torch.zeros(n_masks, *batch.content_mask.shape, dtype=torch.bool)
         for row, real in enumerate(batch.content_mask.cpu()):
             draws = random_generator(seed, int(batch.example_ids[row]), stream)
-            stays = draws.integers(0, 2, (n_masks, int(real.sum()))).astype(
-                bool
-            )
+            stays = draws.integers(0, 2, (n_masks, int(real.sum()))).astype(bool)
             kept[:, row, real] = torch.from_numpy(stays)
         kept = kept.to(batch.content_mask.device)
-        probs = erased_inputs(
-            observation, "deletion", ~kept & batch.content_mask
-        )
-        n_tokens = observation.model.prediction.grouped(
-            observation.probs
-        ).shape[-2]
-        return kept, attribution.logit_of(
-            model.log_prob(observation, probs).double()
-        ) / n_tokens
+        probs = erased_inputs(observation, "deletion", ~kept & batch.content_mask)
+        n_tokens = observation.model.prediction.grouped(observation.probs).shape[-2]
+        return kept, attribution.logit_of(model.log_prob(observation, probs).double()) / n_tokens
 
     return observation.remember(("masks", n_masks, stream, seed), compute)
 
@@ -488,13 +417,9 @@ def _contextcite(observation: Observation, n_masks: int, seed: int) -> Tensor:
     """LASSO weights of the units, [batch, keys]."""
     content = observation.batch.content_mask
     kept, outputs = masked_outputs(observation, n_masks, MASKS, seed)
-    weights = torch.zeros(
-        content.shape, dtype=outputs.dtype, device=outputs.device
-    )
+    weights = torch.zeros(content.shape, dtype=outputs.dtype, device=outputs.device)
     for row, real in enumerate(content):
-        weights[row, real] = attribution.lasso(
-            kept[:, row, real], outputs[:, row]
-        )
+        weights[row, real] = attribution.lasso(kept[:, row, real], outputs[:, row])
     return weights
 
 
@@ -507,13 +432,9 @@ def _lds(
     """Linear datamodeling score, by ranking; None without masks."""
     if not options.masks:
         return None
-    kept, outputs = masked_outputs(
-        observation, options.held_out, HELD_OUT, seed
-    )
+    kept, outputs = masked_outputs(observation, options.held_out, HELD_OUT, seed)
     every = torch.ones_like(outputs.T, dtype=torch.bool)
     return {
-        name: attribution.spearman(
-            (kept * values.double()).sum(-1).T, outputs.T, every
-        )
+        name: attribution.spearman((kept * values.double()).sum(-1).T, outputs.T, every)
         for name, values in scores.items()
     }

@@ -16,24 +16,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.core.readings import TestReadings, share
 from hf_attnprobe.faithfulness.options import NoOptions
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import uniform
-from hf_attnprobe.readings import TestReadings, share
+from hf_attnprobe.protocol import Observation, Site
 
 
 READINGS: TestReadings = {
-    "uniform_tvd": (
-        "with uniform attention the output moves by {mean:.2f} {unit}"
-    ),
-    "uniform_tvd_of": (
-        "with uniform attention what is said of {key} moves by {mean:.2f} of 1"
-    ),
-    "uniform_flip": share(
-        "with uniform attention {decision} flips in {mean:.0%} of texts"
-    ),
+    "uniform_tvd": ("with uniform attention the output moves by {mean:.2f} {unit}"),
+    "uniform_tvd_of": ("with uniform attention what is said of {key} moves by {mean:.2f} of 1"),
+    "uniform_flip": share("with uniform attention {decision} flips in {mean:.0%} of texts"),
 }
 
 

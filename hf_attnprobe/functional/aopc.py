@@ -15,9 +15,7 @@ from torch import Tensor
 
 
 PERCENT = (1, 5, 10, 20, 50)
-EXACT_UP_TO = (
-    8  # units: 2^8 sets are run, where their 8! orders would be 40,320
-)
+EXACT_UP_TO = 8  # units: 2^8 sets are run, where their 8! orders would be 40,320
 
 
 def removal_counts(n_units: Tensor) -> Tensor:
@@ -36,9 +34,7 @@ def removal_counts(n_units: Tensor) -> Tensor:
     [[1, 1, 1, 1, 2], [1, 1, 2, 4, 10], [2, 10, 20, 40, 100]]
     """
     percent = torch.tensor(PERCENT, device=n_units.device)[:, None]
-    return (
-        n_units * percent + 99
-    ) // 100  # in integers: .1 · 30 must not become 4
+    return (n_units * percent + 99) // 100  # in integers: .1 · 30 must not become 4
 
 
 def removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
@@ -208,9 +204,7 @@ def sets_along(turns: Tensor) -> Tensor:
     """
     n_units = turns.shape[-1]
     bits = 1 << torch.arange(n_units, device=turns.device)
-    return torch.stack(
-        [((turns < step) * bits).sum(-1) for step in range(n_units + 1)]
-    )
+    return torch.stack([((turns < step) * bits).sum(-1) for step in range(n_units + 1)])
 
 
 def beam_bounds(
@@ -233,9 +227,7 @@ def beam_bounds(
     return -_beam_search(lambda sets: -drop(sets), content, width), largest
 
 
-def _beam_search(
-    drop: Callable[[Tensor], Tensor], content: Tensor, width: int
-) -> Tensor:
+def _beam_search(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> Tensor:
     """Returns the largest AOPC found, [batch]."""
     n_keys = content.shape[1]
     n_units = content.sum(1)
@@ -263,9 +255,7 @@ def _beam_search(
 def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
     """Every set with every allowed unit added, [copies · units, batch, units]."""
     n_units = sets.shape[-1]
-    unit = torch.eye(n_units, dtype=torch.bool, device=sets.device)[
-        None, :, None
-    ]
+    unit = torch.eye(n_units, dtype=torch.bool, device=sets.device)[None, :, None]
     return (sets[:, None] | (unit & allowed[:, None])).flatten(0, 1)
 
 
@@ -315,6 +305,4 @@ def normalised(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """
     span = upper - lower
     is_undefined = span <= 1024 * torch.finfo(span.dtype).eps
-    return (
-        ((aopc - lower) / span).clamp(0, 1).masked_fill(is_undefined, torch.nan)
-    )
+    return ((aopc - lower) / span).clamp(0, 1).masked_fill(is_undefined, torch.nan)

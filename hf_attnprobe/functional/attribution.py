@@ -41,9 +41,7 @@ def shapley_values(drops: Tensor) -> Tensor:
         n_sets = math.comb(n_units - 1, size)
         by_size.append(1 / (n_units * n_sets))
     by_size.append(0.0)  # of the full set, which no unit can join
-    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)[
-        sizes
-    ]
+    weights = torch.tensor(by_size, dtype=drops.dtype, device=drops.device)[sizes]
 
     values = drops.new_zeros(drops.shape[1], n_units)
     for unit in range(n_units):
@@ -117,9 +115,7 @@ def smallest_set(holds: Tensor) -> Tensor:
     [1.0]
     """
     sizes = [number.bit_count() for number in range(len(holds))]
-    by_set = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[
-        :, None
-    ]
+    by_set = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[:, None]
     least = by_set.where(holds, torch.inf).amin(0)
     return least.masked_fill(least.isinf(), torch.nan)
 

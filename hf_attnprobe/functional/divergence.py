@@ -33,9 +33,7 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
     return (p - q).abs().sum(-1) / 2
 
 
-def small_side(
-    probs: Tensor, target: Tensor, is_large: Tensor | None = None
-) -> Tensor:
+def small_side(probs: Tensor, target: Tensor, is_large: Tensor | None = None) -> Tensor:
     """Returns the probability of a class, minus 1 where it exceeds ½.
 
     That is minus the probability of all others. Gradients and differences are the same,

@@ -90,9 +90,7 @@ def _duel(
 
     by_class = logits.transpose(1, 2)
     lead_per_weight = by_class.take_along_dim(predicted.unsqueeze(-1), 1)
-    lead_per_weight = lead_per_weight - by_class.take_along_dim(
-        rivals.unsqueeze(-1), 1
-    )
+    lead_per_weight = lead_per_weight - by_class.take_along_dim(rivals.unsqueeze(-1), 1)
     return _Duel(
         weights=weights,
         margin=lead_per_weight * weights.unsqueeze(1),
@@ -276,9 +274,7 @@ def minimal_flip_set(
     is_positive = duel.weights > 0
     n_positive = is_positive.sum(-1, keepdim=True)  # [batch, 1]
     is_weightless = ~is_positive.unsqueeze(1)
-    smallest_first, _ = duel.margin.masked_fill(is_weightless, torch.inf).sort(
-        dim=-1
-    )
+    smallest_first, _ = duel.margin.masked_fill(is_weightless, torch.inf).sort(dim=-1)
     lead = smallest_first.cumsum(-1)
     lead += duel.lead.unsqueeze(-1)
 
@@ -308,9 +304,7 @@ def minimal_flip_set(
     return FlipSet(size, margin)
 
 
-def never_as_all(
-    n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor
-) -> Tensor:
+def never_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
     """Removals on the texts that can be flipped, where never counts as all tokens.
 
     So all orders are compared on the same texts.

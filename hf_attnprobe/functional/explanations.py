@@ -19,9 +19,7 @@ def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
     [(0.2113, 0.5), (0.7887, 0.5)]
     """
     points, weights = np.polynomial.legendre.leggauss(n_points)
-    return list(
-        zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True)
-    )
+    return list(zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
 
 
 # --- Other readings of attention: maps of how much each key gives to each query ------------------
@@ -118,9 +116,7 @@ def norm_based(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
     return attention.abs() * norms.unsqueeze(-2)
 
 
-def norm_based_layer(
-    attention: Tensor, values: Tensor, projection: Tensor
-) -> Tensor:
+def norm_based_layer(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
     """‖Σ_h α^h_ij f^h(x_j)‖ of a layer (Kobayashi et al. 2020, Section 3.2).
 
     Heads may cancel each other. The arguments are those of :func:`norm_based`.
@@ -138,9 +134,7 @@ def norm_based_layer(
         products = torch.einsum("wo,gxo->gwx", head_slice, slices)
         projected = torch.einsum("bkw,gwx->bgkx", values[:, head], products)
         inner = (projected * values).sum(-1)
-        squares += weights[:, head] * torch.einsum(
-            "bgk,bgqk->bqk", inner, weights
-        )
+        squares += weights[:, head] * torch.einsum("bgk,bgqk->bqk", inner, weights)
     return squares.clamp_min(0).sqrt()
 
 

@@ -94,16 +94,12 @@ def normalise(weights: Tensor) -> Tensor:
     return weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
 
 
-def random_generator(
-    seed: int, example_id: int, stream: int = 0
-) -> np.random.Generator:
+def random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.Generator:
     """A generator that depends on the seed, the example and the stream alone.
 
     So batch, padding, order, resume and process change nothing.
     """
-    return np.random.default_rng(
-        np.random.SeedSequence([seed, example_id, stream])
-    )
+    return np.random.default_rng(np.random.SeedSequence([seed, example_id, stream]))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -195,9 +191,7 @@ def random_permutations(
     return permutations.to(visible.device)
 
 
-def _row_streams(
-    rows: np.ndarray, seed: int, example_ids: Sequence[int]
-) -> np.ndarray:
+def _row_streams(rows: np.ndarray, seed: int, example_ids: Sequence[int]) -> np.ndarray:
     """Returns a number for every query and key of every text, uint64 [batch, queries, keys]."""
     # Counted over the queries and keys of the text, so that padding draws nothing.
     is_query = rows.any(2, keepdims=True)
@@ -212,9 +206,7 @@ def _row_streams(
     return _mix(text + place + key)
 
 
-def at_head(
-    attention: Tensor, head: int, query: int | None, new: Tensor
-) -> Tensor:
+def at_head(attention: Tensor, head: int, query: int | None, new: Tensor) -> Tensor:
     """Copies of a layer's attention with one head, or one of its queries, replaced.
 
     Args:
@@ -229,9 +221,7 @@ def at_head(
     return at_heads(attention, [head], query, new.unsqueeze(2))
 
 
-def at_heads(
-    attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor
-) -> Tensor:
+def at_heads(attention: Tensor, heads: Sequence[int], query: int | None, new: Tensor) -> Tensor:
     """Like :func:`at_head`, with several heads replaced at once.
 
     Args:

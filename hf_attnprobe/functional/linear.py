@@ -43,9 +43,7 @@ class FarthestAttention(NamedTuple):
     attention: Tensor
 
 
-def permutation_extremes(
-    attention: Tensor, scores: Tensor, mask: Tensor
-) -> tuple[Tensor, Tensor]:
+def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest logit over all T! permutations of a text's weights.
 
     By the rearrangement inequality: sort both the same way for the largest, opposite
@@ -59,9 +57,7 @@ def permutation_extremes(
     return smallest, (weights * _sorted(scores, mask)).sum(-1)
 
 
-def permutation_moments(
-    attention: Tensor, scores: Tensor, mask: Tensor
-) -> tuple[Tensor, Tensor]:
+def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the logit over uniformly random permutations.
 
     The mean is T·ā·ū, the variance Σ(a − ā)² Σ(u − ū)² / (T − 1) (Hoeffding 1951).
@@ -90,9 +86,7 @@ def epsilon_max_jsd(
         epsilons: bounds on the change of the probability, in (0, 1].
     """
     chunk = max(1, CANDIDATES_AT_ONCE // max(1, mask.shape[-1] ** 2))
-    return FarthestAttention(
-        *_in_chunks(_farthest, chunk, attention, scores, mask, epsilons)
-    )
+    return FarthestAttention(*_in_chunks(_farthest, chunk, attention, scores, mask, epsilons))
 
 
 Answers = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
@@ -241,9 +235,7 @@ def interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
     Between both lie the weights with low ≤ Σ a'_t u_t ≤ high (each [batch, 1]); none
     where they lie on one side of [0, 1].
     """
-    return torch.stack([low - edges.score_i, high - edges.score_i]).div_(
-        edges.gap
-    )
+    return torch.stack([low - edges.score_i, high - edges.score_i]).div_(edges.gap)
 
 
 def two_point_jsd(edges: Edges, weight: Tensor) -> Tensor:
@@ -270,9 +262,7 @@ def _sorted(values: Tensor, mask: Tensor) -> Tensor:
     return ranked.masked_fill(torch.isinf(ranked), 0)
 
 
-def _mean_and_squares(
-    values: Tensor, mask: Tensor, n: Tensor
-) -> tuple[Tensor, Tensor]:
+def _mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and sum of squared deviations over the mask, each [batch]."""
     values = values.double() * mask
     mean = values.sum(-1) / n
@@ -307,9 +297,7 @@ MAX_PAIRS = 28
 GRID = 9  # weights that are tried on each edge
 REFINED = 32  # ends of edges whose feasible weights are found by bisection
 N_BISECTIONS = 40
-INNER = (
-    1 - 1e-9
-)  # of ε: what is found up to there is within ε however it is rounded
+INNER = 1 - 1e-9  # of ε: what is found up to there is within ε however it is rounded
 TOLERANCE = 1e-6  # of log-odds, more than what the solver of programs allows
 
 
@@ -344,9 +332,7 @@ def epsilon_max_jsd_bounds(
     """
     n_keys, n_classes = logits.shape[1:]
     chunk = max(1, NUMBERS_AT_ONCE // max(1, n_keys**2 // 2 * n_classes))
-    return JsdBounds(
-        *_in_chunks(_bounds, chunk, attention, logits, mask, epsilons)
-    )
+    return JsdBounds(*_in_chunks(_bounds, chunk, attention, logits, mask, epsilons))
 
 
 def _bounds(
@@ -367,9 +353,7 @@ def _bounds(
         edges = _on_edges(attention, logits, pairs, probs, epsilon)
         planned = farthest_by_program(attention, logits, mask, epsilon)
         candidates = torch.cat([torch.stack([attention, planned]), edges])
-        farthest, lower = _farthest_candidate(
-            candidates, attention, logits, probs, epsilon
-        )
+        farthest, lower = _farthest_candidate(candidates, attention, logits, probs, epsilon)
         found.append((lower, upper, farthest))
     return JsdBounds(*map(torch.stack, zip(*found, strict=True)))
 
@@ -397,9 +381,7 @@ def _farthest_candidate(
     return candidates[index, text], best.clamp_min(0)
 
 
-def slabs(
-    probs: Tensor, size: Tensor, epsilon: float
-) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+def slabs(probs: Tensor, size: Tensor, epsilon: float) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Yields classes i, j and the range of their log odds within ε, each [batch, 1]."""
     n_classes = probs.shape[-1]
     pairs = itertools.combinations(range(n_classes), 2)
@@ -499,18 +481,14 @@ class Ends(NamedTuple):
     weight: Tensor
     is_found: Tensor
 
-    def attention(
-        self, attention: Tensor, first: Tensor, second: Tensor
-    ) -> Tensor:
+    def attention(self, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Attention on these tokens [ends, batch, keys]; the given one where none is found."""
         two = on_two(first, second, self.weight, attention.shape[-1])
         two = torch.where(self.is_found[..., None], two, attention[:, None])
         return two.transpose(0, 1)
 
 
-def on_two(
-    first: Tensor, second: Tensor, weight: Tensor, n_keys: int
-) -> Tensor:
+def on_two(first: Tensor, second: Tensor, weight: Tensor, n_keys: int) -> Tensor:
     """Attention on two tokens, ``weight`` on the second, [...] each -> [..., keys]."""
     two = weight.new_zeros(*weight.shape, n_keys)
     weight_on_second = weight[..., None]
@@ -518,9 +496,7 @@ def on_two(
     return two.scatter_(-1, first[..., None], 1 - weight_on_second)
 
 
-def ends_on_edges(
-    pairs: Pairs, along: Along, limit: float, n_weights: int
-) -> Ends:
+def ends_on_edges(pairs: Pairs, along: Along, limit: float, n_weights: int) -> Ends:
     """Returns the outermost attentions within ε on those edges that may be farthest.
 
     Between the outermost weights of a grid that are feasible and their neighbours, which
@@ -559,9 +535,7 @@ def ends_on_edges(
     outside = _by_text(outside).gather(1, chosen)
     pair = chosen % len(edges.i)
     change = along(pair)
-    weight, _ = bisected(
-        lambda weight: change(weight) <= limit, inside, outside, N_BISECTIONS
-    )
+    weight, _ = bisected(lambda weight: change(weight) <= limit, inside, outside, N_BISECTIONS)
     return Ends(pair, weight, hope >= 0)
 
 
@@ -570,9 +544,7 @@ def _by_text(values: Tensor) -> Tensor:
     return values.transpose(0, 1).flatten(1)
 
 
-def farthest_by_program(
-    attention: Tensor, logits: Tensor, mask: Tensor, epsilon: float
-) -> Tensor:
+def farthest_by_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilon: float) -> Tensor:
     """Returns far attentions within ε, by a linear program for each text.
 
     Where the log-odds of every class against one of them move by at most 2 artanh ε, the

@@ -43,9 +43,7 @@ def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     return _mean_of_marked((precision + before) / 2, marked, content)
 
 
-def average_precision(
-    scores: Tensor, marked: Tensor, content: Tensor
-) -> Tensor:
+def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     """Area under the precision-recall curve in steps: Σ (R_n − R_{n−1}) P_n.
 
     That is the mean, over marked units, of the precision among all units that score at
@@ -63,9 +61,7 @@ def average_precision(
     return _mean_of_marked(precision, marked, content)
 
 
-def _precisions(
-    scores: Tensor, marked: Tensor, content: Tensor
-) -> tuple[Tensor, Tensor]:
+def _precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the precision of the units that score at least as much as each, and of those above.
 
     Each float64 [batch, keys]; 1 where none is above.
@@ -152,9 +148,7 @@ def iou_scores(chosen: Tensor, marked: Tensor, content: Tensor) -> SpanScores:
     width = int(max(chosen_spans.max(), marked_spans.max())) + 1
 
     pair = chosen_spans * width + marked_spans
-    shared = torch.zeros(
-        len(pair), width**2, dtype=torch.float64, device=pair.device
-    )
+    shared = torch.zeros(len(pair), width**2, dtype=torch.float64, device=pair.device)
     shared.scatter_add_(1, pair, shared.new_ones(pair.shape))
     shared = shared.unflatten(1, (width, width))
     union = shared.sum(2, keepdim=True) + shared.sum(1, keepdim=True) - shared

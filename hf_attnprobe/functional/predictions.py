@@ -157,9 +157,7 @@ class Prediction:
             return probs.shape[-1]
         return len(self.targets)
 
-    def flips(
-        self, before: Tensor, after: Tensor, target: int | None = None
-    ) -> Tensor:
+    def flips(self, before: Tensor, after: Tensor, target: int | None = None) -> Tensor:
         """Whether the decision of any part changes, bool [...].
 
         Args:
@@ -293,9 +291,7 @@ def labels(names: tuple[str, ...] | list[str]) -> Prediction:
     )
 
 
-def number(
-    *, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1
-) -> Prediction:
+def number(*, scale: float = 1.0, threshold: float | None = None, n_parts: int = 1) -> Prediction:
     """A number, or several; with a threshold, on which side of it they are."""
     sides: tuple[str, ...] = ()
     if threshold is not None:

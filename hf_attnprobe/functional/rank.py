@@ -145,9 +145,7 @@ def _exact_p_value(score: Tensor, n: Tensor) -> Tensor:
     column = out_of_order.clamp(0, last).long()
     in_table = table[row, column]
 
-    log_orders = torch.lgamma(
-        n + 1 - out_of_order.clamp(max=1)
-    )  # ln n! or ln (n − 1)!
+    log_orders = torch.lgamma(n + 1 - out_of_order.clamp(max=1))  # ln n! or ln (n − 1)!
     beyond = (math.log(2) - log_orders).exp()
     return torch.where(n <= EXACT_UP_TO, in_table, beyond)
 

@@ -75,9 +75,7 @@ def _binary_distance(scores: Tensor, prob: Tensor) -> Distance:
     def distance(attention: Tensor) -> tuple[Tensor, Tensor]:
         output = (attention * scores).sum(-1).sigmoid_()
         change = output - prob
-        slope = torch.addcmul(output, output, output, value=-1).mul_(
-            change.sign()
-        )
+        slope = torch.addcmul(output, output, output, value=-1).mul_(change.sign())
         return change.abs_(), slope.unsqueeze(-1) * scores
 
     return distance
@@ -152,15 +150,11 @@ def search_adversarial_attention(
     lowest = torch.finfo(start.dtype).min
     logits = start.masked_fill(~mask, lowest).transpose(1, 2).contiguous()
     original = original.t().contiguous()
-    optimizer = torch.optim.Adam(
-        [logits], lr=learning_rate, amsgrad=True, fused=True
-    )
+    optimizer = torch.optim.Adam([logits], lr=learning_rate, amsgrad=True, fused=True)
     for _ in range(n_steps):
         attention = logits.softmax(1)
         moved, slope = distance(attention.transpose(1, 2))
-        exceeds = torch.gt(
-            moved, epsilon, out=torch.empty_like(moved)
-        ).unsqueeze(1)
+        exceeds = torch.gt(moved, epsilon, out=torch.empty_like(moved)).unsqueeze(1)
         gradient = _objective_descent(attention, original)
         gradient.addcmul_(slope.transpose(1, 2), exceeds, value=penalty)
         # Through the softmax; exactly 0 at masked positions.
@@ -188,14 +182,10 @@ KEPT = (1 / 16, 1 / 4, 1 / 2, 3 / 4)  # of the rows, those of most effect
 # of the farthest on average, 39 with more shares and steps by .79, 9 without KEPT by .63.
 N_CANDIDATES = 3 + 2 * len(KEPT) + 2 * len(STEPS_BACK)
 N_BISECTIONS = 40
-LARGEST_MULTIPLIER = (
-    1e4  # over the largest slope: there the change alone decides
-)
+LARGEST_MULTIPLIER = 1e4  # over the largest slope: there the change alone decides
 
 
-def steered_candidates(
-    attention: Tensor, slope: Tensor, movable: Tensor
-) -> Iterator[Tensor]:
+def steered_candidates(attention: Tensor, slope: Tensor, movable: Tensor) -> Iterator[Tensor]:
     """Candidates: the farthest attention, and the two nearest to no change on either side.
 
     Also, of the first and the last, those that keep the rows of most effect
@@ -238,8 +228,7 @@ def steered_candidates(
     low, high = bisected(rises, low, high, N_BISECTIONS)
 
     farthest, below, above = (
-        vertices_at(multiplier) - attention
-        for multiplier in (torch.zeros_like(low), low, high)
+        vertices_at(multiplier) - attention for multiplier in (torch.zeros_like(low), low, high)
     )
     yield from (attention + direction for direction in (farthest, below, above))
     for direction in (farthest, above):
@@ -252,9 +241,7 @@ def steered_candidates(
         yield from (attention + step * direction for step in STEPS_BACK)
 
 
-def _by_effect(
-    direction: Tensor, slope: Tensor, movable: Tensor
-) -> tuple[Tensor, Tensor]:
+def _by_effect(direction: Tensor, slope: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
     """The place of each row by its first-order effect, most first, and their number.
 
     Shape: [batch, rows] and [batch]; rows that stay as they are come last.

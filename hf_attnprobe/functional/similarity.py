@@ -24,9 +24,7 @@ def alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
     return cosines * mask
 
 
-def conicity(
-    vectors: Tensor, mask: Tensor, *, absolute: bool = False
-) -> Tensor:
+def conicity(vectors: Tensor, mask: Tensor, *, absolute: bool = False) -> Tensor:
     """Mean cosine of the vectors with their mean (Mohankumar et al. 2020, Section 2).
 
     Near 1 all point the same way, near 0 they spread around the origin.

@@ -27,19 +27,19 @@ from hf_attnprobe.adapters.pretrained import (
     positions_by_length,
     unwrapped,
 )
-from hf_attnprobe.adapters.transformer.resume import relative_tolerance
-from hf_attnprobe.data.arguments import Answers
+from hf_attnprobe.adapters.transformer.recorded_blocks import relative_tolerance
+from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.hardware import in_halves, in_portions
+from hf_attnprobe.core.progress import Bar
+from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.data.tokenizer import sentences
-from hf_attnprobe.distributed import process_state
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.hardware import in_halves, in_portions
 from hf_attnprobe.inference.encoding import (
     Text,
     TextModel,
     Tokenized,
     check_ids,
 )
-from hf_attnprobe.progress import Bar
 from hf_attnprobe.storage.answers import KeptAnswers
 
 
@@ -78,9 +78,7 @@ class Prompt:
 # --- From a row to its prompt --------------------------------------------------------------------
 
 
-def rendered(
-    row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase
-) -> Prompt:
+def rendered(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase) -> Prompt:
     """The prompt of a row of :meth:`Answers.examples`.
 
     Raises:
@@ -95,17 +93,11 @@ def rendered(
     if "turns" in row:
         turns = [dict(turn) for turn in row["turns"]]
         said = [turn["content"] for turn in turns]
-        if data.units == "turn":
-            places = _whole(said[:-1])
-        else:
-            places = _found(passages, said, name)
+        places = _whole(said[:-1]) if data.units == "turn" else _found(passages, said, name)
         return _in_turns(turns, places, tokenizer, name)
     is_chat = tokenizer.chat_template is not None
     template = data.template or (OF_A_TURN if is_chat else OF_A_PROMPT)
-    around = [
-        part.replace("{question}", row["question"])
-        for part in template.split("{context}")
-    ]
+    around = [part.replace("{question}", row["question"]) for part in template.split("{context}")]
     text = row["text"].join(around)
     spans = _one_behind_another(passages, text, len(around[0]))
     if is_chat:
@@ -125,9 +117,7 @@ def _whole(texts: Sequence[str]) -> list[Place]:
     return [(k, found.span()) for k, found in enumerate(bare) if found]
 
 
-def _one_behind_another(
-    passages: Sequence[str], text: str, begin: int
-) -> list[Span]:
+def _one_behind_another(passages: Sequence[str], text: str, begin: int) -> list[Span]:
     """Where passages stand that have only white space between them."""
     spans = []
     for passage in passages:
@@ -138,9 +128,7 @@ def _one_behind_another(
     return spans
 
 
-def _found(
-    passages: Sequence[str], texts: Sequence[str], name: str
-) -> list[Place]:
+def _found(passages: Sequence[str], texts: Sequence[str], name: str) -> list[Place]:
     """Where passages stand that somebody wrote into prompts or turns, in their order.
 
     Nothing of ours marks them there: the text alone says the place, so that it has to stand
@@ -149,14 +137,8 @@ def _found(
     places: list[Place] = []
     for passage in passages:
         bare = passage.strip()
-        again = re.compile(
-            f"(?={re.escape(bare)})"
-        )  # finds those that overlap too
-        found = [
-            (k, at.start())
-            for k, text in enumerate(texts)
-            for at in again.finditer(text)
-        ]
+        again = re.compile(f"(?={re.escape(bare)})")  # finds those that overlap too
+        found = [(k, at.start()) for k, text in enumerate(texts) for at in again.finditer(text)]
         if len(found) != 1:
             raise AttnProbeError(
                 f"expected the passage of {name} once in its prompt, {bare[:60]!r} stands there "
@@ -166,9 +148,7 @@ def _found(
         places.append((number, (start, start + len(bare))))
     for (before, (_, behind)), (number, (start, _)) in pairwise(places):
         if (number, start) < (before, behind):
-            raise AttnProbeError(
-                f"expected the passages of {name} in their order; sort them"
-            )
+            raise AttnProbeError(f"expected the passages of {name} in their order; sort them")
     return places
 
 
@@ -215,9 +195,7 @@ def _rendered(
         )
     try:
         return str(
-            tokenizer.apply_chat_template(
-                [*turns], tokenize=False, add_generation_prompt=True
-            )
+            tokenizer.apply_chat_template([*turns], tokenize=False, add_generation_prompt=True)
         )
     except Exception as error:  # of jinja, and whatever a template raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -242,9 +220,7 @@ def _matches(pattern: str, text: str) -> list[Span]:
     return [found.span() for found in re.finditer(pattern, text, re.DOTALL)]
 
 
-def units_of(
-    prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool
-) -> list[Span]:
+def units_of(prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool) -> list[Span]:
     """The characters of every unit, in the order of the prompt.
 
     A unit goes on to where the next one of its passage begins, so that white space between
@@ -269,9 +245,7 @@ def units_of(
     return found
 
 
-def _of_tokens(
-    text: str, first: int, behind: int, offsets: Sequence[Span]
-) -> list[Span]:
+def _of_tokens(text: str, first: int, behind: int, offsets: Sequence[Span]) -> list[Span]:
     """The tokens of a passage; those that share a character, such as its bytes, are one unit."""
     spans: list[Span] = []
     for start, end in offsets:
@@ -290,16 +264,12 @@ def _letter(text: str, start: int, end: int) -> int:
     return max(start + len(text[start:end].rstrip()) - 1, start)
 
 
-def units_of_tokens(
-    text: str, units: Sequence[Span], offsets: Sequence[Span]
-) -> list[int]:
+def units_of_tokens(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
     """The number of each token's unit, −1 for none: the one that its last letter is in."""
     of_character = [-1] * (len(text) + 1)
     for number, (start, end) in enumerate(units):
         of_character[start:end] = [number] * (end - start)
-    return [
-        of_character[_letter(text, a, b)] if a < b else -1 for a, b in offsets
-    ]
+    return [of_character[_letter(text, a, b)] if a < b else -1 for a, b in offsets]
 
 
 # --- Tokens of a prompt and of an answer behind it -----------------------------------------------
@@ -325,9 +295,7 @@ def _tokens(
     n_kept = len(ids)
     while n_kept and special[n_kept - 1]:
         n_kept -= 1
-    return ids[:n_kept], [
-        tuple(span) for span in encoded["offset_mapping"][:n_kept]
-    ]
+    return ids[:n_kept], [tuple(span) for span in encoded["offset_mapping"][:n_kept]]
 
 
 def continued(
@@ -349,10 +317,7 @@ def continued(
     if together[:n_prompt] == [*prompt_ids] and len(together) > n_prompt:
         return together[n_prompt:]
     alone = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    if (
-        _said(tokenizer, [*prompt_ids, *alone])
-        != _said(tokenizer, prompt_ids) + answer
-    ):
+    if _said(tokenizer, [*prompt_ids, *alone]) != _said(tokenizer, prompt_ids) + answer:
         raise AttnProbeError(
             f"expected an answer that continues the prompt of {name}, {answer[:60]!r} would "
             "change the prompt's last token; move the space between them to the answer"
@@ -506,9 +471,7 @@ def _said(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
 
 
-def _first_line(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
-) -> list[int]:
+def _first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
     """The tokens up to the end of the first line that says something."""
     for n in range(1, len(ids) + 1):
         if "\n" in _said(tokenizer, ids[:n]).lstrip():
@@ -569,22 +532,13 @@ def answered(
             "expected a fast tokenizer, which tells where its tokens are in a prompt, got "
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
-    known = (
-        {}
-        if kept is None
-        else {row["example_id"]: row for row in kept if row["generated"]}
-    )
-    asked = [
-        _asked(example, data, tokenizer, facts)
-        for example in examples.with_format(None)
-    ]
+    known = {} if kept is None else {row["example_id"]: row for row in kept if row["generated"]}
+    asked = [_asked(example, data, tokenizer, facts) for example in examples.with_format(None)]
     own = {} if told is None else told.read()
     silent = {
         one.name: one.ids
         for one in asked
-        if one.given is None
-        and one.name not in own
-        and one.example["example_id"] not in known
+        if one.given is None and one.name not in own and one.example["example_id"] not in known
     }
     n_done = 0
 
@@ -602,9 +556,7 @@ def answered(
     for one in asked:
         again = known.get(one.example["example_id"])
         row = _row(one, tokenizer, facts, own.get(one.name), again)
-        row["is_cut"] = (
-            row["generated"] and sum(row["labelled"]) == data.max_new_tokens
-        )
+        row["is_cut"] = row["generated"] and sum(row["labelled"]) == data.max_new_tokens
         if len(row["units"]) < 2:
             left_out[SINGLE.format(data.units)] += 1
         elif not any(row["labelled"]):
@@ -627,12 +579,8 @@ def answered(
             len(rows),
         )
     has_other = any(max(row["other_ids"]) >= 0 for row in rows)
-    kept_columns = [
-        name for name in rows[0] if has_other or name != "other_ids"
-    ]
-    made = datasets.Dataset.from_dict(
-        {name: [row[name] for row in rows] for name in kept_columns}
-    )
+    kept_columns = [name for name in rows[0] if has_other or name != "other_ids"]
+    made = datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in kept_columns})
     made.info.description = examples.info.description
     return made
 
@@ -673,9 +621,7 @@ def _asked(
     prompt = rendered(example, data, tokenizer)
     ids, offsets = _tokens(tokenizer, prompt.text, prompt)
     if not ids:
-        raise AttnProbeError(
-            f"expected a prompt with tokens, that of {name} has none; write one"
-        )
+        raise AttnProbeError(f"expected a prompt with tokens, that of {name} has none; write one")
     check_ids([ids], facts)
     _check_length(len(ids), facts, tokenizer, name)
     is_listed = bool(example.get("listed"))
@@ -754,9 +700,7 @@ def _again(
     return continued(tokenizer, prompt, prompt_ids, kept["answer"], name)
 
 
-def _where_they_part(
-    ids: Sequence[int], other: Sequence[int], name: str
-) -> list[int]:
+def _where_they_part(ids: Sequence[int], other: Sequence[int], name: str) -> list[int]:
     """The other answer's token at the first place where it differs, −1 elsewhere."""
     marked = [-1] * len(ids)
     for place, (token, another) in enumerate(zip(ids, other, strict=False)):
@@ -769,9 +713,7 @@ def _where_they_part(
     )
 
 
-def _check_length(
-    n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str
-) -> None:
+def _check_length(n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     longest = facts.max_length(tokenizer)
     if longest is not None and n > longest:
         raise AttnProbeError(
@@ -780,9 +722,7 @@ def _check_length(
         )
 
 
-def of_span(
-    text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase
-) -> Text:
+def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) -> Text:
     """The text with a part of its answer as the answer; what stands behind the part is left out.
 
     No token sees a later one, so the part is as likely as within the whole answer.
@@ -804,11 +744,7 @@ def of_span(
         behind = first + len(span)
     else:
         first, behind = span
-    inside = [
-        k
-        for k, (a, b) in enumerate(pairwise([0, *ends]))
-        if a < behind and b > first
-    ]
+    inside = [k for k, (a, b) in enumerate(pairwise([0, *ends])) if a < behind and b > first]
     if not 0 <= first < behind or not inside:
         raise AttnProbeError(
             f"expected a part of the answer {whole.strip()[:60]!r}, got {span!r}; give it as it is "
@@ -816,9 +752,7 @@ def of_span(
         )
     begin = n_prompt + inside[0]
     n_kept = n_prompt + inside[-1] + 1
-    inputs = {
-        name: list(values[:n_kept]) for name, values in text.inputs.items()
-    }
+    inputs = {name: list(values[:n_kept]) for name, values in text.inputs.items()}
     inputs["labelled"] = [int(k >= begin) for k in range(n_kept)]
     return replace(text, inputs=inputs)
 
@@ -831,10 +765,6 @@ def encode_answers(examples: "datasets.Dataset") -> Tokenized:
     for row in examples.with_format(None):
         inputs = {name: row[name] for name in names}
         inputs["attention_mask"] = [1] * len(row["input_ids"])
-        inputs["special_tokens_mask"] = [
-            int(unit < 0) for unit in row["unit_ids"]
-        ]
-        texts.append(
-            Text(row["example_id"], -1, inputs, identity=row["identity"])
-        )
+        inputs["special_tokens_mask"] = [int(unit < 0) for unit in row["unit_ids"]]
+        texts.append(Text(row["example_id"], -1, inputs, identity=row["identity"]))
     return Tokenized(texts, n_empty=0, n_cut=0)

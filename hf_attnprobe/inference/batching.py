@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.hardware import in_portions
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.protocol import (
     NO_INPUTS,
     AttentionModel,
     AttentionModelBase,
     Batch,
 )
-from hf_attnprobe.distributed import process_state
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.hardware import in_portions
-from hf_attnprobe.inference.encoding import Text
 
 
 PAD_VALUES = {
@@ -48,9 +48,7 @@ def collated(
     device = process_state().device
     for some in in_portions(texts, n):
         batch = collate(adapter, some, pad_id)
-        yield replace(
-            batch, own={name: x.to(device) for name, x in batch.own.items()}
-        )
+        yield replace(batch, own={name: x.to(device) for name, x in batch.own.items()})
 
 
 def in_batches(
@@ -76,9 +74,7 @@ def in_batches(
     yield batch
 
 
-def portions(
-    adapter: AttentionModelBase, texts: Sequence[Text]
-) -> Iterator[Sequence[Text]]:
+def portions(adapter: AttentionModelBase, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
     """The texts as batches as large as the model reads: all at once, or few."""
     return in_portions(texts, adapter.texts_at_once or max(len(texts), 1))
 
@@ -117,13 +113,8 @@ def collate(
         dtype = torch.float64 if name == "scores" else None
         return torch.tensor(filled, dtype=dtype)
 
-    inputs = {
-        name: padded(name, [text.inputs[name] for text in texts])
-        for name in texts[0].inputs
-    }
-    own = {
-        name: value for name, value in inputs.items() if name not in NO_INPUTS
-    }
+    inputs = {name: padded(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
+    own = {name: value for name, value in inputs.items() if name not in NO_INPUTS}
     held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
     batch = adapter.prepare(inputs, ids, _labels(texts))
@@ -186,9 +177,7 @@ def _at_keys(scores: Tensor, batch: Batch) -> Tensor:
     if units is None:
         return scores
     at_keys = scores.new_zeros(batch.mask.shape)
-    return at_keys.scatter_add(
-        1, units.clamp_min(0), scores.masked_fill(units < 0, 0)
-    )
+    return at_keys.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
 
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -212,7 +201,5 @@ def parse_bytes(size: str | int) -> int:
     except (ValueError, KeyError, OverflowError):
         n_bytes = 0
     if n_bytes <= 0:
-        raise AttnProbeError(
-            f"expected a memory budget such as 500MB or 2GB, got {size!r}"
-        )
+        raise AttnProbeError(f"expected a memory budget such as 500MB or 2GB, got {size!r}")
     return n_bytes

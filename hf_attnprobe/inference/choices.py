@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.answers import encode_answers
 from hf_attnprobe.inference.encoding import (
     ImageReader,
@@ -31,9 +31,7 @@ WORTH_SAYING = 0.1
 """Share beyond which a report says it."""
 
 
-def unknown_share(
-    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader
-) -> float:
+def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader) -> float:
     """Share, 0 to 1, of the content tokens that are the unknown token.
 
     Raises:
@@ -46,9 +44,7 @@ def unknown_share(
     if unknown is None or is_end:  # byte by byte, as GPT-2: nothing is unknown
         return 0.0
     n_unknown, n_tokens = 0, 0
-    for ids, special in (
-        sequence for text in texts for sequence in text.sequences
-    ):
+    for ids, special in (sequence for text in texts for sequence in text.sequences):
         for token, is_special in zip(ids, special, strict=True):
             n_unknown += token == unknown
             n_tokens += token == unknown or not is_special
@@ -123,9 +119,7 @@ def encode(
             "name the second texts with --text-pair-column"
         )
     encoding = tokenize_choices if is_choice else tokenize
-    return encoding(
-        tokenizer, examples, model, truncate=truncate, segment=segment
-    )
+    return encoding(tokenizer, examples, model, truncate=truncate, segment=segment)
 
 
 def tokenize_choices(
@@ -148,18 +142,14 @@ def tokenize_choices(
         )
     choices = column_of(examples, "choices")
     n_choices = len(choices[0])
-    for example_id, of_text in zip(
-        column_of(examples, "example_id"), choices, strict=True
-    ):
+    for example_id, of_text in zip(column_of(examples, "example_id"), choices, strict=True):
         if len(of_text) != n_choices or n_choices < 2:
             raise AttnProbeError(
                 "expected as many choices for every text, two or more, the first has "
                 f"{n_choices} and text {example_id} has {len(of_text)}; leave it out"
             )
     flat = _flat(examples, choices)
-    tokenized = tokenize(
-        tokenizer, flat, model, truncate=truncate, segment=segment
-    )
+    tokenized = tokenize(tokenizer, flat, model, truncate=truncate, segment=segment)
     grouped: dict[int, list[Text]] = {}
     for text in tokenized.texts:
         grouped.setdefault(text.example_id // n_choices, []).append(text)
@@ -173,17 +163,13 @@ def tokenize_choices(
     return Tokenized([*texts], len(ids) - len(texts), tokenized.n_cut)
 
 
-def _flat(
-    examples: "datasets.Dataset", choices: Sequence[Sequence[str]]
-) -> "datasets.Dataset":
+def _flat(examples: "datasets.Dataset", choices: Sequence[Sequence[str]]) -> "datasets.Dataset":
     """One pair per choice, numbered consecutively, without labels."""
     import datasets
 
     texts = column_of(examples, "text")
     pairs = [
-        (text, choice)
-        for text, of_text in zip(texts, choices, strict=True)
-        for choice in of_text
+        (text, choice) for text, of_text in zip(texts, choices, strict=True) for choice in of_text
     ]
     return datasets.Dataset.from_dict(
         {
@@ -196,7 +182,4 @@ def _flat(
 
 
 def _together(members: Sequence[Text]) -> dict[str, list[list[int]]]:
-    return {
-        name: [text.inputs[name] for text in members]
-        for name in members[0].inputs
-    }
+    return {name: [text.inputs[name] for text in members] for name in members[0].inputs}

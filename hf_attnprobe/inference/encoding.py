@@ -23,8 +23,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.layout import image_shape
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.serialization import in_short
 from hf_attnprobe.data.columns import column_of, image_column, images_of
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import (
     Label,
@@ -32,7 +33,6 @@ from hf_attnprobe.inference.labels import (
     labels_of_model,
     needs_offsets,
 )
-from hf_attnprobe.plain_data import in_short
 
 
 if TYPE_CHECKING:
@@ -250,9 +250,7 @@ def second_texts(examples: "datasets.Dataset") -> list[str] | None:
     return column_of(examples, "text_pair")
 
 
-def _attended(
-    model: TextModel, seconds: list[str] | None, segment: str | None
-) -> str | None:
+def _attended(model: TextModel, seconds: list[str] | None, segment: str | None) -> str | None:
     """The segment to explain; where the model attends to one segment alone, that one."""
     if model.segment is None:
         return segment
@@ -299,9 +297,7 @@ def _count_too_long(
     """Counts texts of more than ``longest`` tokens; raises an error unless they may be cut."""
     if longest is None:
         return 0
-    encoded = tokenizer(
-        strings, seconds, add_special_tokens=True, verbose=False
-    )
+    encoded = tokenizer(strings, seconds, add_special_tokens=True, verbose=False)
     lengths = [len(tokens) for tokens in encoded["input_ids"]]
     too_long = [row for row, length in enumerate(lengths) if length > longest]
     if too_long and not truncate:
@@ -313,9 +309,7 @@ def _count_too_long(
     return len(too_long)
 
 
-def _mark_separators(
-    inputs: dict[str, list[list[int]]], separators: frozenset[int]
-) -> None:
+def _mark_separators(inputs: dict[str, list[list[int]]], separators: frozenset[int]) -> None:
     """Counts separators as special tokens, since a separator alone is no sentence."""
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for tokens, special in rows:
@@ -360,9 +354,7 @@ def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
     sentence.
     """
     names = RATIONALES & set(examples.column_names)
-    return unit != "sentence" and any(
-        any(column_of(examples, n)) for n in names
-    )
+    return unit != "sentence" and any(any(column_of(examples, n)) for n in names)
 
 
 def _token_rationales(
@@ -382,11 +374,7 @@ def _token_rationales(
     in_second = _marked(examples, offsets, "text_pair", "rationale_pair")
     rows = zip(marked, in_second, segments, strict=True)
     return [
-        [
-            (first, second, False)[s]
-            for first, second, s in zip(*row, strict=True)
-        ]
-        for row in rows
+        [(first, second, False)[s] for first, second, s in zip(*row, strict=True)] for row in rows
     ]
 
 
@@ -410,9 +398,7 @@ def _marked(
     return marked
 
 
-def rationale_spans(
-    example_id: int, text: str, rationale: Sequence[int]
-) -> list[tuple[int, int]]:
+def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> list[tuple[int, int]]:
     """Character spans of the words of a rationale.
 
     Args:
@@ -423,9 +409,7 @@ def rationale_spans(
     """
     words = [word.span() for word in re.finditer(r"\S+", text)]
     positions = set(rationale)
-    if len(positions) < len(rationale) or not positions <= set(
-        range(len(words))
-    ):
+    if len(positions) < len(rationale) or not positions <= set(range(len(words))):
         first = ", ".join(map(str, rationale[:9]))
         more = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
@@ -437,9 +421,7 @@ def rationale_spans(
     return [words[position] for position in rationale]
 
 
-def mask_id(
-    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
-) -> int | None:
+def mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:
     """The id that replaces an erased token: the mask token, else the unknown one.
 
     None where the model has neither, or takes it for padding.
@@ -489,9 +471,7 @@ class ImageReader:
             )
         images = images_of(examples, name)
         if name == "pixel_values":
-            pixels = [
-                torch.as_tensor(image, dtype=torch.float32) for image in images
-            ]
+            pixels = [torch.as_tensor(image, dtype=torch.float32) for image in images]
         elif self.processor is None:
             raise AttnProbeError(
                 f"expected an image processor with the model for the column {name!r}, "
@@ -499,9 +479,7 @@ class ImageReader:
                 "give a column 'pixel_values'"
             )
         else:
-            pixels = list(
-                self.processor(images, return_tensors="pt")["pixel_values"]
-            )
+            pixels = list(self.processor(images, return_tensors="pt")["pixel_values"])
         for row, image in enumerate(pixels):
             if tuple(image.shape) != self.shape:
                 raise AttnProbeError(
@@ -550,9 +528,7 @@ def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
     return ImageReader(processor, image_shape(model.config))
 
 
-def encode_images(
-    reader: ImageReader, examples: "datasets.Dataset", model: TextModel
-) -> Tokenized:
+def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: TextModel) -> Tokenized:
     """Reads images in the form that :func:`~hf_attnprobe.inference.encoding.tokenize` gives
     texts.
     """

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import label_names, names_of
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.predictions import Prediction
 
 
@@ -87,9 +87,7 @@ def labels_of(
     return [*kinds[prediction.kind]()]
 
 
-def labels_of_model(
-    classes: Sequence[str], examples: "datasets.Dataset"
-) -> list[int]:
+def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
     """The examples' labels as the model numbers its classes, -1 for none.
 
     Raises:
@@ -117,9 +115,7 @@ def labels_of_model(
     return [known[label] for label in labels]
 
 
-def _matched(
-    classes: Sequence[str], names: Sequence[str], has_names: bool
-) -> list[int | None]:
+def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
     """Returns for each class name of the data the model's number; None where it has none.
 
     Labels without names are the model's numbers. Names are compared without case and
@@ -147,16 +143,10 @@ def _matched(
     return numbers
 
 
-def _check_different(
-    classes: Sequence[str], known: Sequence[str], given: Sequence[str]
-) -> None:
+def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequence[str]) -> None:
     twice = {name for name, count in Counter(known).items() if count > 1}
     if twice & set(given):
-        alike = [
-            repr(c)
-            for c, name in zip(classes, known, strict=True)
-            if name in twice
-        ]
+        alike = [repr(c) for c, name in zip(classes, known, strict=True) if name in twice]
         raise AttnProbeError(
             "expected classes of different names, to match the data's labels by, the model "
             f"has {', '.join(alike)}; rename them in its id2label, or give labels as its "
@@ -164,9 +154,7 @@ def _check_different(
         )
 
 
-def _check_kind(
-    labels: Sequence[Any], kind: type, expected: str, predicts: str
-) -> None:
+def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
     """Checks that the labels are of the kind that the model predicts."""
     for row, label in enumerate(labels):
         if label is not None and not isinstance(label, kind):
@@ -178,9 +166,7 @@ def _check_kind(
             )
 
 
-def _check_unlabelled(
-    prediction: Prediction, examples: "datasets.Dataset", expected: str
-) -> None:
+def _check_unlabelled(prediction: Prediction, examples: "datasets.Dataset", expected: str) -> None:
     """Checks that no label is about the whole text, for a model that predicts its parts."""
     labels = column_of(examples, "label")
     _check_kind(labels, int, expected, prediction.name)
@@ -193,9 +179,7 @@ def _check_unlabelled(
         )
 
 
-def _integers(
-    prediction: Prediction, examples: "datasets.Dataset"
-) -> list[int]:
+def _integers(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
     labels = column_of(examples, "label")
     _check_kind(labels, int, "the number of the right choice", prediction.name)
     if "choices" not in examples.column_names:  # of each choice by itself
@@ -210,9 +194,7 @@ def _integers(
     return labels
 
 
-def _several(
-    prediction: Prediction, examples: "datasets.Dataset"
-) -> list[list[int]]:
+def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[int]]:
     """0 or 1 per label; −1 for all of them where none is known."""
     labels = column_of(examples, "label")
     n_labels = len(prediction.parts)
@@ -247,9 +229,7 @@ def _several(
     return rows
 
 
-def _numbers(
-    prediction: Prediction, examples: "datasets.Dataset"
-) -> list[float]:
+def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
     """Labels as numbers; NaN where there is none."""
     labels = column_of(examples, "label")
     _check_kind(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
@@ -262,10 +242,7 @@ def _numbers(
         )
     are_ids = str(examples.features["label"].dtype).startswith("int")
     nothing = are_ids and all(label == -1 for label in labels)
-    numbers = [
-        math.nan if nothing or label is None else float(label)
-        for label in labels
-    ]
+    numbers = [math.nan if nothing or label is None else float(label) for label in labels]
     if not prediction.has_one_part and not all(map(math.isnan, numbers)):
         raise AttnProbeError(
             f"the model predicts {prediction.name}, whose labels are not read: expected "
@@ -297,9 +274,7 @@ def _words(
     _check_kind(labels, int, "one word per text", "a masked word")
     _check_masks(labels, tokenizer, inputs["input_ids"])
     if not hasattr(examples.features["label"], "names"):
-        row = next(
-            (row for row, label in enumerate(labels) if label >= 0), None
-        )
+        row = next((row for row, label in enumerate(labels) if label >= 0), None)
         if row is not None:
             raise AttnProbeError(
                 "the model predicts a masked word: expected the word as label, row "
@@ -350,9 +325,7 @@ def _tags(
 ) -> list[list[int]]:
     """Tags of the labelled words, in the order of the words' first tokens."""
     if offsets is None:
-        _check_unlabelled(
-            prediction, examples, "a label for every word (word_labels)"
-        )
+        _check_unlabelled(prediction, examples, "a label for every word (word_labels)")
         return [[-1]] * len(examples)
     names = names_of(examples.features["word_labels"])
     numbers = None
@@ -367,15 +340,11 @@ def _tags(
         of_char = _tags_by_first_character(texts[row], tags[row] or [])
         labelled, of_row = [0] * len(tokens), []
         for place, (start, end) in enumerate(tokens):
-            first = next(
-                (at for at in range(start, end) if at in of_char), None
-            )
+            first = next((at for at in range(start, end) if at in of_char), None)
             if first is None or inputs["special_tokens_mask"][row][place]:
                 continue
             labelled[place] = 1
-            of_row.append(
-                _tag(prediction, names, numbers, of_char.pop(first), row)
-            )
+            of_row.append(_tag(prediction, names, numbers, of_char.pop(first), row))
         if not of_row and texts[row].strip():
             raise AttnProbeError(
                 f"expected a label of a word in every text, row {row} has none that the "
@@ -394,9 +363,7 @@ def _tags_by_first_character(text: str, tags: Sequence[int]) -> dict[int, int]:
             f"expected a tag for each of {len(starts)} words, got {len(tags)}; count "
             "words as white space separates them"
         )
-    return {
-        start: tag for start, tag in zip(starts, tags, strict=False) if tag >= 0
-    }
+    return {start: tag for start, tag in zip(starts, tags, strict=False) if tag >= 0}
 
 
 def _tag(

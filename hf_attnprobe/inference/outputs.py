@@ -18,13 +18,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
-from hf_attnprobe.attention_model import Observation
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.hardware import in_portions
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.functional.intervention import normalise
-from hf_attnprobe.hardware import in_portions
 from hf_attnprobe.inference.batching import by_length, collate
 from hf_attnprobe.inference.encoding import Text, tokenize
+from hf_attnprobe.protocol import Observation
 
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ def observations(
     adapter = wrap(model, **options)
     texts = by_length(tokenize(tokenizer, examples, adapter).texts)
     for batch in in_portions(texts, batch_size):
-        yield adapter.observe(
-            collate(adapter, batch, tokenizer.pad_token_id or 0)
-        )
+        yield adapter.observe(collate(adapter, batch, tokenizer.pad_token_id or 0))
 
 
 def read_outputs(
@@ -100,16 +98,10 @@ def read_outputs(
         else:
             attention = observation.read(observation.model.sites()[0]).detach()
             content = batch.content_mask
-        weights = [
-            normalise(w[c]) for w, c in zip(attention, content, strict=True)
-        ]
+        weights = [normalise(w[c]) for w, c in zip(attention, content, strict=True)]
         probs = observation.probs.detach()
-        assert (
-            batch.labels is not None
-        )  # ``collate`` gives every batch its labels
-        rows += zip(
-            batch.example_ids, batch.labels, probs, weights, strict=True
-        )
+        assert batch.labels is not None  # ``collate`` gives every batch its labels
+        rows += zip(batch.example_ids, batch.labels, probs, weights, strict=True)
     rows.sort(key=lambda row: row[0])
     ids, labels, all_probs, all_weights = zip(*rows, strict=True)
     is_real = [torch.ones_like(w, dtype=torch.bool) for w in all_weights]
@@ -148,9 +140,7 @@ def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
 
 def to_guide(outputs: Outputs) -> Guide:
     """Attention weights of every text, by example id."""
-    rows = zip(
-        outputs.example_ids, outputs.attention, outputs.mask, strict=True
-    )
+    rows = zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
     return {k: weights[is_real] for k, weights, is_real in rows}
 
 
@@ -181,9 +171,7 @@ def predict(
         inputs = _inputs(tokenizer, batch, edit)
         if guide is not None:
             inputs["guide"] = _guide_of(guide, tokenizer, batch)
-        inputs = {
-            name: value.to(model.device) for name, value in inputs.items()
-        }
+        inputs = {name: value.to(model.device) for name, value in inputs.items()}
         probs.append(model(**inputs).logits.double().softmax(-1).cpu())
     return torch.cat(probs)
 
@@ -196,28 +184,20 @@ def _inputs(
     rows = []
     for text in texts:
         ids = text.inputs["input_ids"] if edit is None else list(edit(text))
-        rows.append(
-            ids or [tokenizer.pad_token_id]
-        )  # no model reads an empty text
+        rows.append(ids or [tokenizer.pad_token_id])  # no model reads an empty text
     columns = {"input_ids": rows}
     is_pair = {"segment_ids", "token_type_ids"} <= texts[0].inputs.keys()
     if edit is None and is_pair:
-        columns["token_type_ids"] = [
-            text.inputs["token_type_ids"] for text in texts
-        ]
+        columns["token_type_ids"] = [text.inputs["token_type_ids"] for text in texts]
     return dict(tokenizer.pad(columns, return_tensors="pt"))
 
 
-def _guide_of(
-    guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]
-) -> Tensor:
+def _guide_of(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Tensor:
     """Attention weights of the texts, [batch, keys]."""
     special = special_ids(tokenizer)
     rows = []
     for text in texts:
-        row = guide_row(
-            guide, text.example_id, text.inputs["input_ids"], special
-        )
+        row = guide_row(guide, text.example_id, text.inputs["input_ids"], special)
         rows.append(torch.tensor(row))
     return pad_sequence(rows, batch_first=True)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from hf_attnprobe.options import Asked, Options, options_with_default
-from hf_attnprobe.readings import TestReadings
+from hf_attnprobe.core.options import Asked, Options, options_with_default
+from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.retraining.options import KINDS
 
 
@@ -50,9 +50,7 @@ def register_retraining(**record: Any) -> Callable[[Yields], Yields]:
 
     def register(variants: Yields) -> Yields:
         name = variants.__name__
-        _registered[name] = RetrainingTest(
-            name=name, variants=variants, **record
-        )
+        _registered[name] = RetrainingTest(name=name, variants=variants, **record)
         return variants
 
     return register
@@ -61,7 +59,7 @@ def register_retraining(**record: Any) -> Callable[[Yields], Yields]:
 @cache
 def retrainings() -> dict[str, RetrainingTest]:
     """All of them by name, in the order in which one can use another's models."""
-    for file in ("again", "adversary"):
+    for file in ("controls", "adversary"):
         importlib.import_module(f"hf_attnprobe.retraining.{file}")
     return {name: _registered[name] for name in KINDS}
 
@@ -75,10 +73,10 @@ def asked_retrainings(asked: Asked | None) -> dict[str, Options]:
     """The options of the tests that are asked for, in the order in which they run.
 
     Args:
-        asked: as :func:`~hf_attnprobe.options.options_by_test` takes it; "default" and None
+        asked: as :func:`~hf_attnprobe.core.options.options_by_test` takes it; "default" and None
             are all tests.
 
     Raises:
-        AttnProbeError: what :func:`~hf_attnprobe.options.options_by_test` refuses.
+        AttnProbeError: what :func:`~hf_attnprobe.core.options.options_by_test` refuses.
     """
     return options_with_default(asked, KINDS, [*KINDS])

@@ -32,13 +32,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierForSequenceClassification,
-)
-from hf_attnprobe.attention_model import Observation, Site
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.readings import share
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import label_names
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.faithfulness.adversarial import (
     EPSILONS,
     FRONTIER,
@@ -54,9 +51,12 @@ from hf_attnprobe.inference.outputs import (
     special_ids,
     to_guide,
 )
-from hf_attnprobe.readings import share
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierForSequenceClassification,
+)
+from hf_attnprobe.protocol import Observation, Site
 from hf_attnprobe.retraining import register_retraining
-from hf_attnprobe.retraining.base import (
+from hf_attnprobe.retraining.base_model import (
     SPLITS,
     Base,
     Progress,
@@ -134,18 +134,12 @@ def choose(tested: Tested, options: Adversary) -> None:
             "the adversary of λ {key} attends a divergence of {mean:.2f} (at most "
             "0.69) away from the base"
         ),
-        "adversary_tvd": (
-            "the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "
-        ),
-        "adversary_correct": share(
-            "the adversary of λ {key} is right in {mean:.0%} of texts"
-        ),
+        "adversary_tvd": ("the adversary of λ {key} predicts {mean:.2f} of 1 away from the base "),
+        "adversary_correct": share("the adversary of λ {key} is right in {mean:.0%} of texts"),
         "adversary_jsd_over_bound": share(
             "the adversary of λ {key} is as far as {mean:.0%} of the largest divergence there is"
         ),
-        "chosen_lambda": (
-            "the λ that the other half of the texts chooses is {mean:g} on average"
-        ),
+        "chosen_lambda": ("the λ that the other half of the texts chooses is {mean:g} on average"),
         "chosen_jsd": (
             "the adversary that the other half of the texts chooses attends a divergence "
             "of {mean:.2f} (at most 0.69) away from the base"
@@ -164,9 +158,7 @@ def choose(tested: Tested, options: Adversary) -> None:
         "search_jsd": (
             "the search finds weights within {key} of the output at a divergence of {mean:.2f}"
         ),
-        "search_tvd": (
-            "what the search finds within {key} moves the output by {mean:.3f} of 1 "
-        ),
+        "search_tvd": ("what the search finds within {key} moves the output by {mean:.3f} of 1 "),
         "largest_jsd": (
             "no weights at all can be farther from the base's than a divergence of {mean:.2f}"
         ),
@@ -214,15 +206,11 @@ def baselines(setup: Setup) -> dict[str, Tensor]:
     return over_texts(observed, partial(_baselines_of_batch, seed=setup.seed))
 
 
-def _baselines_of_batch(
-    observation: Observation, seed: int
-) -> dict[str, Tensor]:
+def _baselines_of_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
     """Each [batch], by ``statistic@ε``."""
     model, site, found = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(
-            observation, site, Adversarial(method="exact", epsilons=FRONTIER)
-        )
+        exact = adversarial(observation, site, Adversarial(method="exact", epsilons=FRONTIER))
         for epsilon, values in exact.epsilon_max_jsd.items():
             found[f"frontier_jsd@{epsilon}"] = values
     options = Adversarial(method="search", epsilons=EPSILONS)
@@ -258,9 +246,7 @@ class AdversaryTrainer(PlainTrainer):
 
     objective: Callable[..., Tensor]
 
-    def __init__(
-        self, *args: Any, objective: Callable[..., Tensor], **options: Any
-    ) -> None:
+    def __init__(self, *args: Any, objective: Callable[..., Tensor], **options: Any) -> None:
         super().__init__(*args, **options)
         self.objective = objective
         self.reached: list[Tensor] = []
@@ -334,12 +320,8 @@ def train_adversary(
 
     def prepare(folder: Path) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
         names = label_names(splits["train"])
-        model = new_model(
-            base.config(), base.tokenizer, names, used.word_vectors
-        )
-        objective = partial(
-            adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor
-        )
+        model = new_model(base.config(), base.tokenizer, names, used.word_vectors)
+        objective = partial(adversary_loss, lambda_=lambda_, tvd_factor=options.tvd_factor)
         trainer = papers_trainer(
             model,
             base.tokenizer,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import LARGEST_SEED, Options, option
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import LARGEST_SEED, Options, option
 from hf_attnprobe.training.options import ProcedureName
 
 
@@ -22,9 +22,7 @@ GUIDE_LAMBDA = 0.002
 class Seeds(Options):
     """Options of the test ``seeds``."""
 
-    n_seeds: int = option(
-        8, "models trained with another seed", at_least=1, at_most=1_000
-    )
+    n_seeds: int = option(8, "models trained with another seed", at_least=1, at_most=1_000)
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,7 @@ class Adversary(Options):
         given = LAMBDAS if self.lambdas is None else self.lambdas
         if not given or not all(map(math.isfinite, given)):
             got = ", ".join(map(str, given)) or "none"
-            raise AttnProbeError(
-                f"expected finite lambdas of 0 or more, got {got}"
-            )
+            raise AttnProbeError(f"expected finite lambdas of 0 or more, got {got}")
 
     @property
     def tvd_factor(self) -> float:
@@ -81,9 +77,7 @@ class Adversary(Options):
     def guide(self) -> str:
         """Folder of the adversary whose λ is nearest to that of the paper's Table 3."""
         wanted = GUIDE_LAMBDA * self.tvd_factor
-        return self.folder_of(
-            min(self.sorted_lambdas(), key=lambda value: abs(value - wanted))
-        )
+        return self.folder_of(min(self.sorted_lambdas(), key=lambda value: abs(value - wanted)))
 
 
 KINDS: dict[str, type[Options]] = {
@@ -102,9 +96,7 @@ class RetrainOptions(Options):
     A setting of the training that is None is the base's own.
     """
 
-    seed: int = option(
-        0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED
-    )
+    seed: int = option(0, "seed of bootstrap and search", at_least=0, at_most=LARGEST_SEED)
     procedure: ProcedureName | None = option(
         None,
         "the paper whose settings hold where none is given (default: the base's)",
@@ -115,15 +107,9 @@ class RetrainOptions(Options):
         at_least=1,
         at_most=100_000,
     )
-    batch_size: int | None = option(
-        None, "texts per step (default: the base's)", at_least=1
-    )
-    learning_rate: float | None = option(
-        None, "learning rate (default: the base's)", at_least=0
-    )
-    weight_decay: float | None = option(
-        None, "weight decay (default: the base's)", at_least=0
-    )
+    batch_size: int | None = option(None, "texts per step (default: the base's)", at_least=1)
+    learning_rate: float | None = option(None, "learning rate (default: the base's)", at_least=0)
+    weight_decay: float | None = option(None, "weight decay (default: the base's)", at_least=0)
     word_vectors: str | Path | None = option(
         None, "pretrained word vectors (default: the base's)", metavar="FILE"
     )
@@ -138,9 +124,7 @@ class TransferOptions(Options):
         "a model trained with uniform attention and the same vocabulary, scored too",
         metavar="MODEL",
     )
-    seed: int = option(
-        0, "seed of the bootstrap", at_least=0, at_most=LARGEST_SEED
-    )
+    seed: int = option(0, "seed of the bootstrap", at_least=0, at_most=LARGEST_SEED)
 
 
 @dataclass(frozen=True)
@@ -159,9 +143,7 @@ class DeceptionOptions(Options):
     layers: Literal["last", "all"] = option(
         "last", "layers of a Transformer whose heads are penalised and measured"
     )
-    epochs: int = option(
-        5, "epochs of further training", at_least=1, at_most=100_000
-    )
+    epochs: int = option(5, "epochs of further training", at_least=1, at_most=100_000)
     batch_size: int = option(32, "texts per step", at_least=1)
     learning_rate: float | None = option(
         None,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hf_attnprobe import markdown
-from hf_attnprobe.charts.chart import Chart, Reference, Series
-from hf_attnprobe.options import public_function
-from hf_attnprobe.plain_data import from_plain, stored_fields
-from hf_attnprobe.readings import sentence_of
-from hf_attnprobe.reports.document import (
+from hf_attnprobe.core import formatting as markdown
+from hf_attnprobe.core.options import public_function
+from hf_attnprobe.core.readings import sentence_of
+from hf_attnprobe.core.serialization import from_plain, stored_fields
+from hf_attnprobe.core.terminal import tail
+from hf_attnprobe.documents.blocks import (
     Answered,
     Block,
     Cell,
@@ -29,7 +29,8 @@ from hf_attnprobe.reports.document import (
     Words,
     glossary,
 )
-from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.documents.formats import Documented
+from hf_attnprobe.plots.chart import Chart, Reference, Series
 from hf_attnprobe.retraining import readings, retrainings
 from hf_attnprobe.retraining.verdict import (
     ADVERSARY,
@@ -54,7 +55,6 @@ from hf_attnprobe.storage.provenance import (
     repeating,
 )
 from hf_attnprobe.storage.rows import read_rows
-from hf_attnprobe.terminal import tail
 
 
 if TYPE_CHECKING:
@@ -72,12 +72,8 @@ class RetrainingReport(Documented, RetrainingResult):
 
     def __repr__(self) -> str:
         model, data = tail(self.model, 40), tail(str(self.dataset), 40)
-        answers = ", ".join(
-            f"{f.rule}: {f.answer}" for f in self.verdict.findings()
-        )
-        return (
-            f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
-        )
+        answers = ", ".join(f"{f.rule}: {f.answer}" for f in self.verdict.findings())
+        return f"<RetrainingReport: {model} on {data}, {self.n} texts, {answers}>"
 
     def document(self) -> Document:
         """The report as a document."""
@@ -98,7 +94,7 @@ class RetrainingReport(Documented, RetrainingResult):
         Raises:
             AttnProbeError: nothing to draw, or no such figure.
         """
-        from hf_attnprobe.figures import (
+        from hf_attnprobe.plots.matplotlib_backend import (
             draw_one,
         )  # matplotlib is slow to import
 
@@ -111,9 +107,7 @@ class RetrainingReport(Documented, RetrainingResult):
     def wide_frame(self) -> pd.DataFrame:
         """A text per row, a statistic per column; NaN where a text has no value."""
         rows = self.rows.drop_duplicates(["example_id", "statistic"])
-        return rows.pivot(
-            index="example_id", columns="statistic", values="value"
-        )
+        return rows.pivot(index="example_id", columns="statistic", values="value")
 
     def summary_frame(self) -> pd.DataFrame:
         """A statistic and group per row, with its interval."""
@@ -145,9 +139,7 @@ def from_json(data: Mapping) -> RetrainingReport:
 @public_function
 def read_retraining(folder: str | Path) -> RetrainingReport:
     """Reads the report in a retraining's folder, with its rows."""
-    report = read_summary(
-        folder, from_json, kind="a retraining", verb="attnprobe retrain"
-    )
+    report = read_summary(folder, from_json, kind="a retraining", verb="attnprobe retrain")
     return dataclasses.replace(report, rows=read_rows(Path(folder) / "rows"))
 
 
@@ -165,9 +157,7 @@ def document_of(report: RetrainingResult) -> Document:
     audit = ["attnprobe", "audit", "--model", report.model]
     audit += ["--dataset", report.dataset.name, "--output-dir", "DIR"]
     sections = [
-        Section(
-            "The answers", [LEAD, *_answers(report), MEASURED], id="verdict"
-        ),
+        Section("The answers", [LEAD, *_answers(report), MEASURED], id="verdict"),
         Section(
             "May this attention be shown to users as the reason?",
             [AS_REASON, AUDIT, Listing(shlex.join(audit))],
@@ -216,14 +206,10 @@ def _quality(report: RetrainingResult) -> str:
     if base is None:
         return ""
     of_class = report.provenance.get("f1")
-    said = f"The base has F1 {base.value:.3f}" + (
-        f" ({of_class})" if of_class else ""
-    )
+    said = f"The base has F1 {base.value:.3f}" + (f" ({of_class})" if of_class else "")
     guess = constant_guess(report)
     if guess is None:
-        return (
-            f"{said}. The F1 of a constant guess is not known without labels."
-        )
+        return f"{said}. The F1 of a constant guess is not known without labels."
     f1, share = guess
     return (
         f"{said}; the best constant guess has {f1:.3f}. Always saying the most frequent "
@@ -250,9 +236,7 @@ def _answers(report: RetrainingResult) -> Iterator[Block]:
     for found in report.verdict.findings():
         yield in_full(RULES[found.rule].question, found)
     if report.verdict.chance:
-        yield Section(
-            "How far does attention move by chance?", [report.verdict.chance]
-        )
+        yield Section("How far does attention move by chance?", [report.verdict.chance])
 
 
 def in_full(question: str, found: Finding) -> Answered:
@@ -283,11 +267,7 @@ AUDIT = (
 def _limits(report: RetrainingResult) -> list[Words]:
     """Lists what was not tested, how sure the rest is, and what would change an answer."""
     tests = report.provenance.get("tests", list(report.scores))
-    left = [
-        f"{name} ({t.title})"
-        for name, t in retrainings().items()
-        if name not in tests
-    ]
+    left = [f"{name} ({t.title})" for name, t in retrainings().items() if name not in tests]
     said: list[Words] = [ONE_TRAINING]
     n_seeds = len({s.model for s in report.scores.get("seeds", ())})
     if n_seeds > 1:
@@ -337,9 +317,7 @@ def _scores(report: RetrainingResult) -> Iterator[Block]:
     """Scores in every test, and each model's loss or gain."""
     for test, scores in report.scores.items():
         first, *others = dict.fromkeys(s.metric for s in scores)
-        caption = (
-            f"{TABLES.get(test, test)} Scores with 95% intervals over texts."
-        )
+        caption = f"{TABLES.get(test, test)} Scores with 95% intervals over texts."
         yield _score_table(scores, [first], caption)
         if others:
             yield Folded("By other metrics", [_score_table(scores, others)])
@@ -387,15 +365,11 @@ def penalty_curve(points: Sequence[Point]) -> Chart | None:
         None without a point of a model or a search that moves the output.
     """
     drawn = [p for p in points if p.series != CEILING]
-    if any(
-        p.series == SEEDS and p.label for p in drawn
-    ):  # one by one, not their median too
+    if any(p.series == SEEDS and p.label for p in drawn):  # one by one, not their median too
         drawn = [p for p in drawn if p.series != SEEDS or p.label]
     if not drawn:
         return None
-    series = [
-        _series(name, drawn) for name in dict.fromkeys(p.series for p in drawn)
-    ]
+    series = [_series(name, drawn) for name in dict.fromkeys(p.series for p in drawn)]
     ceiling = [p.jsd.value for p in points if p.series == CEILING]
     return Chart(
         key="penalty_curve",
@@ -431,23 +405,15 @@ def _series(name: str, points: Sequence[Point]) -> Series:
     )
 
 
-def _sentences(
-    drawn: Sequence[Point], ceiling: Sequence[float]
-) -> Iterator[str]:
+def _sentences(drawn: Sequence[Point], ceiling: Sequence[float]) -> Iterator[str]:
     """States how far each way moves attention at most, and what that does to the output."""
     parts = []
     for name in dict.fromkeys(p.series for p in drawn):
-        p = max(
-            (p for p in drawn if p.series == name), key=lambda p: p.jsd.value
-        )
+        p = max((p for p in drawn if p.series == name), key=lambda p: p.jsd.value)
         which = f" ({p.label})" if p.label else ""
-        jsd, tvd = (
-            markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd)
-        )
+        jsd, tvd = (markdown.interval(e.value, e.ci95, digits=2) for e in (p.jsd, p.tvd))
         at_most = "at most " if name == FRONTIER else ""
-        parts.append(
-            f"{name}{which} {jsd}, moving the output by {at_most}{tvd}"
-        )
+        parts.append(f"{name}{which} {jsd}, moving the output by {at_most}{tvd}")
     n = max(p.jsd.n or 0 for p in drawn)
     limit = "".join(f"; {CEILING} than {jsd:.2f}" for jsd in ceiling)
     yield (
@@ -476,9 +442,7 @@ def _statistics(report: RetrainingResult) -> Iterator[Block]:
     for test in dict.fromkeys(s.test for s in report.statistics):
         own = [s for s in report.statistics if s.test == test]
         whole = [s for s in own if s.group == "all" and s.n]
-        said: list[Words] = [
-            f"{s.statistic}: {sentence(s, known)}." for s in whole
-        ]
+        said: list[Words] = [f"{s.statistic}: {sentence(s, known)}." for s in whole]
         cells = [s.row() for s in own]
         rows = [[row[name] for name in COLUMNS.values()] for row in cells]
         table = Table([*COLUMNS], rows, caption=f"Statistics of {test}")
@@ -514,9 +478,7 @@ def _origin(report: RetrainingResult) -> list[Block]:
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
     settings = [*flat(report.provenance)]
     repeat: list[Block] = []
-    if (
-        "asked_for" in report.provenance
-    ):  # a transfer is a step of a study, no command
+    if "asked_for" in report.provenance:  # a transfer is a step of a study, no command
         repeat = ["To repeat it:", Listing(command(report))]
     return [
         Table(

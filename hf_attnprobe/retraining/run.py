@@ -18,19 +18,18 @@ from hf_attnprobe.checkpoints.loading import (
     load_attention_classifier,
     load_tokenizer,
 )
-from hf_attnprobe.data.arguments import Data, as_data
+from hf_attnprobe.core.distributed import check_one_process
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.hardware import suited_threads
+from hf_attnprobe.core.options import Asked, public_function
+from hf_attnprobe.core.progress import Bar
 from hf_attnprobe.data.examples import dataset_name
-from hf_attnprobe.distributed import check_one_process
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.data.specs import Data, as_data
 from hf_attnprobe.functional.fingerprint import model_fingerprint
 from hf_attnprobe.functional.predictions import classes
-from hf_attnprobe.hardware import suited_threads
 from hf_attnprobe.inference.outputs import Outputs
-from hf_attnprobe.options import Asked, public_function
-from hf_attnprobe.progress import Bar
 from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
-from hf_attnprobe.retraining.again import guided
-from hf_attnprobe.retraining.base import (
+from hf_attnprobe.retraining.base_model import (
     Base,
     Setup,
     Tested,
@@ -41,6 +40,7 @@ from hf_attnprobe.retraining.base import (
     run_test,
     set_up,
 )
+from hf_attnprobe.retraining.controls import guided
 from hf_attnprobe.retraining.options import (
     KINDS,
     Adversary,
@@ -97,7 +97,7 @@ def retrain(
     Args:
         model: folder or Hub id of the base, a flat attention classifier with trained
             attention.
-        dataset: the data it was trained on: a :class:`~hf_attnprobe.data.arguments.Data`,
+        dataset: the data it was trained on: a :class:`~hf_attnprobe.data.specs.Data`,
             or a name, a folder, a Hub id or a DatasetDict. Where validation texts are set
             apart, the base's seed does it.
         tests: names from :data:`hf_attnprobe.retraining.options.KINDS`, or their options, also as
@@ -115,9 +115,7 @@ def retrain(
     """
     chosen = asked_retrainings(tests)
     check_one_process("retrain")
-    base = load_base(
-        model, **{name: getattr(options, name) for name in OF_TRAINING}
-    )
+    base = load_base(model, **{name: getattr(options, name) for name in OF_TRAINING})
     data = as_data(dataset)
     setup = set_up(base, data, output_dir, options.seed, chosen)
     identity = identity_of(base, setup.splits, options.seed)
@@ -133,11 +131,7 @@ def retrain(
         rows = _prediction_rows(setup.own)
         append_rows(setup.folder / "rows", rows, name=PREDICTION)
         known = retrainings()
-        variants = [
-            v
-            for name, given in chosen.items()
-            for v in known[name].variants(setup, given)
-        ]
+        variants = [v for name, given in chosen.items() for v in known[name].variants(setup, given)]
         with Bar("retrain", progress, len(variants), of="model") as bar:
 
             def begin(model: Path) -> bool:
@@ -205,24 +199,16 @@ def transfer(
     if options.uniform is not None:
         others["uniform"] = _load_other(base, "uniform", options.uniform)
     identity = identity_of(base, setup.splits, options.seed)
-    identity["other_models"] = {
-        name: model_fingerprint(other) for name, other in others.items()
-    }
+    identity["other_models"] = {name: model_fingerprint(other) for name, other in others.items()}
     setup = replace(setup, progress=lambda made: progress and made.name)
     with alone_in(setup.folder, f"{KIND}.json", identity=identity):
         tested = Tested(setup, setup.folder, setup.own.labels)
         tested.add("own", "own", {"probs": setup.own.probs})
         # Rows first: from here on the folder is this run's, whatever interrupts it.
         tested.write_rows("transfer")
-        tested.run(
-            guided(
-                "guided", "guided", setup, lambda: others["guide"], {}, "guided"
-            )
-        )
+        tested.run(guided("guided", "guided", setup, lambda: others["guide"], {}, "guided"))
         if "uniform" in others:
-            tested.run(
-                Variant("uniform", "uniform", others["uniform"], outputs_alone)
-            )
+            tested.run(Variant("uniform", "uniform", others["uniform"], outputs_alone))
         tested.compare("own")
         tested.write_rows("transfer")
         provenance = identity | {"guide": str(guide), "notes": list(base.notes)}
@@ -241,9 +227,7 @@ def _load_other(base: Base, role: str, model: str | Path) -> PreTrainedModel:
     config = loaded.config
     is_uniform = config.attention == "uniform"
     if config.attention == "guided" or (role == "uniform" and not is_uniform):
-        wanted = (
-            "uniform attention" if role == "uniform" else "attention of its own"
-        )
+        wanted = "uniform attention" if role == "uniform" else "attention of its own"
         raise AttnProbeError(
             f"expected as {role} a model with {wanted}, that of {model} is "
             f"{config.attention}; choose another"
@@ -264,25 +248,17 @@ def _prediction_rows(own: Outputs) -> pa.Table:
     """The base's predictions on the test texts."""
     one_class = classes([str(k) for k in range(own.probs.shape[-1])])
     n_tokens = own.mask.sum(-1)
-    statistics = prediction_statistics(
-        one_class, own.probs, own.labels, n_tokens
-    )
+    statistics = prediction_statistics(one_class, own.probs, own.labels, n_tokens)
     return to_rows(PREDICTION, own.example_ids, {NO_SITE: statistics})
 
 
-def _with_statistics(
-    report: RetrainingReport, setup: Setup
-) -> RetrainingReport:
+def _with_statistics(report: RetrainingReport, setup: Setup) -> RetrainingReport:
     """Adds to the report the statistics in the rows of its tests on disk."""
     rows = read_rows(setup.folder / "rows")
-    rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(
-        drop=True
-    )
+    rows = rows[rows.test.isin([*report.scores, PREDICTION])].reset_index(drop=True)
     labels = setup.base.labels
     statistics = summarize(rows, labels, readings())
-    f1 = (
-        f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
-    )
+    f1 = f"of class {labels[1]}" if len(labels) == 2 else "mean over the classes"
     notes = {
         "f1": f1,
         "tests": list(report.scores),

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from hf_attnprobe import markdown
+from hf_attnprobe.core import formatting as markdown
+from hf_attnprobe.core.serialization import plain, plain_fields
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.plain_data import plain, plain_fields
 from hf_attnprobe.statistics.estimates import Estimate, mean_estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer, grade
 from hf_attnprobe.statistics.scores import Score, find_score
@@ -76,9 +76,7 @@ class Verdict:
 
     def findings(self) -> list[Finding]:
         """The questions that have an answer."""
-        return [
-            said for said in vars(self).values() if isinstance(said, Finding)
-        ]
+        return [said for said in vars(self).values() if isinstance(said, Finding)]
 
 
 def verdict(
@@ -102,9 +100,7 @@ def verdict(
     )
 
 
-def over_seeds(
-    over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int
-) -> Estimate:
+def over_seeds(over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int) -> Estimate:
     """Returns a difference of F1 whose interval covers the texts and another seed.
 
     The half-width for seeds is Student's t times the standard deviation of one training
@@ -135,9 +131,7 @@ def _need(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
     if len(seeds) > 1:
         shift = float(np.mean(seeds)) - base.value
         low, high = worth.ci95 or (worth.value, worth.value)
-        worth = Estimate(
-            worth.value + shift, (low + shift, high + shift), worth.n
-        )
+        worth = Estimate(worth.value + shift, (low + shift, high + shift), worth.n)
     models = (
         f"F1 is {base.value:.3f} with attention, {uniform.value:.3f} without; with it minus "
         "without it"
@@ -162,9 +156,7 @@ def _of_trainings(
     """
     if len(seeds) < 2:
         said = f"{models} {_shown(over_texts)} over these texts, of one training each"
-        return _finding(
-            rule, Answer.CANNOT_SAY, f"{said}: {ONE_TRAINING}.", over_texts
-        )
+        return _finding(rule, Answer.CANNOT_SAY, f"{said}: {ONE_TRAINING}.", over_texts)
     difference = over_seeds(over_texts, seeds, n_averaged)
     answer = grade(difference, RULES[rule])
     said = (
@@ -215,13 +207,9 @@ def _flatness(statistics: Statistics, of_seed: float) -> str:
     uniform = find_statistic(statistics, "uniform_model_jsd")
     if uniform is None:
         return ""
-    said = (
-        f" Equal weights for all tokens are {uniform.mean:.2f} from the base's"
-    )
+    said = f" Equal weights for all tokens are {uniform.mean:.2f} from the base's"
     if uniform.mean < of_seed:
-        return (
-            f"{said}, nearer than another seed: its attention is nearly flat."
-        )
+        return f"{said}, nearer than another seed: its attention is nearly flat."
     return f"{said}, no nearer than another seed."
 
 
@@ -264,9 +252,7 @@ def _elsewhere(
     largest = find_statistic(statistics, "largest_jsd")
     if largest is not None:
         yardsticks["largest of any weights"] = largest.mean
-    return _finding(
-        rule, all_of(worse.opposite, far), sentence, distance, yardsticks
-    )
+    return _finding(rule, all_of(worse.opposite, far), sentence, distance, yardsticks)
 
 
 def farthest_seed(statistics: Statistics) -> Statistic | None:
@@ -278,20 +264,14 @@ def farthest_seed(statistics: Statistics) -> Statistic | None:
     return max(seeds, key=lambda s: s.mean, default=None)
 
 
-def _transfer(
-    scores: Sequence[Score], seeds: Sequence[float]
-) -> Finding | None:
+def _transfer(scores: Sequence[Score], seeds: Sequence[float]) -> Finding | None:
     """The base's weights against those that the context-free model learns itself."""
     base = find_score(scores, "base guide")
     if base is None:
         return None
     low, high = base.lost.ci95 or (math.nan, math.nan)
     gain = Estimate(-base.lost.value, (-high, -low), base.n)
-    guides = [
-        f"{s.model} {s.value:.3f}"
-        for s in scores
-        if s.metric == "f1" and s.model != "base"
-    ]
+    guides = [f"{s.model} {s.value:.3f}" for s in scores if s.metric == "f1" and s.model != "base"]
     models = (
         f"F1 of a model without context, which reads each token by itself, is {', '.join(guides)}; "
         "base guide minus trained guide"
@@ -385,16 +365,12 @@ class RetrainingResult:
     provenance: dict
     bins: tuple[Bin, ...] = ()
     beyond_seed: Estimate | None = None
-    rows: pd.DataFrame = field(
-        default_factory=pd.DataFrame, repr=False, compare=False
-    )
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     @cached_property
     def verdict(self) -> Verdict:
         """What the tests say, one sentence each."""
-        return verdict(
-            self.statistics, self.scores, beyond_seed=self.beyond_seed
-        )
+        return verdict(self.statistics, self.scores, beyond_seed=self.beyond_seed)
 
 
 def to_json(report: RetrainingResult) -> dict:
@@ -408,9 +384,7 @@ def to_json(report: RetrainingResult) -> dict:
     }
 
 
-def farther_than_a_seed(
-    rows: pd.DataFrame, statistics: Sequence[Statistic]
-) -> Estimate | None:
+def farther_than_a_seed(rows: pd.DataFrame, statistics: Sequence[Statistic]) -> Estimate | None:
     """JSD of the chosen adversary minus that of the farthest other seed, per text.
 
     Args:
@@ -431,9 +405,7 @@ def farther_than_a_seed(
     return mean_estimate((chosen - of_seed).to_numpy())
 
 
-def attention_bins(
-    rows: pd.DataFrame, labels: Sequence[str]
-) -> tuple[Bin, ...]:
+def attention_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[Bin, ...]:
     """How far another seed moves attention, by how peaked it is, as the papers plot it.
 
     Args:
@@ -467,12 +439,8 @@ def constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
         return None
     every = own.value[own.statistic.isin(("label", "predicted_class"))]
     n_classes = max(2, int(every.max()) + 1)
-    share = labels.value_counts(normalize=True).reindex(
-        range(n_classes), fill_value=0.0
-    )
-    f1 = (
-        2 * share / (1 + share)
-    )  # of the class that is always said; that of others is 0
+    share = labels.value_counts(normalize=True).reindex(range(n_classes), fill_value=0.0)
+    f1 = 2 * share / (1 + share)  # of the class that is always said; that of others is 0
     largest = f1[1] if n_classes == 2 else f1.max() / n_classes
     return float(largest), float(share.max())
 
@@ -559,11 +527,7 @@ class Point:
         """The change of the output as a table has it."""
         if math.isnan(self.tvd.value):
             return "–"
-        return (
-            f"≤ {self.tvd.value:g}"
-            if self.series == FRONTIER
-            else self.tvd.value
-        )
+        return f"≤ {self.tvd.value:g}" if self.series == FRONTIER else self.tvd.value
 
 
 def points_of(statistics: Statistics, scores: Scores) -> list[Point]:
@@ -571,11 +535,7 @@ def points_of(statistics: Statistics, scores: Scores) -> list[Point]:
     means = {s.statistic: s for s in statistics if s.group == "all" and s.n}
     points = []
     for way in WAYS:
-        own = [
-            name
-            for name in means
-            if name.partition("@")[0] == f"{way.statistic}_jsd"
-        ]
+        own = [name for name in means if name.partition("@")[0] == f"{way.statistic}_jsd"]
         for name in sorted(own, key=position):
             key = key_of(name)
             allowed = Estimate(key if isinstance(key, float) else math.nan)
@@ -596,7 +556,5 @@ def _f1(scores: Sequence[Score], model: str) -> float | None:
     """F1 of a model; without a name the mean of all but the base, None without any."""
     chosen = [s.value for s in scores if s.metric == "f1" and s.model != "base"]
     if model:
-        chosen = [
-            s.value for s in scores if (s.metric, s.model) == ("f1", model)
-        ]
+        chosen = [s.value for s in scores if (s.metric, s.model) == ("f1", model)]
     return sum(chosen) / len(chosen) if chosen else None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.readings import Readings, is_declared_share
+from hf_attnprobe.core.readings import Readings, is_declared_share
 from hf_attnprobe.statistics.rows import Rows, Texts
 
 
@@ -87,11 +87,7 @@ WITHIN_ONE = {
 CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
 INFINITY = float("inf")
 RANGES = (
-    *(
-        Range(test, name, 0.0, 1.0, SHARE)
-        for test, names in WITHIN_ONE.items()
-        for name in names
-    ),
+    *(Range(test, name, 0.0, 1.0, SHARE) for test, names in WITHIN_ONE.items() for name in names),
     Range(
         "erasure",
         "way_to_best",
@@ -134,9 +130,7 @@ def contradictions(
             kind of its interval follows from it.
         of_number: whether the model predicts a number, whose changes have no limit.
     """
-    ranges = [
-        rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)
-    ]
+    ranges = [rule for rule in RANGES if not (of_number and rule.statistic in CHANGES)]
     declared = [(test, name) for test in readings for name in readings[test]]
     ranges += [
         Range(*family, 0.0, 1.0, SHARE)
@@ -146,9 +140,7 @@ def contradictions(
     found: list[str] = []
     rows = Rows.of(rows)
     for test, layer, head in sorted({(c[0], *c[2:]) for c in rows.columns}):
-        own = rows.select(
-            lambda *c, at=(test, layer, head): (c[0], *c[2:]) == at
-        )
+        own = rows.select(lambda *c, at=(test, layer, head): (c[0], *c[2:]) == at)
         texts = Texts.at(own, (layer, head))
         broken = (
             *_orders(test, texts),
@@ -210,9 +202,7 @@ def _lacking(test: str, texts: Texts) -> Broken:
         for name in names:
             n_known += ~np.isnan(texts.values(name))
         for k in np.flatnonzero((n_known > 0) & (n_known < len(names))):
-            lacking = ", ".join(
-                name for name in names if np.isnan(texts.values(name)[k])
-            )
+            lacking = ", ".join(name for name in names if np.isnan(texts.values(name)[k]))
             yield (
                 texts.index[k],
                 f"{lacking} has no value and others have, but all rankings are compared "

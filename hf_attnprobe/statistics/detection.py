@@ -1,6 +1,6 @@
 """The smallest effect of which an audit's own rule says yes: its limit of detection.
 
-Of texts with a planted effect of several doses, 0 among them (:mod:`hf_attnprobe.calibration`).
+Of texts with a planted effect of several doses, 0 among them (:mod:`hf_attnprobe.planted_effects`).
 
 Yes:      a statistic whose mean over n texts is surely at least the rule's threshold, the lower
           end of its 95% interval (of many heads the simultaneous one) not below it. That is
@@ -50,9 +50,7 @@ def drawn(n_texts: int, n: int, seed: int) -> np.ndarray:
     return resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=DRAWS)
 
 
-def says_yes(
-    values: np.ndarray, draws: np.ndarray, rule: Decision
-) -> np.ndarray:
+def says_yes(values: np.ndarray, draws: np.ndarray, rule: Decision) -> np.ndarray:
     """Returns the share of draws in which the rule says yes.
 
     Args:
@@ -101,9 +99,7 @@ def first_seen(values: np.ndarray, draws: np.ndarray, rule: Decision) -> float:
     return float((last + missing / gained) / BETWEEN)
 
 
-def limit_of(
-    values: np.ndarray, n: int, seed: int, rule: Decision
-) -> tuple[float, float, float]:
+def limit_of(values: np.ndarray, n: int, seed: int, rule: Decision) -> tuple[float, float, float]:
     """Returns the limit of detection with n texts, a place among the doses, and its interval.
 
     Args:
@@ -141,9 +137,7 @@ def effect_at(effects: np.ndarray, limit: Sequence[float]) -> Limit:
         effects: [doses], from dose 0 up.
         limit: of :func:`limit_of`.
     """
-    value, low, high = (
-        float(x) for x in np.interp(limit, range(len(effects)), effects)
-    )
+    value, low, high = (float(x) for x in np.interp(limit, range(len(effects)), effects))
     return Limit(value, None if limit[0] == float("inf") else (low, high))
 
 
@@ -153,18 +147,12 @@ def effect_at(effects: np.ndarray, limit: Sequence[float]) -> Limit:
 def by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
     """A statistic of a head, [doses, texts]; without texts that lack it at some dose."""
     own = rows[rows.statistic == statistic]
-    return (
-        own.pivot(index="dose", columns="example_id", values="value")
-        .dropna(axis=1)
-        .to_numpy()
-    )
+    return own.pivot(index="dose", columns="example_id", values="value").dropna(axis=1).to_numpy()
 
 
 def effects_of(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
     """How far each dose moves probability and log-odds, each [doses]."""
     log_probs = by_dose(rows, LOG_PROB)
-    odds = log_probs - np.log(
-        np.maximum(-np.expm1(log_probs), np.finfo(float).eps)
-    )
+    odds = log_probs - np.log(np.maximum(-np.expm1(log_probs), np.finfo(float).eps))
     moved = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
     return moved.mean(1), sign * (odds - odds[0]).mean(1)

@@ -85,14 +85,9 @@ def paired(
         return ends
 
     is_pair = ~np.isnan(gaps)
-    before, after = (
-        _means(moments(np.where(is_pair, side, np.nan)))
-        for side in (first, other)
-    )
+    before, after = (_means(moments(np.where(is_pair, side, np.nan))) for side in (first, other))
     intervals = interval(ONE_COLUMN), interval(critical)
-    return _by_column(
-        _means(of), of.n, (before, after), intervals, is_paired=True
-    )
+    return _by_column(_means(of), of.n, (before, after), intervals, is_paired=True)
 
 
 def unpaired(
@@ -185,16 +180,12 @@ def changes(sides: Sequence[Sides], *, seed: int = 0) -> list[list[Difference]]:
     """
     if not sides:
         return []
-    errors = pd.concat(
-        [_errors(both, number) for number, both in enumerate(sides, 1)], axis=1
-    )
+    errors = pd.concat([_errors(both, number) for number, both in enumerate(sides, 1)], axis=1)
     critical = critical_value(errors.to_numpy(dtype=np.float64), seed=seed)
     found = []
     for both in sides:
         measure = paired if both.paired else unpaired
-        first, other = (
-            side.to_numpy(dtype=np.float64) for side in both.aligned
-        )
+        first, other = (side.to_numpy(dtype=np.float64) for side in both.aligned)
         found.append(measure(first, other, critical=critical))
     return found
 
@@ -338,15 +329,11 @@ def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
 
     def by_removals(first: str, second: str) -> np.ndarray:
         """1 where the first flips a decision with fewer removals, −1 where the second."""
-        sides = np.sign(
-            less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}")
-        )
+        sides = np.sign(less(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
         never = np.sign(less(f"never_flips@{second}", f"never_flips@{first}"))
         return np.where(sides == 0, never, sides)
 
-    if {"top_flips", "random_flips"} <= {
-        *texts.names
-    }:  # the largest weight, a random one
+    if {"top_flips", "random_flips"} <= {*texts.names}:  # the largest weight, a random one
         yield _Pair(
             "flips",
             "mcnemar",
@@ -368,9 +355,7 @@ def _pairs_of(test: str, texts: Texts, against: str | None) -> Iterator[_Pair]:
             )
 
 
-def _measured(
-    test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int
-) -> list[Comparison]:
+def _measured(test: str, pairs: Iterator[_Pair], texts: pd.Index, seed: int) -> list[Comparison]:
     """Returns the comparisons of one test, all on the same draws of signs."""
     found: list[Comparison] = []
     n_at_once = max(1, AT_ONCE // max(1, len(texts)))
@@ -380,29 +365,20 @@ def _measured(
             found += _measured_together(test, some, seed)
         del some  # before the next are read
     adjusted = holm([c.p_value for c in found])
-    return [
-        replace(c, adjusted_p_value=p)
-        for c, p in zip(found, adjusted, strict=True)
-    ]
+    return [replace(c, adjusted_p_value=p) for c, p in zip(found, adjusted, strict=True)]
 
 
-def _measured_together(
-    test: str, pairs: Sequence[_Pair], seed: int
-) -> list[Comparison]:
+def _measured_together(test: str, pairs: Sequence[_Pair], seed: int) -> list[Comparison]:
     gaps = np.stack([pair.gaps for pair in pairs], axis=1)
     found = mean_estimates(gaps)
-    of_means = [
-        k for k, pair in enumerate(pairs) if pair.method == "permutation"
-    ]
+    of_means = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
     flipped = sign_flip_p_values(gaps[:, of_means], seed=seed).tolist()
     p_values = dict(zip(of_means, flipped, strict=True))
     comparisons = []
     for k, (pair, mean) in enumerate(zip(pairs, found, strict=True)):
         n_first = n_second = None
         if k not in p_values:
-            n_first, n_second = (
-                int((pair.gaps == side).sum()) for side in (1, -1)
-            )
+            n_first, n_second = (int((pair.gaps == side).sum()) for side in (1, -1))
             p_values[k] = _coin_p_value(n_first, n_second)
         comparison = Comparison(
             **vars(mean),
@@ -488,9 +464,7 @@ def sign_flip_p_values(
     return extreme / n_drawn if exact else (extreme + 1) / (n_drawn + 1)
 
 
-def _drawn_flips(
-    n: int, n_permutations: int, seed: int
-) -> Iterator[np.ndarray]:
+def _drawn_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
     """Draws whose signs are flipped, 1 or 0, in small parts: [permutations, texts]."""
     generator = np.random.default_rng(seed)
     at_once = max(1, 2**20 // n)
@@ -505,10 +479,7 @@ def _by_ranking(texts: Texts, family: str) -> dict[str, str]:
 
     Single random orders are left out, their mean ``random`` stands for them.
     """
-    split = [
-        (name, *name.partition("@"))
-        for name in sorted(texts.names, key=position)
-    ]
+    split = [(name, *name.partition("@")) for name in sorted(texts.names, key=position)]
     return {
         ranking: name
         for name, own, _, ranking in split
@@ -516,9 +487,7 @@ def _by_ranking(texts: Texts, family: str) -> dict[str, str]:
     }
 
 
-def _names(
-    rankings: Sequence[str], against: str | None
-) -> list[tuple[str, str]]:
+def _names(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
     """The pairs of rankings to compare."""
     if against is None:
         return list(itertools.combinations(rankings, 2))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 
-from hf_attnprobe import markdown
+from hf_attnprobe.core import formatting as markdown
 
 
 MIN_SHOWN = 10
@@ -102,9 +102,7 @@ ONE_COLUMN = errors_of(1)
 """1.96: as many standard errors as the interval of one mean has on either side."""
 
 
-def share_interval(
-    hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL
-) -> np.ndarray:
+def share_interval(hits: np.ndarray, n: np.ndarray, *, level: float = LEVEL) -> np.ndarray:
     """Returns exact 95% intervals of the share of texts in which an event happens.
 
     Clopper & Pearson (1934): covers the true share in at least 95% of samples, also
@@ -133,9 +131,7 @@ def share_interval(
     return np.where(n > 0, interval, np.nan)
 
 
-def paired_share_interval(
-    differences: np.ndarray, *, critical: float = ONE_COLUMN
-) -> np.ndarray:
+def paired_share_interval(differences: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
     """Returns 95% intervals of the difference of two shares of the same texts.
 
     Bonet & Price (2012): one text is added to those where only the first is a hit, and
@@ -267,9 +263,7 @@ def _in_parts(values: np.ndarray) -> Iterator[np.ndarray]:
         yield values[start : start + AT_ONCE]
 
 
-def mean_interval(
-    values: np.ndarray, *, critical: float = ONE_COLUMN
-) -> np.ndarray:
+def mean_interval(values: np.ndarray, *, critical: float = ONE_COLUMN) -> np.ndarray:
     """95% intervals of the means of columns.
 
     Args:
@@ -298,9 +292,7 @@ def interval_of(of: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
     return np.where(of.n > 0, ends.clip(of.low, of.high), np.nan)
 
 
-def difference_interval(
-    of: Moments, other: Moments, *, critical: float = ONE_COLUMN
-) -> np.ndarray:
+def difference_interval(of: Moments, other: Moments, *, critical: float = ONE_COLUMN) -> np.ndarray:
     """Returns intervals of mean − mean of other texts, [2, columns]; NaN where a side has none.
 
     Degrees of freedom are those of Welch 1947.
@@ -429,9 +421,7 @@ def means(values: np.ndarray, shares: np.ndarray) -> tuple[Moments, np.ndarray]:
     return of, ends
 
 
-def mean_estimates(
-    values: np.ndarray, *, share: bool = False
-) -> list[Estimate]:
+def mean_estimates(values: np.ndarray, *, share: bool = False) -> list[Estimate]:
     """The means of columns with their intervals.
 
     Args:
@@ -561,9 +551,7 @@ def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
     """
     sizes = (~np.isnan(values)).sum(0)
     enough = sizes >= 2
-    interval = np.where(
-        enough, mean_interval(values, critical=critical), np.nan
-    )
+    interval = np.where(enough, mean_interval(values, critical=critical), np.nan)
     shares = enough & is_share(values)
     hits = np.nansum(values[:, shares], 0)
     level = 2 * float(ndtr(critical)) - 1
@@ -571,9 +559,7 @@ def interval_at(values: np.ndarray, critical: float) -> np.ndarray:
     return interval
 
 
-def critical_value(
-    values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
-) -> float:
+def critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
     """Half-width of simultaneous 95% intervals in standard errors.
 
     The 95% quantile of the largest of the columns' means over draws of the texts'
@@ -588,13 +574,9 @@ def critical_value(
     n_columns = int(varying.sum())
     if n_columns < 2:
         return ONE_COLUMN
-    centred = np.nan_to_num((values - of.mean)[:, varying]) / np.sqrt(
-        of.m2[varying]
-    )
+    centred = np.nan_to_num((values - of.mean)[:, varying]) / np.sqrt(of.m2[varying])
     generator = np.random.default_rng(seed)
-    if (
-        len(values) > MANY_TEXTS
-    ):  # draws of the same means, by how the columns vary together
+    if len(values) > MANY_TEXTS:  # draws of the same means, by how the columns vary together
         sizes, directions = np.linalg.eigh(centred.T @ centred)
         centred = (directions * np.sqrt(sizes.clip(0))).T
     largest = []

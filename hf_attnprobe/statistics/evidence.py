@@ -58,14 +58,10 @@ class Evidence:
         """The paired difference of two statistics."""
         return mean_estimate(self.column(name) - self.column(other))
 
-    def of_means(
-        self, names: Sequence[str], function: Callable[..., np.ndarray]
-    ) -> Estimate:
+    def of_means(self, names: Sequence[str], function: Callable[..., np.ndarray]) -> Estimate:
         """A function of the means of some statistics, of the texts that have all of them."""
         columns = [*map(self.column, names)]
-        return function_estimate(
-            columns, lambda means: function(*np.moveaxis(means, -1, 0))
-        )
+        return function_estimate(columns, lambda means: function(*np.moveaxis(means, -1, 0)))
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -82,16 +78,12 @@ class Evidence:
         """This evidence without the texts whose class is said by default."""
         if not self.by_default:
             return self
-        left_out = np.any(
-            [self.classes[name] for name in self.by_default], axis=0
-        )
+        left_out = np.any([self.classes[name] for name in self.by_default], axis=0)
         return self.where(~left_out)
 
     def where(self, wanted: np.ndarray) -> "Evidence":
         """This evidence on the texts that are wanted, bool [texts]."""
-        classes = {
-            name: members[wanted] for name, members in self.classes.items()
-        }
+        classes = {name: members[wanted] for name, members in self.classes.items()}
         return replace(self, texts=self.texts.where(wanted), classes=classes)
 
     def of_class(self, name: str) -> "Evidence":
@@ -126,9 +118,7 @@ def evidence_of(
     is_own = evidence.column(IS_OWN)
     own = evidence.where(is_own == 1)
     share = mean_estimate(is_own, share=True)
-    return replace(
-        own, texts=with_commonest_place(own.texts), own_answers=share
-    )
+    return replace(own, texts=with_commonest_place(own.texts), own_answers=share)
 
 
 IS_OWN = "answer_is_greedy"

@@ -146,9 +146,7 @@ class Rule:
         >>> Rule("", "", "", partly=0.35, yes=0.5, source="").graded
         'partly from 0.35, yes from 0.50'
         """
-        return ", ".join(
-            f"{name} {at:.2f}" for name, at in self.thresholds.items()
-        )
+        return ", ".join(f"{name} {at:.2f}" for name, at in self.thresholds.items())
 
     def in_short(self, answer: Answer) -> str:
         """Returns what an answer says, as a clause."""

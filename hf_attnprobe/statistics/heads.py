@@ -29,7 +29,7 @@ from hf_attnprobe.statistics.summary import at_site
 
 
 Place = tuple[int, int]
-"""Layer and head, see :class:`~hf_attnprobe.attention_model.Site`."""
+"""Layer and head, see :class:`~hf_attnprobe.protocol.Site`."""
 ALL = -1  # as a head: all of its layer; as a layer: all of them
 SET = -2  # as a layer: a set of heads, by its number
 EVERYWHERE: Place = (ALL, ALL)
@@ -102,9 +102,7 @@ def judged(
     """
     rows = Rows.of(rows)
     told = rows if explained is None else rows.of_texts(explained)
-    found = [
-        _measured(rows, told, place, parts) for place in sorted(rows.sites)
-    ]
+    found = [_measured(rows, told, place, parts) for place in sorted(rows.sites)]
     known = [each for each in found if each.effect.n or each.parts]
 
     effects = simultaneous(rows.of_heads(EFFECT))
@@ -118,21 +116,15 @@ def judged(
     return [_graded(each, effects, places, rules) for each in known]
 
 
-def _measured(
-    rows: Rows, told: Rows, place: Place, parts: Sequence[Part]
-) -> Judged:
+def _measured(rows: Rows, told: Rows, place: Place, parts: Sequence[Part]) -> Judged:
     """Returns the numbers of one place, each with an interval of its own."""
     texts = at_site(rows, place)
-    effect, worst = (
-        mean_estimate(texts.values(name)) for name in (EFFECT, WORST)
-    )
+    effect, worst = (mean_estimate(texts.values(name)) for name in (EFFECT, WORST))
     found = placed(at_site(told, place), parts=parts)
     return Judged(place, effect, worst, found.score, found.parts)
 
 
-def _contributions(
-    rows: Rows, place: Place, parts: Sequence[Part]
-) -> pd.Series | None:
+def _contributions(rows: Rows, place: Place, parts: Sequence[Part]) -> pd.Series | None:
     """Returns what each text adds to a head's faithfulness; None where that is not defined."""
     texts = at_site(rows, place)
     added = contributions(texts, parts=parts)

@@ -136,9 +136,7 @@ def _add(
     record: Mapping[str, Any],
 ) -> None:
     for questions in among:
-        questions[key] = Question(
-            name, asked, measure, measured=measured, **record
-        )
+        questions[key] = Question(name, asked, measure, measured=measured, **record)
 
 
 BY_CALIBRATION = (
@@ -199,20 +197,13 @@ def faithfulness(evidence: Evidence, rule: Rule) -> Measured | None:
     found = placed(own.texts, parts=own.parts)
     if not found.score.n:
         return None
-    others = {
-        name: placed(own.texts, name, own.parts).score.value
-        for name in RANKED_BESIDE
-    }
-    parts = ", ".join(
-        f"{name} {part.value:.2f}" for name, part in found.parts.items()
-    )
+    others = {name: placed(own.texts, name, own.parts).score.value for name in RANKED_BESIDE}
+    parts = ", ".join(f"{name} {part.value:.2f}" for name, part in found.parts.items())
     said = (
         f"On the scale from a random order, 0, to the best one, 1, attention "
         f"stands at {found.score.said} ({rule.graded}): {parts}."
     )
-    return Measured(
-        found.score, f"{said}{_defaults(evidence)}{_classes(own)}", others
-    )
+    return Measured(found.score, f"{said}{_defaults(evidence)}{_classes(own)}", others)
 
 
 def _defaults(evidence: Evidence) -> str:
@@ -230,21 +221,12 @@ def _defaults(evidence: Evidence) -> str:
 def _classes(evidence: Evidence) -> str:
     """Says faithfulness by predicted class, where two intervals are apart; else nothing."""
     texts = {name: evidence.of_class(name).texts for name in evidence.classes}
-    found = {
-        name: placed(of, parts=evidence.parts).score
-        for name, of in texts.items()
-    }
-    known = {
-        name: score
-        for name, score in found.items()
-        if (score.n or 0) >= MIN_CLASS
-    }
+    found = {name: placed(of, parts=evidence.parts).score for name, of in texts.items()}
+    known = {name: score for name, score in found.items() if (score.n or 0) >= MIN_CLASS}
     ends = [score.ci95 for score in known.values() if score.ci95]
     if not ends or max(low for low, _ in ends) <= min(high for _, high in ends):
         return ""
-    said = ", ".join(
-        f"{score.said} in texts predicted {n}" for n, score in known.items()
-    )
+    said = ", ".join(f"{score.said} in texts predicted {n}" for n, score in known.items())
     return f" Predicted classes differ: {said}."
 
 
@@ -428,8 +410,7 @@ _ask_part(
             "loss without the tokens that the best order known puts first",
         ),
     },
-    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; "
-    + BY_CALIBRATION,
+    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + BY_CALIBRATION,
     done="The tokens with most attention are taken out of the text itself. The loss is "
     "compared with that of as many random tokens, and with the largest that any order "
     "known reaches.",
@@ -461,8 +442,7 @@ _ask_part(
             "the same of these weights at random tokens",
         ),
     },
-    source="overlap is 1 − total variation; Shapley values in short texts; "
-    + BY_CALIBRATION,
+    source="overlap is 1 − total variation; Shapley values in short texts; " + BY_CALIBRATION,
     done="What each token costs when it is left out, as shares of the sum, is what a map of "
     "the text should show. The overlap of attention with it is compared with that of the "
     "same weights at other tokens.",
@@ -597,9 +577,7 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
         f"(JSD {moved.value:.2f} of {largest.value:.2f}; {bound}). "
         f"The share also depends on {depends}."
     )
-    unbounded = (
-        not exact and not upper.n and pinned_at_most.value >= rule.partly
-    )
+    unbounded = not exact and not upper.n and pinned_at_most.value >= rule.partly
     return Measured(
         pinned_at_most,
         said,
@@ -609,9 +587,7 @@ def uniqueness(evidence: Evidence, rule: Rule) -> Measured | None:
             "upper_bound": upper.value,
         },
         at_least=pinned_at_least,
-        open_because="whether other weights would do as well is not known"
-        if unbounded
-        else "",
+        open_because="whether other weights would do as well is not known" if unbounded else "",
         is_upper_bound=not exact,
     )
 
@@ -627,9 +603,7 @@ def one_minus(estimate: Estimate) -> Estimate:
 # --- of language models that answer from a passage -----------------------------------------------
 
 
-UNITS = (
-    "Units are those of the passage, such as its sentences; all else is held. "
-)
+UNITS = "Units are those of the passage, such as its sentences; all else is held. "
 
 
 NAMED_WITHOUT = {
@@ -671,8 +645,7 @@ _ask_part(
         ),
     },
     source="as importance of a classifier, in nats; " + BY_CALIBRATION,
-    done=UNITS
-    + "Each unit is deleted in turn, and what the answer's log-probability then "
+    done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
     "loses says how much rests on it. The score says how well attention puts the units that "
     "cost most first.",
     if_yes="{units} with more attention cost the answer more when they are deleted",
@@ -704,8 +677,7 @@ _ask_part(
     },
     source="ContextCite (Cohen-Wang et al. 2024), between random units and the best; "
     + BY_CALIBRATION,
-    done=UNITS
-    + "The first units by attention are deleted together, as many random ones, and "
+    done=UNITS + "The first units by attention are deleted together, as many random ones, and "
     "the first by what each costs by itself.",
     if_yes="deleting the most attended {units} undoes the answer",
     if_partly="deleting the most attended {units} costs more than random ones would",
@@ -725,8 +697,7 @@ _ask_part(
         SOURCE,
         source="leaving out as the yardstick: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
         "(Liu et al. 2024); " + BY_CALIBRATION,
-        done=UNITS
-        + "Each unit is deleted in turn, and what the answer's log-probability then "
+        done=UNITS + "Each unit is deleted in turn, and what the answer's log-probability then "
         "loses says how much rests on it. Attention finds the source where its largest weight is "
         "on the unit that costs most. Long units collect weight by their length, first ones by "
         "their place, so what needs no attention at all counts as 0.",
@@ -736,10 +707,7 @@ _ask_part(
         ends={"without attention": 0.0, "always": 1.0},
         yardsticks={
             "found": "share of texts in which attention finds the source",
-            **{
-                name: f"the same of {said}"
-                for name, said in NAMED_WITHOUT.items()
-            },
+            **{name: f"the same of {said}" for name, said in NAMED_WITHOUT.items()},
         },
         among=(OF_ANSWERS,),
         test="sources",
@@ -751,9 +719,7 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     if not score.n:
         return None
     found = mean_estimate(evidence.column("source_found@attention"), share=True)
-    without = {
-        name: evidence.mean(of).value for name, of in WITHOUT_ATTENTION.items()
-    }
+    without = {name: evidence.mean(of).value for name, of in WITHOUT_ATTENTION.items()}
     best = max(without, key=lambda name: without[name])
     said = (
         f"The unit with most attention is the one that the answer rests on in {found.said} of "
@@ -788,11 +754,7 @@ def source(evidence: Evidence, rule: Rule) -> Measured | None:
     role="effect",
     among=(OF_ANSWERS,),
     test="knockout",
-    compared=(
-        _contributions_to(
-            Part("mediated share", LOST_ON_PATH, _mediated_share)
-        ),
-    ),
+    compared=(_contributions_to(Part("mediated share", LOST_ON_PATH, _mediated_share)),),
 )
 def path(evidence: Evidence, rule: Rule) -> Measured | None:
     """The mediated share of the units that matter, a ratio of sums."""
@@ -805,9 +767,7 @@ def path(evidence: Evidence, rule: Rule) -> Measured | None:
         f"{units.value:.1f} units a prompt cost the answer more than noise when they are deleted. "
         f"Taking the attention to them away costs {share.said} of that ({rule.graded})."
     )
-    return Measured(
-        share, said, {"knockout": knocked.value, "units": units.value}
-    )
+    return Measured(share, said, {"knockout": knocked.value, "units": units.value})
 
 
 EVERY_QUESTION = {**QUESTIONS, **OF_ANSWERS}

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.samples import random_order
+from hf_attnprobe.statistics.sampling import random_order
 
 
 PREDICTION = "prediction"  # the rows every audit writes besides its tests
@@ -78,24 +78,16 @@ class Rows:
     @property
     def sites(self) -> set[tuple[int, int]]:
         """Layer and head wherever a test looked."""
-        return {
-            (layer, head)
-            for test, _, layer, head in self.columns
-            if test != PREDICTION
-        }
+        return {(layer, head) for test, _, layer, head in self.columns if test != PREDICTION}
 
     def select(self, wanted: Callable[[str, str, int, int], bool]) -> "Rows":
         """Some of the columns, of all texts; ``wanted`` takes test, statistic, layer and head."""
-        return replace(
-            self, columns=tuple(c for c in self.columns if wanted(*c))
-        )
+        return replace(self, columns=tuple(c for c in self.columns if wanted(*c)))
 
     def of_tests(self) -> "Rows":
         """What tests measured, of the texts that they measured; of single units nothing."""
         return self.select(
-            lambda test, name, *_: (
-                test != PREDICTION and name.partition("@")[0] not in OF_UNITS
-            )
+            lambda test, name, *_: test != PREDICTION and name.partition("@")[0] not in OF_UNITS
         ).measured()
 
     def named(self, statistics: Collection[str]) -> "Rows":
@@ -123,11 +115,7 @@ class Rows:
 
     def of_texts(self, ids: Collection[int] | np.ndarray) -> "Rows":
         """The texts with these ids."""
-        return self.take(
-            np.flatnonzero(
-                np.isin(self.ids, np.asarray([*ids], dtype=np.int64))
-            )
-        )
+        return self.take(np.flatnonzero(np.isin(self.ids, np.asarray([*ids], dtype=np.int64))))
 
     def matrix(self, columns: Sequence[Column]) -> np.ndarray:
         """Values [texts, columns]; a column lies in one piece, as it is read and summed."""
@@ -136,9 +124,7 @@ class Rows:
             values[k] = self.read(column)
         return values.T
 
-    def in_parts(
-        self, columns: Sequence[Column]
-    ) -> Iterator[tuple[Sequence[Column], np.ndarray]]:
+    def in_parts(self, columns: Sequence[Column]) -> Iterator[tuple[Sequence[Column], np.ndarray]]:
         """All columns with their values [texts, columns], as many at once as memory allows."""
         n_at_once = max(1, AT_ONCE // max(1, len(self)))
         for start in range(0, len(columns), n_at_once):
@@ -147,22 +133,12 @@ class Rows:
 
     def wide(self) -> pd.DataFrame:
         """A text per row, and a column per test, statistic, layer and head."""
-        names = (
-            pd.MultiIndex.from_tuples(self.columns, names=COLUMNS)
-            if self.columns
-            else None
-        )
-        return pd.DataFrame(
-            self.matrix(self.columns), index=self.index, columns=names
-        )
+        names = pd.MultiIndex.from_tuples(self.columns, names=COLUMNS) if self.columns else None
+        return pd.DataFrame(self.matrix(self.columns), index=self.index, columns=names)
 
     def of_heads(self, statistic: str) -> pd.DataFrame:
         """Returns a statistic of single heads, texts by (layer, head); without empty ones."""
-        own = self.select(
-            lambda _, name, layer, head: (
-                name == statistic and min(layer, head) >= 0
-            )
-        )
+        own = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
         if not own.columns:
             return pd.DataFrame()
         wide = own.wide().droplevel(["test", "statistic"], axis=1)
@@ -280,11 +256,7 @@ class Texts:
 
     def values(self, name: str) -> np.ndarray:
         """A statistic by text; NaN where there is none."""
-        return (
-            self.read(name)
-            if name in self.names
-            else np.full(len(self), np.nan)
-        )
+        return self.read(name) if name in self.names else np.full(len(self), np.nan)
 
     def known_values(self, name: str) -> np.ndarray:
         """A statistic of the texts that have it."""
@@ -298,9 +270,7 @@ class Texts:
 
     def known(self, least: int = 1) -> "Texts":
         """Returns the statistics that at least so many texts have a value of."""
-        names = tuple(
-            n for n in self.names if (~np.isnan(self.read(n))).sum() >= least
-        )
+        names = tuple(n for n in self.names if (~np.isnan(self.read(n))).sum() >= least)
         return replace(self, names=names)
 
     def where(self, wanted: np.ndarray) -> "Texts":
@@ -344,9 +314,7 @@ def without_gaps(rows: Rows, order: Sequence[int]) -> Rows:
         order: all ids, as :func:`random_order` gives them.
     """
     rows = rows.of_texts(order)
-    ranks = (
-        pd.Series(range(len(order)), index=order).reindex(rows.index).to_numpy()
-    )
+    ranks = pd.Series(range(len(order)), index=order).reindex(rows.index).to_numpy()
 
     @functools.cache
     def counts(test: str, layer: int, head: int) -> np.ndarray:
@@ -373,9 +341,7 @@ def without_gaps(rows: Rows, order: Sequence[int]) -> Rows:
     ).measured()
 
 
-def rows_that_count(
-    rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]
-) -> Rows:
+def rows_that_count(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]) -> Rows:
     """Of an audit that ended early the rows without gaps.
 
     Args:

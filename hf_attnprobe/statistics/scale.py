@@ -102,9 +102,7 @@ ERASURE = Part(
     _between,
     reached="lead_is_lost",
 )
-REMOVAL = Part(
-    "removal", ("removal@random", "removal@{}", "removal@best"), _between
-)
+REMOVAL = Part("removal", ("removal@random", "removal@{}", "removal@best"), _between)
 MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _beyond)
 PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
 """Of classifiers, in the order in which they are reported."""
@@ -138,9 +136,7 @@ def with_commonest_place(texts: Texts) -> Texts:
     place = texts.values("source_place")
     found = np.full(len(place), np.nan)
     is_known = ~np.isnan(place)
-    _, number, count = np.unique(
-        place[is_known], return_inverse=True, return_counts=True
-    )
+    _, number, count = np.unique(place[is_known], return_inverse=True, return_counts=True)
     is_own = number[:, None] == np.arange(len(count))
     others = count - is_own
     is_most = others == others.max(1, initial=0, keepdims=True)
@@ -239,9 +235,7 @@ def _columns_of(part: Part, texts: Texts, ranking: str) -> _Columns | None:
     return _Columns(part, kept, is_there, shares, is_asked)
 
 
-def placed(
-    texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS
-) -> Faithfulness:
+def placed(texts: Texts, ranking: str = "attention", parts: Sequence[Part] = PARTS) -> Faithfulness:
     """Returns faithfulness of a ranking, with its parts.
 
     Args:
@@ -281,14 +275,10 @@ def contributions(
 def _asked(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_Columns]:
     """Returns the parts that the texts have, and that have a scale."""
     found = [_columns_of(part, texts, ranking) for part in parts]
-    return [
-        c for c in found if c is not None and np.isfinite(_estimate([c]).value)
-    ]
+    return [c for c in found if c is not None and np.isfinite(_estimate([c]).value)]
 
 
-def _counted(
-    texts: Texts, ranking: str, parts: Sequence[Part]
-) -> list[_Columns]:
+def _counted(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_Columns]:
     """Returns the parts that make the mean: not those of few texts beside others of many."""
     asked = _asked(texts, ranking, parts)
     enough = [c for c in asked if c.n >= MIN_SHOWN]

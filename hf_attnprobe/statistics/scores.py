@@ -55,9 +55,7 @@ class Score(Estimate):
     reference: str
 
 
-def find_score(
-    scores: Sequence[Score], model: str, metric: str = "f1"
-) -> Score | None:
+def find_score(scores: Sequence[Score], model: str, metric: str = "f1") -> Score | None:
     """The score of a model, or None where it was not taken."""
     wanted = model, metric
     return next((s for s in scores if (s.model, s.metric) == wanted), None)
@@ -81,23 +79,17 @@ def compare_scores(
     """
     labels = np.asarray(labels)
     n = len(labels)
-    counts = with_all_texts(
-        resample_counts(n, seed=seed, n_resamples=n_resamples)
-    )
+    counts = with_all_texts(resample_counts(n, seed=seed, n_resamples=n_resamples))
     predicted = {model: one_hot(outputs) for model, outputs in probs.items()}
     values = {
-        model: weighted_metrics(
-            labels, predicted[model], counts, ranked_by=outputs[:, 1]
-        )
+        model: weighted_metrics(labels, predicted[model], counts, ranked_by=outputs[:, 1])
         for model, outputs in probs.items()
     }
     scores = []
     for model, named in values.items():
         paired: dict[str, tuple[float, float]] = {}
         if model != reference:
-            paired = difference_intervals(
-                labels, predicted[reference], predicted[model]
-            )
+            paired = difference_intervals(labels, predicted[reference], predicted[model])
         for metric, resampled in named.items():
             own = resampled_estimate(resampled, n)
             lost = resampled_estimate(values[reference][metric] - resampled, n)
@@ -220,9 +212,7 @@ def metrics(
     if ranked_by is None:
         ranked_by = outputs[:, 1]
     once = np.ones((1, len(labels)))
-    values = weighted_metrics(
-        labels, one_hot(outputs), once, ranked_by=ranked_by
-    )
+    values = weighted_metrics(labels, one_hot(outputs), once, ranked_by=ranked_by)
     return {name: float(value[0]) for name, value in values.items()}
 
 
@@ -265,9 +255,7 @@ def weighted_metrics(
     return found
 
 
-def _roc_auc(
-    labels: np.ndarray, scores: np.ndarray, counts: np.ndarray
-) -> np.ndarray:
+def _roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Returns the area under the ROC curve, [resamples]; NaN without texts of both classes.
 
     That is the share of the pairs of a positive and a negative text that the scores put
@@ -427,9 +415,7 @@ def met_by_majority(labelled: pd.DataFrame) -> np.ndarray | None:
     return shares[shares.mean().idxmax()].to_numpy(dtype=np.float64)
 
 
-def number_quality(
-    predictions: Texts, *, seed: int = 0
-) -> NumberQuality | None:
+def number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:
     """Error and R² of predicted numbers; None where texts have no labels.
 
     Args:
@@ -446,9 +432,7 @@ def number_quality(
         explained = _r_squared_of_many(said, wanted)
     else:
         counts = with_all_texts(resample_counts(len(said), seed=seed))
-        explained = resampled_estimate(
-            _r_squared(said, wanted, counts), len(said)
-        )
+        explained = resampled_estimate(_r_squared(said, wanted, counts), len(said))
     return NumberQuality(
         error=mean_estimate(np.abs(wanted - said)),
         error_of_mean=mean_estimate(np.abs(wanted - wanted.mean())),
@@ -473,9 +457,7 @@ def _r_squared_of_many(said: np.ndarray, wanted: np.ndarray) -> Estimate:
     return function_estimate(columns, of_means)
 
 
-def _r_squared(
-    said: np.ndarray, wanted: np.ndarray, counts: np.ndarray
-) -> np.ndarray:
+def _r_squared(said: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Returns R² of resamples by counts [resamples, texts]; NaN where all labels are equal."""
     sizes = counts.sum(1)
     wanted_less = wanted - wanted.mean()  # or digits would cancel
@@ -489,15 +471,11 @@ def _r_squared(
     return 1 - share
 
 
-def _calibration_error(
-    probability: np.ndarray, is_right: np.ndarray
-) -> float | None:
+def _calibration_error(probability: np.ndarray, is_right: np.ndarray) -> float | None:
     """Σ over bins of share of texts × |accuracy − mean probability|."""
     if np.isnan(probability).any():
         return None
-    bins = np.minimum(
-        (probability * PROBABILITY_BINS).astype(int), PROBABILITY_BINS - 1
-    )
+    bins = np.minimum((probability * PROBABILITY_BINS).astype(int), PROBABILITY_BINS - 1)
     gap = np.zeros(PROBABILITY_BINS)
     np.add.at(gap, bins, is_right - probability)
     return float(np.abs(gap).sum() / len(probability))

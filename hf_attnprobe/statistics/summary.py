@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.readings import Readings, is_declared_share, sentence_of
+from hf_attnprobe.core.readings import Readings, is_declared_share, sentence_of
 from hf_attnprobe.statistics.estimates import (
     Estimate,
     Key,
@@ -133,22 +133,14 @@ def groups_of_texts(
     rows: Rows, texts: pd.Index, label_names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """All texts, and those of each class that is predicted, by name: bool [texts]."""
-    everyone = (
-        {ALL_TEXTS: np.ones(len(texts), dtype=bool)} if len(texts) else {}
-    )
-    return everyone | groups_by_class(
-        predictions_of(rows).of(texts), label_names
-    )
+    everyone = {ALL_TEXTS: np.ones(len(texts), dtype=bool)} if len(texts) else {}
+    return everyone | groups_by_class(predictions_of(rows).of(texts), label_names)
 
 
-def groups_by_class(
-    predictions: Texts, label_names: Sequence[str]
-) -> dict[str, np.ndarray]:
+def groups_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, np.ndarray]:
     """The texts of each class that is predicted, by its name: bool [texts]."""
     predicted = predictions.values("predicted_class")
-    groups = {
-        name: predicted == k for k, name in enumerate(group_names(label_names))
-    }
+    groups = {name: predicted == k for k, name in enumerate(group_names(label_names))}
     return {name: members for name, members in groups.items() if members.any()}
 
 
@@ -171,9 +163,7 @@ def _describe(
     readings: Readings,
 ) -> list[Statistic]:
     """One statistic per column of values [texts, columns]."""
-    declared = [
-        is_declared_share(test, name, readings) for test, name, *_ in columns
-    ]
+    declared = [is_declared_share(test, name, readings) for test, name, *_ in columns]
     of, ends = means(values, np.array(declared))
     described = []
     for k, (column, n) in enumerate(zip(columns, of.n.tolist(), strict=True)):
@@ -212,15 +202,11 @@ def position(statistic: str) -> tuple[int, float, str]:
     return 1, place, key
 
 
-def sentence(
-    statistic: Statistic, readings: Readings, words: Words = CLASSES
-) -> str:
+def sentence(statistic: Statistic, readings: Readings, words: Words = CLASSES) -> str:
     """The statistic as one sentence in plain words, those of the kind of prediction."""
     key = statistic.statistic.partition("@")[2]
     said = sentence_of(statistic.test, statistic.statistic, readings)
-    return words.fill(
-        said, mean=statistic.mean, median=statistic.median, key=key
-    )
+    return words.fill(said, mean=statistic.mean, median=statistic.median, key=key)
 
 
 def find_statistic(
@@ -264,9 +250,7 @@ def site_of_model(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
 
 def predictions_of(rows: Rows | pd.DataFrame) -> Texts:
     """What is said of the texts' predictions."""
-    return Texts.among(
-        Rows.of(rows).select(lambda test, *_: test == PREDICTION)
-    )
+    return Texts.among(Rows.of(rows).select(lambda test, *_: test == PREDICTION))
 
 
 def is_right(predictions: pd.DataFrame) -> pd.Series:
@@ -316,9 +300,7 @@ def attention_bin(max_attention: np.ndarray | pd.Series) -> pd.Categorical:
 QUARTERS = (0.25, 0.5, 0.75)
 
 
-def quantiles(
-    values: np.ndarray | pd.Series, shares: Sequence[float] = QUARTERS
-) -> list[float]:
+def quantiles(values: np.ndarray | pd.Series, shares: Sequence[float] = QUARTERS) -> list[float]:
     """Quantiles of the values that there are; NaN without any."""
     own = np.asarray(values, dtype=np.float64)
     own = own[~np.isnan(own)]
@@ -347,9 +329,7 @@ class GapBin:
     negative: float
 
 
-def js_by_gap(
-    delta_attention: np.ndarray, delta_js: np.ndarray
-) -> Iterator[GapBin]:
+def js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
     """ΔJS in tenths of Δα that some text is in (Serrano & Smith 2019, Section 4.2).
 
     Args:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hf_attnprobe import markdown
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core import formatting as markdown
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import (
     MIN_PROMPTS,
@@ -67,9 +67,7 @@ RULES: dict[str, Rule] = {
         },
         compared=(
             of_statistic("share of a text's labels that are right", "right"),
-            of_statistic(
-                "error of the predicted number (less is better)", "error"
-            ),
+            of_statistic("error of the predicted number (less is better)", "error"),
         ),
     ),
     "own": Rule(
@@ -86,11 +84,7 @@ RULES: dict[str, Rule] = {
         scale="share of texts in which the model says the answer itself",
         if_yes="the answers are the model's own",
         if_no="the model says other answers than those that are explained",
-        compared=(
-            of_statistic(
-                "share of texts with the model's own answer", "answer_is_greedy"
-            ),
-        ),
+        compared=(of_statistic("share of texts with the model's own answer", "answer_is_greedy"),),
     ),
     "passage": Rule(
         "Passage",
@@ -105,11 +99,7 @@ RULES: dict[str, Rule] = {
         scale="nats that the answer gains by the passage",
         if_yes="the answer depends on the passage",
         if_no="the answer is as likely without the passage",
-        compared=(
-            of_statistic(
-                "nats that the answer gains by the passage", "contextual_gain"
-            ),
-        ),
+        compared=(of_statistic("nats that the answer gains by the passage", "contextual_gain"),),
     ),
     **EVERY_QUESTION,
     "need": Rule(
@@ -282,9 +272,7 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
         AttnProbeError: an unknown question, or no such numbers.
     """
     rules = dict(RULES)
-    for text in sorted(
-        given, key=lambda text: not text.startswith("faithfulness=")
-    ):
+    for text in sorted(given, key=lambda text: not text.startswith("faithfulness=")):
         name, _, numbers = text.partition("=")
         try:
             values = [float(number) for number in numbers.split(",")]
@@ -303,19 +291,13 @@ def with_thresholds(given: Sequence[str]) -> dict[str, Rule]:
             )
         same = [name]
         if rule.role == "score":
-            same += [
-                key
-                for key, asked in EVERY_QUESTION.items()
-                if asked.role == "part"
-            ]
+            same += [key for key, asked in EVERY_QUESTION.items() if asked.role == "part"]
         for key in same:
             rules[key] = replace(rules[key], partly=values[0], yes=values[-1])
     return rules
 
 
-def answered(
-    key: str, rule: Rule, measured: Measured, least: int = MIN_TEXTS
-) -> Finding:
+def answered(key: str, rule: Rule, measured: Measured, least: int = MIN_TEXTS) -> Finding:
     """Grades what a question measured and words the finding.
 
     Args:
@@ -328,16 +310,12 @@ def answered(
     lowest = number if measured.at_least is None else measured.at_least
     answer = grade_between(lowest, number, rule, least)
     possible = possible_answers(lowest, number, rule, least)
-    found = finding(
-        key, rule, answer, measured.said, number, measured.yardsticks, possible
-    )
+    found = finding(key, rule, answer, measured.said, number, measured.yardsticks, possible)
     return replace(
         found,
         is_upper_bound=measured.is_upper_bound,
         is_nothing=measured.is_nothing,
-        open_because=measured.open_because
-        if answer == Answer.CANNOT_SAY
-        else "",
+        open_because=measured.open_because if answer == Answer.CANNOT_SAY else "",
     )
 
 
@@ -366,9 +344,7 @@ def finding(
         value=number.value,
         ci95=number.ci95,
         n=number.n or 0,
-        yardsticks={
-            n: v for n, v in yardsticks.items() if v is not None and v == v
-        },
+        yardsticks={n: v for n, v in yardsticks.items() if v is not None and v == v},
         partly=rule.partly if has_own_thresholds else None,
         yes=rule.yes if has_own_thresholds else None,
     )
@@ -395,9 +371,7 @@ class Asked:
 
     def of(self, role: str) -> list[str]:
         """The keys of the questions with a role."""
-        return [
-            key for key, asked in self.questions.items() if asked.role == role
-        ]
+        return [key for key, asked in self.questions.items() if asked.role == role]
 
 
 CLASSIFIERS = Asked(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.storage.folders import cannot_use
 
 
@@ -61,9 +61,7 @@ class KeptAnswers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, *error: object
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         file = self.file
         if file is None or not (self.is_new and os.path.isfile(file)):
             return

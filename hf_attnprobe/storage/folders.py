@@ -19,10 +19,10 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from hf_attnprobe import options
-from hf_attnprobe.distributed import process_state
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.plain_data import read_json
+from hf_attnprobe.core import options
+from hf_attnprobe.core.distributed import process_state
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.serialization import read_json
 
 
 OF_SYSTEM = re.compile(r"\(os error (\d+)\)")
@@ -109,9 +109,7 @@ def lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            (
-                folder / LOCK
-            ).unlink()  # while it is held: who waits for it looks again
+            (folder / LOCK).unlink()  # while it is held: who waits for it looks again
         held.release()
         if not existed:
             with contextlib.suppress(OSError):  # something is in it
@@ -129,9 +127,7 @@ def _take(held: BaseFileLock, folder: Path) -> None:
         FileNotFoundError,
         FileExistsError,
     ):  # who made the folder took it away again
-        if (
-            os.path.lexists(folder) and not folder.is_dir()
-        ):  # a broken link is there, too
+        if os.path.lexists(folder) and not folder.is_dir():  # a broken link is there, too
             raise
         _take(held, folder)
     except Timeout as error:
@@ -267,9 +263,7 @@ def cannot_use(folder: str | Path, error: Exception) -> AttnProbeError:
     )
 
 
-def differing(
-    held: object, wanted: Mapping
-) -> dict[str, tuple[object, object]]:
+def differing(held: object, wanted: Mapping) -> dict[str, tuple[object, object]]:
     """Where the settings that a folder holds are not those wanted.
 
     Args:
@@ -293,9 +287,7 @@ def as_json(settings: Mapping) -> dict:
 
 
 @contextlib.contextmanager
-def alone_in(
-    folder: str | Path, *marks: str, identity: Mapping | None = None
-) -> Iterator[Path]:
+def alone_in(folder: str | Path, *marks: str, identity: Mapping | None = None) -> Iterator[Path]:
     """Has a folder for this run alone, on all its processes together.
 
     With an identity the first mark says whose the folder is, until the run fails before

@@ -13,11 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from hf_attnprobe.charts.shown_text import ShownText
-from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import DEFAULT, Options, as_text
-from hf_attnprobe.plain_data import from_plain, plain, read_json
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import DEFAULT, Options, as_text
+from hf_attnprobe.core.serialization import from_plain, plain, read_json
+from hf_attnprobe.data.specs import Data
+from hf_attnprobe.plots.shown_text import ShownText
 from hf_attnprobe.storage.folders import write_json
 
 
@@ -34,11 +34,7 @@ def in_words(value: Any) -> str:
         pairs = []
         for name, inner in value.items():
             words = in_words(inner)
-            pairs.append(
-                f"{name} ({words})"
-                if isinstance(inner, Mapping)
-                else f"{name} {words}"
-            )
+            pairs.append(f"{name} ({words})" if isinstance(inner, Mapping) else f"{name} {words}")
         return ", ".join(pairs)
     if isinstance(value, list | tuple):
         return " ".join(map(in_words, value)) or "none"
@@ -132,9 +128,7 @@ def read_summary(
     try:
         return parse(data)
     except UNREADABLE as error:
-        raise AttnProbeError(
-            f"cannot read {file} ({error}); {again}"
-        ) from error
+        raise AttnProbeError(f"cannot read {file} ({error}); {again}") from error
 
 
 # --- What was asked for: the options of a verb that differ from the defaults ---
@@ -158,7 +152,7 @@ def asked_for(
     A model or data set that is an object is recorded as being one.
 
     Args:
-        model: a :class:`~hf_attnprobe.options.SavedModel`, a name, or an object.
+        model: a :class:`~hf_attnprobe.core.options.SavedModel`, a name, or an object.
         tests: the tests that were asked for, with their options.
         usual: the options of tests of which nothing is said, by name of the test.
         leave_out: arguments that mean nothing to the verb, or change no number.
@@ -192,9 +186,7 @@ def _changed(
     changed = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        expected = (
-            field.default if usual is None else getattr(usual, field.name)
-        )
+        expected = field.default if usual is None else getattr(usual, field.name)
         if field.repr and field.name not in leave_out and value != expected:
             changed[field.name] = _plain(value)
     return changed

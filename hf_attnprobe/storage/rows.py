@@ -26,19 +26,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import public_function
 from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.options import public_function
+from hf_attnprobe.protocol import AttentionModelBase, Batch, Site
 from hf_attnprobe.statistics.rows import Column, Rows
 from hf_attnprobe.storage.folders import half_written
 
 
 TEST, TEXT = "test", "example_id"
 VALUES = pa.list_(pa.float64())
-NO_SITE = Site(
-    layer=-1, head=-1
-)  # rows about the whole model, such as its prediction
+NO_SITE = Site(layer=-1, head=-1)  # rows about the whole model, such as its prediction
 AGAIN = "delete it and run the audit again"
 
 Place = tuple[str, int, int]
@@ -89,9 +87,7 @@ def said_of(
         )
     assert batch.labels is not None  # collate gives −1 to unlabelled texts
     n_tokens = batch.content_mask.sum(-1)
-    said = prediction_statistics(
-        adapter.prediction, probs, batch.labels, n_tokens
-    )
+    said = prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
     if batch.identities is None:
         return said
     return said | {"identity": batch.identities}
@@ -141,9 +137,7 @@ def prediction_statistics(
     }
 
 
-def _labels_by_name(
-    prediction: Prediction, labels: torch.Tensor
-) -> dict[str, torch.Tensor]:
+def _labels_by_name(prediction: Prediction, labels: torch.Tensor) -> dict[str, torch.Tensor]:
     """Which labels a text has, so that what is most frequent can be counted.
 
     ``label@name`` is 1, 0 or −1 of every label that may hold, ``label_share@name`` the
@@ -167,9 +161,7 @@ def _of_number(
     prediction: Prediction, probs: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """The statistics of a predicted number, and of its side of a threshold."""
-    labels = (
-        labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
-    )
+    labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
     statistics = {
         "predicted_class": torch.full(labels.shape, -1, device=probs.device),
         "probability": torch.full_like(labels, torch.nan),
@@ -186,9 +178,7 @@ def _of_number(
 
 # --- A table: the rows of some texts ------------------------------------------------------------
 
-METADATA = (
-    b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file).attrs`
-)
+METADATA = b"PANDAS_ATTRS"  # where pandas looks too: `pandas.read_parquet(file).attrs`
 VERSION = 2
 TEXTS_PER_GROUP = 4096  # of rows that a reader must hold at once
 
@@ -216,9 +206,7 @@ def to_rows(
     """
     ids = np.asarray(tuple(example_ids), dtype=np.int64)
     sites = sorted(found, key=lambda site: site[:2])
-    names = sorted(
-        {name for statistics in found.values() for name in statistics}
-    )
+    names = sorted({name for statistics in found.values() for name in statistics})
     if {TEST, TEXT} & set(names):
         raise AttnProbeError(
             f"expected no statistic named {TEST} or {TEXT}, got one; rename the field "
@@ -233,13 +221,9 @@ def to_rows(
         values = np.full((len(ids), len(sites)), np.nan)
         has = [name in found[site] for site in sites]
         for k in np.flatnonzero(has):
-            measured = (
-                found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
-            )
+            measured = found[sites[k]][name].detach().to(torch.float64).cpu().numpy()
             if measured.shape != ids.shape:
-                raise ValueError(
-                    f"expected a {name} of each text, got {measured.shape}"
-                )
+                raise ValueError(f"expected a {name} of each text, got {measured.shape}")
             values[:, k] = measured
         is_there = np.broadcast_to(has, values.shape)
         columns[name] = _as_lists(values[order], is_there)
@@ -283,9 +267,7 @@ def _saying(table: pa.Table, said: Mapping[str, Any]) -> pa.Table:
 def _sealed(table: pa.Table, owner: str | None) -> pa.Table:
     """The table with its audit and a hash of every column in its metadata."""
     said = _said(table.schema) | {"audit": owner}
-    said["columns"] = {
-        name: _digest(table[name]) for name in table.column_names
-    }
+    said["columns"] = {name: _digest(table[name]) for name in table.column_names}
     said["check"] = _check_sum(said)
     return _saying(table, said)
 
@@ -309,9 +291,7 @@ def _digest(column: pa.ChunkedArray) -> str:
 def _check_sum(said: Mapping[str, Any]) -> str:
     """SHA-256 of the metadata, which no checksum of a page covers."""
     covered = {name: value for name, value in said.items() if name != "check"}
-    return hashlib.sha256(
-        json.dumps(covered, sort_keys=True).encode()
-    ).hexdigest()
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
 def _said(schema: pa.Schema) -> dict[str, Any]:
@@ -322,10 +302,7 @@ def _said(schema: pa.Schema) -> dict[str, Any]:
 def sites_of(table: pa.Table) -> Sites:
     """Layer and head of every place in the lists, by test."""
     sites = _said(table.schema)["sites"]
-    return {
-        test: [(layer, head) for layer, head in places]
-        for test, places in sites.items()
-    }
+    return {test: [(layer, head) for layer, head in places] for test, places in sites.items()}
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
@@ -341,9 +318,7 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
         said = _said(table.schema)
         for test, places in said["sites"].items():
             if sites.setdefault(test, places) != places:
-                raise ValueError(
-                    f"the test {test} has other sites in another table"
-                )
+                raise ValueError(f"the test {test} has other sites in another table")
             own = said["statistics"][test]
             statistics.setdefault(test, set()).update(own)
 
@@ -351,9 +326,7 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     columns = [(name, VALUES) for name in sorted(names)]
     schema = pa.schema([(TEST, pa.string()), (TEXT, pa.int64()), *columns])
     plain = [table.replace_schema_metadata() for table in tables]
-    whole = pa.concat_tables(
-        [schema.empty_table(), *plain], promote_options="default"
-    )
+    whole = pa.concat_tables([schema.empty_table(), *plain], promote_options="default")
     ordered = whole.sort_by([(TEST, "ascending"), (TEXT, "ascending")])
     by_test = {test: sorted(own) for test, own in statistics.items()}
     return _described(ordered.combine_chunks(), sites, by_test)
@@ -369,17 +342,14 @@ def write_parquet(table: pa.Table, sink: Path, owner: str | None) -> None:
     lists = [name for name in table.column_names if name not in (TEST, TEXT)]
     values = {name: pc.list_flatten(table[name]) for name in lists}
     # Few different values, such as 0 and 1.
-    repeats = [
-        name for name, of in values.items() if len(of.unique()) < len(of) / 8
-    ]
+    repeats = [name for name, of in values.items() if len(of.unique()) < len(of) / 8]
     others = [name for name in lists if name not in repeats]
     with pq.ParquetWriter(
         sink,
         table.schema,
         compression="zstd",
         use_dictionary=[TEST, *map(_leaf, repeats)],
-        column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in others}
-        or None,
+        column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in others} or None,
         write_statistics=[TEST, TEXT],
         write_page_checksum=True,
     ) as writer:
@@ -394,9 +364,7 @@ def _leaf(name: str) -> str:
 # --- Parts: tables on disk -----------------------------------------------------------------------
 
 
-def append_rows(
-    folder: Path, rows: pa.Table, *, name: str | None = None
-) -> None:
+def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
     """Adds a part, or replaces the one of that name; readers never see half of it.
 
     Args:
@@ -418,11 +386,7 @@ def append_rows(
 def owner(folder: Path) -> str | None:
     """SHA-256 of the mark of the audit that a folder of rows is in; None where there is no mark."""
     mark = folder.parent / "audit.json"
-    return (
-        hashlib.sha256(mark.read_bytes()).hexdigest()
-        if mark.is_file()
-        else None
-    )
+    return hashlib.sha256(mark.read_bytes()).hexdigest() if mark.is_file() else None
 
 
 def read_part(part: Path, tests: Collection[str] | None = None) -> pa.Table:
@@ -449,18 +413,12 @@ def read_part(part: Path, tests: Collection[str] | None = None) -> pa.Table:
                     if tests is None or test in tests
                 }
                 columns = [TEST, TEXT, *names]
-                table = file.read(columns).replace_schema_metadata(
-                    schema.metadata
-                )
-                is_whole = all(
-                    _digest(table[k]) == said["columns"][k] for k in columns
-                )
+                table = file.read(columns).replace_schema_metadata(schema.metadata)
+                is_whole = all(_digest(table[k]) == said["columns"][k] for k in columns)
                 if said["check"] != _check_sum(said) or not is_whole:
                     raise ValueError("it was changed since it was written")
     except wrong as error:  # what pyarrow raises
-        raise AttnProbeError(
-            f"cannot read the rows in {part}; {AGAIN}"
-        ) from error
+        raise AttnProbeError(f"cannot read the rows in {part}; {AGAIN}") from error
     if not is_ours:
         raise AttnProbeError(
             f"expected rows of this version (a row per text and test) in {part}, found another "
@@ -501,9 +459,7 @@ def _blocks(table: pa.Table, only: str | None = None) -> Iterator[Block]:
     statistics = _said(table.schema)["statistics"]
     of_row = table[TEST].to_numpy(zero_copy_only=False)
     for test in sorted(sites) if only is None else sites.keys() & {only}:
-        names = [
-            name for name in statistics[test] if name in table.column_names
-        ]
+        names = [name for name in statistics[test] if name in table.column_names]
         own = table.select([TEXT, *names]).filter(pa.array(of_row == test))
         columns = {}
         for name in names:
@@ -584,9 +540,7 @@ class Parts:
         """
         self._file.seek(0, os.SEEK_END)
         for block in _blocks(table, test):
-            if not self._texts or not np.array_equal(
-                self._texts[-1], block.ids
-            ):
+            if not self._texts or not np.array_equal(self._texts[-1], block.ids):
                 self._texts.append(block.ids)
             texts = len(self._texts) - 1
             for name, cells in block.columns.items():
@@ -600,15 +554,10 @@ class Parts:
     def rows(self) -> Rows:
         """Those of the parts so far; of a value that several have that of the first counts."""
         ids = np.unique(np.concatenate([np.empty(0, np.int64), *self._texts]))
-        places = [
-            np.searchsorted(ids, own).astype(np.int32) for own in self._texts
-        ]
+        places = [np.searchsorted(ids, own).astype(np.int32) for own in self._texts]
         pieces = {key: (*own,) for key, own in self._pieces.items()}
         columns = {
-            (*key, *site)
-            for key, own in pieces.items()
-            for piece in own
-            for site in piece.sites
+            (*key, *site) for key, own in pieces.items() for piece in own for site in piece.sites
         }
 
         def column(wanted: Column) -> np.ndarray:
@@ -654,9 +603,7 @@ def rows_in(folder: str | Path, test: str | None = None) -> Rows:
         AttnProbeError: see :func:`read_part`.
     """
     wanted = None if test is None else [test]
-    return rows_of_parts(
-        (read_part(part, wanted) for part in parts_in(folder)), test
-    )
+    return rows_of_parts((read_part(part, wanted) for part in parts_in(folder)), test)
 
 
 @public_function

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hf_attnprobe.plain_data import from_plain, plain
-from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.reports.document import (
+from hf_attnprobe.core.serialization import from_plain, plain
+from hf_attnprobe.documents.blocks import (
     Block,
     Document,
     Folded,
@@ -16,21 +15,24 @@ from hf_attnprobe.reports.document import (
     Table,
     Words,
 )
-from hf_attnprobe.reports.document import Cell as ReportCell
-from hf_attnprobe.reports.forms import Documented
+from hf_attnprobe.documents.blocks import Cell as ReportCell
+from hf_attnprobe.documents.formats import Documented
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.storage.provenance import read_summary
-from hf_attnprobe.studies.results import (
+from hf_attnprobe.studies.paper_tables import (
     Cell,
     Results,
     ResultTable,
     grid_tables,
     paper_tables,
 )
+from hf_attnprobe.studies.published import PUBLISHED
 from hf_attnprobe.studies.steps import DataUsed, Job, Steps, name_of
 
 
-OVER_TEXTS = "Intervals are over the texts, of one training each: another seed may move a number by more."
+OVER_TEXTS = (
+    "Intervals are over the texts, of one training each: another seed may move a number by more."
+)
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,7 @@ def report_of(
     """
     results = Results(plan, folder)
     used = _used(results)
-    made = [
-        one
-        for job in plan.jobs
-        for one in _made(results, job, seconds[job.folder])
-    ]
+    made = [one for job in plan.jobs for one in _made(results, job, seconds[job.folder])]
     return StudyReport(
         study=plan.name,
         title=plan.title,
@@ -93,9 +91,7 @@ def report_of(
     )
 
 
-def _notes(
-    plan: Steps, results: Results, used: Sequence[DataUsed], quick: bool
-) -> Iterator[str]:
+def _notes(plan: Steps, results: Results, used: Sequence[DataUsed], quick: bool) -> Iterator[str]:
     if quick:
         yield "Quick: not the study itself, but a short run of it."
     at_chance = results.at_chance()
@@ -127,9 +123,7 @@ def _differences(plan: Steps, used: Sequence[DataUsed]) -> Iterator[str]:
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_values_of(trainings, "word_vectors"))
     yield (
-        f"word vectors of {vectors}"
-        if vectors
-        else "no pretrained word vectors (--word-vectors)"
+        f"word vectors of {vectors}" if vectors else "no pretrained word vectors (--word-vectors)"
     )
     for limit, said in (
         ("train_limit", "only {} training texts"),
@@ -179,16 +173,11 @@ SPLITS = ("train", "validation", "test")
 def document_of(report: StudyReport) -> Document:
     """The study as a document: every table with its sentences."""
     notes: list[Words] = list(report.notes)
-    tables = [
-        _section(table, number) for number, table in enumerate(report.tables, 1)
-    ]
+    tables = [_section(table, number) for number, table in enumerate(report.tables, 1)]
     sizes: list[list[ReportCell]] = [
-        [used.name, *(used.sizes.get(split, 0) for split in SPLITS)]
-        for used in report.data
+        [used.name, *(used.sizes.get(split, 0) for split in SPLITS)] for used in report.data
     ]
-    steps: list[list[ReportCell]] = [
-        [made.name, made.seed, made.epochs] for made in report.steps
-    ]
+    steps: list[list[ReportCell]] = [[made.name, made.seed, made.epochs] for made in report.steps]
     quick = " with --quick" if report.quick else ""
     made: list[Block] = [
         Table(["data set", *SPLITS], sizes, caption="Texts of each data set"),
@@ -203,9 +192,7 @@ def document_of(report: StudyReport) -> Document:
         [f"Study {report.study}.", notes if report.quick else None],
         [
             *tables,
-            None
-            if report.quick
-            else Section("How to read it", [notes], id="notes", brief=True),
+            None if report.quick else Section("How to read it", [notes], id="notes", brief=True),
             Section("How it was made", made, id="steps"),
         ],
         data=plain(report),

@@ -9,12 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hf_attnprobe.auditing.run import audit
-from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.data.examples import dataset_fingerprint
-from hf_attnprobe.distributed import check_one_process
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import (
+from hf_attnprobe.audits.api import audit
+from hf_attnprobe.core.distributed import check_one_process
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import (
     Options,
     SavedModel,
     check_known,
@@ -22,10 +20,11 @@ from hf_attnprobe.options import (
     names_of,
     public_function,
 )
-from hf_attnprobe.plain_data import plain, read_json
-from hf_attnprobe.progress import Bar
-from hf_attnprobe.published import PUBLISHED
-from hf_attnprobe.retraining.deceive import deceive
+from hf_attnprobe.core.progress import Bar
+from hf_attnprobe.core.serialization import plain, read_json
+from hf_attnprobe.data.examples import dataset_fingerprint
+from hf_attnprobe.data.specs import Data
+from hf_attnprobe.retraining.deception import deceive
 from hf_attnprobe.retraining.run import retrain, transfer
 from hf_attnprobe.storage.folders import (
     alone_in,
@@ -33,7 +32,8 @@ from hf_attnprobe.storage.folders import (
     write_json,
 )
 from hf_attnprobe.storage.provenance import SUMMARY
-from hf_attnprobe.studies.ready import READY, check_study
+from hf_attnprobe.studies.builtin import READY, check_study
+from hf_attnprobe.studies.published import PUBLISHED
 from hf_attnprobe.studies.report import StudyReport, report_of
 from hf_attnprobe.studies.steps import (
     MODELS,
@@ -102,24 +102,14 @@ def study(
     return report
 
 
-def planned(
-    study: str | Path | Study, options: StudyOptions = StudyOptions()
-) -> Steps:
+def planned(study: str | Path | Study, options: StudyOptions = StudyOptions()) -> Steps:
     """The steps of a study with their options checked; nothing is run.
 
     Raises:
         AttnProbeError: no such study, or a step that would not run.
     """
-    function = (
-        study
-        if callable(study)
-        else READY.get(str(study)) or _function_in(Path(study))
-    )
-    name = (
-        function.__name__.replace("_", "-")
-        if callable(study)
-        else Path(study).stem
-    )
+    function = study if callable(study) else READY.get(str(study)) or _function_in(Path(study))
+    name = function.__name__.replace("_", "-") if callable(study) else Path(study).stem
     title = (function.__doc__ or name).strip().splitlines()[0]
     steps = Steps(name, options, title)
     with said_of(f"study {name}: "):
@@ -133,9 +123,7 @@ def _function_in(file: Path) -> Study:
     check_study(file)
     found = runpy.run_path(str(file)).get("study")
     if not callable(found):
-        raise AttnProbeError(
-            f"expected a function study(steps) in {file}, found none; add it"
-        )
+        raise AttnProbeError(f"expected a function study(steps) in {file}, found none; add it")
     return found
 
 
@@ -145,11 +133,7 @@ def _check_planned(steps: Steps) -> None:
         raise AttnProbeError("expected at least one step, got none")
     if steps.paper is not None:
         check_known("paper", [steps.paper], PUBLISHED.papers)
-    replaced = [
-        name
-        for name, given in steps.sources.items()
-        if given in steps.options.datasets
-    ]
+    replaced = [name for name, given in steps.sources.items() if given in steps.options.datasets]
     if len(replaced) < len(steps.options.datasets):
         raise AttnProbeError(
             "expected no data sets, this study has no grid over dataset; write them into it"
@@ -158,9 +142,7 @@ def _check_planned(steps: Steps) -> None:
         if job.verb == "train":
             with said_of(f"step {job.step}: "):
                 given = _keywords(job, Path())
-                check_training(
-                    given.get("model"), given["architecture"], given["options"]
-                )
+                check_training(given.get("model"), given["architecture"], given["options"])
 
 
 # --- Running ---------------------------------------------------------------------------------------
@@ -174,9 +156,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
     """
     texts = _texts_of(steps)
     state = _read_state(steps, folder)
-    wanted = {
-        job.folder: _as_done(job, texts[job.folder]) for job in steps.jobs
-    }
+    wanted = {job.folder: _as_done(job, texts[job.folder]) for job in steps.jobs}
     todo = _to_do(steps, state, wanted, folder)
     for name in todo:  # also what was made of a step that is done again
         state.steps.pop(name, None)
@@ -221,10 +201,7 @@ def _texts_of(steps: Steps) -> dict[str, dict[str, str]]:
             read[key] = {}
             if trains:
                 splits = data.splits(seed=seed)
-                read[key] = {
-                    split: dataset_fingerprint(part)
-                    for split, part in splits.items()
-                }
+                read[key] = {split: dataset_fingerprint(part) for split, part in splits.items()}
             else:
                 data.examples(limit=1, seed=seed)
         found[job.folder] = read[key]
@@ -232,9 +209,7 @@ def _texts_of(steps: Steps) -> dict[str, dict[str, str]]:
 
 
 def _data(job: Job) -> Data:
-    return from_flat(
-        job.arguments | {"dataset": load_as(job.arguments["dataset"])}, Data
-    )
+    return from_flat(job.arguments | {"dataset": load_as(job.arguments["dataset"])}, Data)
 
 
 def _as_done(job: Job, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -257,9 +232,7 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
     file = folder / STATE
     if not file.is_file():
         return fresh
-    state: StudyState = read_json(
-        file, StudyState, "choose another --output-dir"
-    )
+    state: StudyState = read_json(file, StudyState, "choose another --output-dir")
     if state.kind != fresh.kind:
         raise AttnProbeError(
             f"{folder} holds the {state.kind}, not the {fresh.kind}; choose another --output-dir"
@@ -303,9 +276,7 @@ def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
     place = folder / job.folder
     try:
         with said_of(f"step {job.folder}: "):
-            FUNCTIONS[job.verb](
-                **_keywords(job, folder), output_dir=place, progress=progress
-            )
+            FUNCTIONS[job.verb](**_keywords(job, folder), output_dir=place, progress=progress)
     except AttnProbeError:
         if not any((folder / other.folder).is_dir() for other in steps.jobs):
             (folder / STATE).unlink()
@@ -317,11 +288,7 @@ def _run(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
 def _keywords(job: Job, folder: Path) -> dict[str, Any]:
     """Returns the keyword arguments of what does a step."""
     kind = VERBS[job.verb]
-    arguments = {
-        name: job.arguments[name]
-        for name in job.arguments
-        if name in kind.names
-    }
+    arguments = {name: job.arguments[name] for name in job.arguments if name in kind.names}
     for name in MODELS:
         if name in arguments:
             model = arguments[name]

@@ -22,12 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe import retraining
-from hf_attnprobe.auditing.options import AuditOptions, options_of_tests
-from hf_attnprobe.data.arguments import Data
-from hf_attnprobe.data.recipes import RECIPES
-from hf_attnprobe.data.sources import named
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import (
+from hf_attnprobe.audits.options import AuditOptions, options_of_tests
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import (
     LARGEST_SEED,
     Options,
     SavedModel,
@@ -39,7 +36,10 @@ from hf_attnprobe.options import (
     option,
     options_with_default,
 )
-from hf_attnprobe.plain_data import in_short
+from hf_attnprobe.core.serialization import in_short
+from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.data.sources import named
+from hf_attnprobe.data.specs import Data
 from hf_attnprobe.retraining.options import (
     DeceptionOptions,
     RetrainOptions,
@@ -95,9 +95,7 @@ class StudyOptions(Options):
         at_least=1,
         at_most=100_000,
     )
-    quick: bool = option(
-        False, "a short run, with the study's own shorter settings"
-    )
+    quick: bool = option(False, "a short run, with the study's own shorter settings")
     seed: int = option(
         0,
         "random seed of the steps that set none",
@@ -113,11 +111,7 @@ class StudyOptions(Options):
         """The data sets that replace the study's; none where its own are used."""
         if self.dataset is None:
             return []
-        return (
-            [self.dataset]
-            if isinstance(self.dataset, str)
-            else list(self.dataset)
-        )
+        return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
 
     @property
     def replaced(self) -> dict[str, Any]:
@@ -131,9 +125,7 @@ class StudyOptions(Options):
             "test_limit",
             "epochs",
         )
-        return {
-            k: getattr(self, k) for k in names if getattr(self, k) is not None
-        }
+        return {k: getattr(self, k) for k in names if getattr(self, k) is not None}
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -219,9 +211,7 @@ class StudyState:
         return f"{'quick' if self.quick else 'full'} study {self.study}"
 
 
-def jobs_of_rows(
-    table: Table, jobs: Mapping[str, Sequence[Job]]
-) -> Sequence[Job]:
+def jobs_of_rows(table: Table, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
     """Jobs of the step that uses most lists of the grid; each gives a row of the table.
 
     Args:
@@ -318,9 +308,7 @@ def _check_audited(tests: Any) -> None:
 UNUSED = ("split", "test_limit", "task", "gguf_file", "token")
 """Fields that mean nothing to a training; a study is written down, a token is not."""
 VERBS = {
-    "train": Verb(
-        TrainingOptions, (Architecture, SavedModel), needed=(), unused=UNUSED
-    ),
+    "train": Verb(TrainingOptions, (Architecture, SavedModel), needed=(), unused=UNUSED),
     "audit": Verb(
         AuditOptions,
         (SavedModel,),
@@ -440,9 +428,7 @@ class Steps:
             self.jobs.append(job)
         return job.folder
 
-    def _job(
-        self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict
-    ) -> Job:
+    def _job(self, verb: str, step: str, cell: dict[str, Scalar], arguments: dict) -> Job:
         kind = VERBS[verb]
         check_known("option", arguments, kind.names)
         for name in ("dataset", *kind.needed):
@@ -452,41 +438,27 @@ class Steps:
             got = in_short(arguments["dataset"])
             raise AttnProbeError(f"expected the name of a data set, got {got}")
         given = self.options.defaults | arguments | self.options.replaced
-        given = {
-            name: value for name, value in given.items() if name in kind.names
-        }
-        given["dataset"] = self.sources.get(
-            arguments["dataset"], arguments["dataset"]
-        )
+        given = {name: value for name, value in given.items() if name in kind.names}
+        given["dataset"] = self.sources.get(arguments["dataset"], arguments["dataset"])
         for one in kind.kinds:
             if one is not SavedModel or "model" in given:
                 from_flat(given, one)
         kind.check_tests(given.get("tests"))
         made_of = self._made_of(given)
-        return Job(
-            step, verb, cell, given, self._folder(step, cell, given), made_of
-        )
+        return Job(step, verb, cell, given, self._folder(step, cell, given), made_of)
 
     def _made_of(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """Folders of the earlier steps that arguments name; checks that the others exist."""
         earlier = [job.folder for job in self.jobs]
         found = []
-        for model in [
-            str(given[name]) for name in MODELS if given.get(name) is not None
-        ]:
-            owner = [
-                folder
-                for folder in earlier
-                if f"{model}/".startswith(f"{folder}/")
-            ]
+        for model in [str(given[name]) for name in MODELS if given.get(name) is not None]:
+            owner = [folder for folder in earlier if f"{model}/".startswith(f"{folder}/")]
             if not owner:
                 check_path("model", model)
             found += owner
         return tuple(dict.fromkeys(found))
 
-    def _folder(
-        self, step: str, cell: Mapping[str, Scalar], given: Mapping[str, Any]
-    ) -> str:
+    def _folder(self, step: str, cell: Mapping[str, Scalar], given: Mapping[str, Any]) -> str:
         """The folder of a step at a cell, which no other job has.
 
         Raises:
@@ -500,9 +472,7 @@ class Steps:
                         "name in the cell what differs"
                     )
                 return job.folder
-        folder = folder_of_cell(
-            step, cell, {job.folder.casefold() for job in self.jobs}
-        )
+        folder = folder_of_cell(step, cell, {job.folder.casefold() for job in self.jobs})
         check_name("a step", folder)
         return folder
 
@@ -527,9 +497,7 @@ class Steps:
         made = []
         for step, of_step in columns.items():
             for name, shown in of_step.items():
-                given = (
-                    {"statistic": shown} if isinstance(shown, str) else shown
-                )
+                given = {"statistic": shown} if isinstance(shown, str) else shown
                 with said_of(f"table {title!r}, column {name!r}: "):
                     check_known("field", given, [*Column.__dataclass_fields__])
                     made.append(Column(name, step, **given))
@@ -557,9 +525,7 @@ class Steps:
                     f"expected statistics where lengths divide the texts, got {column.score}"
                 )
             if column.score.count("/") != 2:
-                raise AttnProbeError(
-                    f"expected a score as test/model/metric, got {column.score!r}"
-                )
+                raise AttnProbeError(f"expected a score as test/model/metric, got {column.score!r}")
         if verb not in verbs:
             raise AttnProbeError(
                 f"expected a step with {what} ({', '.join(verbs)}), {column.step} is {verb}"
@@ -575,9 +541,7 @@ def check_statistic(statistic: str) -> None:
     from hf_attnprobe.faithfulness import registry
 
     known = {"accuracy", "probability"}  # of the predictions
-    known = known.union(
-        *registry.readings().values(), *retraining.readings().values()
-    )
+    known = known.union(*registry.readings().values(), *retraining.readings().values())
     check_known(
         "statistic",
         [name.split("@")[0] for name in statistic.split("/")],
@@ -606,9 +570,7 @@ def _slug(value: Scalar) -> str:
     return name if name.strip(".") else "_" * len(name)
 
 
-def folder_of_cell(
-    step: str, cell: Mapping[str, Scalar], taken: set[str]
-) -> str:
+def folder_of_cell(step: str, cell: Mapping[str, Scalar], taken: set[str]) -> str:
     """The folder of a cell; with a digest if another cell has the same name.
 
     >>> folder_of_cell("base", {"size": "x_y"}, set())

@@ -16,10 +16,8 @@ import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.pretrained import reads_pairs
-from hf_attnprobe.attention_classifier import (
-    AttentionClassifierConfig,
-    AttentionClassifierForSequenceClassification,
-)
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import public_function
 from hf_attnprobe.data.columns import column_of
 from hf_attnprobe.data.examples import (
     check_sets,
@@ -27,10 +25,12 @@ from hf_attnprobe.data.examples import (
     label_names,
 )
 from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
-from hf_attnprobe.errors import AttnProbeError
 from hf_attnprobe.inference.encoding import second_texts
 from hf_attnprobe.inference.outputs import Guide, guide_rows, special_ids
-from hf_attnprobe.options import public_function
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from hf_attnprobe.training.options import Architecture, TrainingOptions
 from hf_attnprobe.training.procedures import (
     DEFAULT,
@@ -132,9 +132,7 @@ def train_classifier(
         guides,
         progress,
     )
-    return train_or_load(
-        output_dir, record, prepare, resume=resume, data_name=data_name
-    )
+    return train_or_load(output_dir, record, prepare, resume=resume, data_name=data_name)
 
 
 def _trainer(
@@ -173,16 +171,12 @@ def _trainer(
     return trainer, tokenizer
 
 
-def procedure_of(
-    options: TrainingOptions, config: AttentionClassifierConfig
-) -> Procedure:
+def procedure_of(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
     """The procedure that the options name, with their settings."""
     names = PROCEDURES[DEFAULT].settings()
     changes = {name: getattr(options, name) for name in names}
     pairs = reads_pairs(config)
-    return papers_procedure(
-        options.procedure, config.encoder, pairs=pairs, **changes
-    )
+    return papers_procedure(options.procedure, config.encoder, pairs=pairs, **changes)
 
 
 def _record(
@@ -193,10 +187,7 @@ def _record(
 ) -> dict[str, Any]:
     """The settings that must be equal for a training to be continued."""
     vectors = options.word_vectors
-    architecture = {
-        field.name: getattr(config, field.name)
-        for field in fields(Architecture)
-    }
+    architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
         "procedure": options.procedure or DEFAULT,
         **procedure.settings(),
@@ -204,13 +195,9 @@ def _record(
         "max_length": options.max_length,
         "word_vectors": None if vectors is None else str(vectors),
         "architecture": architecture,
-        "data": {
-            name: dataset_fingerprint(part) for name, part in splits.items()
-        },
+        "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
     }
-    if not architecture[
-        "query_encoder"
-    ]:  # folders from before pairs do not have it
+    if not architecture["query_encoder"]:  # folders from before pairs do not have it
         del architecture["query_encoder"]
         return record
     answers = config.answer_token_ids
@@ -286,15 +273,9 @@ def check_answers_in_texts(
     labels, ids = column_of(train, "label"), column_of(train, "example_id")
     columns = column_of(train, "text"), column_of(train, "text_pair")
     texts = tokenizer(*columns, truncation=True)
-    rows = zip(
-        ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True
-    )
+    rows = zip(ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True)
     for example_id, label, tokens, types in rows:
-        first = {
-            token
-            for token, kind in zip(tokens, types, strict=True)
-            if kind == 0
-        }
+        first = {token for token, kind in zip(tokens, types, strict=True) if kind == 0}
         if answers[label] not in first and first & set(answers):
             raise AttnProbeError(
                 f"text {example_id}: its label {names[label]!r} is not "
@@ -303,9 +284,7 @@ def check_answers_in_texts(
             )
 
 
-def _check_guides(
-    config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None
-) -> None:
+def _check_guides(config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None) -> None:
     if (config.attention == "guided") != (guides is not None):
         with_or_without = "without" if guides is None else "with"
         raise AttnProbeError(
@@ -325,9 +304,7 @@ def _guide_columns(
     """The guide's weights for a split, as a column."""
     if split not in guides:
         got = ", ".join(guides) or "none"
-        raise AttnProbeError(
-            f"expected guides for the {split} texts too, got {got}"
-        )
+        raise AttnProbeError(f"expected guides for the {split} texts too, got {got}")
     return {"guide": guide_rows(guides[split], examples, input_ids, special)}
 
 
@@ -423,9 +400,7 @@ def set_word_vectors(
     with torch.no_grad():
         for table in tables:
             table[ids] = vectors.to(table)
-    logger.info(
-        "%d of %d words have vectors in %s", len(ids), len(weight), file
-    )
+    logger.info("%d of %d words have vectors in %s", len(ids), len(weight), file)
 
 
 def named_labels(names: list[str]) -> dict[str, dict]:
@@ -458,10 +433,7 @@ def new_model(
             "expected a tokenizer that separates sentences for a hierarchical model; "
             "build one with build_tokenizer(texts, sentences=True)"
         )
-    if (
-        config.query_encoder
-        and "token_type_ids" not in tokenizer.model_input_names
-    ):
+    if config.query_encoder and "token_type_ids" not in tokenizer.model_input_names:
         raise AttnProbeError(
             "expected a tokenizer with token_type_ids for a model of pairs; build one "
             "with build_tokenizer(texts, pairs=True)"
@@ -474,9 +446,7 @@ def new_model(
     config.unk_token_id = tokenizer.unk_token_id
     # Some tokenizers begin a text with [CLS] and end it with [SEP]: neither is content.
     begin_id, end_id = tokenizer.bos_token_id, tokenizer.eos_token_id
-    config.bos_token_id = (
-        tokenizer.cls_token_id if begin_id is None else begin_id
-    )
+    config.bos_token_id = tokenizer.cls_token_id if begin_id is None else begin_id
     config.eos_token_id = tokenizer.sep_token_id if end_id is None else end_id
     config.update(named_labels(names))
     model = AttentionClassifierForSequenceClassification(config)

@@ -24,10 +24,10 @@ from transformers import (
     set_seed,
 )
 
+from hf_attnprobe.core.options import public_function
+from hf_attnprobe.core.progress import Bar
 from hf_attnprobe.data.synthetic import RECORD_LENGTH, RECORD_WORDS, records
 from hf_attnprobe.data.tokenizer import BOS, build_tokenizer
-from hf_attnprobe.options import public_function
-from hf_attnprobe.progress import Bar
 from hf_attnprobe.training.trainer import PlainTrainer, Progress
 
 
@@ -75,9 +75,7 @@ class Recitals(Dataset):
         n_steps: number of batches.
     """
 
-    def __init__(
-        self, vocabulary: Mapping[str, int], seed: int, n_steps: int = N_STEPS
-    ) -> None:
+    def __init__(self, vocabulary: Mapping[str, int], seed: int, n_steps: int = N_STEPS) -> None:
         self.vocabulary, self.seed, self.n_steps = vocabulary, seed, n_steps
 
     def __len__(self) -> int:
@@ -92,11 +90,7 @@ class Recitals(Dataset):
         rows, learned = [], []
         for _ in range(N_PASSAGES):
             passage = records(rng, n_records)
-            said = (
-                rng.sample(passage, n_records)
-                if rng.random() < in_any_order
-                else passage
-            )
+            said = rng.sample(passage, n_records) if rng.random() < in_any_order else passage
             shown = [
                 BOS,
                 *itertools.chain(*passage),
@@ -110,9 +104,7 @@ class Recitals(Dataset):
             begin = len(shown)
             starts = set(range(begin, len(words), RECORD_LENGTH))
             places = range(len(words))
-            learned.append(
-                [place >= begin and place not in starts for place in places]
-            )
+            learned.append([place >= begin and place not in starts for place in places])
         ids = torch.tensor(rows)
         return {
             "input_ids": ids,

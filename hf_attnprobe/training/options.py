@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import LARGEST_SEED, Options, option
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import LARGEST_SEED, Options, option
 
 
 ProcedureName = Literal["jain-wallace", "serrano-smith"]
@@ -92,9 +92,7 @@ class TrainingOptions(Options):
         super().__post_init__()
         factor = self.plateau_factor
         if factor is not None and not 0 < factor <= 1:
-            raise AttnProbeError(
-                f"plateau_factor must be above 0 and at most 1, got {factor}"
-            )
+            raise AttnProbeError(f"plateau_factor must be above 0 and at most 1, got {factor}")
 
 
 WIDEST = 100_000
@@ -126,10 +124,9 @@ class Architecture(Options):
         at_least=1,
         at_most=WIDEST,
     )
-    encoder: (
-        Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"]
-        | None
-    ) = option(None, "encoder (default: bilstm, serrano-smith bigru)")
+    encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] | None = option(
+        None, "encoder (default: bilstm, serrano-smith bigru)"
+    )
     encoder_size: int | None = option(
         None,
         "width of the encoder in each direction (default: 128, serrano-smith 50)",

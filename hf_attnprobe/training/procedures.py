@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from transformers import get_constant_schedule
 
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 
 
 if TYPE_CHECKING:
@@ -117,11 +117,7 @@ class Procedure:
     def settings(self) -> dict[str, Any]:
         """The fields that are also training options, by name."""
         fixed = ("amsgrad", "weighted", "metric")
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in fixed
-        }
+        return {name: value for name, value in vars(self).items() if name not in fixed}
 
 
 PROCEDURES = {
@@ -185,9 +181,7 @@ def papers_procedure(
     return replace(procedure, **_given(changes))
 
 
-def papers_config(
-    name: str | None = None, **changes: Any
-) -> AttentionClassifierConfig:
+def papers_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
     """The architecture that a procedure prescribes, with some fields replaced.
 
     ``serrano-smith`` is their FLAN with a BiGRU, or with ``hierarchical=True`` their HAN,
@@ -205,9 +199,7 @@ def papers_config(
         fields = _serrano_smith(**fields) | fields
     try:
         return AttentionClassifierConfig(**fields)
-    except (
-        ValueError
-    ) as error:  # the checkpoint code knows no error but Python's
+    except ValueError as error:  # the checkpoint code knows no error but Python's
         raise AttnProbeError(str(error)) from error
 
 
@@ -215,9 +207,7 @@ def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def _serrano_smith(
-    encoder: str = "bigru", hierarchical: bool = False, **_: Any
-) -> dict[str, Any]:
+def _serrano_smith(encoder: str = "bigru", hierarchical: bool = False, **_: Any) -> dict[str, Any]:
     two_directions = encoder in ("bigru", "bilstm")
     return {
         "encoder": encoder,
@@ -231,9 +221,7 @@ def _serrano_smith(
     }
 
 
-def papers_optimizer(
-    model: torch.nn.Module, procedure: Procedure
-) -> torch.optim.Optimizer:
+def papers_optimizer(model: torch.nn.Module, procedure: Procedure) -> torch.optim.Optimizer:
     """Adam with weight decay on everything but attention; for pairs on attention too.
 
     Source: Jain & Wallace 2019, released code.
@@ -263,7 +251,5 @@ def optimizer_and_schedule(
     optimizer = papers_optimizer(model, procedure)
     if procedure.plateau_factor == 1:
         return optimizer, get_constant_schedule(optimizer)
-    schedule = ReduceLROnPlateau(
-        optimizer, mode="max", factor=procedure.plateau_factor, patience=0
-    )
+    schedule = ReduceLROnPlateau(optimizer, mode="max", factor=procedure.plateau_factor, patience=0)
     return optimizer, schedule

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.origins import origin_of
 from hf_attnprobe.checkpoints.records import check_not_itself
-from hf_attnprobe.data.arguments import as_data
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import (
+    SavedModel,
+    as_saved,
+    check_known,
+    public_function,
+)
 from hf_attnprobe.data.examples import (
     check_sets,
     dataset_fingerprint,
     dataset_name,
     label_names,
 )
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.options import (
-    SavedModel,
-    as_saved,
-    check_known,
-    public_function,
-)
+from hf_attnprobe.data.specs import as_data
+from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.training.classifier import (
     named_labels,
     train_classifier,
@@ -68,11 +68,11 @@ def train(
     last epoch and to the same weights.
 
     Args:
-        dataset: a :class:`~hf_attnprobe.data.arguments.Data`, or a name, a folder, a Hub id
+        dataset: a :class:`~hf_attnprobe.data.specs.Data`, or a name, a folder, a Hub id
             or a DatasetDict.
         output_dir: a new or empty folder, or that of the same training.
         model: folder or Hub id of a pretrained model to fine-tune, or a
-            :class:`~hf_attnprobe.options.SavedModel`.
+            :class:`~hf_attnprobe.core.options.SavedModel`.
         architecture: of an attention classifier: a configuration, or some of its fields by
             name; the others are the procedure's.
         options: settings of the training; None is the procedure's or the usual one.
@@ -128,9 +128,7 @@ def check_training(
 def _given_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
     known = [field.name for field in fields(Architecture)]
     check_known("field of an architecture", architecture, known)
-    return {
-        name: value for name, value in architecture.items() if value is not None
-    }
+    return {name: value for name, value in architecture.items() if value is not None}
 
 
 # --- Pretrained Transformers, on the Trainer of Transformers ---
@@ -166,7 +164,7 @@ def fine_tune(
 
     Args:
         model: folder or Hub id of a pretrained model with its tokenizer, or a
-            :class:`~hf_attnprobe.options.SavedModel`.
+            :class:`~hf_attnprobe.core.options.SavedModel`.
         train, validation, test, output_dir: as for
             :func:`hf_attnprobe.train_classifier`.
         options: settings; those of attention classifiers alone are refused.
@@ -192,9 +190,7 @@ def fine_tune(
         "seed": options.seed,
         **used,
         "max_length": options.max_length,
-        "data": {
-            name: dataset_fingerprint(part) for name, part in splits.items()
-        },
+        "data": {name: dataset_fingerprint(part) for name, part in splits.items()},
     }
     return train_or_load(
         output_dir,
@@ -223,9 +219,7 @@ def _trainer(
         # Decoders find the last token by it.
         loaded.config.pad_token_id = tokenizer.pad_token_id
     settings = trainer_settings(used) | {"seed": options.seed}
-    trainer = make_trainer(
-        loaded, tokenizer, splits, folder, settings=settings, progress=progress
-    )
+    trainer = make_trainer(loaded, tokenizer, splits, folder, settings=settings, progress=progress)
     return trainer, tokenizer
 
 
@@ -247,9 +241,7 @@ def check_pretrained_options(options: TrainingOptions) -> None:
         AttnProbeError: one of them is given.
     """
     values = {name: getattr(options, name) for name in ONLY_CLASSIFIER}
-    given = [
-        name for name, value in values.items() if value not in (None, False)
-    ]
+    given = [name for name, value in values.items() if value not in (None, False)]
     if given:
         raise AttnProbeError(
             f"{given[0]} is for attention classifiers, which are trained from scratch; "

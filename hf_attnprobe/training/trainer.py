@@ -42,10 +42,10 @@ from hf_attnprobe.checkpoints.records import (
     read_record,
     write_readme,
 )
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.hardware import suited_threads
+from hf_attnprobe.core.progress import Bar
 from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.hardware import suited_threads
-from hf_attnprobe.progress import Bar
 from hf_attnprobe.statistics.scores import classification_metrics
 from hf_attnprobe.storage.folders import (
     LOCK,
@@ -63,9 +63,7 @@ if TYPE_CHECKING:
 
 # From a split's name, its examples and their input_ids to further columns, with one value
 # or list of numbers per example.
-Columns = Callable[
-    [str, "datasets.Dataset", list[list[int]]], Mapping[str, list]
-]
+Columns = Callable[[str, "datasets.Dataset", list[list[int]]], Mapping[str, list]]
 
 USUAL_SETTINGS: Mapping[str, Any] = {
     "per_device_eval_batch_size": 128,
@@ -113,8 +111,7 @@ def make_trainer(
         **settings,
     }
     encoded = {
-        name: _encode(name, examples, tokenizer, columns)
-        for name, examples in splits.items()
+        name: _encode(name, examples, tokenizer, columns) for name, examples in splits.items()
     }
     trainer = (kind or PlainTrainer)(
         model,
@@ -132,9 +129,7 @@ def make_trainer(
     trainer.add_callback(Stopwatch())
     trainer.add_callback(Seal())
     name = progress if isinstance(progress, str) else "training"
-    trainer.bar = Bar(
-        name, shown=bool(progress) and trainer.is_world_process_zero()
-    )
+    trainer.bar = Bar(name, shown=bool(progress) and trainer.is_world_process_zero())
     trainer.add_callback(Progress(trainer.bar))
     return trainer
 
@@ -191,15 +186,11 @@ def _encode(
 ) -> "datasets.Dataset":
     """A split in the form the model takes: tokens, label and further columns."""
     encoded = examples.map(
-        lambda rows: tokenizer(
-            rows["text"], rows.get("text_pair"), truncation=True
-        ),
+        lambda rows: tokenizer(rows["text"], rows.get("text_pair"), truncation=True),
         batched=True,
         remove_columns=[c for c in examples.column_names if c != "label"],
     )
-    encoded = encoded.select_columns(
-        [c for c in KNOWN if c in encoded.column_names]
-    )
+    encoded = encoded.select_columns([c for c in KNOWN if c in encoded.column_names])
     if columns is None:
         return encoded
     input_ids = column_of(encoded, "input_ids")
@@ -221,9 +212,7 @@ class PlainTrainer(Trainer):
     bar: Bar
     scored: "Mapping[str, datasets.Dataset]"
 
-    def _get_grad_norm(
-        self, model: torch.nn.Module, grad_norm: Any = None
-    ) -> Any:
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return grad_norm
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -250,20 +239,13 @@ class ColumnCollator:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.texts = DataCollatorWithPadding(tokenizer)
 
-    def __call__(
-        self, features: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Tensor]:
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Makes a batch of the rows of a split, [texts, …]."""
-        known = [
-            {name: row[name] for name in KNOWN if name in row}
-            for row in features
-        ]
+        known = [{name: row[name] for name in KNOWN if name in row} for row in features]
         batch = self.texts(known)
         others = features[0].keys() - set(KNOWN)
         for name in others:
-            rows = [
-                torch.tensor(row[name], dtype=torch.float32) for row in features
-            ]
+            rows = [torch.tensor(row[name], dtype=torch.float32) for row in features]
             batch[name] = pad_sequence(rows, batch_first=True)
         return batch
 
@@ -271,9 +253,7 @@ class ColumnCollator:
 class Stopwatch(TrainerCallback):
     """Logs how long each part took; the log is saved with every checkpoint."""
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Starts the clock."""
         self.since = time.monotonic()
 
@@ -300,15 +280,11 @@ class Progress(TrainerCallback):
         self.bar = bar
         self.scores = ""
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Starts the bar at the step that an interrupted training had reached."""
         self.first, self.since = state.global_step, time.monotonic()
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, **_: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Moves the bar; early stopping may end it sooner."""
         seconds = time.monotonic() - self.since
         pace = seconds / (state.global_step - self.first)
@@ -466,9 +442,7 @@ def _save(
     record: Mapping[str, Any],
 ) -> None:
     """Writes a checkpoint, its record last, and deletes the steps to resume from."""
-    (folder / RECORD).unlink(
-        missing_ok=True
-    )  # that of a model which is written over
+    (folder / RECORD).unlink(missing_ok=True)  # that of a model which is written over
     with disk_errors(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -488,23 +462,17 @@ def _write_card(folder: Path, model: PreTrainedModel) -> None:
 def _sizes(trainer: PlainTrainer) -> dict[str, int]:
     """Number of texts by split."""
     splits = {"train": trainer.train_dataset, **trainer.scored}
-    return {
-        name: len(texts) for name, texts in splits.items() if texts is not None
-    }
+    return {name: len(texts) for name, texts in splits.items() if texts is not None}
 
 
 def _scores(trainer: PlainTrainer) -> dict[str, float]:
     """Scores on the held-out splits; undefined scores are left out."""
     scores = {}
     for split, examples in trainer.scored.items():
-        measured = (
-            trainer.predict(examples, metric_key_prefix=split).metrics or {}
-        )
+        measured = trainer.predict(examples, metric_key_prefix=split).metrics or {}
         for name in SCORES:
             value = measured.get(f"{split}_{name}")
-            if value is not None and not math.isnan(
-                value
-            ):  # NaN: a single class
+            if value is not None and not math.isnan(value):  # NaN: a single class
                 scores[f"{split}_{name}"] = float(value)
     return dict(sorted(scores.items()))
 
@@ -534,9 +502,7 @@ def _tidy(folder: Path, model: PreTrainedModel) -> None:
             shutil.rmtree(folder / STEPS, ignore_errors=True)
 
 
-def check_same(
-    folder: Path, held: Mapping[str, Any], record: Mapping[str, Any]
-) -> None:
+def check_same(folder: Path, held: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     """Checks that the training in a folder had the settings asked for.
 
     Raises:
@@ -549,9 +515,7 @@ def check_same(
         )
 
 
-def _train(
-    trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume: bool
-) -> None:
+def _train(trainer: PlainTrainer, steps: Path, record: Mapping[str, Any], resume: bool) -> None:
     """Trains from the start, or from the last epoch of an interrupted run."""
     with trainer.args.main_process_first(local=False):
         last = _last_checkpoint(steps) if resume else None
@@ -567,9 +531,7 @@ def _train(
     if _stopped_early(state):
         # Nothing is left but to load the best epoch.
         trainer.args.num_train_epochs = round(state["epoch"])
-    logger.info(
-        "training continues at epoch %s in %s", state["epoch"], steps.parent
-    )
+    logger.info("training continues at epoch %s in %s", state["epoch"], steps.parent)
     trainer.train(resume_from_checkpoint=str(last))
 
 

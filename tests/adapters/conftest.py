@@ -2,8 +2,8 @@
 
 import pytest
 
-from adapters.families import SOME, prepare, shared
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from tests.helpers.adapter_families import SOME, prepare, shared
 
 
 @pytest.fixture(params=SOME)

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from families import make, prepare, shared
 from torch import nn
 
-import zoo
 from hf_attnprobe import Site
 from hf_attnprobe.adapters import register_adapter, wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.faithfulness.erasure import erasure
+from hf_attnprobe.faithfulness.explanations import explanations
+from hf_attnprobe.protocol import (
     AttentionModel,
     AttentionModelBase,
     BlockOutputs,
@@ -19,17 +20,16 @@ from hf_attnprobe.attention_model import (
     MaskedReplay,
     Stack,
 )
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.faithfulness.erasure import erasure
-from hf_attnprobe.faithfulness.explanations import explanations
 from hf_attnprobe.testing import CHECKS
+from tests.helpers import tiny_models
+from tests.helpers.adapter_families import make, prepare, shared
 
 
 ALL = CHECKS.keys()
 
 
 def classifier(**options):
-    return wrap(zoo.classifier(60, **options))
+    return wrap(tiny_models.classifier(60, **options))
 
 
 def lacking(model, site=None):

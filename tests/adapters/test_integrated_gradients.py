@@ -5,14 +5,14 @@ import itertools
 
 import pytest
 import torch
-from families import observed, shared
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import pearsonr
 
-import zoo
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.attribution_agreement import attribution_agreement
 from hf_attnprobe.faithfulness.options import AttributionAgreement
+from hf_attnprobe.protocol import Site
+from tests.helpers import tiny_models
+from tests.helpers.adapter_families import observed, shared
 
 
 IDS = torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 5, 3, 0, 0, 0], [2, 7, 7, 10, 11, 3, 0]])
@@ -22,7 +22,7 @@ N_POINTS = 301
 
 def classifier(num_labels=3, **options):
     options = {"sep_token_id": 4} | options
-    return zoo.classifier(read_out=5, query=5, num_labels=num_labels, **options).double()
+    return tiny_models.classifier(read_out=5, query=5, num_labels=num_labels, **options).double()
 
 
 def of_target(probs, target):
@@ -40,7 +40,7 @@ def of_target(probs, target):
 )
 def test_of_a_classifier_they_add_up_to_the_change_of_the_output(options, ids):
     model = classifier(**options)
-    adapter, observation = zoo.seen(model, ids)
+    adapter, observation = tiny_models.seen(model, ids)
     target = torch.tensor([1, 0, 1])[: len(ids)]
     found = adapter.integrated_gradient(observation, target, 50)
     without = copy.deepcopy(model)
@@ -67,7 +67,7 @@ def path_integral(probs_of, vectors, target, n_points):
 @pytest.mark.parametrize("through_attention", [True, False])
 def test_of_a_classifier_they_are_the_path_integral(through_attention):
     model = classifier(encoder="bilstm")
-    adapter, observation = zoo.seen(model, IDS)
+    adapter, observation = tiny_models.seen(model, IDS)
     target = torch.tensor([2, 0, 1])
     base, mask = model.attention_classifier, (IDS != 0).long()
     content = mask.bool() & (IDS != 2) & (IDS != 3)
@@ -145,7 +145,7 @@ def test_of_a_bert_they_are_the_path_integral():
 
 
 def test_agreement_of_attention_and_attributions_against_scipy():
-    adapter, observation = zoo.seen(classifier(encoder="bilstm"), IDS)
+    adapter, observation = tiny_models.seen(classifier(encoder="bilstm"), IDS)
     options = AttributionAgreement(n_steps=20, target=1)
     found = attribution_agreement(observation, Site(), options)
     target = torch.ones(len(IDS), dtype=torch.int64)
@@ -166,7 +166,7 @@ def test_agreement_of_attention_and_attributions_against_scipy():
 
 def test_agreement_is_undefined_where_there_is_nothing_to_compare():
     ids = torch.tensor([[2, 5, 3, 0], [2, 6, 6, 3]])
-    _, observation = zoo.seen(classifier(), ids)
+    _, observation = tiny_models.seen(classifier(), ids)
     found = attribution_agreement(observation, Site())
     assert found.attention_integrated_pearson[0].isnan()  # one token
     assert found.attention_integrated_jsd[0].item() == pytest.approx(0, abs=1e-12)

@@ -3,20 +3,20 @@
 import pytest
 import torch
 
-import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
+from hf_attnprobe.protocol import Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.helpers import tiny_models
 
 
 def observe(n_classes, n_texts=40, n_tokens=12):
     """The reviewer's case: an untrained model with large weights, texts of random words."""
     sizes = {"embedding_size": 16, "encoder_size": 16, "num_labels": n_classes}
-    model = zoo.classifier(200, read_out=8, query=6, seed=1, encoder="mlp", **sizes)
-    return zoo.seen(model, torch.randint(4, 200, (n_texts, n_tokens)))[1]
+    model = tiny_models.classifier(200, read_out=8, query=6, seed=1, encoder="mlp", **sizes)
+    return tiny_models.seen(model, torch.randint(4, 200, (n_texts, n_tokens)))[1]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_the_share_of_no_room_is_undefined():
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_text_without_units_cannot_be_moved(n_classes):
-    model = zoo.classifier(20, num_labels=n_classes, encoder="mlp")
+    model = tiny_models.classifier(20, num_labels=n_classes, encoder="mlp")
     tokens = torch.tensor([[2, 3, 0, 0], [2, 5, 6, 3]])
     inputs = {"input_ids": tokens, "attention_mask": (tokens > 0).long()}
     inputs["special_tokens_mask"] = ((tokens == 2) | (tokens == 3)).long()

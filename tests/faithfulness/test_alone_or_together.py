@@ -5,15 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-import pairs
-import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, SET, ExchangeableStates, HeadOutputs, Site
-from hf_attnprobe.auditing.selection import parse_head_sets, sites_by_test
+from hf_attnprobe.audits.site_selection import parse_head_sets, sites_by_test
 from hf_attnprobe.faithfulness import options
 from hf_attnprobe.faithfulness.interchange import donors_of
 from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.protocol import ALL, SET, ExchangeableStates, HeadOutputs, Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.helpers import pair_models, tiny_models
 
 
 ROWS = (
@@ -34,15 +33,15 @@ EVERY_OPTION = [
     options.Shapley(exact_units=3, n_orders=5),
 ]
 MODELS = {
-    "two classes": lambda: zoo.classifier(20, read_out=10, query=10),
-    "four classes": lambda: zoo.classifier(
+    "two classes": lambda: tiny_models.classifier(20, read_out=10, query=10),
+    "four classes": lambda: tiny_models.classifier(
         20, read_out=10, encoder="cnn", attention="dot_product", num_labels=4
     ),
-    "bert": lambda: zoo.bert(20, num_labels=3),
-    "sentences": lambda: zoo.classifier(
+    "bert": lambda: tiny_models.bert(20, num_labels=3),
+    "sentences": lambda: tiny_models.classifier(
         20, read_out=5, query=5, encoder="bigru", num_labels=3, hierarchical=True, sep_token_id=8
     ),
-    "pairs": lambda: pairs.make(answers=[5, 6, 7]),
+    "pairs": lambda: pair_models.make(answers=[5, 6, 7]),
 }
 GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(SET, 0), Site(ALL, ALL, 0))
 
@@ -50,10 +49,10 @@ GROUPS = (Site(1, ALL), Site(ALL, ALL), Site(SET, 0), Site(ALL, ALL, 0))
 def batch_of(adapter, rows, extra=0):
     """Some of the texts, of which something is marked; a pair's second text has its first two words."""
     chosen = [ROWS[row] for row in rows]
-    inputs = zoo.encoded(chosen, extra=extra)
+    inputs = tiny_models.encoded(chosen, extra=extra)
     if adapter.model.config.to_dict().get("query_encoder"):
         longest = max(map(len, chosen)) + 4 + extra
-        inputs = pairs.batch_of([(row[1:-1], row[1:-1][:2]) for row in chosen], longest)
+        inputs = pair_models.batch_of([(row[1:-1], row[1:-1][:2]) for row in chosen], longest)
     batch = adapter.prepare(inputs, tuple(IDS[row] for row in rows), LABELS[list(rows)])
     marked = batch.content_mask.clone()
     marked[:, 3::2] = False
@@ -64,7 +63,7 @@ def test_options_that_are_none_of_all_tests():
     assert {type(given) for given in EVERY_OPTION} <= {t.options for t in all_tests().values()}
 
 
-@pytest.mark.parametrize("name", zoo.daily(MODELS, ("two classes", "bert", "sentences")))
+@pytest.mark.parametrize("name", tiny_models.daily(MODELS, ("two classes", "bert", "sentences")))
 def test_alone_or_together(name):
     adapter = wrap(MODELS[name](), dtype=torch.float64, mask_id=1)
     sites, groups = adapter.sites(), ()
@@ -72,7 +71,7 @@ def test_alone_or_together(name):
         sites, groups = [Site(0, 1), Site(1, 0, 0)], GROUPS
         adapter.head_sets = parse_head_sets(adapter, ("0.1+1.0",))
     if not adapter.lacks(HeadOutputs):
-        sample = zoo.encoded([ROWS[2], [2, 13, 10, 3], [2, 17, 3]])
+        sample = tiny_models.encoded([ROWS[2], [2, 13, 10, 3], [2, 17, 3]])
         adapter.set_reference(adapter.prepare(sample, (4, 7, 8)))
     order, alone_of = (4, 2, 0, 3, 1), (0, 3, 4)
     whole_batch = batch_of(adapter, range(5))

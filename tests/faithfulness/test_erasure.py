@@ -10,15 +10,15 @@ import scipy.stats
 import torch
 from scipy.spatial.distance import jensenshannon
 
-import zoo
-from adapters.families import TEXTS, WORDS, encode, make, prepare
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, other_positions, rankings
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import attention_of, ranking
 from hf_attnprobe.functional.intervention import random_permutations
+from hf_attnprobe.protocol import ALL, SET, Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.helpers import tiny_models
+from tests.helpers.adapter_families import TEXTS, WORDS, encode, make, prepare
 
 
 SITE = Site()
@@ -66,12 +66,12 @@ def close(found, expected):
 def sentences(*_):
     """Of a hierarchical model the weights are those of sentences, here of one to seven of them; the last has one."""
     sizes = {"embedding_size": 8, "encoder_size": 6, "sep_token_id": 4, "num_labels": 3}
-    model = zoo.classifier(30, read_out=20, encoder="bigru", hierarchical=True, **sizes)
+    model = tiny_models.classifier(30, read_out=20, encoder="bigru", hierarchical=True, **sizes)
     ids = torch.randint(5, 30, (8, 24))
     ids[:, 0], ids[:, 3:22:3], ids[:, -1] = 2, 4, 3
     for row, n in enumerate((22, 19, 16, 13, 10, 7, 4)):
         ids[row + 1, n - 1], ids[row + 1, n:] = 3, 0
-    return zoo.seen(model, ids)
+    return tiny_models.seen(model, ids)
 
 
 BY_LOOP = [

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.conicity import conicity
 from hf_attnprobe.faithfulness.fragility import fragility
 from hf_attnprobe.faithfulness.options import Fragility
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
+from hf_attnprobe.protocol import Site
+from tests.helpers import tiny_models
 
 
 TEXTS = ([2, 5, 6, 7, 7, 8, 9, 5, 3], [2, 9, 6, 4, 7, 3], [2, 8, 5, 3], [2, 7, 3])
@@ -23,16 +23,16 @@ SITE = Site()
 
 def classifier(num_labels=2, **options):
     options = {"embedding_size": 16, "num_labels": num_labels} | options
-    return zoo.classifier(read_out=20, query=20, seed=1, **options)
+    return tiny_models.classifier(read_out=20, query=20, seed=1, **options)
 
 
 def bert():
-    return zoo.bert(heads=4, num_labels=3)
+    return tiny_models.bert(heads=4, num_labels=3)
 
 
 def observe(model):
     adapter = wrap(model, dtype=torch.float64)
-    batch = adapter.prepare(zoo.encoded(TEXTS), EXAMPLE_IDS, torch.tensor(LABELS))
+    batch = adapter.prepare(tiny_models.encoded(TEXTS), EXAMPLE_IDS, torch.tensor(LABELS))
     return adapter, adapter.observe(batch)
 
 

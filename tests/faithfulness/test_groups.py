@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-import zoo
-from faithfulness.test_input_erasure import ByHand
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, SET, Site
-from hf_attnprobe.auditing.selection import group_sites, parse_head_sets, sites_by_test
+from hf_attnprobe.audits.site_selection import group_sites, parse_head_sets, sites_by_test
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.head_ablation import head_ablation
 from hf_attnprobe.faithfulness.input_erasure import input_erasure
@@ -19,8 +16,11 @@ from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.explanations import rollout
+from hf_attnprobe.protocol import ALL, SET, Site
 from hf_attnprobe.storage.rows import statistics_of
-from refusals import refuses
+from tests.faithfulness.test_input_erasure import ByHand
+from tests.helpers import tiny_models
+from tests.helpers.error_messages import refuses
 
 
 N_LAYERS, N_HEADS, WIDTH = 3, 4, 8
@@ -37,13 +37,13 @@ RUNS = {
 
 
 def make_model():
-    return zoo.bert(
+    return tiny_models.bert(
         layers=N_LAYERS, heads=N_HEADS, width=N_HEADS * WIDTH, intermediate_size=48
     ).double()
 
 
 def inputs():
-    return zoo.encoded(zoo.five_texts(), special=(1, 2))
+    return tiny_models.encoded(tiny_models.five_texts(), special=(1, 2))
 
 
 def observe(sets=("1.2", "0.3+2.0+2.1")):

@@ -5,12 +5,9 @@ import pytest
 import torch
 from transformers.models.bert import modeling_bert
 
-import zoo
-from adapters import families
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import HeadOutputs, Site
-from hf_attnprobe.audit_reports.heads import prune_table
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.documents.markdown import blocks
 from hf_attnprobe.faithfulness.head_ablation import (
     DONOR_STREAM,
     ablated,
@@ -18,7 +15,10 @@ from hf_attnprobe.faithfulness.head_ablation import (
     least_first,
     prune_curve,
 )
-from hf_attnprobe.reports.markdown import blocks
+from hf_attnprobe.protocol import HeadOutputs, Site
+from hf_attnprobe.reports.head_tables import prune_table
+from tests.helpers import adapter_families as families
+from tests.helpers import tiny_models
 
 
 SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
@@ -28,7 +28,7 @@ SAMPLE_IDS = (4, 7, 8)  # one of them is also audited
 
 
 def make_model(implementation="sdpa"):
-    return zoo.bert(
+    return tiny_models.bert(
         layers=3, heads=4, width=32, intermediate_size=48, attn_implementation=implementation
     ).double()
 
@@ -43,7 +43,7 @@ SAMPLE[0] = AUDITED[2]
 
 
 def encoded(rows):
-    return zoo.encoded(rows, special=(1, 2))
+    return tiny_models.encoded(rows, special=(1, 2))
 
 
 @pytest.fixture(scope="module", params=["eager", "sdpa"])
@@ -146,7 +146,7 @@ def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypa
 
 
 def test_the_head_of_a_classifier_can_be_silenced():
-    adapter = wrap(zoo.classifier(60))
+    adapter = wrap(tiny_models.classifier(60))
     inputs = encoded(AUDITED)
     batch = adapter.prepare(inputs, IDS)
     observation = adapter.observe(batch)

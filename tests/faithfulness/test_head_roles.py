@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-import zoo
-from hf_attnprobe.attention_model import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.faithfulness.head_roles import ROLES, head_roles, looked_for
+from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
+from tests.helpers import tiny_models
 
 
 IDS = torch.tensor([9, 5, 6, 7, 8, 5, 6, 3, 7, 4, 6, 5, 6])
@@ -53,7 +53,7 @@ def scores_of(model):
 
 
 def drawn_weights(n_heads=3, seed=0):
-    weights = zoo.drawn(n_heads, len(ROWS), len(IDS) - 1, seed=seed).sigmoid()
+    weights = tiny_models.drawn(n_heads, len(ROWS), len(IDS) - 1, seed=seed).sigmoid()
     seen = torch.arange(len(IDS) - 1) <= ROWS[:, None]
     weights = weights.pow(3) * seen
     return weights / weights.sum(-1, keepdim=True)

@@ -6,9 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
-import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, SET, Site
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial, Permutation
@@ -17,17 +15,19 @@ from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.intervention import at_head
+from hf_attnprobe.protocol import ALL, SET, Site
+from tests.helpers import tiny_models
 
 
 SITES = [Site(0, 1), Site(1, 0), Site(2, 3), Site(1, 2, 0)]
 
 
 def make_model():
-    return zoo.bert(layers=3, heads=4, width=32, attn_implementation="eager").double()
+    return tiny_models.bert(layers=3, heads=4, width=32, attn_implementation="eager").double()
 
 
 def inputs():
-    return zoo.encoded(zoo.five_texts(), special=(1, 2))
+    return tiny_models.encoded(tiny_models.five_texts(), special=(1, 2))
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import BertForSequenceClassification
 
-import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.input_erasure import OF_SITE, input_erasure
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.faithfulness.rankings import OF_TEXT, ranking
 from hf_attnprobe.functional import aopc
+from hf_attnprobe.protocol import Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.helpers import tiny_models
 
 
 TEXTS = (
@@ -38,17 +38,17 @@ MASK = 4
 
 
 def classifier():
-    return zoo.classifier(60, read_out=10, query=10, seed=1)
+    return tiny_models.classifier(60, read_out=10, query=10, seed=1)
 
 
 def bert():
-    return zoo.bert(heads=4, width=32, num_labels=3)
+    return tiny_models.bert(heads=4, width=32, num_labels=3)
 
 
 def observe(model, texts=TEXTS, words=WORDS, example_ids=(3, 1, 4, 15, 9)):
     """Words of several pieces where the model is a Transformer."""
     adapter = wrap(model, dtype=torch.float64, mask_id=MASK)
-    inputs = zoo.encoded(texts)
+    inputs = tiny_models.encoded(texts)
     if isinstance(model, BertForSequenceClassification):
         rows = [torch.tensor([-1, *row, -1]) for row in words]
         inputs["word_ids"] = pad_sequence(rows, batch_first=True, padding_value=-1)

@@ -8,15 +8,14 @@ import pytest
 import torch
 from transformers.models.bert import modeling_bert
 
-import pairs
-import zoo
-from by_name import audit_by_name
 from hf_attnprobe import audit, build_tokenizer
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, SET, Donors, ExchangeableStates, Site
-from hf_attnprobe.auditing.selection import parse_head_sets
+from hf_attnprobe.audits.site_selection import parse_head_sets
 from hf_attnprobe.faithfulness.interchange import DONOR_STREAM, donors_of, interchange
 from hf_attnprobe.faithfulness.options import Interchange
+from hf_attnprobe.protocol import ALL, SET, Donors, ExchangeableStates, Site
+from tests.helpers import pair_models, tiny_models
+from tests.helpers.audit_by_name import audit_by_name
 
 
 SEED = 3
@@ -103,26 +102,26 @@ class Hooked:
 def single(encoder, attention, n_labels):
     """A model, texts, how they are encoded, and how many units each has."""
     fields = {"encoder": encoder, "attention": attention, "num_labels": n_labels}
-    model = zoo.classifier(60, read_out=8, query=5, kernel_sizes=(3, 5), **fields)
-    texts = [[2, *row[1:-1], 3] for row in zoo.five_texts()]
-    return model, texts, zoo.encoded, [len(text) - 2 for text in texts]
+    model = tiny_models.classifier(60, read_out=8, query=5, kernel_sizes=(3, 5), **fields)
+    texts = [[2, *row[1:-1], 3] for row in tiny_models.five_texts()]
+    return model, texts, tiny_models.encoded, [len(text) - 2 for text in texts]
 
 
 def in_pairs(encoder, attention):
     """The other state is read beside the text's own question."""
-    several = [*pairs.PAIRS, ([7, 10, 12, 5], [9, 9]), ([14, 8], [10])]
-    model = pairs.make(encoder, attention)
+    several = [*pair_models.PAIRS, ([7, 10, 12, 5], [9, 9]), ([14, 8], [10])]
+    model = pair_models.make(encoder, attention)
     with torch.no_grad():  # texts are predicted otherwise than others
-        model.classifier.output.bias -= model(**pairs.batch_of(several)).logits.mean(0)
-    return model, several, pairs.batch_of, [len(first) for first, _ in several]
+        model.classifier.output.bias -= model(**pair_models.batch_of(several)).logits.mean(0)
+    return model, several, pair_models.batch_of, [len(first) for first, _ in several]
 
 
 def in_sentences():
     sep, texts = 4, [[[5, 6, 7, 7], [8], [9, 5, 10]], [[5, 6]], [[7, 9, 8], [6, 6]], [[11], [10]]]
     fields = {"encoder": "bigru", "hierarchical": True, "sep_token_id": sep}
-    model = zoo.classifier(read_out=9, query=5, num_labels=3, **fields)
+    model = tiny_models.classifier(read_out=9, query=5, num_labels=3, **fields)
     rows = [[2, *(i for sentence in text for i in [*sentence, sep]), 3] for text in texts]
-    return model, rows, partial(zoo.encoded, special=(2, 3, sep)), [*map(len, texts)]
+    return model, rows, partial(tiny_models.encoded, special=(2, 3, sep)), [*map(len, texts)]
 
 
 KINDS = [
@@ -169,7 +168,7 @@ IDS = (3, 1, 4, 15, 9, 8)
 
 
 def make_bert(implementation="eager", n_labels=3):
-    model = zoo.bert(
+    model = tiny_models.bert(
         layers=3, heads=4, width=32, num_labels=n_labels, attn_implementation=implementation
     ).double()
     with torch.no_grad():  # texts are predicted otherwise than others
@@ -180,7 +179,7 @@ def make_bert(implementation="eager", n_labels=3):
 
 
 def bert_texts():
-    return [*zoo.five_texts(), [1, 40, 41, 17, 2]]
+    return [*tiny_models.five_texts(), [1, 40, 41, 17, 2]]
 
 
 def in_words(inputs):
@@ -236,7 +235,7 @@ def test_heads_read_the_other_values_with_the_weights_they_have(implementation, 
     texts = bert_texts()
     adapter = wrap(make_bert(implementation))
     adapter.head_sets = parse_head_sets(adapter, ["0.3+2.0+2.1"])
-    inputs = zoo.encoded(texts, special=(1, 2))
+    inputs = tiny_models.encoded(texts, special=(1, 2))
     batch = adapter.prepare(in_words(inputs) if words else inputs, IDS)
     results = result_of(adapter, [batch], SITES)
     observation = adapter.observe(batch)
@@ -279,7 +278,7 @@ def check_site(observation, site, found, hand, texts, words):
 
 def test_a_model_that_cannot_be_vectorised_gives_the_same():
     adapter = wrap(make_bert())
-    batch = adapter.prepare(zoo.encoded(bert_texts(), special=(1, 2)), IDS)
+    batch = adapter.prepare(tiny_models.encoded(bert_texts(), special=(1, 2)), IDS)
     sites = [Site(0, 1), Site(1, ALL), EVERYWHERE]
     expected = result_of(adapter, [batch], sites)
     adapter.__dict__["vectorises"] = False
@@ -302,7 +301,7 @@ def reviews(n=40):
 def test_an_audit_draws_from_the_same_sample_whatever_its_limit():
     rows, words = reviews()
     tokenizer = build_tokenizer([" ".join(words)] * 9)
-    model = zoo.bert(tokenizer, layers=2, spread=0.8).double()
+    model = tiny_models.bert(tokenizer, layers=2, spread=0.8).double()
     with torch.no_grad():
         model.classifier.weight *= 8
         ids = [tokenizer(row["text"], return_tensors="pt")["input_ids"] for row in rows]
@@ -328,7 +327,7 @@ def test_an_audit_draws_from_the_same_sample_whatever_its_limit():
 def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
     rows, words = reviews(9)
     tokenizer = build_tokenizer([" ".join(words)] * 9)
-    model = zoo.classifier(tokenizer)
+    model = tiny_models.classifier(tokenizer)
     with torch.no_grad():
         model.classifier.bias.fill_(99)
     with caplog.at_level(logging.WARNING, logger="hf_attnprobe"):
@@ -341,13 +340,15 @@ def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
 
 def test_it_needs_a_decision_for_one_of_the_same_classes():
     for kind in ("labels", "tags", "span", "number"):
-        model = wrap(zoo.bert(**zoo.HEADS[kind]))
+        model = wrap(tiny_models.bert(**tiny_models.HEADS[kind]))
         assert "one of the same classes" in model.lacks(ExchangeableStates)
-    assert not wrap(zoo.bert()).lacks(ExchangeableStates)
+    assert not wrap(tiny_models.bert()).lacks(ExchangeableStates)
 
 
 def test_a_text_without_words_has_no_numbers():
-    adapter, observation = zoo.seen(zoo.classifier(read_out=9), [[2, 5, 6, 3], [2, 3, 0, 0]])
+    adapter, observation = tiny_models.seen(
+        tiny_models.classifier(read_out=9), [[2, 5, 6, 3], [2, 3, 0, 0]]
+    )
     states = torch.ones(2, 1, adapter.model.config.hidden_size).double()
     adapter.donors = Donors(torch.tensor([[0], [1]]), {Site(): {0: states}})
     found = interchange(observation, Site())
@@ -356,6 +357,6 @@ def test_a_text_without_words_has_no_numbers():
 
 
 def test_without_other_texts_there_are_no_numbers():
-    _, observation = zoo.seen(zoo.classifier(), [[2, 5, 6, 3], [2, 7, 3, 0]])
+    _, observation = tiny_models.seen(tiny_models.classifier(), [[2, 5, 6, 3], [2, 7, 3, 0]])
     found = interchange(observation, Site())
     assert found.follows == found.moved == {}

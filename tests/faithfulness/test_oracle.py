@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-import oracle as reference
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.options import Adversarial
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.intervention import permute
 from hf_attnprobe.functional.search import linear_distance, search_adversarial_attention
+from hf_attnprobe.protocol import Site
+from tests.helpers import reference_oracle as reference
 
 
 SITE = Site()

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-import zoo
-from by_name import audit_by_name
 from hf_attnprobe import audit, load_examples
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import IntegratedGradients, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.options import InputErasure, Plausibility
 from hf_attnprobe.faithfulness.plausibility import plausibility
 from hf_attnprobe.faithfulness.rankings import OF_TEXT
 from hf_attnprobe.faithfulness.registry import tests as all_tests
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
+from hf_attnprobe.protocol import IntegratedGradients, Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.helpers import tiny_models
+from tests.helpers.audit_by_name import audit_by_name
 
 
 ROWS = [
@@ -38,12 +38,12 @@ PIECES = ["the", "plot", "frankly", "was", "hope", "##less", "ness", "a", "super
 @pytest.fixture(scope="module")
 def pieces():
     """A WordPiece tokenizer that splits at punctuation, as BERT's does."""
-    return zoo.word_pieces(PIECES, model_max_length=32)
+    return tiny_models.word_pieces(PIECES, model_max_length=32)
 
 
 @pytest.fixture(scope="module")
 def bert(pieces):
-    return zoo.bert(pieces, spread=0.5)
+    return tiny_models.bert(pieces, spread=0.5)
 
 
 def batch_of(bert, pieces, level=None, rows=ROWS):

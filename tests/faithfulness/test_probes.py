@@ -8,10 +8,8 @@ import pytest
 import scipy.stats
 import torch
 
-import zoo
-from faithfulness.test_erasure import decoder
-from hf_attnprobe.attention_model import AnswersFromPassage, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.readings import sentence_of
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.adversarial import adversarial
 from hf_attnprobe.faithfulness.correlation import correlation
@@ -19,9 +17,11 @@ from hf_attnprobe.faithfulness.interchange import donors_of
 from hf_attnprobe.faithfulness.options import Adversarial, Correlation, Permutation
 from hf_attnprobe.faithfulness.permutation import permutation
 from hf_attnprobe.functional.divergence import jsd, tvd
-from hf_attnprobe.readings import sentence_of
+from hf_attnprobe.protocol import AnswersFromPassage, Site
 from hf_attnprobe.statistics.wording import CLASSES
 from hf_attnprobe.storage.rows import statistics_of
+from tests.faithfulness.test_erasure import decoder
+from tests.helpers import tiny_models
 
 
 SITE = Site()
@@ -33,8 +33,8 @@ IDS = torch.tensor(
 def seen(attention="additive", num_labels=2, encoder="bilstm"):
     query = 10 if attention == "additive" else 1
     kind = {"encoder": encoder, "attention": attention, "num_labels": num_labels}
-    model = zoo.classifier(read_out=10, query=query, seed=1, **kind)
-    return zoo.seen(model, IDS, (10, 11, 12, 13))
+    model = tiny_models.classifier(read_out=10, query=query, seed=1, **kind)
+    return tiny_models.seen(model, IDS, (10, 11, 12, 13))
 
 
 @pytest.mark.parametrize("num_labels", [2, 4])

@@ -7,19 +7,19 @@ import torch
 from scipy.optimize import linprog
 from transformers.models.bert import modeling_bert
 
-import zoo
-from adapters import families
-from adapters.families import make, prepare
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.attention_model import ALL, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.explanations import explanations, with_layers
 from hf_attnprobe.faithfulness.options import Explanations
 from hf_attnprobe.faithfulness.rankings import OF_HEADS, OF_LAYERS, attention_flow, flow_to_tokens
 from hf_attnprobe.faithfulness.registry import AuditPreview
 from hf_attnprobe.faithfulness.registry import tests as all_tests
+from hf_attnprobe.protocol import ALL, Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.helpers import adapter_families as families
+from tests.helpers import tiny_models
+from tests.helpers.adapter_families import make, prepare
 
 
 WIDTH, N_HEADS, N_LAYERS = 4, 4, 3
@@ -27,7 +27,9 @@ TEXTS = ([1, 11, 12, 13, 14, 15, 16, 17, 2], [1, 21, 22, 23, 2], [1, 31, 2])
 
 
 def make_model(implementation="sdpa"):
-    model = zoo.bert(layers=N_LAYERS, heads=N_HEADS, attn_implementation=implementation).double()
+    model = tiny_models.bert(
+        layers=N_LAYERS, heads=N_HEADS, attn_implementation=implementation
+    ).double()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("bias"):
@@ -36,7 +38,7 @@ def make_model(implementation="sdpa"):
 
 
 def padded():
-    return zoo.encoded(TEXTS, special=(1, 2))
+    return tiny_models.encoded(TEXTS, special=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +179,7 @@ def test_two_stacks_have_no_rollout():
 
 
 def test_a_classifier_has_the_readings_of_its_head():
-    adapter = wrap(zoo.classifier(60, embedding_size=8, encoder_size=2))
+    adapter = wrap(tiny_models.classifier(60, embedding_size=8, encoder_size=2))
     observation = adapter.observe(adapter.prepare(padded(), (0, 1, 2)))
     found = statistics_of(explanations(observation, Site()))
     assert found.keys() == {f"{name}_tau" for name in OF_HEADS}

@@ -10,15 +10,15 @@ from typing import Literal
 import pytest
 import torch
 
-import zoo
-from by_name import audit_by_name
 from hf_attnprobe import AttnProbeError, Options, audit, option
-from hf_attnprobe.attention_model import Differentiable, EditableInputs, LinearReadout
+from hf_attnprobe.core.options import as_text, asked_in_words, from_text
 from hf_attnprobe.faithfulness import registry
 from hf_attnprobe.faithfulness.options import Erasure, NoOptions, Permutation
 from hf_attnprobe.faithfulness.registry import asked_tests
-from hf_attnprobe.options import as_text, asked_in_words, from_text
+from hf_attnprobe.protocol import Differentiable, EditableInputs, LinearReadout
 from hf_attnprobe.storage.rows import read_rows
+from tests.helpers import tiny_models
+from tests.helpers.audit_by_name import audit_by_name
 
 
 PYTHONPATH = [path for path in [os.environ.get("PYTHONPATH")] if path]
@@ -28,7 +28,11 @@ from dataclasses import dataclass
 
 import torch
 
-from hf_attnprobe import Observation, Options, Site, option, register_test
+from hf_attnprobe import Observation
+from hf_attnprobe import Options
+from hf_attnprobe import Site
+from hf_attnprobe import option
+from hf_attnprobe import register_test
 
 
 READINGS = {"entropy": "the attention of a text has an entropy of {mean:.2f} of the largest"}
@@ -322,7 +326,7 @@ def test_a_statistic_of_a_registered_test_is_shown_of_every_head(alone, tokenize
         return Result(observation.read(site)[:, 0])
 
     registry.register_test(readings={"first_weight": "{mean:.2f}"})(first)
-    model, few = zoo.bert(tokenizer, spread=0.02), reviews["test"].select(range(10))
+    model, few = tiny_models.bert(tokenizer, spread=0.02), reviews["test"].select(range(10))
     report = audit(model, few, ["first"], tokenizer=tokenizer, progress=False)
     shown = report.to_markdown()
     for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):

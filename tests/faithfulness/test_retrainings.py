@@ -10,19 +10,19 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from transformers import AutoModelForSequenceClassification
 
-import zoo
-from by_name import audit_by_name
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
 from hf_attnprobe.functional.divergence import largest_jsd
 from hf_attnprobe.inference.outputs import read_outputs, to_guide
 from hf_attnprobe.retraining import adversary as adversary_training
 from hf_attnprobe.retraining import asked_retrainings, readings, retrainings
 from hf_attnprobe.retraining.adversary import over_bound, train_adversary
-from hf_attnprobe.retraining.again import guides_of, other_seeds
-from hf_attnprobe.retraining.base import Setup, load_base, run_test, train_again
+from hf_attnprobe.retraining.base_model import Setup, load_base, run_test, train_again
+from hf_attnprobe.retraining.controls import guides_of, other_seeds
 from hf_attnprobe.retraining.options import LAMBDAS, Adversary, Seeds
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
+from tests.helpers import tiny_models
+from tests.helpers.audit_by_name import audit_by_name
 
 
 SETTINGS = {"epochs": 3, "learning_rate": 1e-2, "batch_size": 16, "seed": 1}
@@ -339,7 +339,7 @@ def whole(base, reviews, tmp_path_factory):
 STOPPED = [(plain, 3), (plain, 10), (plain, 27), (imitating, 27)]
 
 
-@pytest.mark.parametrize("stopped", zoo.daily(STOPPED, [imitating]))
+@pytest.mark.parametrize("stopped", tiny_models.daily(STOPPED, [imitating]))
 def test_an_interrupted_training_continues_to_the_same_weights(
     stopped, whole, base, reviews, tmp_path, monkeypatch
 ):

@@ -4,13 +4,13 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-import zoo
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Observation, Site
 from hf_attnprobe.faithfulness.correlation import correlation, leave_one_out_ranks, ranks
 from hf_attnprobe.faithfulness.rankings import ranking
 from hf_attnprobe.faithfulness.registry import readings
 from hf_attnprobe.functional.divergence import small_side, tvd
+from hf_attnprobe.protocol import Observation, Site
+from tests.helpers import tiny_models
 
 
 N_TEXTS, LENGTH = 12, 62
@@ -20,7 +20,7 @@ PAIRS = ("attention_gradient", "attention_leave_one_out", "gradient_leave_one_ou
 def bert(scale: float, n_classes: int = 2) -> BertForSequenceClassification:
     """Random weights; the scale of the classifier makes it more or less confident."""
     sizes = {"width": 32, "intermediate_size": 64, "max_position_embeddings": 140}
-    model = zoo.bert(200, spread=0.15, num_labels=n_classes, **sizes)
+    model = tiny_models.bert(200, spread=0.15, num_labels=n_classes, **sizes)
     model.classifier.weight.data.mul_(scale)
     return model
 
@@ -34,11 +34,13 @@ def observe(
     ids = ids.repeat_interleave(repeat, dim=1)
     ids[:, 0], ids[:, -1] = 2, 3
     adapter = wrap(bert(scale, n_classes), dtype=dtype)
-    return adapter.observe(adapter.prepare(zoo.encoded(ids.tolist()), tuple(range(N_TEXTS))))
+    return adapter.observe(
+        adapter.prepare(tiny_models.encoded(ids.tolist()), tuple(range(N_TEXTS)))
+    )
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("scale", zoo.daily([8, 11, 14, 17, 30], [17, 30]))
+@pytest.mark.parametrize("scale", tiny_models.daily([8, 11, 14, 17, 30], [17, 30]))
 def test_float32_has_the_correlations_of_float64(scale, n_classes):
     """At scale 17 (mean p .9997) half of the texts were undefined."""
     found, twin = (
@@ -121,7 +123,9 @@ def test_small_side_is_the_probability_up_to_1():
 
 def test_opposite_orders_do_not_agree():
     """τ is −1 in every text, which was once called agreement in 100% of them."""
-    model = zoo.classifier(40, embedding_size=2, encoder="none", attention="dot_product").double()
+    model = tiny_models.classifier(
+        40, embedding_size=2, encoder="none", attention="dot_product"
+    ).double()
     x = torch.linspace(0, 2, 40).double()
     weights = torch.stack([x, torch.exp(3 * x) / 100], 1)
     model.attention_classifier.embeddings.weight.data[:] = weights
@@ -131,7 +135,7 @@ def test_opposite_orders_do_not_agree():
     model.classifier.bias.data[:] = 0
     tokens = torch.stack([torch.randperm(36)[:12] + 4 for _ in range(20)])
     ids = torch.cat([torch.full((20, 1), 2), tokens, torch.full((20, 1), 3)], 1)
-    found = correlation(zoo.seen(model, ids)[1], Site())
+    found = correlation(tiny_models.seen(model, ids)[1], Site())
     assert (found.attention_gradient_tau < -0.99).all()
     assert (found.attention_gradient_p_value <= 0.05).all()
     share = found.attention_gradient_significant.mean().item()

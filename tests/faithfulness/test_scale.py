@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import zoo
-from faithfulness.test_input_erasure import ByHand
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.faithfulness.options import Scale
 from hf_attnprobe.faithfulness.scale import scale
+from hf_attnprobe.protocol import ALL, Site
+from tests.faithfulness.test_input_erasure import ByHand
+from tests.helpers import tiny_models
 
 
 SITE = Site(0, 0)
@@ -22,11 +22,11 @@ SHARPNESS = 0.37
 def observe(model, sharpness=SHARPNESS, texts=TEXTS, ids=(3, 1, 4, 15)):
     adapter = wrap(model, dtype=torch.float64)
     adapter.sharpness = sharpness
-    return adapter.observe(adapter.prepare(zoo.encoded(texts), ids))
+    return adapter.observe(adapter.prepare(tiny_models.encoded(texts), ids))
 
 
 def classifier(classes=2):
-    return zoo.classifier(60, read_out=10, query=10, seed=1, num_labels=classes)
+    return tiny_models.classifier(60, read_out=10, query=10, seed=1, num_labels=classes)
 
 
 def gini(values, order):
@@ -108,7 +108,7 @@ def test_where_nothing_matters_importance_and_mass_are_undefined_and_removal_is_
 
 
 def test_one_head_among_several_is_placed_by_its_attention_alone():
-    observation = observe(zoo.bert())
+    observation = observe(tiny_models.bert())
     assert "product" not in scale(observation, SITE).importance
     assert {"attention", "rollout", "last_layer"} <= set(
         scale(observation, Site(ALL, ALL)).importance

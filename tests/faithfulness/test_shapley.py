@@ -5,12 +5,12 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from faithfulness.test_input_erasure import TEXTS, ByHand, bert, classifier, observe, orders
-from hf_attnprobe.attention_model import ALL, Site
 from hf_attnprobe.faithfulness.input_erasure import input_erasure
 from hf_attnprobe.faithfulness.options import InputErasure, Shapley
 from hf_attnprobe.faithfulness.rankings import OF_TEXT
 from hf_attnprobe.faithfulness.shapley import _Game, shapley
+from hf_attnprobe.protocol import ALL, Site
+from tests.faithfulness.test_input_erasure import TEXTS, ByHand, bert, classifier, observe, orders
 
 
 FEW = 5  # units: the second to fourth text have so many at most

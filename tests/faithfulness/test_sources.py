@@ -9,11 +9,10 @@ import pytest
 import torch
 from scipy.stats import kendalltau, spearmanr
 
-from full_passes import Asked, answer_probs, probs_at
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import ALL, KNOCKOUTS, Site
 from hf_attnprobe.faithfulness.knockout import knockout
 from hf_attnprobe.faithfulness.options import Knockout, Sources
+from hf_attnprobe.faithfulness.passage_units import deletion_effects, knocked_out
 from hf_attnprobe.faithfulness.sources import (
     HELD_OUT,
     MASKS,
@@ -22,9 +21,10 @@ from hf_attnprobe.faithfulness.sources import (
     masked_outputs,
     sources,
 )
-from hf_attnprobe.faithfulness.units import deletion_effects, knocked_out
 from hf_attnprobe.functional.attribution import lasso, shapley_values
-from tiny_models import BEGIN, N_WORDS, tiny_model
+from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
+from tests.helpers.manual_passes import Asked, answer_probs, probs_at
+from tests.helpers.transformer_families import BEGIN, N_WORDS, tiny_model
 
 
 SITE = Site(ALL, ALL)

@@ -8,11 +8,9 @@ import scipy.stats
 import torch
 from transformers import AutoConfig
 
-from faithfulness.test_erasure import decoder
 from hf_attnprobe import Correlation, Erasure, Explanations, InputErasure, Screen, SingleToken
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.attention_model import Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.correlation import correlation
 from hf_attnprobe.faithfulness.erasure import ORDER_STREAM, erasure, other_positions
 from hf_attnprobe.faithfulness.explanations import explanations
@@ -21,7 +19,9 @@ from hf_attnprobe.faithfulness.rankings import attention_of
 from hf_attnprobe.faithfulness.screen import screen
 from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.functional.intervention import random_permutations, uniform
+from hf_attnprobe.protocol import Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.faithfulness.test_erasure import decoder
 
 
 SITE = Site()

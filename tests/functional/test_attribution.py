@@ -8,7 +8,6 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
-import zoo
 from benchmarks.language import of_text, ridge
 from hf_attnprobe.functional.aopc import subsets
 from hf_attnprobe.functional.attribution import (
@@ -18,11 +17,12 @@ from hf_attnprobe.functional.attribution import (
     smallest_set,
     spearman,
 )
+from tests.helpers import tiny_models
 
 
 @pytest.mark.parametrize("n_units", [1, 2, 5])
 def test_shapley_values_are_means_over_all_orders(n_units):
-    drops = zoo.drawn(2**n_units, 3)
+    drops = tiny_models.drawn(2**n_units, 3)
     expected = np.zeros((3, n_units))
     orders = list(permutations(range(n_units)))
     for order in orders:
@@ -36,14 +36,14 @@ def test_shapley_values_are_means_over_all_orders(n_units):
 
 
 def test_a_unit_that_is_not_there_has_no_value():
-    drops = zoo.drawn(2**3, 2)
+    drops = tiny_models.drawn(2**3, 2)
     padded = torch.cat([drops, drops])  # a fourth bit that changes nothing
     torch.testing.assert_close(shapley_values(padded)[:, :3], shapley_values(drops))
     assert shapley_values(padded)[:, 3].abs().max() < 1e-12
 
 
 def test_the_smallest_set_is_found_among_all():
-    holds = zoo.drawn(2**4, 6, seed=3) > 1.0
+    holds = tiny_models.drawn(2**4, 6, seed=3) > 1.0
     holds[:, 0] = False
     found = smallest_set(holds)
     for text in range(holds.shape[1]):
@@ -54,10 +54,10 @@ def test_the_smallest_set_is_found_among_all():
 
 def test_the_lasso_meets_the_conditions_of_its_minimum():
     """Of the standardised problem: |slope| is the penalty where a weight is not 0, else less."""
-    kept = zoo.drawn(64, 9, seed=1) > 0
+    kept = tiny_models.drawn(64, 9, seed=1) > 0
     kept[:, 4] = True
     outputs = kept.double() @ torch.tensor([3.0, 0, 0, -1, 5, 0, 0.01, 0, 0.5]).double()
-    outputs = outputs + 0.1 * zoo.drawn(64, seed=2)
+    outputs = outputs + 0.1 * tiny_models.drawn(64, seed=2)
     found = lasso(kept, outputs, penalty=0.05)
     scale = kept.double().std(0, unbiased=False)
     assert found[4] == 0
@@ -71,7 +71,7 @@ def test_the_lasso_meets_the_conditions_of_its_minimum():
 
 
 def test_ridge_is_the_minimum_that_a_search_finds():
-    columns, outputs, penalty = zoo.drawn(40, 3, seed=4), zoo.drawn(40, seed=5), 0.3
+    columns, outputs, penalty = tiny_models.drawn(40, 3, seed=4), tiny_models.drawn(40, seed=5), 0.3
     scale = columns.square().mean(0).sqrt().numpy()
 
     def loss(weights):
@@ -83,7 +83,7 @@ def test_ridge_is_the_minimum_that_a_search_finds():
 
 
 def test_rows_of_a_text_sum_the_attention_to_what_stays():
-    attention = zoo.drawn(2, 3).abs()
+    attention = tiny_models.drawn(2, 3).abs()
     kept = torch.tensor([[True, False, True], [False, True, True]])
     columns, outputs = of_text(attention, kept, torch.tensor([1.0, 3.0]))
     first = attention[:, 0] + attention[:, 2]
@@ -93,7 +93,7 @@ def test_rows_of_a_text_sum_the_attention_to_what_stays():
 
 
 def test_spearman_is_scipys_with_ties():
-    a, b = zoo.drawn(5, 12).round(), zoo.drawn(5, 12, seed=1).round()
+    a, b = tiny_models.drawn(5, 12).round(), tiny_models.drawn(5, 12, seed=1).round()
     found = spearman(a, b, torch.ones(5, 12).bool())
     expected = [spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
     np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -20,16 +20,16 @@ from hf_attnprobe.adapters.classifier.leave_one_out import (
 )
 from hf_attnprobe.adapters.deletion import erased_probs
 from hf_attnprobe.adapters.pretrained import PretrainedFacts, ScaledGradients
-from hf_attnprobe.attention_classifier.modeling_attention_classifier import (
+from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.models.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
 )
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
     Observation,
     Site,
 )
-from hf_attnprobe.functional.divergence import small_side
 
 
 TOKENS_PER_PASS = 4096  # of shortened texts
@@ -61,9 +61,7 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
     ) -> None:
         super().__init__(model)
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        nn.Module.to(
-            self.model, dtype
-        )  # as .to, whose annotation hides its arguments
+        nn.Module.to(self.model, dtype)  # as .to, whose annotation hides its arguments
         self.base = self.model.attention_classifier
         self.mask_id = mask_id
         for module in self.model.modules():
@@ -84,18 +82,12 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
     def visible(self, observation: Observation, layer: int) -> Tensor:
         return observation.batch.mask[:, None]
 
-    def read_map(
-        self, observation: Observation, values: Tensor, site: Site
-    ) -> Tensor:
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         return values[:, site.query or 0]
 
     def native_probs(self, batch: Batch) -> Tensor | None:
         inputs = batch.own or batch.inputs
-        given = {
-            n: v.to(batch.mask.device)
-            for n, v in inputs.items()
-            if n != "units"
-        }
+        given = {n: v.to(batch.mask.device) for n, v in inputs.items() if n != "units"}
         return self.native_output(given).logits.softmax(-1)
 
     # Capabilities
@@ -115,19 +107,13 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
         states: Mapping[int, Tensor],
     ) -> Tensor:
         """See the protocol: a unit's weight goes to the new state, as if it was one more key."""
-        weights = observation.attention[self.layer].expand(
-            len(units), -1, -1, -1, -1
-        )
+        weights = observation.attention[self.layer].expand(len(units), -1, -1, -1, -1)
         place = units[:, :, None, None, None]
-        moved = torch.cat(
-            [weights.scatter(-1, place, 0), weights.gather(-1, place)], -1
-        )
+        moved = torch.cat([weights.scatter(-1, place, 0), weights.gather(-1, place)], -1)
         return self._probs_beside(observation, moved, states[self.layer])
 
     @abstractmethod
-    def _probs_beside(
-        self, observation: Observation, attention: Tensor, state: Tensor
-    ) -> Tensor:
+    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
         """Probabilities [copies, batch, classes] with one more state behind those of the text.
 
         Shape: attention [copies, batch, 1, 1, keys + 1], state [batch, 1, hidden].
@@ -138,9 +124,7 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
             self.base.embeddings.weight,
             self.model.config.hidden_size,
         )
-        return (
-            torch.eye(width, dtype=weight.dtype, device=weight.device)[None],
-        )
+        return (torch.eye(width, dtype=weight.dtype, device=weight.device)[None],)
 
     def scaled_gradient(
         self, observation: Observation, target: Tensor, scale: float, hold: bool
@@ -158,9 +142,7 @@ class SingleHeadAdapter(PretrainedFacts, ScaledGradients, AttentionModelBase):
             (slope,) = torch.autograd.grad(explained, factor)
         return slope
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         with torch.enable_grad():
             weights = observation.attention[self.layer].clone()
             weights.requires_grad_()
@@ -226,12 +208,8 @@ class ClassifierAdapter(SingleHeadAdapter):
         probs = self._probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (attention,), state)
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
-        return self._probs(
-            attention[self.layer], self.token_logits(observation)
-        )
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
+        return self._probs(attention[self.layer], self.token_logits(observation))
 
     def _probs(self, attention: Tensor, token_logits: Tensor) -> Tensor:
         """Returns the softmax of the read-out of Σ_t a_t h_t; attention need not sum to 1.
@@ -244,9 +222,7 @@ class ClassifierAdapter(SingleHeadAdapter):
         weights = weights.to(finest)
         bias = self.readout_bias().to(finest)
         values = token_logits.to(finest) - bias
-        if (
-            len(bias) == 2
-        ):  # [0, z]: half the work, and a sigmoid does not cancel
+        if len(bias) == 2:  # [0, z]: half the work, and a sigmoid does not cancel
             score = weights @ values[..., 1:] + bias[1:]
             prob = score.sigmoid()
             prob = prob.transpose(0, 1)
@@ -256,22 +232,16 @@ class ClassifierAdapter(SingleHeadAdapter):
 
     # Capabilities
 
-    def _probs_beside(
-        self, observation: Observation, attention: Tensor, state: Tensor
-    ) -> Tensor:
+    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
         beside = self.model.decode(state)
-        return self._probs(
-            attention, torch.cat([self.token_logits(observation), beside], 1)
-        )
+        return self._probs(attention, torch.cat([self.token_logits(observation), beside], 1))
 
     def token_logits(self, observation: Observation) -> Tensor:
         return observation.state.token_logits
 
     def readout_bias(self) -> Tensor:
         weight = self.model.classifier.weight
-        return self.model.decode(
-            weight.new_zeros(self.model.config.hidden_size)
-        )
+        return self.model.decode(weight.new_zeros(self.model.config.hidden_size))
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         """See the protocol; through a BiLSTM that was traced by formula."""

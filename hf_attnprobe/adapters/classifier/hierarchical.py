@@ -21,11 +21,11 @@ from hf_attnprobe.adapters.classifier.adapter import (
     SingleHeadAdapter,
 )
 from hf_attnprobe.adapters.deletion import check_operator
-from hf_attnprobe.attention_classifier.sentences_attention_classifier import (
+from hf_attnprobe.models.attention_classifier.sentences_attention_classifier import (
     Sentences,
     find_sentences,
 )
-from hf_attnprobe.attention_model import Batch, Observation
+from hf_attnprobe.protocol import Batch, Observation
 
 
 SENTENCES_PER_PASS = 1 << 15  # with padding
@@ -81,9 +81,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         words = sentences.spread(words)[:, None]
         attention = attention[:, None, None, :]
         token_logits = self.model.decode(states)
-        state = HierarchicalState(
-            sentences.stack(vectors), states, token_logits
-        )
+        state = HierarchicalState(sentences.stack(vectors), states, token_logits)
         probs = self._probs(attention[None], token_logits)[0]
         return Observation(self, batch, probs, (words, attention), state)
 
@@ -100,9 +98,7 @@ class HierarchicalAdapter(ClassifierAdapter):
             hold: holds the attention of both levels fixed.
         """
         values = super().scaled_gradient(observation, target, scale, hold)
-        summed = values.new_zeros(
-            len(values), observation.batch.mask.shape[1] + 1
-        )
+        summed = values.new_zeros(len(values), observation.batch.mask.shape[1] + 1)
         units = observation.batch.inputs["units"]
         return summed.scatter_add(1, units + 1, values)[:, 1:]
 
@@ -120,18 +116,12 @@ class HierarchicalAdapter(ClassifierAdapter):
         states, attention = self.base.read_sentences(vectors, sentences)
         if hold_attention:
             attention = attention.detach()
-        return self._probs(
-            attention[None, :, None, None], self.model.decode(states)
-        )[0]
+        return self._probs(attention[None, :, None, None], self.model.decode(states))[0]
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """See the protocol; NaN for words, which are no site."""
         slope = super().attention_gradient(observation, target)[-1]
-        words = slope.new_full((), torch.nan).expand_as(
-            observation.attention[0]
-        )
+        words = slope.new_full((), torch.nan).expand_as(observation.attention[0])
         return [words, slope]
 
     def head_values(self, observation: Observation) -> tuple[Tensor, ...]:
@@ -164,30 +154,22 @@ class HierarchicalAdapter(ClassifierAdapter):
         is_word = units >= 0
         sentence = units.clamp_min(0).expand(len(erased), -1, -1)
         words = erased.gather(-1, sentence) & is_word
-        of_words = replace(
-            observation, batch=replace(batch, content_mask=is_word)
-        )
+        of_words = replace(observation, batch=replace(batch, content_mask=is_word))
         return super().erase_inputs(of_words, words, by=by)
 
-    def _probs_of(
-        self, observation: Observation, text: Tensor, left: Tensor
-    ) -> Tensor:
+    def _probs_of(self, observation: Observation, text: Tensor, left: Tensor) -> Tensor:
         """Probabilities of texts reduced to some of their sentences.
 
         Shape: text int [rows], left bool [rows, sentences] -> [rows, classes].
         """
         if len(text) == 0:
             return observation.probs[text]
-        order = left.to(torch.int8).argsort(
-            dim=-1, descending=True, stable=True
-        )
+        order = left.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
         mask = left.gather(-1, order)
         reader = self.base.sentences
         n_at_once = max(1, SENTENCES_PER_PASS // left.shape[1])
         parts = []
-        for rows in torch.arange(len(text), device=text.device).split(
-            n_at_once
-        ):
+        for rows in torch.arange(len(text), device=text.device).split(n_at_once):
             vectors = observation.state.vectors[text[rows, None], order[rows]]
             states = reader.encode(vectors, mask[rows])
             weights = reader.attend(states, mask[rows])

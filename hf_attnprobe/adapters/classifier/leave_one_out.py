@@ -115,9 +115,7 @@ def trace(
     return traces
 
 
-def _run(
-    inputs: Tensor, alive: Tensor, recurrent: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _run(inputs: Tensor, alive: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gates, cell and hidden states of a trace."""
     n_steps, n_batch, width = inputs.shape
     gates = inputs.clone()
@@ -139,9 +137,7 @@ def advance(gates: Tensor, cell: Tensor, hidden: Tensor) -> None:
 
     The cell and the hidden state become the next ones.
     """
-    into, forget, candidate, out = gates.sigmoid_().split(
-        cell.shape[-1], dim=-1
-    )
+    into, forget, candidate, out = gates.sigmoid_().split(cell.shape[-1], dim=-1)
     cell.mul_(forget).addcmul_(into, candidate.sub_(0.5), value=4)
     torch.mul(out, cell.sigmoid().sub_(0.5), out=hidden)
 
@@ -274,9 +270,7 @@ def readout_of(kind: str, attention: nn.Module, decode: Tensor) -> Readout:
         bias = 2 * attention.get_parameter("projection.bias")
         query = 2 * attention.get_parameter("query.weight")[0]
     elif kind == "dot_product":
-        weight = (
-            attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
-        )
+        weight = attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
     n_outputs = len(decode)
     weight = torch.cat([weight, decode])
     bias = F.pad(bias, (0, n_outputs))
@@ -303,9 +297,7 @@ def leave_one_out_outputs(
     Returns:
         [batch, deleted, outputs].
     """
-    scores, outputs = PARTS[kind](
-        encoder, readout, state, attention_mask, content
-    )
+    scores, outputs = PARTS[kind](encoder, readout, state, attention_mask, content)
     n_keys = content.shape[1]
     deleted = torch.eye(n_keys, dtype=torch.bool, device=content.device)
     kept = content[:, None, :] & ~deleted
@@ -400,9 +392,7 @@ def _bilstm(
     kept = F.linear(half_back, weight_back, readout.bias)
     scores, outputs = _resume(forward, content, kept, weight, readout)
     kept = F.linear(half, weight, readout.bias)
-    more_scores, more_outputs = _resume(
-        backward, content, kept, weight_back, readout
-    )
+    more_scores, more_outputs = _resume(backward, content, kept, weight_back, readout)
     return scores.add_(more_scores), outputs.add_(more_outputs)
 
 
@@ -451,9 +441,7 @@ def _resume(
             n_rows = end - start
             rows = slice(start, end)
             texts = text[rows]
-            opened = torch.index_select(
-                trace.inputs[t], 0, texts, out=gates[:n_rows]
-            )
+            opened = torch.index_select(trace.inputs[t], 0, texts, out=gates[:n_rows])
             opened.addmm_(hidden[rows], trace.recurrent)
             advance(opened, cell[rows], hidden[rows])
             read = torch.index_select(kept[t], 0, texts, out=projected[:n_rows])
@@ -472,9 +460,7 @@ def _at(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
     return placed
 
 
-Part = Callable[
-    [nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]
-]
+Part = Callable[[nn.Module, Readout, ClassifierState, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 PARTS: dict[str, Part] = {
     "bilstm": _bilstm,

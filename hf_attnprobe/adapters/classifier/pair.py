@@ -16,12 +16,12 @@ from hf_attnprobe.adapters.classifier.adapter import (
     SingleHeadAdapter,
 )
 from hf_attnprobe.adapters.deletion import erased_probs
-from hf_attnprobe.attention_classifier.pairs_attention_classifier import (
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.models.attention_classifier.pairs_attention_classifier import (
     PairDecoder,
     split_pair,
 )
-from hf_attnprobe.attention_model import Batch, Observation
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.protocol import Batch, Observation
 
 
 class Inner(NamedTuple):
@@ -70,20 +70,12 @@ class PairAdapter(SingleHeadAdapter):
     ) -> Batch:
         names = ("input_ids", "attention_mask", "token_type_ids")
         device = self.model.device
-        kept = {
-            name: inputs[name].to(device) for name in names if name in inputs
-        }
+        kept = {name: inputs[name].to(device) for name in names if name in inputs}
         try:
-            pair = split_pair(
-                kept["attention_mask"], kept.get("token_type_ids")
-            )
-        except (
-            ValueError
-        ) as error:  # the checkpoint code knows no error but Python's
+            pair = split_pair(kept["attention_mask"], kept.get("token_type_ids"))
+        except ValueError as error:  # the checkpoint code knows no error but Python's
             first = example_ids[0] if example_ids else "?"
-            raise AttnProbeError(
-                f"{error} (batch from text {first} on)"
-            ) from error
+            raise AttnProbeError(f"{error} (batch from text {first} on)") from error
         content = self.base.content_mask(pair.first, kept["input_ids"])
         candidates = self.base.candidates(kept["input_ids"], pair.first)
         if candidates is not None:
@@ -93,9 +85,7 @@ class PairAdapter(SingleHeadAdapter):
     @torch.no_grad()
     def observe(self, batch: Batch) -> Observation:
         ids = batch.inputs["input_ids"]
-        pair = split_pair(
-            batch.inputs["attention_mask"], batch.inputs["token_type_ids"]
-        )
+        pair = split_pair(batch.inputs["attention_mask"], batch.inputs["token_type_ids"])
         query = self.base.read_query(self.base.embed(ids, pair), pair, ids)
         states = self.base.encode(self.base.embeddings(ids), pair.first)
         candidates = batch.inputs.get("candidates")
@@ -112,9 +102,7 @@ class PairAdapter(SingleHeadAdapter):
     def _decoder(self) -> PairDecoder:
         return self.model.classifier
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         state = observation.state
         return self._probs(attention[self.layer], state.inner, state.candidates)
 
@@ -126,9 +114,7 @@ class PairAdapter(SingleHeadAdapter):
         held = decoder.query(query) + decoder.context.bias
         return Inner(held, states @ decoder.context.weight.t())
 
-    def _probs(
-        self, attention: Tensor, inner: Inner, candidates: Tensor
-    ) -> Tensor:
+    def _probs(self, attention: Tensor, inner: Inner, candidates: Tensor) -> Tensor:
         """Returns the probabilities of the read-out; attention need not sum to 1.
 
         Shape: attention [copies, batch, 1, 1, keys] -> [copies, batch, classes].
@@ -143,9 +129,7 @@ class PairAdapter(SingleHeadAdapter):
 
     # Capabilities
 
-    def _probs_beside(
-        self, observation: Observation, attention: Tensor, state: Tensor
-    ) -> Tensor:
+    def _probs_beside(self, observation: Observation, attention: Tensor, state: Tensor) -> Tensor:
         _, _, query, candidates, inner = observation.state
         beside = self._inner(state, query)
         tokens = torch.cat([inner.tokens, beside.tokens], 1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.language_model.passes import (
+from hf_attnprobe.adapters.language_model.kv_cache_passes import (
     Pass,
     PassageState,
     PromptPasses,
@@ -26,25 +26,28 @@ from hf_attnprobe.adapters.language_model.prompt import (
     knocked_out,
     with_totals,
 )
-from hf_attnprobe.adapters.language_model.together import ask, side_by_side
+from hf_attnprobe.adapters.language_model.prompt_batching import ask, side_by_side
 from hf_attnprobe.adapters.pretrained import PretrainedFacts
-from hf_attnprobe.adapters.transformer.layout import (
-    example_inputs,
-    gradient_times_input,
-)
-from hf_attnprobe.adapters.transformer.replay import self_check
-from hf_attnprobe.adapters.transformer.resume import (
-    recorded,
-    relative_tolerance,
-)
-from hf_attnprobe.adapters.transformer.taps import (
+from hf_attnprobe.adapters.transformer.attention_hooks import (
     OutputTap,
     detached,
     unpacked,
     visible_keys,
 )
+from hf_attnprobe.adapters.transformer.layout import (
+    example_inputs,
+    gradient_times_input,
+)
+from hf_attnprobe.adapters.transformer.recorded_blocks import (
+    recorded,
+    relative_tolerance,
+)
+from hf_attnprobe.adapters.transformer.replay import self_check
 from hf_attnprobe.adapters.transformer.task_heads import scores_of_kept
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.protocol import (
     KNOCKOUTS,
     AttentionModelBase,
     Batch,
@@ -58,9 +61,6 @@ from hf_attnprobe.attention_model import (
     S,
     Site,
 )
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.predictions import Prediction
 
 
 DELETIONS = ("deletion", "gap")
@@ -103,14 +103,10 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         **ignored: Any,
     ) -> None:
         if rows not in ROWS:
-            raise AttnProbeError(
-                f"expected rows to be one of {', '.join(ROWS)}, got {rows!r}"
-            )
+            raise AttnProbeError(f"expected rows to be one of {', '.join(ROWS)}, got {rows!r}")
         PretrainedFacts.__init__(self, model)
         head = Answer(model.config.get_text_config().vocab_size)
-        PromptPasses.__init__(
-            self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass
-        )
+        PromptPasses.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
         self.label_names: list[str] = []
         self.rows, self.unit = rows, unit
         self._unchecked = set(range(len(self.layers)))
@@ -197,9 +193,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 f"expected prompts with answers, got texts without {', '.join(sorted(missing))}; "
                 f"{type(self.model).__name__} is a language model: audit it on Answers"
             )
-        inputs = {
-            name: value.to(self.model.device) for name, value in inputs.items()
-        }
+        inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
@@ -209,19 +203,13 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)
         of_keys = prompt.columns(prompt.n_tokens).of_keys
-        content = (columns < prompt.n_columns - N_HELD) & torch.isin(
-            columns, of_keys
-        )
-        return Batch(
-            kept, mask[None], content[None], tuple(example_ids), labels
-        )
+        content = (columns < prompt.n_columns - N_HELD) & torch.isin(columns, of_keys)
+        return Batch(kept, mask[None], content[None], tuple(example_ids), labels)
 
     def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
         ids = inputs["input_ids"]
         if len(ids) != 1:
-            raise AttnProbeError(
-                f"expected one prompt in a batch, got {len(ids)}"
-            )
+            raise AttnProbeError(f"expected one prompt in a batch, got {len(ids)}")
         largest = int(ids.max())
         if self.n_embeddings is not None and largest >= self.n_embeddings:
             raise AttnProbeError(
@@ -232,17 +220,13 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         is_answer = inputs["labelled"][0]
         n_answer = int(is_answer.sum())
         if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
-            raise AttnProbeError(
-                "expected a prompt that ends in an answer, got none"
-            )
+            raise AttnProbeError("expected a prompt that ends in an answer, got none")
 
         in_unit = inputs["unit_ids"][0] >= 0
         in_passage = in_unit[: -n_answer - 1]
         in_answer = in_unit[-n_answer:]
         if not in_passage.any() or in_answer.any():
-            raise AttnProbeError(
-                "expected a passage with units in front of the answer, got none"
-            )
+            raise AttnProbeError("expected a passage with units in front of the answer, got none")
 
     def observe(self, batch: Batch) -> Observation:
         prefilled = self.prefilled(batch.inputs)
@@ -261,16 +245,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         )
 
     @torch.no_grad()
-    def _observed(
-        self, batch: Batch, state: PassageState
-    ) -> tuple[Observation, Tensor]:
+    def _observed(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
         """An observation with its scores [1, scores]."""
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note(
-            layer: int, rows: Tensor, scores: Tensor, columns: Columns
-        ) -> Tensor:
+        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
             attention.append(columns.total(rows))
             seen = columns.total(visible_keys(scores[:, 0]).float()) > 0
             visible.append(seen & batch.content_mask[:, None])
@@ -285,9 +265,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def visible(self, observation: Observation, layer: int) -> Tensor:
         return observation.state.visible[layer]
 
-    def read_map(
-        self, observation: Observation, values: Tensor, site: Site
-    ) -> Tensor:
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         """The mean over the rows that predict the answer."""
         if site.query is not None:
             return values[:, site.query]
@@ -322,16 +300,12 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             shown = torch.zeros(visible.shape, dtype=kind, device=ids.device)
             hidden = shown.masked_fill(~visible, torch.finfo(kind).min)
             given["attention_mask"] = hidden[None, None]
-        logits = self.native_output(given).logits[:, -n_read:][
-            :, : kept.shape[1]
-        ]
+        logits = self.native_output(given).logits[:, -n_read:][:, : kept.shape[1]]
         scores = scores_of_kept(logits, kept)
         return self.head.probabilities(scores.flatten(1), batch.inputs)
 
     @torch.no_grad()
-    def away_from_own_model(
-        self, observation: Observation, unit: int
-    ) -> dict[str, float]:
+    def away_from_own_model(self, observation: Observation, unit: int) -> dict[str, float]:
         """How far a deletion and a knockout are from passes of the user's own model.
 
         Those know neither twin nor cache: one reads a shorter prompt, one has a mask over the
@@ -348,9 +322,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         left = prompt.left_without([unit])
         if len(left) >= prompt.n_answer:
             ours = self.erase_inputs(observation, gone)[0]
-            shorter = torch.cat(
-                [prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1
-            )
+            shorter = torch.cat([prompt.ids[:, left], batch.inputs["input_ids"][:, -1:]], 1)
             found["deletion"] = _apart(ours, own(shorter, n_behind=1))
 
         causal = torch.ones_like(prompt.ids[0], dtype=torch.bool)
@@ -376,22 +348,16 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     # Edits
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         lowest = min(attention)
         if lowest in self._unchecked:
             self._check(observation, [lowest])
-        return self._probs(
-            observation, self._replay_scores(observation, attention)
-        )
+        return self._probs(observation, self._replay_scores(observation, attention))
 
     def _probs(self, observation: Observation, scores: Tensor) -> Tensor:
         return self.head.probabilities(scores, observation.batch.inputs)
 
-    def _replay_scores(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def _replay_scores(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         """Scores [copies, 1, scores] with other totals of the units."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
@@ -416,9 +382,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         n_copies = max(map(len, kept.values()))
         shapes = {layer: observation.attention[layer].shape for layer in kept}
         every = {n: one.expand(n_copies, *shapes[n]) for n, one in kept.items()}
-        scores = self._replayed(
-            observation, every, partial(knocked_out, operator=operator)
-        )
+        scores = self._replayed(observation, every, partial(knocked_out, operator=operator))
         return self._probs(observation, scores)
 
     def _replayed(
@@ -434,9 +398,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         def of(copies: slice) -> Pass:
             part = {layer: every[copies, 0] for layer, every in edits.items()}
 
-            def edit(
-                layer: int, rows: Tensor, scores: Tensor, columns: Columns
-            ) -> Tensor:
+            def edit(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
                 if layer not in part:
                     return rows
                 return change(rows, scores, columns, part[layer])
@@ -463,9 +425,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     # Heads
 
     @torch.no_grad()
-    def replay_outputs(
-        self, observation: Observation, site: Site, outputs: Tensor
-    ) -> Tensor:
+    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         self.check_site(site)
         self.require(HeadOutputs, site)
         state, n_heads = observation.state, self.n_heads[site.layer]
@@ -485,9 +445,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
                 return heads.reshape(output.shape)
 
             tap = OutputTap(replace)
-            return Pass(
-                state, ids[copies], state.cut, tap=tap, layer=site.layer
-            )
+            return Pass(state, ids[copies], state.cut, tap=tap, layer=site.layer)
 
         return self._probs(observation, self._in_parts(of, ids))
 
@@ -495,9 +453,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def set_reference(self, *batches: Batch) -> None:
         """Keeps the head outputs of the rows behind the passages."""
         self.require(HeadOutputs)
-        self.reference = Reference.joined(
-            [self._reference_of(batch) for batch in batches]
-        )
+        self.reference = Reference.joined([self._reference_of(batch) for batch in batches])
 
     def _reference_of(self, batch: Batch) -> Reference:
         observation = self.observe(batch)
@@ -505,15 +461,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         outputs: list[Tensor] = []
 
         def note(layer: int, output: Tensor, values: Tensor) -> Tensor:
-            outputs.append(
-                unpacked(output, self.n_heads[layer])[:, :, -n_rows:]
-            )
+            outputs.append(unpacked(output, self.n_heads[layer])[:, :, -n_rows:])
             return output
 
         self.rows_from(observation.state, tap=OutputTap(note))
-        return Reference(
-            batch.example_ids, torch.tensor([n_rows]), tuple(outputs)
-        )
+        return Reference(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
 
     def output_projections(self) -> tuple[Tensor, ...]:
         self.require(OutputProjections)
@@ -521,22 +473,16 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return self._heads.projections
 
     @torch.no_grad()
-    def token_attention(
-        self, observation: Observation, read: ReadTokens[S]
-    ) -> list[S]:
+    def token_attention(self, observation: Observation, read: ReadTokens[S]) -> list[S]:
         n_tokens, found = observation.state.prompt.n_tokens, []
         last: list[Tensor] = []
 
-        def note(
-            layer: int, rows: Tensor, scores: Tensor, columns: Columns
-        ) -> Tensor:
+        def note(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
             last[:] = [rows[0, ..., :n_tokens]]
             return rows
 
         def with_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
-            of_heads = values[0].repeat_interleave(
-                self.n_heads[layer] // values.shape[1], dim=0
-            )
+            of_heads = values[0].repeat_interleave(self.n_heads[layer] // values.shape[1], dim=0)
             found.append(read(layer, last[0], of_heads))
             return output
 
@@ -548,9 +494,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def leave_one_out(self, observation: Observation) -> Tensor:
         """See the protocol; the whole prompt's where nothing is left out."""
         columns = observation.batch.mask.shape[1]
-        each = torch.eye(
-            columns, dtype=torch.bool, device=observation.probs.device
-        )
+        each = torch.eye(columns, dtype=torch.bool, device=observation.probs.device)
         return self.erase_inputs(observation, each[:, None]).transpose(0, 1)
 
     @torch.no_grad()
@@ -566,24 +510,18 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             )
         if by == "gap":
             self.require(KeptPositions)
-        known: dict[tuple[int, ...], Tensor] = observation.remember(
-            ("erased", by), dict
-        )
+        known: dict[tuple[int, ...], Tensor] = observation.remember(("erased", by), dict)
         gone = (erased & observation.batch.content_mask)[:, 0]
         names = [tuple(row.nonzero()[:, 0].tolist()) for row in gone]
         prompt: Prompt = observation.state.prompt
         shorter: dict[tuple[int, ...], Pass] = {}
         for name in dict.fromkeys(names):
             left = prompt.left_without(name)
-            if (
-                not name or len(left) < prompt.n_answer
-            ):  # nothing is gone, or nobody answers
+            if not name or len(left) < prompt.n_answer:  # nothing is gone, or nobody answers
                 known[name] = observation.probs[0]
             elif name not in known:
                 shorter[name] = self._without(observation, left, by)
-        for name, scores in zip(
-            shorter, ask([*shorter.values()], self.in_few), strict=True
-        ):
+        for name, scores in zip(shorter, ask([*shorter.values()], self.in_few), strict=True):
             known[name] = self._probs(observation, scores)[0]
         return torch.stack([known[name] for name in names])[:, None]
 
@@ -603,21 +541,13 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     # Gradients
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """Returns the gradient by total of a unit, whose tokens move in proportion."""
         seen: list[Tensor] = []
 
-        def mark(
-            layer: int, rows: Tensor, scores: Tensor, columns: Columns
-        ) -> Tensor:
+        def mark(layer: int, rows: Tensor, scores: Tensor, columns: Columns) -> Tensor:
             totals = columns.total(rows)
-            totals = (
-                totals.clone()
-                if totals.requires_grad
-                else totals.requires_grad_()
-            )
+            totals = totals.clone() if totals.requires_grad else totals.requires_grad_()
             seen.append(totals)
             return with_totals(rows, scores, columns, totals)
 
@@ -625,27 +555,18 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
             scores = self.rows_from(observation.state, mark)
             probs = self._probs(observation, scores)
             explained = small_side(probs, target).sum()
-            slopes = torch.autograd.grad(
-                explained, seen, materialize_grads=True
-            )
-        return [
-            s.to(a.dtype)
-            for s, a in zip(slopes, observation.attention, strict=True)
-        ]
+            slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
+        return [s.to(a.dtype) for s, a in zip(slopes, observation.attention, strict=True)]
 
     def gradient(self, observation: Observation, target: Tensor) -> Tensor:
         """See the protocol: summed over a unit's tokens."""
         prompt, kept = observation.state.prompt, observation.state.kept
 
         def explained() -> Tensor:
-            probs = self._probs(
-                observation, self.scores_of(prompt.ids, kept, detached)
-            )
+            probs = self._probs(observation, self.scores_of(prompt.ids, kept, detached))
             return small_side(probs, target).sum()
 
-        slopes = gradient_times_input(
-            self.layout.embeddings, explained, prompt.n_tokens
-        )
+        slopes = gradient_times_input(self.layout.embeddings, explained, prompt.n_tokens)
         return prompt.columns(prompt.n_tokens).total(slopes)
 
     # The answer
@@ -679,9 +600,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
         return (each[..., 0] >= each.amax(-1) - rounding).all(-1)
 
     def without_passage(self, observation: Observation) -> Tensor:
-        return self.erase_inputs(
-            observation, observation.batch.content_mask[None]
-        )[0]
+        return self.erase_inputs(observation, observation.batch.content_mask[None])[0]
 
     def unit_lengths(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
@@ -690,15 +609,11 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     def row_positions(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
-        return torch.arange(
-            prompt.start, prompt.n_tokens, device=prompt.ids.device
-        )
+        return torch.arange(prompt.start, prompt.n_tokens, device=prompt.ids.device)
 
     def answer_rows(self, observation: Observation) -> Tensor:
         prompt = observation.state.prompt
-        return (
-            self.row_positions(observation) >= prompt.n_tokens - prompt.n_answer
-        )
+        return self.row_positions(observation) >= prompt.n_tokens - prompt.n_answer
 
     # Whether edits arrive
 
@@ -720,9 +635,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
 
     def _check_last_token(self, observation: Observation) -> None:
         batch = observation.batch
-        error = float(
-            (self.native_probs(batch) - observation.probs).abs().max()
-        )
+        error = float((self.native_probs(batch) - observation.probs).abs().max())
         if not error <= self._own_rounding:
             raise AttnProbeError(
                 f"self-check: probabilities of text {batch.example_ids[0]} differ by {error:.1e} "
@@ -734,9 +647,7 @@ class LanguageModelAdapter(PretrainedFacts, PromptPasses, AttentionModelBase):
     def _check(self, observation: Observation, layers: Sequence[int]) -> None:
         native = self.prefilled(observation.batch.inputs).scores
         names, dtype = self.layer_names, self.model.dtype
-        self_check(
-            observation, native, self._replay_scores, names, dtype, layers
-        )
+        self_check(observation, native, self._replay_scores, names, dtype, layers)
         self._unchecked.difference_update(layers)
 
 

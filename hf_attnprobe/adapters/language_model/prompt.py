@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hf_attnprobe.adapters.transformer.taps import visible_keys
+from hf_attnprobe.adapters.transformer.attention_hooks import visible_keys
 from hf_attnprobe.adapters.transformer.task_heads import (
     TaskHead,
     n_kept_words,
@@ -95,9 +95,7 @@ class Prompt:
 
     def left_without(self, units: Sequence[int]) -> Tensor:
         """The places of the tokens that are left without some units, int [n]."""
-        gone = torch.isin(
-            self.unit_ids, torch.tensor(units, device=self.ids.device)
-        )
+        gone = torch.isin(self.unit_ids, torch.tensor(units, device=self.ids.device))
         return (~gone).nonzero()[:, 0]
 
     def first_change(self, left: Tensor) -> int:
@@ -113,15 +111,11 @@ class Prompt:
             of_keys = self.unit_ids.where(self.unit_ids >= 0, other)
             is_explicit = n_keys > self.n_tokens
             if is_explicit:
-                of_keys = F.pad(
-                    of_keys, (0, n_keys - self.n_tokens), value=sink
-                )
+                of_keys = F.pad(of_keys, (0, n_keys - self.n_tokens), value=sink)
             elif not self._begins_with_a_unit:
                 of_keys = of_keys.index_fill(0, of_keys.new_zeros(1), sink)
             members = F.one_hot(of_keys, self.n_columns).float()
-            self._columns[n_keys] = Columns(
-                of_keys, members, n_keys - 1 if is_explicit else 0
-            )
+            self._columns[n_keys] = Columns(of_keys, members, n_keys - 1 if is_explicit else 0)
         return self._columns[n_keys]
 
 
@@ -130,9 +124,7 @@ Change = Callable[[int, Tensor, Tensor, Columns], Tensor]
 -> rows."""
 
 
-def with_totals(
-    weights: Tensor, scores: Tensor, columns: Columns, new: Tensor
-) -> Tensor:
+def with_totals(weights: Tensor, scores: Tensor, columns: Columns, new: Tensor) -> Tensor:
     """Weights whose columns have other totals, in the proportions that they have.
 
     Where a column had no weight its new total is spread evenly over its visible keys.
@@ -171,9 +163,7 @@ def knocked_out(
         tiny = torch.finfo(after.dtype).tiny
         return edited * (before / after.clamp_min(tiny))
     if operator == "sink":
-        is_sink = (
-            torch.arange(edited.shape[-1], device=edited.device) == columns.sink
-        )
+        is_sink = torch.arange(edited.shape[-1], device=edited.device) == columns.sink
         takes_rest = is_sink & (stays > 0) & visible_keys(scores)
         return edited + (before - after) * takes_rest
     return edited
@@ -231,9 +221,7 @@ class Answer(TaskHead):
         each = list(map(scores_of_kept, logits, of_texts))
         return torch.stack(each).flatten(1)
 
-    def probabilities(
-        self, scores: Tensor, inputs: Mapping[str, Tensor]
-    ) -> Tensor:
+    def probabilities(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """In float64, whose smallest probabilities have a logarithm."""
         n_answer = inputs["kept"].shape[1]
         each = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)

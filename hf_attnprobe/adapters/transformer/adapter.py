@@ -25,6 +25,14 @@ from hf_attnprobe.adapters.pretrained import (
     ScaledGradients,
     taken,
 )
+from hf_attnprobe.adapters.transformer.attention_hooks import (
+    Edit,
+    detached,
+    masking,
+    replacing,
+    unpacked,
+    visible_keys,
+)
 from hf_attnprobe.adapters.transformer.layout import (
     Layout,
     gradient_times_input,
@@ -34,6 +42,7 @@ from hf_attnprobe.adapters.transformer.layout import (
     readout_of,
     without_embeddings,
 )
+from hf_attnprobe.adapters.transformer.recorded_blocks import BlockCall, recorded_calls
 from hf_attnprobe.adapters.transformer.replay import (
     TappedTransformer,
     block_output,
@@ -45,17 +54,11 @@ from hf_attnprobe.adapters.transformer.replay import (
     replay_outputs,
     self_check,
 )
-from hf_attnprobe.adapters.transformer.resume import BlockCall, recorded_calls
-from hf_attnprobe.adapters.transformer.taps import (
-    Edit,
-    detached,
-    masking,
-    replacing,
-    unpacked,
-    visible_keys,
-)
 from hf_attnprobe.adapters.transformer.task_heads import OURS, head_of
-from hf_attnprobe.attention_model import (
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.predictions import Prediction
+from hf_attnprobe.protocol import (
     NO_INPUTS,
     AttentionModelBase,
     Batch,
@@ -70,9 +73,6 @@ from hf_attnprobe.attention_model import (
     Site,
     Stack,
 )
-from hf_attnprobe.errors import AttnProbeError
-from hf_attnprobe.functional.divergence import small_side
-from hf_attnprobe.functional.predictions import Prediction
 
 
 # --- From tokenizer output to a batch for a Transformer ------------------------------------------
@@ -117,9 +117,7 @@ def masks(
     return mask, inputs["special_tokens_mask"].bool()
 
 
-def units(
-    level: str | None, inputs: Mapping[str, Tensor], mask: Tensor
-) -> Tensor:
+def units(level: str | None, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
     """For each position, the position that represents its unit, int64 [batch, keys].
 
     That is the first piece of its word, or itself.
@@ -132,9 +130,7 @@ def units(
             "expected word_ids in a batch, got none; use a fast tokenizer or level='token'"
         )
     if level == "token" or "word_ids" not in inputs:
-        return torch.arange(mask.shape[1], device=mask.device).expand(
-            mask.shape
-        )
+        return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
     return units_of_words(inputs["word_ids"])
 
 
@@ -176,9 +172,7 @@ class TransformerState(NamedTuple):
         return tuple(call.output for call in self.calls)
 
 
-class TransformerAdapter(
-    PretrainedFacts, ScaledGradients, TappedTransformer, AttentionModelBase
-):
+class TransformerAdapter(PretrainedFacts, ScaledGradients, TappedTransformer, AttentionModelBase):
     """Reads and edits the attention of every layer and head of a Transformer.
 
     It works on a twin of the model that shares its weights (in eval mode, as loaded:
@@ -226,9 +220,7 @@ class TransformerAdapter(
         threshold: float | None = None,
     ) -> None:
         if level not in (None, *LEVELS):
-            raise AttnProbeError(
-                f"expected level to be one of {', '.join(LEVELS)}, got {level!r}"
-            )
+            raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
         self.readout = readout_of(model.config, readout)
         head = head_of(
             model,
@@ -238,9 +230,7 @@ class TransformerAdapter(
             mask_id=mask_id,
         )
         PretrainedFacts.__init__(self, model)
-        TappedTransformer.__init__(
-            self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass
-        )
+        TappedTransformer.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
         self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
@@ -252,9 +242,7 @@ class TransformerAdapter(
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         if capability is EditableInputs and self.layout.n_keys is not None:
-            return (
-                "expected texts, got images, from which no token can be removed"
-            )
+            return "expected texts, got images, from which no token can be removed"
         if capability in OF_HEADS:
             reason = getattr(self._heads, OF_HEADS[capability])
             if reason is not None:
@@ -310,9 +298,7 @@ class TransformerAdapter(
 
     def _taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         besides = OURS | NO_INPUTS
-        return taken(
-            self.model, {n: v for n, v in inputs.items() if n not in besides}
-        )
+        return taken(self.model, {n: v for n, v in inputs.items() if n not in besides})
 
     # Forward passes
 
@@ -354,15 +340,11 @@ class TransformerAdapter(
         precise = torch.promote_types(scores.dtype, torch.float32)
         return self.head.probabilities(scores.to(precise), inputs)
 
-    def replay(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         scores = self.replay_logits(observation, attention)
         return self.head.probabilities(scores, observation.batch.inputs)
 
-    def replay_logits(
-        self, observation: Observation, attention: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay_logits(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
         """Like :meth:`replay`, for the head's scores: [copies, batch, scores]."""
         for layer, edited in attention.items():
             self.check_site(Site(layer))
@@ -373,9 +355,7 @@ class TransformerAdapter(
                 )
         return replay_logits(self, observation, attention, replacing)
 
-    def replay_masked(
-        self, observation: Observation, kept: Mapping[int, Tensor]
-    ) -> Tensor:
+    def replay_masked(self, observation: Observation, kept: Mapping[int, Tensor]) -> Tensor:
         masked = partial(masking, n_heads=self.n_heads)
         scores = replay_logits(self, observation, kept, masked)
         return self.head.probabilities(scores, observation.batch.inputs)
@@ -383,13 +363,9 @@ class TransformerAdapter(
     def set_reference(self, *batches: Batch) -> None:
         self.require(HeadOutputs)
         with in_one_line(batches[0].inputs):
-            self.reference = Reference.joined(
-                [reference_of(self, batch) for batch in batches]
-            )
+            self.reference = Reference.joined([reference_of(self, batch) for batch in batches])
 
-    def replay_outputs(
-        self, observation: Observation, site: Site, outputs: Tensor
-    ) -> Tensor:
+    def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
         self.check_site(site)
         self.require(HeadOutputs, site)
         return replay_outputs(self, observation, site, outputs)
@@ -421,17 +397,13 @@ class TransformerAdapter(
         assert self._heads.projections is not None
         return self._heads.projections
 
-    def block_output(
-        self, observation: Observation, layer: int, kept: Tensor
-    ) -> Tensor:
+    def block_output(self, observation: Observation, layer: int, kept: Tensor) -> Tensor:
         self.require(BlockOutputs)
         return block_output(self, observation, layer, kept)
 
     # Importances
 
-    def read_map(
-        self, observation: Observation, values: Tensor, site: Site
-    ) -> Tensor:
+    def read_map(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
         kind = self.layers[site.layer].kind
         if site.query is not None:
             row = values[:, site.query]
@@ -439,30 +411,22 @@ class TransformerAdapter(
             visible = observation.state.visible[site.layer]
             rows = self._rows_read(observation, kind, visible)
             row = (rows.to(values.dtype)[:, None] @ values)[:, 0]
-        if (
-            kind == "decoder"
-        ):  # its input is shifted by one, behind a start token
+        if kind == "decoder":  # its input is shifted by one, behind a start token
             row = F.pad(row[:, 1:], (0, 1))
         return sum_pieces(row, observation.batch.inputs["units"])
 
     def read_from(self, observation: Observation) -> str:
         """Of the first text; empty where stacks differ, or where parts are read apart."""
         batch = observation.batch
-        if {layer.kind for layer in self.layers} != {
-            "layer"
-        } or "reads" in batch.inputs:
+        if {layer.kind for layer in self.layers} != {"layer"} or "reads" in batch.inputs:
             return ""
-        rows = self._rows_read(
-            observation, "layer", observation.state.visible[0]
-        )[0]
+        rows = self._rows_read(observation, "layer", observation.state.visible[0])[0]
         if rows.count_nonzero() > 1:
             return "all tokens"
         is_first = rows.argmax() == batch.mask[0].long().argmax()
         return "the first token" if is_first else "the last token"
 
-    def _rows_read(
-        self, observation: Observation, kind: str, visible: Tensor
-    ) -> Tensor:
+    def _rows_read(self, observation: Observation, kind: str, visible: Tensor) -> Tensor:
         """Weight of each query row in the read-out, [batch, queries].
 
         The tokens that the prediction is read from count alike; where it is read from
@@ -477,9 +441,7 @@ class TransformerAdapter(
             read = F.pad(read[:, :-1], (1, 0))
         return read / read.sum(1, keepdim=True).clamp_min(1)
 
-    def positions(
-        self, observation: Observation, layer: int, units: Tensor
-    ) -> Tensor:
+    def positions(self, observation: Observation, layer: int, units: Tensor) -> Tensor:
         stands_for = observation.batch.inputs["units"]
         places = units.gather(-1, stands_for.expand(units.shape))
         if self.layers[layer].kind == "decoder":  # see `read_map`
@@ -492,13 +454,9 @@ class TransformerAdapter(
         What is drawn for queries, or averaged over them, then does not depend on padding.
         """
         mask = observation.batch.mask
-        return (
-            observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
-        )
+        return observation.state.visible[layer] & mask[:, None] & mask[:, :, None]
 
-    def _explained(
-        self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor
-    ) -> Tensor:
+    def _explained(self, inputs: Mapping[str, Tensor], edit: Edit | None, target: Tensor) -> Tensor:
         """Probability of the class ``target`` [batch], summed over texts."""
         probs = self.head.probabilities(self.logits(inputs, edit), inputs)
         return small_side(probs, target).sum()
@@ -520,14 +478,10 @@ class TransformerAdapter(
     @torch.no_grad()
     def probs_without_embeddings(self, observation: Observation) -> Tensor:
         inputs = observation.batch.inputs
-        scores = without_embeddings(
-            self.layout.embeddings, partial(self.logits, inputs)
-        )
+        scores = without_embeddings(self.layout.embeddings, partial(self.logits, inputs))
         return self.head.probabilities(scores, inputs)
 
-    def attention_gradient(
-        self, observation: Observation, target: Tensor
-    ) -> list[Tensor]:
+    def attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
         """See the protocol; one backward pass."""
         seen: list[Tensor] = []
 
@@ -537,9 +491,7 @@ class TransformerAdapter(
 
         with torch.enable_grad():
             explained = self._explained(observation.batch.inputs, mark, target)
-            slopes = torch.autograd.grad(
-                explained, seen, materialize_grads=True
-            )
+            slopes = torch.autograd.grad(explained, seen, materialize_grads=True)
         gradients = []
         for slope, attention in zip(slopes, observation.attention, strict=True):
             gradients.append(slope.reshape(attention.shape).to(attention.dtype))
@@ -592,9 +544,7 @@ class TransformerAdapter(
         native = _comparable(self.logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype
 
-        def replayed(
-            observation: Observation, attention: Mapping[int, Tensor]
-        ) -> Tensor:
+        def replayed(observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
             return _comparable(self.replay_logits(observation, attention))
 
         self_check(observation, native, replayed, names, dtype)
@@ -625,9 +575,7 @@ def in_one_line(inputs: Mapping[str, Tensor]) -> Iterator[None]:
         raise
     except (ValueError, IndexError, RuntimeError) as error:
         shape = list(next(iter(inputs.values())).shape)
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(
-            "."
-        )
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         mends = [f"; {mend}" for said, mend in MENDS.items() if said in reason]
         raise AttnProbeError(
             f"the model refused a batch of shape {shape}: {reason}{''.join(mends)}"

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_attnprobe.adapters.transformer.resume import (
+from hf_attnprobe.adapters.transformer.attention_hooks import attention_modules, tapped
+from hf_attnprobe.adapters.transformer.recorded_blocks import (
     attention_blocks,
     first_tensor,
     hooked,
     recorded,
     with_first_tensor,
 )
-from hf_attnprobe.adapters.transformer.taps import attention_modules, tapped
 from hf_attnprobe.adapters.transformer.task_heads import TaskHead
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 
 
 READOUTS = ("first", "last", "mean")
@@ -99,9 +99,7 @@ def pads_left(config: PreTrainedConfig) -> bool:
     return config.model_type in LAST_POSITION
 
 
-def query_rows(
-    readout: str | None, kind: str, visible: Tensor, mask: Tensor
-) -> Tensor:
+def query_rows(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
     """Weight of each query row in the read-out of a layer; weights sum to 1.
 
     Without an asked read-out: the last real token where no query sees a later key (GPT-2,
@@ -200,9 +198,7 @@ COVERED = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-N_PROBED = (
-    8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
-)
+N_PROBED = 8  # odd windows, sinks and landmarks do not come out as 8 keys by chance
 
 
 class Embeddings(NamedTuple):
@@ -222,7 +218,7 @@ class Layout(NamedTuple):
 
     Attributes:
         modules: attention modules by qualified name.
-        blocks: see :mod:`~hf_attnprobe.adapters.transformer.resume`.
+        blocks: see :mod:`~hf_attnprobe.adapters.transformer.recorded_blocks`.
         layers: the attention layers in the order of their calls.
         embeddings: where gradient × input is taken.
         n_keys: positions of an image, whose number is fixed; None for text.
@@ -235,9 +231,7 @@ class Layout(NamedTuple):
     n_keys: int | None
 
 
-def frozen_twin(
-    model: PreTrainedModel, dtype: torch.dtype | None
-) -> PreTrainedModel:
+def frozen_twin(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
     """Returns a second module tree over the same weights, in eval mode, without gradients.
 
     Hooks and patched methods go to the twin: the user's model keeps its mode, its hooks
@@ -248,9 +242,7 @@ def frozen_twin(
     for weight in model.parameters():
         memo[id(weight)] = weight
         if type(weight) is nn.Parameter:
-            memo[id(weight)] = nn.Parameter(
-                weight.detach(), requires_grad=False
-            )
+            memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
     twin = copy.deepcopy(model, memo).eval()
     if dtype is None:
         return twin
@@ -278,9 +270,7 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 
     with recorded(blocks) as outputs, tapped(modules, note) as tap:
         result = run()
-    if (
-        not outputs
-    ):  # SqueezeBERT calls the forward methods of its blocks, past hooks
+    if not outputs:  # SqueezeBERT calls the forward methods of its blocks, past hooks
         blocks = []
     _check_head(model, head, result)
     is_image = "pixel_values" in inputs
@@ -292,23 +282,17 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
         layers.append(Layer(name, kind, shape[1], skipped))
     used = {name: modules[name] for name in tap.names}
     embeddings = find_embeddings(model, blocks, run)
-    return Layout(
-        used, blocks, layers, embeddings, n_keys if is_image else None
-    )
+    return Layout(used, blocks, layers, embeddings, n_keys if is_image else None)
 
 
-def _attention_of(
-    model: PreTrainedModel, run: Callable[[], object]
-) -> dict[str, nn.Module]:
+def _attention_of(model: PreTrainedModel, run: Callable[[], object]) -> dict[str, nn.Module]:
     """Modules with attention, if the model runs on a text alone."""
     try:
         return attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
         raise
     except Exception as error:  # a model raises whatever it likes
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(
-            "."
-        )
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
             f"expected a model that runs on a text or an image alone, "
             f"{type(model).__name__} does not: {reason}; {COVERED} can be audited"
@@ -327,7 +311,7 @@ def find_embeddings(
     Euler's theorem: there the embeddings are the normalised ones.
 
     Args:
-        model, blocks: see :mod:`~hf_attnprobe.adapters.transformer.resume`.
+        model, blocks: see :mod:`~hf_attnprobe.adapters.transformer.recorded_blocks`.
         run: one forward pass of a single text.
     """
     base = embeddings_of(model)
@@ -343,18 +327,14 @@ def find_embeddings(
     tables = tables or [base]
     readers: list[nn.Module] = []
 
-    def note_norm(
-        module: nn.Module, args: tuple[Any, ...], output: Any
-    ) -> None:
+    def note_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         # "RobertaPreLayerNormModel" is named like one, and called by keywords
         if args and any(args[0] is embeddings for embeddings in looked_up):
             readers.append(module)
 
     with recorded(tables) as looked_up, hooked(norms, note_norm):
         run()
-    tensors = [
-        leaf for leaf in tree_leaves(looked_up[:1]) if isinstance(leaf, Tensor)
-    ]
+    tensors = [leaf for leaf in tree_leaves(looked_up[:1]) if isinstance(leaf, Tensor)]
     if len(tensors) != 1:
         raise AttnProbeError(
             f"expected embeddings that are one tensor, got {len(tensors)} from "
@@ -368,9 +348,7 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     config, device = model.config, model.device
     if model.main_input_name == "pixel_values":
         shape = (1, *image_shape(config))
-        return {
-            "pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)
-        }
+        return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
             "expected a classifier of texts or images, got "
@@ -402,9 +380,7 @@ def _check_head(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
 def _shapes(result: Any) -> list[str]:
     """Shapes of the tensors in a model's output, such as ``logits [1, 8, 30522]``."""
     items = result.items() if hasattr(result, "items") else ()
-    tensors = [
-        (name, value) for name, value in items if isinstance(value, Tensor)
-    ]
+    tensors = [(name, value) for name, value in items if isinstance(value, Tensor)]
     return [f"{name} {list(value.shape)}" for name, value in tensors]
 
 
@@ -437,9 +413,7 @@ PLACE = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
 MOST = 8  # numbers that are named
 
 
-def stack_notes(
-    model: nn.Module, layers: Sequence[Layer], names: Sequence[str]
-) -> list[str]:
+def stack_notes(model: nn.Module, layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
     """Notes on layers whose numbers differ from the model's own numbering.
 
     Args:
@@ -478,9 +452,7 @@ def _doubled(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
     calls: dict[tuple[str, int], list[str]] = {}
     for layer, name in zip(layers, names, strict=True):
         calls.setdefault((layer.module, layer.n_skipped), []).append(name)
-    several = [
-        (module, named) for (module, _), named in calls.items() if named[1:]
-    ]
+    several = [(module, named) for (module, _), named in calls.items() if named[1:]]
     return [
         f"Layers: {module} has {len(named)} attentions, counted as layers of their own: "
         f"{', '.join(named)}, in the order of their calls; so do all layers like it."
@@ -529,9 +501,7 @@ def gradient_times_input(
         return leaves[-1].clone()  # a model may go on in place
 
     with torch.enable_grad(), _scaled(embeddings, scale, cut):
-        slopes = torch.autograd.grad(
-            explained(), leaves, materialize_grads=True
-        )
+        slopes = torch.autograd.grad(explained(), leaves, materialize_grads=True)
     products = []
     for given, slope in zip(inputs, slopes, strict=True):
         product = (slope * given).sum(-1)
@@ -555,9 +525,7 @@ def _scaled(
     n_calls = itertools.count()
 
     def replace(module: nn.Module, args: Any, output: Any) -> Any:
-        given = first_tensor(
-            output
-        )  # what makes patches may also return their number
+        given = first_tensor(output)  # what makes patches may also return their number
         scaled = given * scale
         if next(n_calls):  # of a decoder
             scaled[:, 0] = given[:, 0]
@@ -566,9 +534,7 @@ def _scaled(
     return hooked(embeddings.modules, replace)
 
 
-def without_embeddings(
-    embeddings: Embeddings, run: Callable[[], Tensor]
-) -> Tensor:
+def without_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
     """Calls ``run()`` with all embeddings 0, the baseline of the integral."""
     with _scaled(embeddings, 0.0, lambda given, scaled: scaled):
         return run()

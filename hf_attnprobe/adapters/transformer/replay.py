@@ -17,29 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 from transformers import PreTrainedModel
 
-from hf_attnprobe.adapters.transformer.layout import (
-    N_PROBED,
-    example_inputs,
-    find_layout,
-    frozen_twin,
-    layer_names,
-    stack_notes,
-)
-from hf_attnprobe.adapters.transformer.resume import (
-    first_tensor,
-    hooked,
-    recorded_calls,
-    relative_tolerance,
-    repeated,
-    resumed,
-    with_first_tensor,
-)
-from hf_attnprobe.adapters.transformer.short_replay import (
-    ShortReplay,
-    Sublayer,
-    find_sublayers,
-)
-from hf_attnprobe.adapters.transformer.taps import (
+from hf_attnprobe.adapters.transformer.attention_hooks import (
     FOR_ANY_LENGTH,
     Edit,
     ExchangeTap,
@@ -52,9 +30,31 @@ from hf_attnprobe.adapters.transformer.taps import (
     unpacked,
     untouched,
 )
+from hf_attnprobe.adapters.transformer.layout import (
+    N_PROBED,
+    example_inputs,
+    find_layout,
+    frozen_twin,
+    layer_names,
+    stack_notes,
+)
+from hf_attnprobe.adapters.transformer.partial_replay import (
+    ShortReplay,
+    Sublayer,
+    find_sublayers,
+)
+from hf_attnprobe.adapters.transformer.recorded_blocks import (
+    first_tensor,
+    hooked,
+    recorded_calls,
+    relative_tolerance,
+    repeated,
+    resumed,
+    with_first_tensor,
+)
 from hf_attnprobe.adapters.transformer.task_heads import OURS, TaskHead
-from hf_attnprobe.attention_model import Batch, Observation, Reference, Site
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.protocol import Batch, Observation, Reference, Site
 
 
 TOKENS_PER_PASS = {"cpu": 4096}
@@ -91,9 +91,7 @@ class TappedTransformer:
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]
         self.layer_names = layer_names(self.layers)
-        self.caches = (
-            "use_cache" in inspect.signature(self.model.forward).parameters
-        )
+        self.caches = "use_cache" in inspect.signature(self.model.forward).parameters
         at_once = TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or at_once
 
@@ -127,15 +125,13 @@ class TappedTransformer:
             edit: what the attention of every layer goes through.
             outputs: what the first block calls return instead of running.
             tap: what the heads' outputs go through.
-            n_keys: see :func:`~hf_attnprobe.adapters.transformer.taps.form_of`.
+            n_keys: see :func:`~hf_attnprobe.adapters.transformer.attention_hooks.form_of`.
         """
         arguments = self.arguments(inputs)
         first = sum(layer.n_skipped < len(outputs) for layer in self.layers)
         modules = {} if edit is None and tap is None else self.layout.modules
         change = edit or untouched
-        editing = tapped(
-            modules, change, first=first, outputs=tap, n_keys=n_keys
-        )
+        editing = tapped(modules, change, first=first, outputs=tap, n_keys=n_keys)
         with (
             sdpa_kernel(FOR_ANY_LENGTH),
             editing if modules else nullcontext(),
@@ -179,11 +175,7 @@ class TappedTransformer:
         """
         kinds = {layer.kind for layer in self.layers}
         is_spread = getattr(self.model, "hf_device_map", None) is not None
-        if (
-            kinds != {"layer"}
-            or self.layout.embeddings.sequence_first
-            or is_spread
-        ):
+        if kinds != {"layer"} or self.layout.embeddings.sequence_first or is_spread:
             return None
         try:
             with torch.no_grad():
@@ -215,9 +207,7 @@ class TappedTransformer:
 
     def arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """The model's arguments: the inputs that are not this package's own."""
-        own = {
-            name: value for name, value in inputs.items() if name not in OURS
-        }
+        own = {name: value for name, value in inputs.items() if name not in OURS}
         arguments = self.head.arguments(own)
         if self.caches:
             arguments.setdefault("use_cache", False)
@@ -235,9 +225,7 @@ class TappedTransformer:
         n_keys = self.layout.n_keys or N_PROBED
         shape = (2, 1, self.n_heads[0], n_keys, n_keys)
         edits = torch.full(shape, 1 / n_keys, device=self.model.device)
-        run = torch.func.vmap(
-            lambda edit: self.logits(inputs, replacing({0: edit}))
-        )
+        run = torch.func.vmap(lambda edit: self.logits(inputs, replacing({0: edit})))
         try:
             with torch.no_grad():
                 run(edits)
@@ -291,9 +279,7 @@ def resume(
     return in_parts(some, len(edits[lowest]), n_at_once)
 
 
-def short_replay(
-    transformer: TappedTransformer, observation: Observation
-) -> ShortReplay | None:
+def short_replay(transformer: TappedTransformer, observation: Observation) -> ShortReplay | None:
     """Prepares an observation for short replays; None if they are not exact for it."""
     sublayers = transformer.sublayers
     if sublayers is None:
@@ -311,9 +297,7 @@ def short_replay(
 
 
 @torch.no_grad()
-def check_short_replays(
-    transformer: TappedTransformer, observation: Observation
-) -> None:
+def check_short_replays(transformer: TappedTransformer, observation: Observation) -> None:
     """Checks in every layer that short replays equal whole passes.
 
     Where they do not, the transformer makes no short ones any more.
@@ -352,9 +336,7 @@ def is_whole_pass(
     )
 
 
-def in_parts(
-    run: Callable[[slice], Tensor], n_copies: int, n_at_once: int
-) -> Tensor:
+def in_parts(run: Callable[[slice], Tensor], n_copies: int, n_at_once: int) -> Tensor:
     """Calls ``run`` on a few copies at a time, [copies, …]."""
     n_at_once = max(1, n_at_once)
     starts = range(0, n_copies, n_at_once)
@@ -407,17 +389,12 @@ def replay_outputs(
     site: Site,
     outputs: Tensor,
 ) -> Tensor:
-    """See :class:`~hf_attnprobe.attention_model.HeadOutputs`."""
+    """See :class:`~hf_attnprobe.protocol.HeadOutputs`."""
     n_heads = transformer.n_heads[site.layer]
     short = short_replay(transformer, observation)
     if short is not None:
-        n_at_once = (
-            transformer.tokens_per_pass // observation.batch.mask.numel()
-        )
-        replayed = [
-            short.replay_output(*site, part)
-            for part in outputs.split(max(1, n_at_once))
-        ]
+        n_at_once = transformer.tokens_per_pass // observation.batch.mask.numel()
+        replayed = [short.replay_output(*site, part) for part in outputs.split(max(1, n_at_once))]
         logits = torch.cat(replayed)
         return transformer.head.probabilities(logits, observation.batch.inputs)
 
@@ -436,7 +413,7 @@ def replay_exchanged(
     units: Tensor,
     states: Edits,
 ) -> Tensor:
-    """Returns probabilities, see :class:`~hf_attnprobe.attention_model.ExchangeableStates`."""
+    """Returns probabilities, see :class:`~hf_attnprobe.protocol.ExchangeableStates`."""
     model = observation.model
     mask = observation.batch.mask
     at_unit = torch.nn.functional.one_hot(units, mask.shape[1]).bool()
@@ -444,9 +421,7 @@ def replay_exchanged(
     for layer, heads in model.members(site).items():
         own[layer] = observation.attention[layer]
         places[layer] = model.positions(observation, layer, at_unit)
-        instead[layer] = ReadInstead.by(
-            heads, site.query, states[layer], own[layer]
-        )
+        instead[layer] = ReadInstead.by(heads, site.query, states[layer], own[layer])
 
     def run(inputs: Inputs, lower: tuple[Any, ...], places: Edits) -> Tensor:
         lowest = places[min(places)]
@@ -471,7 +446,7 @@ def block_output(
     layer: int,
     kept: Tensor,
 ) -> Tensor:
-    """See :class:`~hf_attnprobe.attention_model.BlockOutputs`.
+    """See :class:`~hf_attnprobe.protocol.BlockOutputs`.
 
     It goes on from the recorded inputs of the block and ends behind it.
     """
@@ -487,9 +462,7 @@ def block_output(
 
         try:
             with hooked(transformer.layout.blocks, stop):
-                transformer.logits(
-                    inputs, masking(edits, transformer.n_heads), lower
-                )
+                transformer.logits(inputs, masking(edits, transformer.n_heads), lower)
         except _Reached:
             pass
         return hidden_of(transformer, outputs[n_before])
@@ -601,9 +574,7 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
 
     tap = OutputTap(note_output)
     logits = transformer.logits(inputs, note_attention, tap=tap)
-    no_values = _missing(
-        transformer, outputs, "the product of attention and values"
-    )
+    no_values = _missing(transformer, outputs, "the product of attention and values")
     no_projections = _missing(
         transformer,
         tap.projections,
@@ -629,9 +600,7 @@ def examine_heads(transformer: TappedTransformer) -> Heads:
     return Heads(projections, no_values, no_projections, no_outputs)
 
 
-def _missing(
-    transformer: TappedTransformer, seen: Collection[int], what: str
-) -> str | None:
+def _missing(transformer: TappedTransformer, seen: Collection[int], what: str) -> str | None:
     """Names the layers that were not seen to compute ``what``; None if there are none."""
     for layer, name in enumerate(transformer.layer_names):
         if layer not in seen:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_attnprobe.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional import predictions
 from hf_attnprobe.functional.predictions import Prediction, names_in_order
 
@@ -53,9 +53,7 @@ class TaskHead:
         """Inputs of the explained texts, [batch, keys] each."""
         return dict(inputs)
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Adds to the inputs what the whole text determines for its shortened copies.
 
         Args:
@@ -103,9 +101,7 @@ class Number(TaskHead):
 
     def probabilities(self, scores: Tensor, inputs: Inputs) -> Tensor:
         above = (scores - self.prediction.origin) / self.prediction.scale
-        return (
-            torch.stack([above, -above], dim=-1).flatten(-2) / scores.shape[-1]
-        )
+        return torch.stack([above, -above], dim=-1).flatten(-2) / scores.shape[-1]
 
 
 class OfTokens(TaskHead):
@@ -117,9 +113,7 @@ class OfTokens(TaskHead):
         logits = getattr(result, "logits", None)
         return logits is not None and logits.dim() == 3
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads the labelled words' first tokens, or every word's."""
         read = content
         if "labelled" in inputs:
@@ -159,9 +153,7 @@ class MaskedWords(OfTokens):
         super().__init__(prediction)
         self.mask_id = mask_id
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads the masks; ``kept`` [batch, slots, words] are the likeliest words."""
         read = (inputs["input_ids"] == self.mask_id) & mask
         if not read.any(1).all():
@@ -204,9 +196,7 @@ class Span(TaskHead):
             getattr(result, "end_logits", None) is not None
         )
 
-    def place(
-        self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def place(self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run) -> dict[str, Tensor]:
         """Reads every token of the second segment, as Transformers' pipeline does."""
         read = mask & ~inputs["special_tokens_mask"].bool()
         segments = inputs.get("segment_ids")
@@ -289,9 +279,7 @@ def _numbered(read: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _find(
-    inputs: Inputs, n_keys: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _find(inputs: Inputs, n_keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Returns the position of each slot's token, and whether it has one; both [batch, slots].
 
     Without ``reads`` every token is a slot: while the model's layout is found.
@@ -355,12 +343,8 @@ def head_of(
         raise AttnProbeError(
             f"expected predicts to be one of {', '.join(PREDICTS)}, got {predicts!r}"
         )
-    name = type(model).__name__.removesuffix(
-        "Simple"
-    )  # XLNet's without a beam search
-    suffix = next(
-        (suffix for suffix in OF_PARTS if name.endswith(suffix)), None
-    )
+    name = type(model).__name__.removesuffix("Simple")  # XLNet's without a beam search
+    suffix = next((suffix for suffix in OF_PARTS if name.endswith(suffix)), None)
     if suffix is None:
         return _of_texts(model, predicts, scale, threshold)
     if predicts == "number" or threshold is not None:
@@ -386,11 +370,7 @@ def _tags(model: PreTrainedModel, mask_id: int | None) -> OfTokens:
 
 def _span(model: PreTrainedModel, mask_id: int | None) -> Span:
     where = ("start", "end")
-    return Span(
-        Prediction(
-            "span", "where the answer starts and ends", parts=where, n_parts=2
-        )
-    )
+    return Span(Prediction("span", "where the answer starts and ends", parts=where, n_parts=2))
 
 
 def _choice(model: PreTrainedModel, mask_id: int | None) -> Choice:
@@ -461,9 +441,7 @@ def _of_texts(
                 f"classes: {', '.join(names[:5])}; leave it out"
             )
         unit = 1.0 if scale is None else scale
-        about = predictions.number(
-            scale=unit, threshold=threshold, n_parts=max(len(names), 1)
-        )
+        about = predictions.number(scale=unit, threshold=threshold, n_parts=max(len(names), 1))
         return Number(about)
     if threshold is not None:
         number = ", or say --predicts number" if len(names) == 1 else ""
@@ -471,10 +449,7 @@ def _of_texts(
             f"expected a threshold for a model that predicts a number, this one "
             f"predicts classes ({len(names)}); leave it out{number}"
         )
-    if (
-        getattr(model.config, "problem_type", None)
-        == "multi_label_classification"
-    ):
+    if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return SeveralLabels(predictions.labels(names))
     if len(names) == 1:
         return OneLogit(predictions.classes([f"not {names[0]}", names[0]]))

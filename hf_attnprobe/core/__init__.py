@@ -1,0 +1,1 @@
+"""What everything stands on: errors, options, progress, plain data. Imports no other package of ours."""

@@ -1,0 +1,1 @@
+"""Model classes, as ordinary Transformers models."""

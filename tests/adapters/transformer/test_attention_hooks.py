@@ -1,0 +1,229 @@
+"""The tap against torch's own fused attention, and what it leaves behind: nothing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hf_attnprobe.adapters.transformer.attention_hooks import attend, tapped
+from hf_attnprobe.adapters.transformer.recorded_blocks import (
+    attention_blocks,
+    recorded,
+    repeated,
+    resumed,
+)
+
+
+SPELLINGS = {
+    "F.softmax": lambda x: F.softmax(x, dim=-1),
+    "torch.softmax": lambda x: torch.softmax(x, -1),
+    "Tensor.softmax": lambda x: x.softmax(3),
+    "nn.Softmax": lambda x: nn.Softmax(dim=-1)(x),
+    "torch.special.softmax": lambda x: torch.special.softmax(x, -1),
+    "F.softmax(input=)": lambda x: F.softmax(input=x, dim=-1, dtype=torch.float64).to(x.dtype),
+}
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, softmax):
+        super().__init__()
+        self.softmax = softmax
+
+    def forward(self, x):
+        return self.softmax(x) @ x
+
+
+class Block(nn.Module):
+    def __init__(self, softmax=SPELLINGS["F.softmax"]):
+        super().__init__()
+        self.attention = SelfAttention(softmax)
+
+    def forward(self, x):
+        if x.isnan().any():
+            raise FloatingPointError
+        return x + self.attention(x) * x.softmax(-1)  # the second softmax is outside of attention
+
+
+class Model(nn.Module):
+    def __init__(self, *spellings):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            Block(softmax) for softmax in spellings or list(SPELLINGS.values())[:3]
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def attention_modules(model):
+    named = model.named_modules()
+    return {name: module for name, module in named if type(module) is SelfAttention}
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+
+
+def hooks_of(model):
+    return [
+        len(m._forward_hooks) + len(m._forward_pre_hooks) + ("forward" in m.__dict__)
+        for m in model.modules()
+    ]
+
+
+def uniform(layer, weights, scores):
+    return torch.full_like(weights, 1 / weights.shape[-1])
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_of_softmax_is_seen_once_inside_attention_only(spelling, x):
+    model, seen = Model(SPELLINGS[spelling]), []
+
+    def note(layer, weights, scores):
+        seen.append((layer, weights, scores))
+        return weights
+
+    with tapped(attention_modules(model), note) as tap:
+        same = model(x)
+    ((layer, weights, scores),) = seen
+    assert layer == 0 and tap.names == ["layers.0.attention"]
+    assert torch.equal(same, model(x)) and torch.equal(scores, x)
+    torch.testing.assert_close(weights.float(), x.softmax(-1))
+    with tapped(attention_modules(model), uniform):
+        torch.testing.assert_close(model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1))
+
+
+def test_texts_and_heads_in_one_axis_are_edited_as_two(x):
+    model = Model(lambda x: x.flatten(0, 1).softmax(-1).unflatten(0, x.shape[:2]))
+    model.layers[0].attention.num_heads = 3
+    with tapped(attention_modules(model), uniform):
+        torch.testing.assert_close(model(x), x + x.mean(-2, keepdim=True) * x.softmax(-1))
+
+
+def test_softmaxes_of_other_shape_or_axis_are_not_attention(x):
+    spellings = [
+        lambda x: x.flatten(0, 1).softmax(-1).view_as(x),
+        lambda x: x.softmax(1),
+        lambda x: x.softmax(2),
+    ]
+    model = Model(*spellings)
+    with tapped(attention_modules(model), uniform) as tap:
+        model(x)
+    assert tap.names == []
+
+
+SEED = torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": torch.rand(2, 1, 5, 6, generator=SEED) > 0.4},
+        {"attn_mask": torch.randn(5, 6, generator=SEED)},
+        {"enable_gqa": True},
+        {"enable_gqa": True, "is_causal": True},
+    ],
+    ids=["plain", "causal", "scale", "mask", "scores", "grouped", "grouped-causal"],
+)
+def test_attend_is_scaled_dot_product_attention(options):
+    generator = torch.Generator().manual_seed(0)
+    n_heads = 2 if "enable_gqa" in options else 4
+    query = torch.randn(2, 4, 5, 8, generator=generator)
+    key, value = torch.randn(2, 2, n_heads, 6, 8, generator=generator)
+    if options.get("attn_mask") is not None and options["attn_mask"].dtype == torch.bool:
+        options["attn_mask"][..., 0] = True  # no row without a visible key
+    expected = F.scaled_dot_product_attention(query, key, value, **options)
+    found = attend(query, key, value, **options, edit=lambda weights, scores: weights)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_attend_in_half_precision_keeps_float32_weights():
+    query, key, value = torch.randn(3, 1, 2, 4, 8).bfloat16()
+    seen = []
+    found = attend(query, key, value, edit=lambda weights, scores: seen.append(weights) or weights)
+    assert found.dtype == torch.bfloat16 and seen[0].dtype == torch.float32
+    torch.testing.assert_close(seen[0].sum(-1), torch.ones(1, 2, 4))
+
+
+def test_fused_attention_is_edited_and_gradients_reach_the_edit(x):
+    model = Model(lambda x: F.scaled_dot_product_attention(x, x, torch.eye(5).expand_as(x)))
+    attention = torch.rand(2, 3, 5, 5).requires_grad_()
+    with tapped(attention_modules(model), lambda layer, weights, scores: attention):
+        found = model(x)
+    torch.testing.assert_close(found, x + attention @ x * x.softmax(-1))
+    (slope,) = torch.autograd.grad(found.sum(), attention)
+    torch.testing.assert_close(slope, torch.einsum("...qd,...kd->...qk", x.softmax(-1), x))
+
+
+def test_nothing_is_left_behind_also_after_an_exception(x):
+    model = Model()
+    before, expected = hooks_of(model), model(x)
+    blocks = attention_blocks(model, attention_modules(model))
+
+    def fail(layer, weights, scores):
+        raise ZeroDivisionError
+
+    with (
+        pytest.raises(ZeroDivisionError),
+        tapped(attention_modules(model), fail),
+        resumed(blocks, [x]),
+    ):
+        model(x)
+    with (
+        pytest.raises(FloatingPointError),
+        tapped(attention_modules(model), uniform),
+        recorded(blocks),
+    ):
+        model(x * torch.nan)
+    assert hooks_of(model) == before and torch.equal(model(x), expected)
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_resuming_skips_calls_and_numbers_the_others_on(x):
+    model, seen = Model(), []
+    modules = attention_modules(model)
+    blocks = attention_blocks(model, modules)
+    assert blocks == list(model.layers)
+    with recorded(blocks) as outputs:
+        expected = model(x)
+
+    def note(layer, weights, scores):
+        seen.append(layer)
+        return weights
+
+    with tapped(modules, note, first=2), resumed(blocks, outputs[:2]):
+        assert torch.equal(model(torch.zeros_like(x)), expected)
+    assert seen == [2]
+
+
+def test_one_block_called_again_and_again_is_counted_by_calls(x):
+    model = Model()
+    model.layers[1] = model.layers[2] = model.layers[0]
+    blocks = attention_blocks(model, attention_modules(model))
+    with recorded(blocks) as outputs:
+        expected = model(x)
+    assert len(blocks) == 1 and len(outputs) == 3
+    with resumed(blocks, outputs[:2]):
+        assert torch.equal(model(torch.zeros_like(x)), expected)
+    assert "forward" not in model.layers[0].__dict__
+
+
+def test_somebody_elses_forward_is_put_back(x):
+    model = Model()
+    model.layers[0].forward = lambda x: x
+    mine = model.layers[0].forward
+    with resumed(list(model.layers), [x]):
+        pass
+    assert model.layers[0].forward is mine and "forward" not in model.layers[1].__dict__
+
+
+def test_repeated_leaves_what_the_batch_shares():
+    hidden, bias = torch.arange(4.0).view(2, 2), torch.ones(1, 3)
+    found, (kept, nothing) = repeated((hidden, (bias, None)), 2, 2)
+    assert found.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]] and kept is bias and nothing is None

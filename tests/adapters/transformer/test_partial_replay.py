@@ -1,0 +1,125 @@
+"""Replays that compute only what an edit changes and the prediction reads, against runs of the whole model."""
+
+import itertools
+
+import pytest
+import torch
+
+from hf_attnprobe.adapters.transformer.partial_replay import ShortReplay
+from hf_attnprobe.adapters.transformer.replay import short_replay
+from tests.adapters.transformer.test_adapter import random_attention, rerun
+from tests.helpers.adapter_families import TEXTS, make, observed, prepare, shared
+
+
+SHORT = """
+bert roberta electra distilbert deberta modernbert mpnet gpt2 gpt_neo gpt_neox llama qwen2 mistral
+gemma2 falcon opt vit
+"""
+WHOLE = ("albert", "deberta_v2", "xlnet", "bloom", "t5", "bart")
+LAST = [[len(text) - 1] for text in TEXTS]
+
+
+def shuffled(observation, layer, n_copies=3, seed=0):
+    return random_attention(observation.model, observation, layer, n_copies, seed)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", SHORT.split())
+def test_families_that_are_replayed_shortly(family):
+    """As whole passes give, and read where the family's classifier reads."""
+    adapter, observation = observed(shared(family))
+    short = short_replay(adapter, observation)
+    assert short is not None
+    causal = ["gpt2", "gpt_neo", "gpt_neox", "llama", "qwen2", "mistral", "gemma2", "falcon", "opt"]
+    if family == "modernbert":  # the mean of all tokens
+        assert short.read is None
+    else:
+        assert short.read.tolist() == (LAST if family in causal else [[0]] * 3)
+    whole, _ = observed(shared(family))
+    whole.sublayers = None
+    for layer, rows in itertools.product(range(len(adapter.layers)), (slice(None), slice(2))):
+        edited = observation.attention[layer].repeat(3, 1, 1, 1, 1)
+        edited[..., rows, :] = shuffled(observation, layer)[..., rows, :]
+        expected = whole.replay(whole.observe(observation.batch), {layer: edited})
+        close(adapter.replay(observation, {layer: edited}), expected)
+
+
+@pytest.mark.parametrize("family", WHOLE)
+def test_families_of_another_form_are_replayed_as_a_whole(family):
+    adapter, observation = observed(shared(family))
+    assert adapter.sublayers is None and short_replay(adapter, observation) is None
+
+
+def test_a_block_that_mixes_rows_is_not_cut():
+    """Its feed-forward network looks at the row before."""
+    model = make("bert")
+    model.bert.encoder.layer[2].intermediate.register_forward_pre_hook(
+        lambda module, args: args[0] + 0.5 * args[0].roll(1, 1)
+    )
+    adapter, observation = observed(model)
+    assert short_replay(adapter, observation) is None
+    edited = shuffled(observation, 2)
+    found = adapter.replay(observation, {2: edited})
+    close(found, torch.stack([rerun(adapter, observation, 2, attention) for attention in edited]))
+
+
+def test_the_self_check_gives_up_short_replays_that_are_wrong(monkeypatch):
+    adapter, observation = observed(shared("bert"))
+    assert adapter.sublayers is not None
+    replay = ShortReplay.replay
+    monkeypatch.setattr(ShortReplay, "replay", lambda *args: replay(*args) * 1.01)
+    adapter.self_check(observation.batch)
+    assert adapter.sublayers is None
+    edited = shuffled(observation, 1)
+    expected = [rerun(adapter, observation, 1, attention) for attention in edited]
+    close(adapter.replay(observation, {1: edited}), torch.stack(expected))
+
+
+def test_a_classifier_that_reads_more_than_one_row_gets_all():
+    model = make("bert")
+    model.bert.pooler.register_forward_pre_hook(lambda module, args: args[0] + args[0][:, 1:2])
+    adapter, observation = observed(model)
+    assert short_replay(adapter, observation).read is None
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_batch_padding_and_parts_change_nothing(family):
+    adapter, observation = observed(shared(family))
+    for layer in range(len(adapter.layers)):
+        edited = shuffled(observation, layer)
+        found = adapter.replay(observation, {layer: edited})
+        adapter.tokens_per_pass = 1
+        close(adapter.replay(observation, {layer: edited}), found)
+        adapter.tokens_per_pass = 4096
+        for row, text in enumerate(TEXTS):
+            alone = adapter.observe(prepare(adapter, [text]))
+            own = edited[:, row : row + 1, :, : len(text), : len(text)]
+            close(adapter.replay(alone, {layer: own})[:, 0], found[:, row])
+
+
+def test_only_the_row_that_is_read_goes_through_the_last_block():
+    adapter, observation = observed(shared("bert"))
+    edits = [shuffled(observation, layer) for layer in range(3)]
+    adapter.replay(observation, {2: edits[2]})  # what is tried once is tried here
+    rows = dict.fromkeys(range(3), 0)
+
+    def count(n):
+        def note(module, args):
+            rows[n] += args[0].shape[:-1].numel()
+
+        return note
+
+    for n, block in enumerate(adapter.layout.blocks):
+        block.intermediate.dense.register_forward_pre_hook(count(n))
+    whole = 3 * 9  # a layer's attention is computed once, by one run of its block
+    adapter.replay(observation, {2: edits[2]})
+    assert rows == {0: 0, 1: 0, 2: 3 * 3}
+    adapter.replay(observation, {1: edits[1]})
+    assert rows == {0: 0, 1: 3 * whole + whole, 2: 2 * 3 * 3}
+    one = observation.attention[0][None].clone()
+    one[:, :, 1, 4] = edits[0][:1, :, 1, 4]
+    adapter.replay(observation, {0: one})  # the row of one query
+    assert rows[0] == 3 + whole

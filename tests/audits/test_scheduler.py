@@ -1,0 +1,279 @@
+"""Audits with a time: what runs first, that it ends, and that the same command goes on."""
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe import AuditOptions, Data, Permutation, audit, build_tokenizer, rationale_dataset
+from hf_attnprobe.audits import scheduler as rounds
+from hf_attnprobe.audits.options import limit_of, seconds_of
+from hf_attnprobe.audits.runner import Clock, plan, steps_of
+from hf_attnprobe.audits.scheduler import RowsSoFar, run_in_time
+from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.protocol import Site
+from hf_attnprobe.reports.report import Report
+from hf_attnprobe.statistics.estimates import MIN_SHOWN
+from hf_attnprobe.statistics.rows import Rows, without_gaps
+from hf_attnprobe.statistics.sampling import random_order
+from tests.helpers import tiny_models
+from tests.helpers.error_messages import refused
+from tests.helpers.synthetic_rows import rows_of_texts
+
+
+def test_only_texts_up_to_a_gap_count_whatever_was_run():
+    order = random_order(range(10), seed=4)
+    gap = order[:2] + order[3:]
+    rows = [
+        rows_of_texts({("a", "x"): 1.0}, ids=sorted(ids), head=head)
+        for head, ids in enumerate((order[:6], gap))
+    ]
+    kept = without_gaps(Rows.of(pd.concat(rows)), order)
+    by_place = kept.long().groupby(["test", "layer", "head"]).example_id.agg(set).to_dict()
+    assert by_place == {("a", 0, 0): set(order[:6]), ("a", 0, 1): set(order[:2])}
+
+
+def test_limits_that_are_none_are_refused():
+    for text in ("", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"):
+        refused("expected a time", seconds_of, text)
+    refused("expected --screen or --time", limit_of, AuditOptions(time="1m", screen=3))
+
+
+def texts_of(n):
+    return [Text(k, 0, {"input_ids": [1] * (3 + k % 2)}) for k in range(n)]
+
+
+def test_work_is_resumed_by_test_site_and_text():
+    sites = [Site(0, 0), Site(0, 1)]
+    done = {("a", 0, 0): {0, 1}, ("a", 0, 1): {1}, ("b", 0, 0): {0, 1, 2}}
+    jobs = plan(texts_of(3), {"a": sites, "b": sites[:1]}, done, lambda n: 1, 100, 10)
+    ran = sorted(
+        (test, site.head, text.example_id)
+        for where, texts in jobs
+        for test, of_test in where.items()
+        for site in of_test
+        for text in texts
+    )
+    assert ran == [("a", 0, 2), ("a", 1, 0), ("a", 1, 2)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    data = rationale_dataset(400, seed=0)["test"]
+    tokenizer = build_tokenizer(data["text"])
+    tokenizer.model_max_length = 64
+    return (tiny_models.bert(tokenizer, heads=3, width=24, spread=0.5), tokenizer), data
+
+
+TESTS = ["uniform_attention", "head_ablation", Permutation(n_permutations=3)]
+
+
+def run(model, folder=None, **options):
+    pair, data = model
+    options = AuditOptions(**{"shown_texts": 0, "prune": False} | options)
+    given = {"options": options, "output_dir": folder, "progress": False}
+    return audit(pair, Data(data, test_limit=60), TESTS, **given)
+
+
+def means_of(report):
+    return {(s.statistic, s.layer, s.head): s for s in report.statistics if s.group == "all"}
+
+
+def test_with_time_enough_nothing_is_left_out(model):
+    report = run(model, time="1h")
+    facts = report.provenance["stopping"]
+    assert facts["runs_done"] == facts["runs_of_full_audit"]
+    assert report.notes[0].startswith("With --time (about 60 min), ")
+    assert all(s.n == 60 for s in means_of(report).values())
+
+
+class Worker:
+    """Stands for the machine: seconds that work takes, and a list of what was run."""
+
+    def __init__(self, seconds, limit, size=lambda text: 1):
+        self.seconds, self.size, self.now, self.ran = seconds, size, 0.0, []
+        self.clock = Clock(limit=limit, now=lambda: self.now)
+
+    def __call__(self, texts, where, done):
+        self.clock.begin(steps_of([(where, texts)]))
+        for test, sites in where.items():
+            for site in sites:
+                held = done.setdefault((test, site.layer, site.head), set())
+                new = [t for t in texts if t.example_id not in held]
+                held.update(t.example_id for t in new)
+                self.now += self.seconds.get(test, 0.0) * sum(map(self.size, new))
+                self.clock.tick()
+                self.ran.append((test, site, len(new)))
+
+    def rows_of(self, folder, n_texts):
+        return RowsSoFar(folder, texts_of(n_texts), self)
+
+
+ALL = [Site(-1, -1)]
+
+
+LAYERS = [Site(k, -1) for k in range(3)]
+
+
+def in_time(worker, known, *turns):
+    """Runs turns of tests at sites within the worker's time."""
+    run_in_time(known, worker.clock, lambda: iter(turns), batch_size=16)
+
+
+def test_a_time_is_kept_where_texts_were_run_before(tmp_path):
+    worker = Worker({"dear": 9.0}, limit=100)
+    known = worker.rows_of(tmp_path, 40)
+    known.ids("dear", ALL[0]).update(range(10))  # which say nothing of what it costs today
+    in_time(worker, known, {"dear": ALL})
+    assert worker.ran and worker.now <= 100
+
+
+@settings(max_examples=30)
+@given(st.floats(0.001, 3), st.floats(0.001, 3), st.floats(10, 300))
+def test_a_time_is_kept_and_all_attention_comes_first(tmp_path_factory, cheap, dear, limit):
+    worker = Worker({"cheap": cheap, "dear": dear}, limit)
+    known = worker.rows_of(tmp_path_factory.mktemp("none"), 40)
+    in_time(worker, known, *({"cheap": at, "dear": at} for at in (ALL, LAYERS)))
+    # A step whose cost is not known yet may be begun with little time left.
+    assert worker.now <= limit + 2 * max(cheap, dear)
+    tested = [(test, site) for test, site, n in worker.ran if n and test != "prediction"]
+    assert tested[0][1] in ALL
+    n_cheap, n_dear = (len(known.ids(test, ALL[0])) for test in ("cheap", "dear"))
+    # Costs are known per token: of texts of 3 and 4 tokens to within a third.
+    assert n_cheap >= n_dear or cheap > 0.75 * dear
+    if any(site in LAYERS for _, site in tested):
+        assert max(n_cheap, n_dear) >= 30
+    if (cheap + dear) * 160 < limit / 4:
+        assert known.n_done({"cheap": LAYERS, "dear": LAYERS}) == 2 * 3 * 40
+
+
+def test_the_cheap_tests_come_first(tmp_path):
+    worker = Worker({"cheap": 3.0, "dear": 12.0}, 700.0)
+    known = worker.rows_of(tmp_path, 40)
+    in_time(worker, known, dict.fromkeys(("dear", "cheap"), ALL))
+    ran = [test for test, _, n in worker.ran if n and test != "prediction"]
+    # One text of each to tell what it costs; then 30 of the cheap one.
+    assert ran[:2] == ["dear", "cheap"] and ran[2:5] == ["cheap", "cheap", "dear"]
+    assert len(known.ids("cheap", ALL[0])) == 40
+
+
+@settings(max_examples=30)
+@given(st.floats(0.01, 20), st.floats(0.01, 20), st.floats(10, 300))
+def test_no_test_ends_between_one_text_and_ten(tmp_path_factory, cheap, dear, limit):
+    worker = Worker({"cheap": cheap, "dear": dear}, limit)
+    known = worker.rows_of(tmp_path_factory.mktemp("none"), 40)
+    in_time(worker, known, {"cheap": ALL}, {"dear": ALL})
+    for test in ("cheap", "dear"):
+        assert not 1 < len(known.ids(test, ALL[0])) < MIN_SHOWN
+
+
+def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_another(
+    model, monkeypatch
+):
+    order = []
+
+    def look(so_far, clock, turns, batch_size):
+        order.extend(turns())
+        so_far.run(so_far.texts[:30], order[1])
+
+    monkeypatch.setattr(rounds, "run_in_time", look)
+    monkeypatch.setattr(rounds, "AT_ONCE", 4)
+    run(model, time="1h")
+    predicted, verdict, screened, others, *heads = order
+    beside = {"uniform_attention", "head_ablation"}
+    assert set(predicted) == {"prediction"} and not screened
+    assert set(verdict) == {"permutation"} and set(others) == beside
+    told = [(*where, *map(len, where.values())) for where in heads]
+    assert told[:2] == [("permutation", 4), ("permutation", 2)]
+    assert set(heads[2]) == {"permutation", *beside}  # layers
+    assert sorted(told[3:]) == sorted((name, n) for name in set(heads[2]) for n in (4, 2))
+
+
+def test_a_portion_is_expected_to_take_as_long_as_its_texts(tmp_path):
+    """The first texts are short: by them alone a portion would end long after the time."""
+    worker = Worker({"test": 0.1}, 40.0, size=lambda text: text.n_tokens)
+    texts = [Text(k, 0, {"input_ids": [1] * (1 if k < 2 else 50)}) for k in range(60)]
+    in_time(worker, RowsSoFar(tmp_path, texts, worker), {"test": ALL})
+    assert worker.now < 40
+
+
+def test_when_time_is_up_nothing_more_begins(tmp_path):
+    worker = Worker({"cheap": 1.0}, 60.0)
+    known = worker.rows_of(tmp_path, 100)
+    in_time(worker, known, {"cheap": ALL})
+    assert 0 < len(known.ids("cheap", ALL[0])) < 60
+    assert 0 < worker.clock.to_come() == worker.clock.left
+    worker.now += 500.0  # the machine slept
+    n_before = len(worker.ran)
+    in_time(worker, known, {"cheap": ALL}, {"new": ALL})
+    assert len(worker.ran) == n_before
+
+
+def test_every_place_has_enough_texts_before_one_has_more(tmp_path):
+    worker = Worker({"test": 0.5}, 160.0)  # 60 texts everywhere take 120 s
+    known = worker.rows_of(tmp_path, 400)
+    in_time(worker, known, {"test": ALL}, {"test": LAYERS})
+    sizes = [len(known.ids("test", site)) for site in (*ALL, *LAYERS)]
+    assert sizes[0] > 60 and sizes[1:] == [60] * 3
+    first = [text.example_id for text in known.texts[: sizes[0]]]
+    assert known.ids("test", ALL[0]) == {*first}
+
+
+def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path):
+    """Nothing but predictions: refused, and the same command goes on with more time."""
+
+    def only_predict(so_far, *others):
+        so_far.run(so_far.texts, {})
+
+    monkeypatch.setattr(rounds, "run_in_time", only_predict)
+    refused("give more with --time", run, model, tmp_path / "out", time="1m")
+    kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}
+    assert kept
+    monkeypatch.undo()
+    report = run(model, tmp_path / "out", time="1m")
+    assert len(report.statistics) > 1
+    assert all(part.stat().st_mtime_ns == before for part, before in kept.items())
+
+
+def test_a_clock_keeps_time_for_the_report():
+    worker = Worker({}, 600.0)
+    assert worker.clock.left == 540.0
+    worker.now = 100.0
+    assert worker.clock.left == 440.0
+    assert Clock().left == float("inf")
+
+
+# --- several processes --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def on_disk(model, tmp_path_factory):
+    """The model and the data as the command line takes them."""
+    folder = tmp_path_factory.mktemp("stopping")
+    (bert, tokenizer), data = model
+    bert.save_pretrained(folder / "bert")
+    tokenizer.save_pretrained(folder / "bert")
+    data.select_columns(["text", "label"]).to_json(folder / "test.jsonl")
+    command = ["audit", "--model", folder / "bert", "--dataset", folder / "test.jsonl"]
+    command += ["--test-limit", "60", "--tests", "uniform_attention", "head_ablation"]
+    return [*command, "--shown-texts", "0", "--no-prune"]
+
+
+def stopped_rows(folder):
+    keys = ["test", "statistic", "layer", "head", "example_id"]
+    return Report.load(folder).to_pandas()[[*keys, "value"]].set_index(keys).value.sort_index()
+
+
+@pytest.mark.slow
+def test_two_processes_stop_in_time(on_disk, torchrun, tmp_path):
+    """The main process's clock decides for both; what is left goes on."""
+    folder = tmp_path / "out"
+    limited = (*on_disk, "--batch-size", "4", "--output-dir", folder)
+    first = torchrun(*limited, "--time", "12s")
+    assert first.code == 0, first.err
+    few = stopped_rows(folder)
+    again = torchrun(*limited)
+    assert again.code == 0, again.err
+    whole = stopped_rows(folder)
+    assert len(few) and few.index.isin(whole.index).all()
+    assert len(whole.xs("uniform_tvd", level="statistic")) == 60 * 9  # 6 + 2 + 1 sites

@@ -1,0 +1,403 @@
+"""Model cards: they parse back to the same results in both formats, and keep what a user wrote."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train
+from hf_attnprobe.cards.card import BEGIN, END, own_text, part, read_card, updated, with_others
+from hf_attnprobe.cards.metadata import (
+    AuditedOn,
+    Card,
+    Checkpoint,
+    DataName,
+    eval_results,
+    metadata,
+    public,
+)
+from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import Finding
+from hf_attnprobe.training import trainer
+from tests.helpers.error_messages import refused, refuses
+
+
+CONFIG = {
+    "architectures": ["AttentionClassifierForSequenceClassification"],
+    "model_type": "attention_classifier",
+    "auto_map": {"AutoConfig": "x.Y"},
+    "encoder": "bilstm",
+    "encoder_size": 8,
+    "attention": "additive",
+    "vocab_size": 1000,
+    "embedding_size": 16,
+    "id2label": {0: "neg", 1: "pos"},
+}
+RECORD = {
+    "procedure": "jain-wallace",
+    "epochs": 8,
+    "seed": 3,
+    "word_vectors": "/home/somebody/secret/glove.txt",
+    "start": "/home/somebody/secret/base",
+    "dataset": "sst",
+    "data": {"train": "aa", "test": "bb"},
+    "n_texts": {"train": 20, "test": 7},
+    "metrics": {"test_accuracy": 0.75, "test_f1": 0.5},
+    "versions": {"torch": "2"},
+}
+USERS = """---
+license: mit
+tags: [mine, attention]
+widget:
+- text: "hello"
+model-index:
+- name: theirs
+  results:
+  - task: {type: text-classification}
+    dataset: {name: Other, type: other/data}
+    metrics:
+    - {type: accuracy, value: 0.9}
+---
+# My model
+
+Words of the user, with a table | a | b |
+"""
+
+
+def finding(**changes):
+    values = {
+        "rule": "importance",
+        "answer": Answer.NO,
+        "sentence": "Importance: no. τ 0.22 [0.20, 0.24], chance 0.",
+        "value": 0.22,
+        "ci95": (0.2, 0.24),
+        "n": 40,
+        "yardsticks": {"random": 0.24},
+    }
+    return Finding(**(values | changes))
+
+
+def card(*findings, name="bilstm", record=RECORD, config=CONFIG, **changes):
+    audits = ()
+    if findings:
+        audit = AuditedOn(DataName.of("sst"), "test", 40, 0, "So? No.", findings)
+        audits = (audit,)
+    return Card(Checkpoint(name, config, record, 123), audits, **changes)
+
+
+def reread(text, tmp_path):
+    """What huggingface_hub reads in a README."""
+    file = tmp_path / "README.md"
+    file.write_text(text)
+    return ModelCard.load(file)
+
+
+def check_plain(value):
+    """Nothing but what JSON knows, and no NaN."""
+    if isinstance(value, dict):
+        assert all(type(key) is str for key in value)
+        [check_plain(inner) for inner in value.values()]
+    elif isinstance(value, list):
+        [check_plain(inner) for inner in value]
+    else:
+        assert value is None or type(value) in (str, int, float, bool)
+        assert type(value) is not float or math.isfinite(value)
+
+
+def test_a_card_counts_prompts_where_prompts_were_audited():
+    asked = {"prediction": {"kind": "answer", "name": "the tokens of the answer"}}
+    audit = replace(card(finding()).audits[0], n=1, provenance=asked)
+    said = updated(None, replace(card(), audits=(audit,)))
+    assert "On 1 prompt of" in said and "On 40 texts of" in updated(None, card(finding()))
+    one, other = (replace(audit, answer=answer) for answer in (Answer.PARTLY, Answer.NO))
+    for audits, may in (((one,), "Only with a warning: "), ((one, other), "No.**")):
+        assert f"shown to users? **{may}" in updated(None, replace(card(), audits=audits))
+
+
+# --- the results -------------------------------------------------------------------
+
+
+def test_the_results_are_read_back_as_they_were_written(tmp_path):
+    made = card(finding(), finding(rule="removal", answer=Answer.YES))
+    read = reread(updated(None, made), tmp_path)
+    assert read.data.eval_results == eval_results(made)
+    assert read.data.model_name == "bilstm"
+    kinds = [r.metric_type for r in read.data.eval_results]
+    assert kinds == ["accuracy", "f1", *["attention_faithfulness"] * 2]
+    assert read.data.eval_results[0].metric_value == 0.75
+    told = read.data.eval_results[2]
+    assert (told.metric_value, told.metric_args["ci95"]) == (0.22, [0.2, 0.24])
+    assert (told.metric_args["n"], told.metric_args["answer"]) == (40, "no")
+    assert told.dataset_type == "SetFit/sst2"
+
+
+numbers = st.one_of(
+    st.floats(), st.floats(width=32).map(np.float32), st.integers(-5, 5).map(np.int64)
+)
+names = st.text(max_size=20)
+
+
+def test_front_matter_of_other_kinds(tmp_path):
+    """Kept where it can be; else refused in one line."""
+    for front in OTHER_FRONTS:
+        before = f"---\n{front}\n---\nmine\n" if front else "# Mine\n\nwords\n"
+        after = updated(before, card(finding()))
+        read = reread(after, tmp_path)
+        assert read.data.eval_results == eval_results(card(finding()))
+        for key, value in (yaml.safe_load(front) or {}).items():
+            held = read_card(after).data[key]
+            assert held[:1] == value if key == "tags" else held == value
+        assert own_text(read_card(after)) == read_card(before).text.strip()
+    for front in ("a: [", "- a\n- b", "just words"):
+        with refuses(r"README\.md, got .*; mend it"):
+            updated(f"---\n{front}\n---\nmine\n", card())
+    for body in (BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}" * 2):
+        refused("one begin and one end", updated, f"mine\n{body}\nmine\n", card())
+
+
+def test_the_cards_here_parse_and_are_as_the_command_writes_them():
+    """The front matter and the sentences say the same numbers; what does not need the checkpoint is as it is written now."""
+    listed = (CARDS[0].parents[1] / "README.md").read_text()
+    assert len(CARDS) >= 6
+    written = part(card(finding()))
+    limits = written.split("## Limits")[1].split("## Citation")[0].splitlines()[1:]
+    for file in CARDS:
+        read, text = ModelCard.load(file), file.read_text()
+        assert f"({file.parent.name}/README.md)" in listed
+        assert read.data.model_name == file.parent.name
+        told = [r for r in read.data.eval_results if r.metric_type == "attention_faithfulness"]
+        assert told and "accuracy" in {r.metric_type for r in read.data.eval_results}
+        for r in told:
+            low, high = r.metric_args["ci95"]
+            shown = f"{r.metric_value:z.2f} [{low:z.2f}, {high:z.2f}]"
+            of_question = r.metric_name.removeprefix("Attention: ").capitalize()
+            (said,) = re.findall(rf"^- {of_question}: .*$", text, re.MULTILINE)
+            assert said.startswith(f"- {of_question}: {r.metric_args['answer']}")
+            assert shown in said or of_question == "Uniqueness"  # said of what is not unique
+        check_plain(read.data.to_dict())
+        folder = re.compile(r"(?<![:/\w.])/(home|root|tmp|work|usr|Users)/")
+        assert not folder.search(text)
+        assert str(read) == text
+        assert text.startswith("---\n") and text.endswith(f"{END}\n")
+        for title in re.findall("^## .*$", written, re.MULTILINE):
+            of_a_transformer = title.replace("Intended use", "Use of its attention")
+            assert f"\n{title}\n" in text or f"\n{of_a_transformer}\n" in text
+        assert f"\n{BEGIN}\n" in text and all(line in text for line in limits)
+
+
+NAMES = dict.fromkeys(("sentence", "name", "label", "dataset"), names)
+
+
+@settings(max_examples=15)
+@given(
+    value=numbers,
+    low=numbers,
+    yardsticks=st.dictionaries(names, numbers, max_size=3),
+    score=numbers,
+    said=st.fixed_dictionaries(NAMES),
+)
+def test_odd_numbers_and_names(value, low, yardsticks, score, said, tmp_path_factory):
+    changes = {"value": value, "ci95": (low, value), "yardsticks": yardsticks}
+    odd = finding(**changes, sentence=said["sentence"])
+    record = RECORD | {"metrics": {"test_f1": float(score)}, "dataset": said["dataset"]}
+    config = CONFIG | {"id2label": {0: said["label"], 1: "b"}}
+    made = card(odd, name=said["name"], record=record, config=config)
+    text = updated(None, made)
+    read = reread(text, tmp_path_factory.mktemp("odd"))
+    check_plain(metadata(made).to_dict())
+    check_plain(read.data.to_dict())
+    wanted = eval_results(made)
+    assert (read.data.eval_results or []) == wanted
+    told = [r for r in wanted if r.metric_type == "attention_faithfulness"]
+    assert len(told) == math.isfinite(value)
+    assert updated(text, made) == text  # whatever the names, our part is found again
+    assert "python/" not in text
+
+
+def test_a_card_without_an_audit_says_so():
+    text = updated(None, card())
+    assert "Not audited yet" in text and "attention_faithfulness" not in text
+    assert "Do not show its attention" in text
+
+
+def test_a_card_says_what_a_reader_asks_and_no_folder_of_a_machine():
+    text = updated(None, card(finding()))
+    for said in (
+        "BiLSTM, 8 units",
+        "`neg`, `pos`",
+        "`jain-wallace`",
+        "20 texts",
+        "seed `3`",
+        "trust_remote_code=True",
+        "attnprobe audit --model bilstm --dataset sst",
+        "0.22 [0.20, 0.24]",
+        "Intended use",
+        "arXiv:1902.10186",
+    ):
+        assert said in text, said
+    assert "somebody" not in text and "`glove.txt`" in text and "`base`" in text
+
+
+def test_what_is_not_on_the_hub_has_no_id_of_it(tmp_path):
+    record = {"dataset": "/data/claims.csv", "metrics": {"test_f1": 0.5}}
+    made = card(record=record)
+    (score,) = eval_results(made)
+    assert (score.dataset_type, score.dataset_name) == ("local", "claims.csv")
+    audit = AuditedOn(DataName.of("/data/claims.csv"), "test", 40, 0, None, (finding(),))
+    local = Card(made.checkpoint, (audit,))
+    named = Card(made.checkpoint, (audit,), "me/claims")
+    assert {r.dataset_type for r in eval_results(local)} == {"local"}
+    assert {r.dataset_type for r in eval_results(named)} == {"me/claims"}
+    assert reread(updated(None, local), tmp_path).data.eval_results == eval_results(local)
+
+
+def test_the_command_of_a_card_runs_or_says_what_is_to_be_filled_in():
+    known = "attnprobe audit --model m --dataset claims.csv --text-column claim"
+    audit = AuditedOn(DataName.of("claims.csv"), "test", 40, 0, None, command=known)
+    record = {"dataset": "claims.csv"}
+    text = part(Card(Checkpoint("m", CONFIG, record), (audit,)))
+    assert f"{known} --output-dir audit" in text and f"Repeat it: `{known}`" in text
+    for data in ("data given in memory", "claims.csv"):
+        unnamed = replace(audit, data=DataName.of(data), command="")
+        text = part(Card(Checkpoint("m", CONFIG, record), (unnamed,)))
+        assert "attnprobe audit --model m --dataset DATA --output-dir audit" in text
+        assert "DATA is a data set's name" in text and "Repeat it" not in text
+
+
+def test_a_model_of_pairs_is_shown_with_a_pair():
+    audit = AuditedOn(DataName.of("claims.csv"), "test", 40, 0, None, has_pairs=True)
+    plain = Card(Checkpoint("m", CONFIG, RECORD))
+    assert 'tokenizer("a first text", return' in part(plain)
+    for pairs in (replace(plain, audits=(audit,)), card(config=CONFIG | {"query_encoder": True})):
+        assert 'tokenizer("a first text", "and a second one", return' in part(pairs)
+
+
+def test_only_a_model_of_the_papers_data_is_made_to_study_attention():
+    assert "## Intended use\n\nTo study attention" in part(card())
+    own = part(card(record={"dataset": "claims.csv"}))
+    assert "To study attention" not in own and "Intended use" not in own
+    assert "## Use of its attention\n\n**Do not show its attention" in own
+    bert = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}
+    assert "To study attention" not in part(card(config=bert))
+
+
+def test_the_deceiving_and_the_adversary_say_what_they_are():
+    record = {"deceives_on": ["he", "she"], "start": "base", "weight": 1.0}
+    assert "Trained to hide its attention" in part(card(record=record))
+    assert "as an adversary" in part(card(record={"lambda": 0.1, "seed": 1}))
+
+
+def test_names_are_those_of_the_hub_or_the_last_part_of_a_folder(tmp_path):
+    assert DataName.of("SetFit/sst2") == DataName("sst", "SetFit/sst2")
+    assert DataName.of("sst=/data/mine").hub_id == "SetFit/sst2"
+    assert DataName.of(str(tmp_path / "mine")) == DataName("mine")
+    assert DataName.of("babi1=data/babi") == DataName("babi1")
+    assert public("C:\\models\\a") == "a"
+
+
+# --- a user's own text --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eol", ["\n", "\r\n"])
+def test_what_a_user_wrote_stays(eol, tmp_path):
+    before = USERS.replace("\n", eol)
+    once = updated(before, card(finding()))
+    assert read_card(once).text.startswith(read_card(before).text)
+    read = reread(once, tmp_path)
+    assert read.data.license == "mit" and read.data["widget"] == [{"text": "hello"}]
+    assert read.data.tags[:2] == ["mine", "attention"] and "hf_attnprobe" in read.data.tags
+    assert read.data.model_name == "theirs"
+    assert read.data.eval_results[0].metric_value == 0.9
+    assert read.data.eval_results[1:] == eval_results(card(finding()))
+    assert updated(once, card(finding())) == once
+    # Then it is audited again: our numbers are replaced, theirs are not.
+    twice = updated(once + f"{eol}A last word.{eol}", card(finding(value=0.5)))
+    assert twice.endswith(f"A last word.{eol}") and twice.count(BEGIN) == 1
+    values = [r.metric_value for r in reread(twice, tmp_path).data.eval_results]
+    assert values == [0.9, 0.75, 0.5, 0.5]
+    if eol == "\r\n":
+        assert not re.search("(?<!\r)\n", twice)
+
+
+printed = names.filter(str.isprintable)  # PyYAML reads some line ends back as spaces
+
+
+@settings(max_examples=60)
+@given(body=st.text(max_size=60), front=st.dictionaries(printed, printed, max_size=3))
+def test_any_text_and_any_front_matter_stay(body, front):
+    body = body.replace("\r", "").encode("utf-8", "replace").decode()
+    front = {key: value for key, value in front.items() if key not in vars(metadata(card()))}
+    text = f"---\n{yaml.safe_dump({'mine': 1, **front})}---\n{body}"
+    found = read_card(updated(text, card(finding())))
+    assert found.text.startswith(body.rstrip("\r\n"))
+    assert {"mine": 1, **front}.items() <= vars(found.data).items()
+
+
+OTHER_FRONTS = [
+    "",
+    "{license: mit, a: {b: 1}}",
+    "a: x\na: y",
+    "a: &k [1]\ntags: [x]\nb: *k",
+    "tags: &k [x]\nb: *k",
+]
+
+
+def test_what_only_the_other_version_says_is_taken_over(tmp_path):
+    here = updated(None, card(finding()))
+    read = reread(with_others(here, USERS), tmp_path)
+    assert read.data.license == "mit" and read.text == read_card(here).text
+    values = [r.metric_value for r in read.data.eval_results]
+    assert sorted(values) == [0.22, 0.5, 0.75, 0.9]
+
+
+# --- every training writes one ------------------------------------------------------
+
+
+def test_a_trained_checkpoint_has_a_card_whose_code_runs(
+    cli, reviews_folder, tmp_path, monkeypatch, capsys
+):
+    """Here; in a fresh process without the package in ``test_publishing.py``."""
+    done = cli(
+        "train", "--dataset", reviews_folder, "--output-dir", tmp_path / "model",
+        "--epochs", 1, "--embedding-size", 8, "--encoder-size", 4, "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    text = (tmp_path / "model" / "README.md").read_text()
+    read = reread(text, tmp_path)
+    scores = json.loads(done.out)["metrics"]
+    told = {f"{r.dataset_split}_{r.metric_type}": r.metric_value for r in read.data.eval_results}
+    assert told == scores
+    assert "train 160 texts" in text and str(tmp_path) not in text
+    assert f"`{reviews_folder.name}`" in text
+    code = re.search("```python\n(.*?)```", text, re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(code, {})
+    probs = [float(line.split(": ")[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(probs) == 2 and sum(probs) == pytest.approx(1, abs=2e-3)
+
+
+def test_no_training_fails_because_of_its_card(monkeypatch, tmp_path, reviews, caplog):
+    def broken(*_):
+        raise RuntimeError("no room for cards")
+
+    monkeypatch.setattr(trainer, "write_readme", broken)
+    architecture = AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="none")
+    few = {name: part.select(range(20)) for name, part in reviews.items()}
+    given = {"options": TrainingOptions(epochs=1), "progress": False}
+    trained = train(few, output_dir=tmp_path, architecture=architecture, **given)
+    assert "test_accuracy" in trained.metrics and "no room for cards" in caplog.text
+    assert not (tmp_path / "README.md").exists()
+
+
+# --- the cards in the repository ----------------------------------------------------
+
+CARDS = sorted((Path(__file__).parents[2] / "model_cards").glob("*/README.md"))

@@ -1,0 +1,196 @@
+"""The one bar on stderr: on a terminal, in a file, of parts; estimates; quiet libraries."""
+
+import io
+import re
+
+import datasets
+import pytest
+import transformers
+
+from hf_attnprobe import AttentionClassifierConfig, TrainingOptions, train_classifier
+from hf_attnprobe.audits.runner import Clock, Step, few_sites
+from hf_attnprobe.core.progress import Bar, quiet_libraries
+from hf_attnprobe.protocol import ALL, Site
+
+
+class Terminal(io.StringIO):
+    """A stderr on which a line can be written anew."""
+
+    def isatty(self):
+        return True
+
+
+class Seconds:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Seconds()
+
+
+@pytest.fixture
+def stderr_as(monkeypatch):
+    def replace(stream):
+        monkeypatch.setattr("sys.stderr", stream)
+        return stream
+
+    return replace
+
+
+def work(clock, seconds):
+    """Work of so many seconds, each of them shown."""
+    with Bar("audit", clock=clock) as bar:
+        for left in range(seconds - 1, -1, -1):
+            clock.now += 1
+            bar.move(left, "permutation")
+
+
+def test_in_a_file_there_is_a_plain_line_soon_and_then_every_half_minute(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    work(clock, 100)
+    assert file.getvalue().splitlines() == [
+        "audit: 8%, about 90 s left, permutation",
+        "audit: 38%, about 60 s left, permutation",
+        "audit: 68%, about 30 s left, permutation",
+        "audit: 98%, about 5 s left, permutation",
+        "audit: done in about 2 min",
+    ]
+    assert "\r" not in file.getvalue()
+
+
+def test_short_work_leaves_no_line_in_a_file(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    work(clock, 7)
+    assert file.getvalue() == ""
+
+
+def test_on_a_terminal_one_line_moves_and_never_back(clock, stderr_as, monkeypatch):
+    terminal = stderr_as(Terminal())
+    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)
+    with Bar("audit", clock=clock) as bar:
+        for left in (30, 10, 40, 5):  # it was less than thought
+            clock.now += 10
+            bar.move(left, "permutation")
+            bar._line.refresh()
+    text = terminal.getvalue()
+    shares = [int(share) for share in re.findall(r"(\d+)%", text)]
+    assert shares == sorted(shares) and shares[:2] == [0, 25]
+    assert shares[-1] == 100
+    assert "about 10 s left, permutation" in text
+    assert text.count("\n") == 1 and text.endswith("\n")
+
+
+def test_a_bar_within_a_bar_tells_of_its_part(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    with Bar("retrain", n_parts=3, of="model", clock=clock) as models:
+        for name in ("uniform", "seeds/1", "seeds/2"):
+            models.part(name)
+            with Bar("training", clock=clock) as training:
+                for left in (30, 0):
+                    clock.now += 30
+                    training.move(left, "epoch 1 of 2")
+    lines = file.getvalue().splitlines()
+    assert lines[0] == (
+        "retrain: 17%, about 2 min left, model 1 of 3: uniform, epoch 1 of 2"
+    )  # 30 s of 3 models of 60 s
+    assert lines[2].startswith("retrain: 50%, about 90 s left, model 2 of 3: seeds/1")
+    assert all(line.startswith("retrain: ") for line in lines) and len(lines) == 7
+
+
+def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    with Bar("audit", shown=False, clock=clock) as bar:
+        clock.now = 100
+        bar.move(5)
+        bar.say("a line")
+    with pytest.raises(KeyboardInterrupt), Bar("audit", clock=clock):
+        raise KeyboardInterrupt
+    assert file.getvalue() == "" and Bar._open == []
+
+
+# --- the estimate of an audit -------------------------------------------------------
+
+
+def steps(*costs):
+    return [Step(test, place, 40) for test, place in costs]
+
+
+def test_what_is_left_weighs_what_it_costs(clock):
+    batch = steps(("cheap", "first"), ("dear", "first"), *[("dear", "head")] * 3)
+    other = steps(("cheap", "first"))
+    told = Clock(now=clock)
+    told.plan([*batch, *batch, *other])
+    told.begin(batch)
+    for seconds in (1.0, 9.0, 5.0, 5.0, 5.0):
+        clock.now += seconds
+        told.tick()
+    assert told.to_come() == pytest.approx(25 + 1)  # one more batch, and the other step
+    told.begin(batch)
+    clock.now += 1
+    told.tick()
+    assert told.to_come() == pytest.approx(24 + 1)
+
+
+def test_while_a_report_is_made_no_seconds_are_said(clock, stderr_as):
+    """It used to say "about 5 s left" for two minutes."""
+    file = stderr_as(io.StringIO())
+    with Clock(shown=True, now=clock) as told:
+        told.plan(steps(("dear", "first")))
+        told.begin(steps(("dear", "first")))
+        clock.now += 40
+        told.tick()
+        for _ in range(3):
+            clock.now += 40
+            told.tests_end("accuracy as heads are removed together")
+    assert file.getvalue().splitlines() == [
+        "audit: 0%, about 5 s left, dear",
+        *["report: 0%, accuracy as heads are removed together"] * 3,
+        "report: done in about 3 min",
+    ]
+
+
+def test_of_many_heads_two_are_measured():
+    heads, groups = [Site(0, k) for k in range(72)], [Site(k, ALL) for k in range(7)]
+    assert few_sites([*heads, *groups]) == [heads[0], heads[36], groups[3]]
+    assert few_sites(heads[:2]) == heads[:2] and few_sites(groups[:1]) == groups[:1]
+
+
+# --- libraries ----------------------------------------------------------------------
+
+
+def test_libraries_are_quiet_for_a_while():
+    log = transformers.logging
+    before = log.get_verbosity(), log.is_progress_bar_enabled()
+    datasets.enable_progress_bars()
+    with pytest.raises(ValueError), quiet_libraries():
+        assert log.get_verbosity() == log.ERROR
+        assert not log.is_progress_bar_enabled()
+        assert datasets.are_progress_bars_disabled()
+        raise ValueError
+    assert (log.get_verbosity(), log.is_progress_bar_enabled()) == before
+    assert not datasets.are_progress_bars_disabled()
+
+
+def test_a_training_in_python_prints_nothing_but_its_bar(reviews, tmp_path, capfd, monkeypatch):
+    for name in ("SECONDS_BETWEEN_LINES", "SECONDS_TO_FIRST_LINE"):
+        monkeypatch.setattr(f"hf_attnprobe.core.progress.{name}", 0.0)
+    train_classifier(
+        AttentionClassifierConfig(embedding_size=4, encoder_size=2, encoder="mlp"),
+        reviews["train"],
+        reviews["validation"],
+        output_dir=tmp_path / "model",
+        options=TrainingOptions(epochs=2, batch_size=80),
+    )
+    printed = capfd.readouterr()
+    lines = printed.err.splitlines()
+    assert printed.out == "" and all(x.startswith("training: ") for x in lines)
+    epochs = re.findall(r"epoch (\d) of 2", printed.err)
+    assert epochs == ["1", "1", "2", "2"] and "accuracy 0." in lines[-2]
+    assert lines[-1].startswith("training: done in about")

@@ -1,0 +1,132 @@
+"""The page in Chromium: silent, without requests, accessible, usable with and without scripts."""
+
+import pytest
+
+from hf_attnprobe.documents.blocks import Answered, Number, NumberLine
+from hf_attnprobe.documents.html import to_cell
+from tests.helpers import tiny_models
+from tests.helpers.sample_page import demo_page
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(demo_page(), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("dark", tiny_models.daily([False, True], [True]))
+def test_no_message_no_request_no_sideways_scrolling(open_page, tmp_path, dark):
+    page_file = tmp_path / "large.html"
+    page_file.write_text(demo_page(large=True), encoding="utf-8")
+    for width in (1200, 400):
+        opened = open_page(page_file, dark=dark, width=width)
+        assert opened.messages == []
+        assert opened.requests == [page_file.as_uri()]
+        assert not opened.is_wider_than_the_screen()
+
+
+@pytest.mark.parametrize("dark", tiny_models.daily([False, True], [True]))
+def test_axe_finds_nothing_serious(open_page, page_file, dark):
+    opened = open_page(page_file, dark=dark, axe=True)
+    if not dark:  # what is folded away has the same colours, and takes its time
+        unfold = "document.querySelectorAll('details').forEach(d => d.open = true)"
+        opened.page.evaluate(unfold)
+    assert opened.findings() == []
+
+
+def test_the_policy_keeps_injected_scripts_and_requests_out(open_page, page_file):
+    opened = open_page(page_file)
+    opened.page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            script.textContent = "window.injected = 1";
+            document.body.append(script);
+            const image = new Image();
+            image.src = "http://127.0.0.1:9/x.png";
+            document.body.append(image);
+        }"""
+    )
+    opened.page.wait_for_timeout(100)
+    assert opened.page.evaluate("window.injected") is None
+    assert len(opened.messages) == 2 and all("violates" in m for m in opened.messages)
+
+
+def column(opened, k):
+    rows = opened.page.locator("#tables tbody tr")
+    return [row.locator("th, td").nth(k).inner_text() for row in rows.all()]
+
+
+def test_a_click_on_a_head_sorts(open_page, page_file):
+    opened = open_page(page_file)
+    assert column(opened, 1) == ["872", "1200", "95", "10"]
+    button = opened.page.locator("#tables thead button").nth(1)
+    head = opened.page.locator("#tables thead th").nth(1)
+    button.click()
+    assert column(opened, 1) == ["1200", "872", "95", "10"]
+    assert head.get_attribute("aria-sort") == "descending"
+    button.press("Enter")
+    assert column(opened, 1) == ["10", "95", "872", "1200"]
+    assert head.get_attribute("aria-sort") == "ascending"
+    opened.page.locator("#tables thead button").nth(0).click()
+    assert column(opened, 0) == ["average", "bilstm", "cnn", "minilm"]
+    assert head.get_attribute("aria-sort") is None
+
+
+def test_what_is_missing_is_sorted_last_and_small_numbers_are_numbers(open_page, page_file):
+    opened = open_page(page_file)
+    button = opened.page.locator("#tables thead button").nth(2)
+    button.click()
+    assert column(opened, 2) == ["0.812", "0.790", "-1.0e-05", "–"]
+    button.click()
+    assert column(opened, 2) == ["-1.0e-05", "0.790", "0.812", "–"]
+
+
+def test_texts_are_chosen_by_class_and_right(open_page, page_file):
+    opened = open_page(page_file)
+    shown = "article.text:not([hidden]) h3"
+    by_class, right = opened.page.locator(".filters select").all()
+    by_class.select_option("positive")
+    assert opened.page.locator(shown).all_inner_texts() == ["About positive", "About positive"]
+    right.select_option(label="right")
+    assert opened.page.locator(shown).all_inner_texts() == ["About positive"]
+    assert opened.page.locator(".filters output").inner_text() == "1 of 4 texts"
+    by_class.select_option("negative")
+    assert opened.page.locator(shown).all_inner_texts() == ["About negative", "About negative"]
+
+
+def test_without_scripts_everything_is_there_and_nothing_is_dead(open_page, page_file):
+    opened = open_page(page_file, scripts=False)
+    assert opened.page.locator("button, select, output").count() == 0
+    for text in ("Does attention agree", "How to repeat it", "Text 2: predicted", "bilstm"):
+        assert opened.page.get_by_text(text).first.is_visible()
+
+
+def test_what_is_folded_is_printed_where_it_is_open(open_page, page_file):
+    opened = open_page(page_file)
+    folded = [opened.page.get_by_text(f"{what} folded away.") for what in ("What was", "It was")]
+    opened.page.emulate_media(media="print")
+    assert not any(part.is_visible() for part in folded)
+    opened.page.emulate_media(media="screen")
+    opened.page.get_by_role("button", name="Open all parts").click()
+    opened.page.emulate_media(media="print")
+    assert all(part.is_visible() for part in folded)
+
+
+def test_a_fragment_leaves_the_notebook_as_it_is(open_page, tmp_path):
+    cell = to_cell([Answered("Why?", "no", "So.", [NumberLine(Number(0.1))])])
+    outside = '<h3 id="mine">mine</h3><table><td>mine</td></table>'
+    looks = []
+    for k, body in enumerate(("", cell)):
+        file = tmp_path / f"{k}.html"
+        file.write_text(f"<html><body>{outside}{body}</body></html>", encoding="utf-8")
+        page = open_page(file).page
+        looks.append(
+            page.evaluate(
+                "['h3', 'td', 'body'].map(s => JSON.stringify([...getComputedStyle("
+                "document.querySelector(s))].filter(n => !/size|height|origin/.test(n))"
+                ".map(n => getComputedStyle(document.querySelector(s))[n])))"
+            )
+        )
+    assert looks[0] == looks[1]
+    assert page.locator(".answer").evaluate("e => getComputedStyle(e).borderLeftWidth") != "0px"

@@ -1,0 +1,680 @@
+"""Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
+
+import json
+import threading
+from dataclasses import replace
+from functools import partial, wraps
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+import transformers
+from scipy.stats import beta
+
+from hf_attnprobe import Answers, AuditOptions, Data, Report, audit, build_tokenizer
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
+from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptPasses
+from hf_attnprobe.adapters.language_model.prompt_batching import Stopped, ask, side_by_side
+from hf_attnprobe.core import progress
+from hf_attnprobe.data.specs import as_answers
+from hf_attnprobe.inference import answers
+from hf_attnprobe.inference.answers import encode_answers, generated
+from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.protocol import ALL
+from hf_attnprobe.reports.result import to_json
+from hf_attnprobe.reports.verdict import foreseen
+from hf_attnprobe.statistics.rows import OF_UNITS
+from tests.helpers import tiny_language_models, tiny_models
+from tests.helpers.error_messages import refused
+from tests.helpers.tiny_language_models import PASSAGE, ROWS, units
+from tests.helpers.tiny_language_models import prompts as made
+from tests.helpers.transformer_families import tiny_language_model
+
+
+@pytest.fixture(scope="module")
+def chat():
+    return tiny_language_models.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return tiny_language_models.tokenizer(chat=False)
+
+
+@pytest.fixture(scope="module")
+def model(chat):
+    return tiny_language_models.llama(chat)
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+def test_a_question_is_asked_in_a_turn_of_the_chat_template(chat, model):
+    row = made(ROWS, chat, model)[0]
+    asked = f"{PASSAGE}\n\nWhere does Bob live?"
+    turn = [{"role": "user", "content": asked}]
+    assert row["text"] == chat.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    assert row["answer"] == "Oslo" and not row["generated"]
+
+
+def test_without_a_chat_template_it_is_asked_in_plain_words(plain, model):
+    row = made(ROWS, plain, model)[0]
+    assert row["text"] == f"{PASSAGE}\n\nQuestion: Where does Bob live?\nAnswer:"
+    assert plain.decode(row["input_ids"]) == row["text"] + " Oslo"
+
+
+def test_a_template_of_ones_own(chat, plain, model):
+    template = "{question} Read this: {context} {braces} Now answer."
+    for tokenizer in (chat, plain):
+        row = made(ROWS, tokenizer, model, template=template)[0]
+        assert f"Where does Bob live? Read this: {PASSAGE} {{braces}} Now" in row["text"]
+        assert len(row["units"]) == 4
+    refused("expected {context} once", Answers, ROWS, template="{question}")
+
+
+def test_a_prompt_is_used_as_it_is(chat, model):
+    prompt = f"<|begin|>Ü {PASSAGE} Bob lives in"
+    row = made([{"prompt": prompt, "context": PASSAGE, "answer": " Oslo"}], chat, model)[0]
+    assert row["text"] == prompt and chat.decode(row["input_ids"]) == f"{prompt} Oslo"
+    assert row["input_ids"].count(chat.bos_token_id) == 1
+    assert units(row)[1] == "Bob lives in Oslo."
+
+
+def test_a_token_that_begins_a_text_is_put_in_front_once(model):
+    begins = tiny_language_models.tokenizer(chat=False, begins=True)
+    rows = [
+        {"prompt": f"{start}{PASSAGE} Bob", "context": PASSAGE, "answer": " sings"}
+        for start in ("", "<|begin|>")
+    ]
+    first, second = made(rows, begins, model)
+    assert first["input_ids"] == second["input_ids"] and first["unit_ids"] == second["unit_ids"]
+    assert first["input_ids"].count(begins.bos_token_id) == 1
+
+
+def test_turns_are_rendered_and_may_be_the_units(chat, model):
+    turns = [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": " Bob lives in Oslo. "},
+        {"role": "assistant", "content": "Good."},
+        {"role": "user", "content": "Where does Bob live?"},
+    ]
+    row = made([{"messages": turns, "answer": "Oslo"}], chat, model, units="turn")[0]
+    assert units(row) == ["Be short.", "Bob lives in Oslo.", "Good."]
+    rows = [{"turns": turns, "context": "lives in Oslo. ", "answer": "Oslo"}]
+    passage = made(rows, chat, model, units="word")
+    assert units(passage[0]) == ["lives", "in", "Oslo."]
+
+
+# --- units ----------------------------------------------------------------------------------------
+
+
+SENTENCES = [
+    "Ann lives in Rome.",
+    "Bob lives in Oslo.",
+    "Tickets cost nine euros.",
+    "Dr. Li sings!",
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("sentence", SENTENCES), ("word", PASSAGE.split())])
+def test_units_are_cut_by_characters(kind, expected, chat, model):
+    row = made(ROWS[:1], chat, model, units=kind)[0]
+    assert units(row) == expected
+    for number, unit in enumerate(expected):  # all of its tokens, and no others
+        ids = [
+            token for token, k in zip(row["input_ids"], row["unit_ids"], strict=True) if k == number
+        ]
+        assert chat.decode(ids).strip() == unit
+
+
+def test_every_token_of_a_passage_may_be_a_unit(chat, model):
+    row = made(ROWS[:1], chat, model, units="token")[0]
+    numbers = [k for k in row["unit_ids"] if k >= 0]
+    assert numbers == [*range(len(row["units"]))]
+    assert "".join(row["text"][start:end] for start, end in row["units"]) == PASSAGE
+
+
+def test_passages_are_items_of_a_list_or_divided_by_empty_lines(chat, model):
+    def cut(context, kind):
+        rows = [{"context": context, "question": "Who?", "answer": "Bob"}]
+        return units(made(rows, chat, model, units=kind)[0])
+
+    items = ["Ann. Li.", "Bob\nsings."]
+    assert cut(items, "passage") == cut("Ann. Li.\n \nBob\nsings.", "passage") == items
+    assert cut(items, "sentence") == ["Ann.", "Li.", "Bob", "sings."]
+
+
+def test_units_hold_no_token_of_template_question_or_answer(chat, model):
+    for row in made(ROWS, chat, model):
+        outside = [
+            token for token, unit in zip(row["input_ids"], row["unit_ids"], strict=True) if unit < 0
+        ]
+        before = row["text"].split(row["text"][slice(*row["units"][0])])[0]
+        behind = row["text"][row["units"][-1][1] :]
+        assert chat.decode(outside) == before + behind + row["answer"]
+
+
+def test_characters_of_several_bytes_and_of_chinese(chat, model):
+    context = "Äpfel 🍎 sind rot. 这是书。那是笔！"
+    rows = [{"context": context, "question": "?", "answer": "rot"}]
+    assert units(made(rows, chat, model)[0]) == ["Äpfel 🍎 sind rot.", "这是书。", "那是笔！"]
+    tokens = made(rows, chat, model, units="token")[0]
+    assert "".join(tokens["text"][start:end] for start, end in tokens["units"]) == context
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def test_an_answer_leaves_the_tokens_of_its_prompt(chat, plain, model):
+    for tokenizer in (chat, plain):
+        for row in made(ROWS, tokenizer, model):
+            n = row["labelled"].index(1)
+            special = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
+            assert row["input_ids"][:n] == special and set(row["labelled"][n:]) == {1}
+            assert {*row["unit_ids"][n:]} == {-1}
+
+
+def test_an_answer_whose_tokens_would_grow_into_the_prompt_is_put_behind_it(chat, model):
+    prompt = f"{PASSAGE} "  # the answer's first token would swallow the space
+    row = made([{"prompt": prompt, "context": PASSAGE, "answer": "lives"}], chat, model)[0]
+    n = row["labelled"].index(1)
+    assert row["input_ids"][:n] == chat(prompt)["input_ids"]
+    assert chat.decode(row["input_ids"][n:]) == "lives"
+
+
+def test_without_an_answer_the_models_own_is_taken(chat, model):
+    rows = [{key: row[key] for key in ("context", "question")} for row in ROWS]
+    torch.manual_seed(1)
+    model.generation_config.do_sample = True  # what the model's settings say does not count
+    try:
+        found = made(rows, chat, model, max_new_tokens=5)
+    finally:
+        model.generation_config.do_sample = False
+    for row in found:
+        n = row["labelled"].index(1)
+        said = model(torch.tensor([row["input_ids"]])).logits[0].argmax(-1)
+        assert row["generated"] and row["input_ids"][n:] == said[n - 1 : -1].tolist()
+        assert len(row["input_ids"]) - n <= 5 and row["answer"] == chat.decode(row["input_ids"][n:])
+
+
+def said_alone(model, ids, n):
+    """Greedy decoding of one prompt, without the end's token."""
+    asking = torch.tensor([ids])
+    mask = torch.ones_like(asking)
+    said = model.generate(asking, attention_mask=mask, max_new_tokens=n, do_sample=False)
+    tokens = said[0, len(ids) :].tolist()
+    return tokens[: tokens.index(1)] if 1 in tokens else tokens
+
+
+ENDS = SimpleNamespace(eos_token_id=1, pad_token_id=None)
+
+
+def answers_of(model, monkeypatch, n_prompts=11, n=12):
+    """Answers to prompts of unequal length, those to each alone, and how many ran at once."""
+    draws = torch.Generator().manual_seed(0)
+    lengths = [5 + 3 * (k % 7) for k in range(n_prompts)]
+    prompts = {
+        str(k): torch.randint(2, 60, (length,), generator=draws).tolist()
+        for k, length in enumerate(lengths)
+    }
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 1
+    alone = {name: said_alone(model, ids, n) for name, ids in prompts.items()}
+    generate, at_once = model.generate, []
+
+    def counted(ids, **given):
+        at_once.append(len(ids))
+        return generate(ids, **given)
+
+    monkeypatch.setattr(model, "generate", counted)
+    return generated(model, ENDS, prompts, n), alone, at_once
+
+
+DECODERS = {
+    "LlamaForCausalLM": "llama",
+    "GPT2LMHeadModel": "gpt2",  # learned positions
+    "MistralForCausalLM": "mistral",  # a window shorter than a prompt
+    "BloomForCausalLM": "bloom",  # positions by distance
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_prompts_that_are_answered_together_are_answered_as_alone(name, monkeypatch):
+    model = tiny_language_model(name, DECODERS[name])
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and at_once[0] == 8 and at_once.count(1) < len(alone)
+
+
+def test_where_padding_is_read_or_rounding_decides_each_is_answered_alone(monkeypatch):
+    model = tiny_language_model("LlamaForCausalLM", "llama")
+    forward = model.forward
+
+    @wraps(forward)
+    def reads_padding(*given, attention_mask=None, **others):
+        return forward(*given, **others)
+
+    monkeypatch.setattr(model, "forward", reads_padding)
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and at_once.count(1) > len(alone)
+
+
+def test_rounding_decides_between_equal_tokens(monkeypatch):
+    model = tiny_language_model("LlamaForCausalLM", "llama")
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and at_once.count(1) > len(alone)
+
+
+def test_in_half_precision_each_is_answered_alone(monkeypatch):
+    model = tiny_language_model("LlamaForCausalLM", "llama").bfloat16()
+    together, alone, at_once = answers_of(model, monkeypatch)
+    assert together == alone and {*at_once} == {1}
+
+
+def test_a_plain_prompts_answer_is_its_line(plain, model):
+    asked = [{key: ROWS[0][key] for key in ("context", "question")}]
+    row = made(asked, plain, model, max_new_tokens=64)[0]
+    assert "\n" not in row["answer"].strip()
+
+
+def test_another_answer_is_marked_where_it_parts(chat, model):
+    rows = [row | {"other": other} for row, other in zip(ROWS, ("Rome", None), strict=True)]
+    first, second = made(rows, chat, model)
+    place = next(k for k, token in enumerate(first["other_ids"]) if token >= 0)
+    assert first["labelled"][place] and first["input_ids"][place] != first["other_ids"][place]
+    assert chat.decode([first["other_ids"][place]]) in "Rome" and {*second["other_ids"]} == {-1}
+    assert "other_ids" not in made(ROWS, chat, model).column_names
+
+
+def test_texts_have_a_number_per_token_and_no_label(chat, model):
+    tokenized = encode_answers(made(ROWS, chat, model))
+    for text in tokenized.texts:
+        assert text.label == -1
+        assert {len(values) for values in text.inputs.values()} == {text.n_tokens}
+        assert text.inputs["special_tokens_mask"] == [int(k < 0) for k in text.inputs["unit_ids"]]
+        assert text.n_content == sum(k >= 0 for k in text.inputs["unit_ids"])
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_columns_are_found_by_their_usual_names_or_named(tmp_path):
+    rows = [{"passage": PASSAGE, "query": "Who?", "answers": {"text": ["Bob", "Rob"]}, "more": 1}]
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    read = Answers(str(tmp_path / "qa.jsonl")).examples()[0]
+    assert (read["text"], read["question"], read["answer"]) == (PASSAGE, "Who?", "Bob")
+    renamed = [{"a": "Ann. Bob.", "b": "Who?", "c": "Bob", "question": "What?"}]
+    named = Answers(renamed, context_column="a", question_column="b", answer_column="c")
+    expected = {"text": "Ann. Bob.", "passages": ["Ann. Bob."], "question": "Who?", "answer": "Bob"}
+    assert named.examples()[0] == read | expected
+
+
+def test_a_limit_keeps_the_same_rows_and_their_ids():
+    rows = [{"context": f"One. {k}.", "question": "?"} for k in range(20)]
+    read = Answers(rows).examples(limit=3)
+    assert len(read) == 3
+    assert all(row["text"] == f"One. {row['example_id']}." for row in read)
+
+
+def test_plain_data_has_its_columns_by_their_usual_names():
+    data = Data(ROWS, test_limit=1)
+    assert as_answers(data) == Answers(ROWS, test_limit=1)
+    given = Answers(ROWS, units="word")
+    assert as_answers(given) is given
+    refused("expected no text_column", as_answers, Data(ROWS, text_column="context"))
+
+
+LONG = "A word. " * 300
+BAD = {
+    "no question": ([{"context": "A. B."}], "expected one column that asks"),
+    "two that ask": ([ROWS[0] | {"prompt": "x"}], "got question and prompt"),
+    "no passage": ([{"question": "?"}], "expected a column with the passages"),
+    "empty passage": ([ROWS[0] | {"context": " "}], "column 'context', row 0 has an empty one"),
+    "empty prompt": ([{"context": "A.", "prompt": ""}], "column 'prompt', row 0 has an empty one"),
+    "empty question": ([ROWS[0] | {"question": None}], "row 0 has an empty one"),
+    "a number": ([ROWS[0] | {"question": 3}], "row 0 has int"),
+    "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns, each with a role"),
+    "not there": ([{"prompt": "Ann sings.", "context": "Bob sings."}], "stands there 0 times"),
+    "twice": ([{"prompt": "Ann. Ann.", "context": "Ann."}], "the passage of text 0 once in its"),
+    "other order": ([{"prompt": "A dog. A cat.", "context": ["cat", "dog"]}], "in their order"),
+    "one unit": ([ROWS[0] | {"context": "Bob lives in Oslo."}], "are of one sentence only"),
+    "the same answer": ([ROWS[0] | {"other": "Oslo"}], "expected another answer that differs"),
+    "too long": ([ROWS[0] | {"context": LONG}], "the model reads 512"),
+    "a cat": (
+        [{"context": "A.", "turns": [{"role": "cat", "content": "A."}]}],
+        "the chat template refuses text 0: roles are system",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_rows_are_refused_in_one_line(name, chat, model):
+    rows, message = BAD[name]
+    refused(message, made, rows, chat, model)
+
+
+def test_columns_and_units_that_are_not_there_are_refused(chat, model):
+    refused("no column 'text'", made, ROWS, chat, model, context_column="text")
+    refused('expected turns for units="turn"', made, ROWS, chat, model, units="turn")
+
+
+def test_turns_need_a_chat_template(plain, model):
+    turns = [{"role": "user", "content": PASSAGE}]
+    rows = [{"context": PASSAGE, "turns": turns}]
+    refused("expected a tokenizer with a chat template", made, rows, plain, model)
+
+
+def test_an_answer_that_continues_no_prompt_is_refused(model):
+    """A tokenizer that writes a space before every text cannot put a letter behind a letter."""
+    spaced = tiny_language_models.tokenizer(chat=False)
+    spaced.backend_tokenizer.pre_tokenizer = (
+        transformers.convert_slow_tokenizer.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    )
+    rows = [{"prompt": f"{PASSAGE} Os", "context": PASSAGE, "answer": "lo"}]
+    refused("expected an answer that continues the prompt of text 0", made, rows, spaced, model)
+
+
+def test_another_models_vocabulary_is_refused(chat, model):
+    few = tiny_language_models.llama(chat, vocab_size=50)
+    refused("the model embeds ids below 50", made, ROWS, chat, few)
+
+
+def test_logits_that_are_no_numbers_are_refused(chat):
+    broken = tiny_language_models.llama(chat)
+    with torch.no_grad():
+        broken.lm_head.weight[:] = torch.nan
+    rows = [{key: ROWS[0][key] for key in ("context", "question")}]
+    refused("are no numbers (NaN or infinite)", made, rows, chat, broken)
+
+
+def test_a_model_that_says_nothing_is_refused(chat):
+    silent = tiny_language_models.llama(chat)
+    silent.generation_config.eos_token_id = [*range(len(chat))]
+    rows = [{key: row[key] for key in ("context", "question")} for row in ROWS]
+    refused("2 of 2 were answered by no token at all", made, rows, chat, silent)
+
+
+def test_texts_of_one_unit_are_left_out_and_said(chat, model, caplog):
+    rows = [*ROWS, ROWS[0] | {"context": "Bob lives in Oslo."}]
+    assert len(made(rows, chat, model)) == 2
+    assert "1 of 3 prompts are of one sentence only" in caplog.text
+
+
+def test_nothing_is_trained_on_answers():
+    refused("expected texts with labels to train on, got Answers", Answers(ROWS).splits)
+
+
+def test_a_wrong_use_is_one_line(chat, model, tmp_path):
+    classifier, said = (
+        tiny_models.bert(chat),
+        "expected a language model (…ForCausalLM) for Answers",
+    )
+    refused(said, audit, classifier, Answers(ROWS), tokenizer=chat)
+    texts = [{"text": "Bob sings.", "label": 1}]
+    refused("expected one column that asks about the passages", audit, model, texts, tokenizer=chat)
+    tiny_models.saved(tmp_path, classifier, chat)
+    refused(said, audit, str(tmp_path), Answers(ROWS))
+    options = AuditOptions(rows="all")
+    said = "expected a language model for rows='all'"
+    refused(said, audit, str(tmp_path), texts, options=options)
+
+
+# --- audits ---------------------------------------------------------------------------------------
+
+FEW = {"tests": ["correlation"], "options": AuditOptions(single_heads=False), "progress": False}
+
+
+@pytest.fixture(scope="module")
+def folder(chat, model):
+    """A tiny language model with its tokenizer, and questions; do not write into it."""
+
+    def make(folder):
+        tiny_models.saved(folder / "model", model, chat)
+        rows = [{"context": row["context"], "question": row["question"]} for row in ROWS]
+        (folder / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    return tiny_models.once("llama", make)
+
+
+def audited(folder, name, **asked):
+    """The audit of the model's own answers, of at most 4 tokens."""
+
+    def make(out):
+        data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+        audit(str(folder / "model"), data, output_dir=out, **asked)
+
+    return Report.load(tiny_models.once(name, make))
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    return audited(folder, "answers", **FEW)
+
+
+def test_a_language_model_is_audited_by_its_name_its_object_or_its_pipeline(
+    report, folder, chat, model
+):
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    pipeline = transformers.pipeline("text-generation", model=model, tokenizer=chat)
+    for given in ((model, chat), pipeline):
+        assert audit(given, data, **FEW).statistics == report.statistics
+    assert report.provenance["units"] == "sentences of the prompt"
+    assert report.provenance["answers"]["units"] == "sentence"
+
+
+def test_a_shown_text_is_the_prompt_with_its_units(report, chat, model):
+    shown = next(text for text in report.examples if text.example_id == 0)
+    assert [*shown.tokens] == SENTENCES
+    turn = [{"role": "user", "content": f"{PASSAGE}\n\nWhere does Bob live?"}]
+    prompt = chat.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    assert shown.around[0] + PASSAGE + shown.around[-1] == prompt and not any(shown.around[1:-1])
+    assert [unit["text"] for unit in shown.units] == [*shown.tokens]
+    assert [unit["attention"] for unit in shown.units] == [*shown.scores["attention"]]
+
+
+def test_units_of_a_tokenizer_of_words_are_shown_apart():
+    """It has no token for white space; its decoder puts a blank between any two words."""
+    words = build_tokenizer(["amber anchor barley basil candle cedar"])
+    context = "amber anchor\n\nbarley basil"
+    rows = [{"context": context, "question": "amber", "answer": "anchor", "expected": "Anchor"}]
+    data = Answers(rows, units="passage", template="{context}\n\n{question}")
+    shown = audit((tiny_language_models.llama(words), words), data, **FEW).examples[0]
+    assert shown.label == "Anchor" and shown.correct
+    assert shown.tokens == ("amber anchor", "barley basil") and not shown.glued
+    assert [*map(str.strip, shown.around)] == ["", "", "amber"]
+
+
+def test_the_page_shows_prompt_units_and_answer(report):
+    page = report.to_html()
+    assert "knocked out" in page and "&lt;|assistant|&gt;" in page and "The answer rests on" in page
+    assert "of it on these sentences" in page and "of it on these" in report.to_markdown()
+    assert "weighs sentences of the prompt" in report.to_text(verbose=True)
+
+
+def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
+    command = ["audit", "--model", folder / "model", "--dataset", folder / "qa.jsonl"]
+    command += ["--tests", "correlation", "--no-single-heads", "--max-new-tokens", "4", "--json"]
+    found = json.loads(cli(*command).out)
+    assert found["statistics"] == json.loads(json.dumps(to_json(report)["statistics"]))
+    assert found["provenance"]["asked_for"]["max_new_tokens"] == 4
+
+
+def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkeypatch):
+    """None is said again, but what was being written when a run was killed."""
+    asked, own = [], answers.generated
+
+    def counted(model, tokenizer, prompts, *others):
+        asked.append([*prompts])
+        return own(model, tokenizer, prompts, *others)
+
+    monkeypatch.setattr(answers, "generated", counted)
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    first = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
+    [file] = tmp_path.glob(".answers-*.jsonl")
+    for _ in range(2):
+        again = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
+        assert first.examples == again.examples == report.examples
+        assert first.statistics == again.statistics == report.statistics
+        file.write_bytes(file.read_bytes()[:-3])
+    audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
+    assert [*map(len, asked)] == [2, 0, 1, 1]
+    other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
+    again = {"output_dir": tmp_path, **FEW}
+    refused("(max_new_tokens 4) is not", audit, str(folder / "model"), other, **again)
+    assert len(asked) == 4 and file.exists()
+
+
+@pytest.mark.parametrize("room", [8, 3])
+def test_prompts_side_by_side_say_what_each_says_alone(chat, model, monkeypatch, room):
+    """Also where there is memory for a few of them only."""
+    rows = [{**row, "context": row["context"] + " Four." * k} for k in range(3) for row in ROWS]
+    expected = audit((model, chat), Answers(rows), progress=False).to_pandas()
+    as_one, most = PromptPasses._as_one, []
+
+    def run(self, passes):
+        prompts = {id(one.state) for one in passes}
+        if len(prompts) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        most.append(len(prompts))
+        return as_one(self, passes)
+
+    monkeypatch.setattr(PromptPasses, "_as_one", run)
+    monkeypatch.setattr(LanguageModelAdapter, "n_side_by_side", 8)
+    found = audit((model, chat), Answers(rows), progress=False).to_pandas()
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=1e-4, atol=1e-6)
+    assert max(most) == min(room, len(rows))
+
+
+def test_work_side_by_side_asks_at_once_and_ends_together():
+    asked, stopped = [], []
+
+    def job(name, n):
+        try:
+            own = [ask([(name, k)] * k, answer) for k in range(n)]
+        except BaseException as error:
+            stopped.append((name, type(error)))
+            raise
+        return own if n != 3 else 1 / 0
+
+    def answer(questions):
+        asked.append([*questions])
+        return [name * k for name, k in questions]
+
+    jobs = [partial(job, "a", 2), partial(job, "b", 4)]
+    assert side_by_side(jobs, answer) == [[[], ["a"]], [[], ["b"], ["bb"] * 2, ["bbb"] * 3]]
+    assert next(filter(None, asked)) == [("a", 1), ("b", 1)] and len(asked) == 5
+    with pytest.raises(ZeroDivisionError):
+        side_by_side([*jobs, partial(job, "c", 3)], answer)
+    with pytest.raises(KeyError):
+        side_by_side(jobs, lambda questions: {}["a"])
+    assert stopped[0] == ("b", Stopped) and {*stopped[1:]} == {("a", Stopped), ("b", Stopped)}
+    assert not any("ThreadPool" in one.name for one in threading.enumerate())
+
+
+# --- what is asked by default ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def usual(folder):
+    """The audit of which nothing was said."""
+    return audited(folder, "answers-by-default", progress=False)
+
+
+def test_by_default_all_attention_is_asked_as_a_whole(usual):
+    assert usual.provenance["tests"] == ["permutation", "sources", "knockout"]
+    assert usual.rows.of_tests().sites == {(ALL, ALL)}
+    assert "left_out" not in usual.provenance
+    assert {s.statistic for s in usual.statistics}.isdisjoint(OF_UNITS)
+    assert usual.provenance["options"]["permutation"]["n_permutations"] == 20
+
+
+def test_heads_are_tested_by_name(folder):
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
+    few = {"tests": ["permutation"], "progress": False}
+    every = audit(str(folder / "model"), data, options=AuditOptions(heads=["all"]), **few)
+    layer = audit(str(folder / "model"), data, options=AuditOptions(layers=[1]), **few)
+    heads = {(layer, head) for layer in range(2) for head in range(4)}
+    assert every.rows.of_tests().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
+    assert layer.rows.of_tests().sites == {(1, head) for head in range(4)} | {(1, ALL)}
+    said = "ask for another one, or for single heads (--heads all"
+    refused(said, audit, str(folder / "model"), data, ["head_roles"], progress=False)
+
+
+def test_prompts_are_shown_from_the_rows_as_from_the_model(usual, report):
+    """No prompt is run again to be shown; what its rows say is what a new pass says."""
+    by_id = {text.example_id: text for text in usual.examples}
+    assert by_id.keys() == {text.example_id for text in report.examples}
+    for explained in report.examples:
+        of_rows = by_id[explained.example_id]
+        assert of_rows.rests_on == explained.rests_on and "rests on" in of_rows.rests_on
+        assert of_rows.matters == explained.matters
+        for name, values in explained.scores.items():
+            assert of_rows.scores[name] == pytest.approx(values, abs=1e-5)
+        assert of_rows.numbers == pytest.approx(explained.numbers, abs=1e-5)
+        assert (of_rows.tokens, of_rows.around) == (explained.tokens, explained.around)
+
+
+def test_a_table_has_a_row_for_every_sentence(usual):
+    table = usual.sentences()
+    assert table.text.tolist() == [unit for text in usual.examples for unit in text.tokens]
+    first = usual.examples[0]
+    own = table[table.example_id == 0]
+    assert own.leave_one_out.tolist() == [*first.scores["leave_one_out"]]
+    assert own.unit.tolist() == [*range(1, len(own) + 1)]
+    assert table.matters.sum() == sum(len(text.matters) for text in usual.examples)
+    printed = str(first)
+    asked, answered = printed.splitlines()[:2]
+    assert asked.endswith("?") and asked.removeprefix("Prompt 0: ") in first.around[-1]
+    assert answered == f"answered: {first.predicted}"
+    assert first.rests_on in printed and all(unit in printed for unit in first.tokens)
+
+
+@pytest.mark.parametrize(
+    ("losses", "weights", "matters", "said"),
+    [
+        ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "on sentence 2 (without it 66.7 times less likely); attention puts sentence 1 first."),
+        ((0.1, 0.5, 0.0), (0.1, 0.2, 0.1), (1,), "a little on sentence 2 (without it 1.6 times less likely); attention puts it first."),
+        ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "on no single sentence more than noise; attention puts sentence 1 first."),
+        ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "on no single sentence more than noise; attention puts sentence 1 first."),
+    ],
+)  # fmt: skip
+def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, said):
+    known = {"unit": "sentence", "matters": matters, "is_greedy": False}
+    scores = {"attention": weights, "leave_one_out": losses}
+    text = ShownText(0, ("A.", "B.", "C."), "b", None, None, None, scores, **known)
+    assert text.rests_on == f"The answer rests {said} The model itself says another answer."
+    assert replace(text, unit="").rests_on == ""
+
+
+MANY_SENTENCES = " ".join(f"Room {k} is {'red' if k % 2 else 'blue'}." for k in range(1, 20))
+
+
+def test_of_many_units_only_the_foremost_are_deleted(chat, model):
+    """Those of most attention and of most loss by knockout; the page says so."""
+    rows = [{"context": MANY_SENTENCES, "question": "Which room is red?", "answer": "Room 1"}]
+    report = audit((model, chat), Answers(rows), progress=False)
+    shown = report.examples[0].scores
+    deleted = [k for k, loss in enumerate(shown["leave_one_out"]) if loss != 0]
+    by_attention = sorted(range(19), key=lambda k: -shown["attention"][k])[:5]
+    others = [k for k in range(19) if k not in by_attention]
+    by_knockout = sorted(others, key=lambda k: -shown["knockout"][k])[:11]
+    assert sorted(deleted) == sorted(by_attention + by_knockout)
+    assert str(report.examples[0]).count("          –") == 19 - len(deleted)
+    assert all(loss != 0 for loss in shown["knockout"])
+    assert "1 of 1 prompts with more than 16 units all were knocked out" in " ".join(report.notes)
+
+
+def test_prompts_are_counted_while_they_are_answered_and_what_they_can_tell_is_said(
+    folder, chat, model, capsys, monkeypatch
+):
+    monkeypatch.setattr(progress, "SECONDS_TO_FIRST_LINE", 0.0)
+    data = Answers(str(folder / "qa.jsonl"), max_new_tokens=2)
+    audit((model, chat), data, ["sources"])
+    said = capsys.readouterr().err
+    assert "2 of 2 prompts" in said
+    assert "fewer than 10 prompts answer no question" in said
+
+
+def test_what_twenty_prompts_can_tell():
+    low, high = beta.ppf([0.025, 0.975], [10, 11], [11, 10])  # Clopper and Pearson, 10 of 20
+    assert f"20 prompts tell a share to ±{(high - low) / 2:.2f} or better" in foreseen(20, True)

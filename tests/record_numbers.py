@@ -1,0 +1,232 @@
+"""What the tests say of five small models, kept in a folder; or compared with what was kept.
+
+    python -m tests.record_numbers FOLDER              # at the commit before
+    python -m tests.record_numbers FOLDER --compare    # at the commit after
+
+For changes that should change no number: move code, rename, restructure. Every row of every test and every number of
+every summary is compared, 1e-12 apart at most. Both are made on one machine: what a training comes to, to the last bit,
+is another machine's own affair.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+import torch
+
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    audit,
+    build_tokenizer,
+    rationale_dataset,
+    train_classifier,
+)
+from hf_attnprobe.audits.options import AuditOptions
+from hf_attnprobe.data.specs import Data
+from hf_attnprobe.demonstration import DemoOptions, demo
+from hf_attnprobe.faithfulness.options import Adversarial, InputErasure, Permutation
+from hf_attnprobe.faithfulness.registry import tests
+from hf_attnprobe.protocol import AnswersFromPassage
+from hf_attnprobe.retraining.options import Adversary, Seeds
+from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.studies.run import study
+from hf_attnprobe.studies.steps import Steps, StudyOptions
+from hf_attnprobe.training.classifier import new_model
+from hf_attnprobe.training.options import TrainingOptions
+from tests.helpers import tiny_models
+
+
+TOLERANCE = 1e-12
+TEXTS = (
+    "the plot was dull . the cast was fine ! we left .",
+    "a moving film",
+    "word",
+    "the cast was dull . unheardof words here ? a fine plot .",
+    "zzz qqq . the film",
+    "fine . dull",
+)
+SIZES = {"embedding_size": 12, "encoder_size": 6}
+QUICKLY = {"epochs": 2, "learning_rate": 0.01, "batch_size": 16}
+SMALL = SIZES | QUICKLY
+
+
+def record_demo(folder: Path) -> None:
+    """Trained and audited as `attnprobe demo` does it."""
+    options = DemoOptions(n_examples=300, epochs=2)
+    demo(folder / "demo", options=options, progress=False)
+
+
+def record_bert(folder: Path) -> None:
+    """Every test at every head of a BERT with random weights, with human rationales."""
+    data = rationale_dataset(60, seed=0)["test"]
+    tokenizer = build_tokenizer(data["text"])
+    tokenizer.model_max_length = 64
+    bert = tiny_models.saved(
+        folder / "bert", tiny_models.bert(tokenizer, heads=3, width=24, spread=0.5), tokenizer
+    )
+    few = Data(data, test_limit=6)
+    every = [name for name, test in tests().items() if AnswersFromPassage not in test.needs]
+    every += [Permutation(n_permutations=5), Adversarial(n_steps=3, n_starts=2)]
+    every += [InputErasure(beam_width=2)]
+    audit(bert, few, every, output_dir=folder / "bert-audit", progress=False)
+    screened = ["default", Permutation(n_permutations=5), InputErasure(by="mask")]
+    options = AuditOptions(screen=2, level="token", seed=3)
+    given = {"options": options, "output_dir": folder / "bert-screened", "progress": False}
+    audit(bert, few, screened, **given)
+
+
+def record_hierarchical(folder: Path) -> None:
+    """A classifier of words and sentences with random weights."""
+    tokenizer = build_tokenizer(TEXTS, sentences=True, min_document_frequency=1)
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 8, "encoder_size": 4, "attention_size": 4}
+    config = AttentionClassifierConfig(encoder="bigru", hierarchical=True, **sizes)
+    model = new_model(config, tokenizer, ["negative", "positive"]).eval()
+    rows = [{"example_id": k, "text": text, "label": k % 2} for k, text in enumerate(TEXTS)]
+    given = {"output_dir": folder / "hierarchical", "progress": False}
+    audit(model, rows, ["default", Permutation(n_permutations=5)], tokenizer=tokenizer, **given)
+
+
+def record_retraining(folder: Path) -> None:
+    """Uniform, seeds, adversary and diagnostic MLP beside a BiLSTM."""
+    data = rationale_dataset(150, seed=0)
+    splits = data["train"], data["validation"]
+    given = {"options": TrainingOptions(**QUICKLY), "progress": False}
+    train_classifier(
+        AttentionClassifierConfig(**SIZES), *splits, output_dir=folder / "base", **given
+    )
+    kinds = ["default", Seeds(n_seeds=2), Adversary(lambdas=[0.05, 0.001], epochs=3)]
+    retrain(folder / "base", data, kinds, output_dir=folder / "retrained", progress=False)
+
+
+def record_study(folder: Path) -> None:
+    """Trainings, audits and a transfer over a grid, and their tables."""
+    for name, examples in rationale_dataset(150, seed=0).items():
+        frame = examples.remove_columns("rationale").to_pandas()
+        (folder / "reviews").mkdir(exist_ok=True)
+        frame.to_json(folder / "reviews" / f"{name}.jsonl", orient="records", lines=True)
+    options = StudyOptions(dataset=f"reviews={folder / 'reviews'}")
+    study(tiny, output_dir=folder / "study", options=options, progress=False)
+
+
+def tiny(s: Steps) -> None:
+    """A tiny study"""
+    for data in s.grid(dataset=["reviews"]):
+        own = s.add("train", "own", data, **data, encoder="mlp", **SMALL)
+        for encoder in s.grid(encoder=["mlp", "bilstm"]):
+            at = data | encoder
+            base = s.add("train", "base", at, **at, **SMALL)
+            s.add("audit", "audit", at, model=base, **data)
+            s.add("transfer", "transfer", at, model=own, guide=base, **data)
+            of_paper = ["fragility", "single_token", "adversarial", "conicity"]
+            s.add("audit", "compare", at, model=base, **data, tests=of_paper)
+            tokens = {"tokens": ["dull", "wonderful"], "epochs": 1}
+            s.add("deceive", "deceive", at, model=base, **data, **tokens)
+    room = {"statistic": "epsilon_max_jsd@0.05", "threshold": 0.01, "means": "room"}
+    lost = {"score": "transfer/guided/f1", "difference": True}
+    s.table("Room", audit={"room": room}, transfer={"lost": lost})
+    s.table("By length", [12, 25], audit={"room": "epsilon_max_jsd@0.05"})
+
+
+RECORDS = (record_demo, record_bert, record_hierarchical, record_retraining, record_study)
+
+
+def numbers_of(folder: Path) -> dict[str, float | str | None]:
+    """Every row and every number of a summary by file and place; without times, versions and fingerprints of files."""
+    found: dict[str, float | str | None] = {}
+    for part in sorted({file.parent for file in folder.rglob("*.parquet")}):
+        place = part.relative_to(folder)
+        for row in read_rows(part).itertuples(index=False):
+            of = f"{row.test}/{row.statistic}/{row.layer}.{row.head}/{row.example_id}"
+            found[f"{place}/{of}"] = row.value
+    for file in sorted(folder.rglob("summary.json")):
+        for key, value in flat(json.loads(file.read_text())):
+            found[f"{file.relative_to(folder)}{key}"] = value
+    return found
+
+
+LEFT_OUT = ("provenance", "seconds", "versions", "steps", "differences", "arguments")
+
+
+def flat(value, key: str = ""):
+    """(path, number) for every number in nested data; lists of records are named by what they are of."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in LEFT_OUT:
+                yield from flat(inner, f"{key}/{name}")
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from flat(inner, f"{key}/{name_of(inner, place)}")
+    elif isinstance(value, float | int | None):
+        yield key, value
+
+
+NAMING = "test statistic method first second group layer head model metric name"
+"""What says of what a record is."""
+
+
+def name_of(record, place: int) -> str:
+    """What a record is of, so that its place in a list does not matter."""
+    if not isinstance(record, dict):
+        return str(place)
+    known = [Path(str(record[word])).name for word in NAMING.split() if word in record]
+    return ".".join(known) or str(place)
+
+
+def compare(kept: dict, now: dict) -> list[str]:
+    """What is missing, new or different."""
+    lines = [f"missing {key}" for key in kept.keys() - now.keys()]
+    lines += [f"new {key}" for key in now.keys() - kept.keys()]
+    lines += [
+        f"{key}: was {kept[key]}, is {now[key]}"
+        for key in kept.keys() & now.keys()
+        if not same(kept[key], now[key])
+    ]
+    return sorted(lines)
+
+
+def same(old: float | None, new: float | None) -> bool:
+    """Whether two numbers are equal to rounding; what is undefined is equal to itself."""
+    if old is None or new is None:
+        return old is new
+    are_undefined = math.isnan(old) and math.isnan(new)
+    return are_undefined or math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def main() -> int:
+    """Records, or compares and says what differs."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--compare", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as work:
+        for step in RECORDS:
+            step(Path(work))
+        if not arguments.compare:
+            shutil.rmtree(arguments.folder, ignore_errors=True)
+            arguments.folder.mkdir(parents=True)
+            found = numbers_of(Path(work))
+            (arguments.folder / "numbers.json").write_text(json.dumps(found))
+            print(f"{len(found)} numbers")
+            return 0
+        now = numbers_of(Path(work))
+    kept = json.loads((arguments.folder / "numbers.json").read_text())
+    lines = compare(kept, now)
+    print("\n".join(lines[:40]))
+    print(f"{len(kept)} numbers kept, {len(now)} now, {len(lines)} differ")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,336 @@
+"""Several audits beside one another: differences by hand, what is refused, and the page."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from hf_attnprobe.data.examples import DatasetName
+from hf_attnprobe.faithfulness.registry import readings
+from hf_attnprobe.reports.comparison import compare
+from hf_attnprobe.reports.paired_differences import CANNOT_BE_TOLD
+from hf_attnprobe.reports.report import Report
+from hf_attnprobe.reports.verdict import findings
+from hf_attnprobe.statistics.differences import Sides, changes
+from hf_attnprobe.statistics.rows import Rows, nothing
+from hf_attnprobe.statistics.summary import summarize
+from tests.helpers.error_messages import refused
+from tests.helpers.page_reader import Reader
+from tests.helpers.synthetic_rows import rows_of_texts
+
+
+N = 80
+CLASSES = ("neg", "pos")
+IMPORTANCE = "importance@attention"
+
+
+def tidy(test, statistic, values, ids, **place):
+    return rows_of_texts({(test, statistic): values}, ids=ids, **place)
+
+
+def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
+    """Rows of an audit; what the texts have in common is the same for every seed."""
+    ids = np.asarray(ids)
+    text = np.random.default_rng([7, 0]).uniform(0.2, 0.4, 1000)[ids]
+    noise = np.random.default_rng(seed)
+    predicted = (ids + (noise.random(len(ids)) < 0.2)) % 2
+    place = {"layer": -1, "head": -1}
+    parts = [
+        tidy("prediction", "predicted_class", predicted, ids, **place),
+        tidy("prediction", "label", ids % 2, ids, **place),
+        tidy("prediction", "probability", text + 0.5, ids, **place),
+    ]
+    for head in range(heads):
+        tau = text + moved + noise.normal(size=len(ids)) / 100
+        tvd = text / 4 + noise.random(len(ids)) / 100
+        chance = 0.2 + noise.random(len(ids)) / 50
+        parts += [
+            tidy("correlation", "attention_leave_one_out_tau", tau, ids, head=head),
+            tidy("scale", IMPORTANCE, tau, ids, head=head),
+            tidy("scale", "mass@attention", 0.3 + tau / 2, ids, head=head),
+            tidy("scale", "mass_by_chance@attention", chance, ids, head=head),
+            tidy("correlation", "attention_gradient_tau", tau / 2, ids, head=head),
+            tidy("correlation", "attention_leave_one_out_p_value", tau, ids, head=head),
+            tidy("permutation", "median_tvd", tvd, ids, head=head),
+            tidy("permutation", "standard_tvd", 2 * tvd, ids, head=head),
+            tidy("permutation", "largest_standard_tvd", 3 * tvd, ids, head=head),
+            tidy("permutation", "max_tvd", tvd * 2, ids, head=head),
+        ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def report_of(rows, *, model="models/base", options=None, **provenance):
+    given = {"correlation": {"target": None}, "scale": {}, "permutation": {"n_permutations": 100}}
+    provenance = {
+        "model_fingerprint": model,
+        "data_fingerprint": "data",
+        "dtype": "float64",
+        "options": given | (options or {}),
+        "tests": ["correlation", "scale", "permutation"],
+        "classes": list(CLASSES),
+        "asked_for": {"model": "models/any", "dataset": "reviews"},
+    } | provenance
+    return Report(
+        model=model,
+        dataset=DatasetName("reviews", "test"),
+        n=rows.example_id.nunique(),
+        seed=0,
+        statistics=summarize(rows, CLASSES, readings()),
+        provenance=provenance,
+        findings=findings(rows, CLASSES, seed=0),
+        rows=Rows.of(rows),
+    )
+
+
+def with_a_default(rows):
+    """The same, where nothing matters in texts that are predicted as the first class."""
+    predicted = rows[rows.statistic == "predicted_class"].set_index("example_id").value
+    is_default = rows.example_id.map(predicted) == 0
+    is_part = rows.test == "scale"
+    lost = np.where(predicted == 0, 0.02, 0.6)
+    known = rows.assign(value=rows.value.where(~(is_default & is_part)))
+    largest_loss = tidy("scale", "largest_loss", lost, predicted.index, head=0)
+    return pd.concat([known, largest_loss], ignore_index=True)
+
+
+def test_effects_are_compared_on_the_texts_that_they_are_graded_on():
+    rows = with_a_default(rows_of(1)), with_a_default(rows_of(2))
+    comparison = compare([report_of(side) for side in rows])
+    (effect,) = [question for question in comparison.questions if question.rule == "effect"]
+    read = [side.pivot_table("value", "example_id", "statistic") for side in rows]
+    explained = [texts[texts.predicted_class == 1].standard_tvd for texts in read]
+    for own, finding, texts in zip(effect.means, effect.findings, explained, strict=True):
+        assert own.value == pytest.approx(finding.value) == pytest.approx(texts.mean())
+    both = pd.concat(explained, axis=1, join="inner")
+    (difference,) = effect.differences
+    assert difference.n == len(both) < N
+    assert difference.value == pytest.approx((both.iloc[:, 1] - both.iloc[:, 0]).mean())
+
+
+@pytest.fixture(scope="module")
+def base():
+    return report_of(rows_of(1))
+
+
+@pytest.fixture(scope="module")
+def moved():
+    return report_of(rows_of(2, moved=0.1), model="models/tuned")
+
+
+@pytest.fixture(scope="module")
+def compared(base, moved):
+    return compare([base, moved])
+
+
+def by_name(comparison):
+    return {s.statistic: s for s in comparison.statistics}
+
+
+def values(rows, statistic):
+    return rows[rows.statistic == statistic].set_index("example_id").value
+
+
+def test_differences_are_those_of_pandas_and_scipy(base, moved, compared):
+    for name, statistic in by_name(compared).items():
+        ours, theirs = (values(r.to_pandas(), name) for r in (base, moved))
+        wanted = theirs - ours
+        found = statistic.differences[0]
+        assert found.value == pytest.approx(wanted.mean(), abs=1e-12)
+        assert (found.first, found.other) == pytest.approx((ours.mean(), theirs.mean()))
+        assert (found.n, found.paired) == (N, True)
+        by_scipy = scipy.stats.bootstrap(
+            (wanted.to_numpy(),), np.mean, method="percentile", rng=0
+        ).confidence_interval
+        assert found.ci95 == pytest.approx(tuple(by_scipy), abs=wanted.std() / 30)
+        low, high = found.simultaneous
+        assert low < found.ci95[0] and found.ci95[1] < high
+
+
+def test_only_what_the_interval_excludes_is_told(compared):
+    told = {n: s.differences[0].can_be_told for n, s in by_name(compared).items()}
+    assert told["attention_leave_one_out_tau"] and told["attention_gradient_tau"]
+    assert not told["median_tvd"] and not told["max_tvd"]
+    assert "attention_leave_one_out_p_value" not in told
+
+
+def test_simultaneous_intervals_cover_all_truths_at_once():
+    """Twelve differences without any truth: all intervals hold 0 in about 95% of draws."""
+    generator = np.random.default_rng(3)
+    n_drawn, all_hold = 40, 0
+    for _ in range(n_drawn):
+        first, other = generator.normal(size=(2, 60, 12))
+        for paired in (True, False):
+            sides = Sides(pd.DataFrame(first), pd.DataFrame(other), paired)
+            found = changes([sides])[0]
+            ends = np.array([d.simultaneous for d in found])
+            all_hold += bool(((ends[:, 0] < 0) & (ends[:, 1] > 0)).all())
+    assert 0.87 < all_hold / (2 * n_drawn) < 1
+
+
+def test_the_same_audit_twice_differs_in_nothing(base):
+    same = compare([base, dataclasses.replace(base)])
+    found = [s.differences[0] for s in same.statistics]
+    assert found and all(d.value == 0 and not d.can_be_told for d in found)
+    assert len(set(same.names)) == 2
+    assert not same.settings
+    for question in same.questions:
+        assert not question.differences[0].can_be_told
+        assert not question.changed(1)
+    n_told = str(same).count(CANNOT_BE_TOLD)
+    assert n_told >= len(same.questions)
+
+
+def test_the_other_order_turns_the_signs(base, moved, compared):
+    turned = by_name(compare([moved, base]))
+    for name, statistic in by_name(compared).items():
+        one, other = statistic.differences[0], turned[name].differences[0]
+        assert one.value == pytest.approx(-other.value, abs=1e-15)
+        assert one.ci95 == pytest.approx([-end for end in other.ci95[::-1]])
+        assert one.simultaneous == pytest.approx([-e for e in other.simultaneous[::-1]])
+        assert one.can_be_told == other.can_be_told
+
+
+def test_other_texts_are_no_pairs(base):
+    rows = rows_of(2, moved=0.1, ids=range(200, 260))
+    other = report_of(rows, model="models/tuned", data_fingerprint="other")
+    comparison = compare([base, other])
+    assert comparison.n_shared == (0,)
+    assert any("no text is a pair" in caution for caution in comparison.cautions)
+    found = by_name(comparison)["attention_leave_one_out_tau"].differences[0]
+    ours, theirs = (
+        values(r, "attention_leave_one_out_tau").to_numpy() for r in (base.to_pandas(), rows)
+    )
+    assert not found.paired and found.n == 60
+    assert found.value == pytest.approx(theirs.mean() - ours.mean())
+    by_scipy = scipy.stats.bootstrap(
+        (theirs, ours), lambda x, y, axis: x.mean(axis) - y.mean(axis), method="percentile", rng=0
+    ).confidence_interval
+    assert found.ci95 == pytest.approx(tuple(by_scipy), abs=0.003)
+
+
+def test_the_same_ids_of_other_data_are_no_pairs(base):
+    other = report_of(rows_of(2), model="b", data_fingerprint="other")
+    assert not by_name(compare([base, other]))["max_tvd"].differences[0].paired
+
+
+def test_only_shared_texts_are_compared(base):
+    rows = rows_of(2, ids=range(30, 120))
+    comparison = compare([base, report_of(rows, model="b")])
+    assert comparison.n_shared == (50,)
+    assert any("share 50 of 90 texts" in caution for caution in comparison.cautions)
+    ours, theirs = values(base.to_pandas(), "median_tvd"), values(rows, "median_tvd")
+    found = by_name(comparison)["median_tvd"].differences[0]
+    assert found.value == pytest.approx((theirs - ours).dropna().mean())
+    assert found.n == 50
+
+
+def test_tests_with_other_options_are_not_compared(base):
+    other = report_of(rows_of(2), model="b", options={"permutation": {"n_permutations": 10}})
+    comparison = compare([base, other])
+    assert {s.test for s in comparison.statistics} == {"correlation", "scale"}
+    assert any("other options: permutation" in c for c in comparison.cautions)
+    questions = {q.rule: q for q in comparison.questions}
+    assert questions["effect"].differences == (None,)
+    assert "not compared" in str(comparison)
+    setting = next(s for s in comparison.settings if "n permutations" in s.name)
+    assert setting.values == ("100", "10")
+
+
+def test_other_units_leave_only_accuracy(base):
+    comparison = compare([base, report_of(rows_of(2), model="b", level="word")])
+    assert not comparison.statistics
+    compared = [q.rule for q in comparison.questions if q.differences[0] is not None]
+    assert compared == ["accuracy"]
+
+
+def test_accuracy_is_paired_by_text(base, moved, compared):
+    right = [
+        values(r.to_pandas(), "predicted_class") == values(r.to_pandas(), "label")
+        for r in (base, moved)
+    ]
+    question = next(q for q in compared.questions if q.rule == "accuracy")
+    wanted = right[1].mean() - right[0].mean()
+    assert question.differences[0].value == pytest.approx(wanted)
+
+
+def question_of(comparison, rule):
+    return next(q for q in comparison.questions if q.rule == rule)
+
+
+def test_what_is_graded_is_compared(base, moved, compared):
+    """Of each audit as graded; text by text, so that a difference has an interval."""
+    first, other = (report.to_pandas() for report in (base, moved))
+    for rule, statistic in (("importance", IMPORTANCE), ("effect", "standard_tvd")):
+        wanted = values(other, statistic) - values(first, statistic)
+        assert question_of(compared, rule).differences[0].value == pytest.approx(wanted.mean())
+
+    def place_of_mass(rows):
+        overlap, chance = (
+            values(rows, f"{k}@attention").mean() for k in ("mass", "mass_by_chance")
+        )
+        return (overlap - chance) / (1 - chance)
+
+    difference = question_of(compared, "mass").differences[0]
+    assert difference.value == pytest.approx(place_of_mass(other) - place_of_mass(first), abs=1e-4)
+    for audit, report in enumerate((base, moved)):
+        score = question_of(compared, "faithfulness").means[audit]
+        assert score == compared.scores[audit] == report.score and score.n == N
+    parts = [question_of(compared, rule).differences[0].value for rule in ("importance", "mass")]
+    whole = question_of(compared, "faithfulness").differences[0]
+    assert whole.value == pytest.approx(np.mean(parts)) and whole.can_be_told
+
+
+def test_names_are_short_and_different(base):
+    for models, dtypes, names in (
+        (("runs/a/last", "runs/b/last"), ("x", "x"), ("a/last", "b/last")),
+        (("m", "m"), ("float32", "float16"), ("m, float32", "m, float16")),
+        (("m", "m"), ("x", "x"), ("m (1)", "m (2)")),
+    ):
+        reports = [
+            report_of(base.to_pandas(), model=model, model_fingerprint="same", dtype=dtype)
+            for model, dtype in zip(models, dtypes, strict=True)
+        ]
+        assert compare(reports).names == names
+
+
+def test_what_differs_is_listed_and_nothing_else(compared):
+    assert {s.name for s in compared.settings} == {"model", "model fingerprint"}
+    assert any("another seed" in caution for caution in compared.cautions)
+
+
+def test_one_audit_or_none_with_rows_is_refused(base):
+    refused("two audits or more", compare, [base])
+    refused("read_audit", compare, [base, dataclasses.replace(base, rows=nothing())])
+
+
+def in_line(text):
+    """Without the breaks of lines and the signs of Markdown."""
+    return " ".join(text.replace("\\", "").split())
+
+
+def test_every_difference_stands_in_the_table_of_answers(compared):
+    """Of every question, in Markdown as it was measured; of every statistic in the rows."""
+    lines = [line.strip("| ").split(" | ") for line in compared.to_markdown().splitlines()]
+    cells = {line[0]: line[3] for line in lines if len(line) == 4}
+    for question in compared.questions:
+        (found,) = question.differences
+        side = "higher" if found.value > 0 else "lower"
+        told = f"{side}: {found.value:+.2f} [" if found.can_be_told else CANNOT_BE_TOLD
+        assert told in cells[question.question].replace("\\", "")
+    frame = compared.summary_frame().set_index("statistic")
+    for name, statistic in by_name(compared).items():
+        (found,) = statistic.differences
+        shown = frame.loc[name, ["first_mean", "mean", "difference"]]
+        assert [*shown] == [found.first, found.other, found.value]
+
+
+def test_heads_have_a_map_of_differences():
+    reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
+    comparison = compare(reports)
+    assert any("Heads are compared by their numbers" in c for c in comparison.cautions)
+    ids = Reader(comparison.to_html()).ids
+    found = [i for i in ids if i.startswith("heads_standard_tvd")]
+    found = [i for i in found if not i.endswith(("-title", "-desc"))]
+    assert found == ["heads_standard_tvd_difference_2"]

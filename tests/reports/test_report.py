@@ -1,0 +1,75 @@
+"""A report in its forms: fifteen lines, frames, JSON, a notebook's cell."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from hf_attnprobe import Report, audit
+from hf_attnprobe.documents.blocks import written
+from hf_attnprobe.reports.first_screen import rankings
+from tests.helpers.error_messages import refused
+
+
+@pytest.fixture(scope="module")
+def folder(audited):
+    return audited("classifier")
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    return Report.load(folder)
+
+
+def test_what_has_no_labels_says_so(checkpoint, reviews):
+    texts = list(reviews["test"]["text"])[:5]
+    said = str(audit(checkpoint, texts, "permutation", progress=False))
+    assert "Only 5 of the 30 texts that are needed." in said
+    assert "nan" not in said and not re.search(r"right in|\d%|0\.\d\d", said)
+
+
+def test_frames_are_the_rows(report, tmp_path):
+    rows, wide = report.to_pandas(), report.wide_frame()
+    tau = rows[rows.statistic == "attention_leave_one_out_tau"]
+    by_hand = tau.set_index("example_id").value
+    pd.testing.assert_series_equal(
+        wide.attention_leave_one_out_tau, by_hand.sort_index(), check_names=False
+    )
+    assert len(wide) == report.n and "predicted_class" in wide
+    assert wide.size == len(rows.drop_duplicates())
+    summary = report.summary_frame()
+    row = summary[(summary.statistic == tau.statistic.iloc[0]) & (summary.group == "all")]
+    assert row["mean"].item() == pytest.approx(by_hand.mean())
+    report.to_csv(tmp_path / "summary.csv")
+    assert pd.read_csv(tmp_path / "summary.csv").shape == summary.shape
+
+
+def test_rankings_are_numbers_with_their_intervals(report):
+    cells = [written(score) for _, score in rankings(report).rows]
+    assert cells and all(
+        re.fullmatch(r"-?\d\.\d\d \[-?\d\.\d\d, -?\d\.\d\d\]", cell) for cell in cells
+    )
+
+
+def test_the_summary_of_another_version_is_refused(folder, copy_of):
+    folder = copy_of(folder)
+    file = folder / "summary.json"
+    data = json.loads(file.read_text())
+    for version in ("1", None):
+        file.write_text(json.dumps({**data, "schema_version": version}))
+        refused("expected a summary of schema version 2,", Report.load, folder)
+
+
+def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):
+    command = ["audit", "--model", checkpoint, "--dataset", reviews_folder]
+    command += ["--test-limit", "3", "--tests", "permutation"]  # too few to say
+    done = cli(*command, "--fail-on", "cannot-say", "no")
+    assert done.code == 3
+    assert done.err.endswith("attnprobe: the answer is cannot say; --fail-on fails\n")
+    assert cli(*command, "--fail-on", "no").code == 0
+    scored = cli(*command, "--fail-on", "effect<2", "faithfulness<.5")
+    assert scored.code == 3
+    assert re.search(r"effect is 0\.\d{3}, which is effect<2; faithfulness was not", scored.err)
+    wrong = cli(*command, "--fail-on", "effect=2")
+    assert wrong.code == 1 and "expected yes, partly, no, cannot-say, or a score" in wrong.err

@@ -1,0 +1,157 @@
+"""No printed sentence contradicts the rows: both are computed again in plain pandas."""
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from hf_attnprobe import audit
+from tests.helpers import recompute, tiny_models
+
+
+def random_classifier(tokenizer, encoder, n_labels, sharpness, confidence, seed):
+    sizes = {"embedding_size": 12, "encoder_size": 12, "num_labels": n_labels}
+    changes = {"read_out": confidence, "query": sharpness, "seed": seed}
+    return tiny_models.classifier(tokenizer, encoder=encoder, **changes, **sizes)
+
+
+def random_texts(tokenizer, n, n_labels, seed):
+    words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
+    generator = np.random.default_rng(seed)
+    rows = []
+    for k in range(n):
+        length = generator.integers(1, 12)
+        text = " ".join(generator.choice(words, length))
+        label = int(generator.integers(n_labels))
+        rows.append({"text": text, "label": label, "example_id": 7 * k})
+    return datasets.Dataset.from_list(rows)
+
+
+def check_statistics(report, rows):
+    """Mean, median, std and counts of every statistic."""
+    expected = recompute.statistics(rows, report.provenance["classes"])
+    for s in report.statistics:
+        key = s.test, s.statistic, s.layer, s.head, s.group
+        mean, median, std, n, undefined = expected[key]
+        assert (s.n, s.undefined) == (n, undefined), key
+        got = [s.mean, s.median, s.std]
+        np.testing.assert_allclose(got, [mean, median, std], atol=1e-9, err_msg=key)
+    assert len(report.statistics) == len(expected)
+
+
+def check_findings(report, rows):
+    """Number, interval, answer and words of every finding."""
+    limits = recompute.thresholds()
+    numbers = recompute.graded_numbers(rows)
+    assert {f.rule for f in report.findings} - {"accuracy"} == set(numbers)
+    for finding in report.findings:
+        if finding.rule == "accuracy":
+            continue
+        lowest, highest = numbers[finding.rule]
+        check_words(finding)
+        assert finding.n == highest.n
+        assert finding.value == pytest.approx(highest.value, abs=1e-9)
+        interval = highest.interval()
+        if interval is None:  # a text more or less leaves no way to speak of
+            assert finding.ci95 is None and finding.answer == "cannot say"
+            continue
+        assert finding.ci95 == pytest.approx(interval, abs=1e-6)
+        low = finding.ci95[0]
+        if lowest is not highest:
+            low = lowest.interval()[0]
+        interval = low, finding.ci95[1]
+        possible = recompute.possible_grades(interval, finding.n, limits[finding.rule])
+        expected = possible.pop() if len(possible) == 1 else "cannot say"
+        edge = min(abs(low - limit) for limit in limits[finding.rule])
+        if lowest is highest or edge > 0.02:  # else resampling decides
+            assert finding.answer == expected, finding
+
+
+def check_words(finding):
+    """The sentence begins with its answer, and names its number."""
+    sentence = finding.sentence
+    head = sentence.split(". ")[0]
+    assert head.split(": ")[1].startswith(str(finding.answer))
+    assert "nan" not in sentence
+    if finding.rule != "uniqueness":  # which names the share, 1 − it
+        ending = " [" if finding.ci95 else ""
+        assert f"{finding.value:z.2f}{ending}" in sentence
+
+
+def check_accuracy(report, rows):
+    own = recompute.predictions(rows)
+    (finding,) = [f for f in report.findings if f.rule == "accuracy"]
+    right, usual, graded, n = recompute.accuracy(own)
+    assert f" {right:.2f} [" in finding.sentence
+    assert own.probability.isna().all() or (f"{own.probability.mean():.2f} [" in finding.sentence)
+    if graded is None:  # nothing to compare with: no answer, and no claim
+        assert finding.answer == "cannot say" and finding.n == 0
+        assert "more" not in finding.sentence
+        return
+    assert finding.n == n
+    assert f" {usual:.2f}" in finding.sentence
+    assert f"{finding.value:z.2f} [" in finding.sentence
+    assert finding.value == pytest.approx(graded)
+    low, high = finding.ci95
+    expected = "yes" if low > 0 else "no" if high <= 0 else "cannot say"
+    assert finding.answer == (expected if finding.n >= 30 else "cannot say")
+
+
+def check_whole(report, rows):
+    """The answer to the whole follows from the parts that are printed."""
+    answers = {f.rule: str(f.answer) for f in report.findings}
+    accuracy = [str(f.answer) for f in report.findings if f.rule == "accuracy" and f.n]
+    expected = recompute.verdict(answers)
+    if accuracy and accuracy != ["yes"]:
+        expected = "cannot say"
+    elif answers.get("effect") == "no":
+        _, (_, high), n = recompute.attention_does_nothing(rows)
+        least = recompute.thresholds()["effect"][0]
+        assert high >= least or n < 30 or "worst shuffle" in report.to_text()
+    assert report.answer == expected
+    assert f"\n\n{expected.capitalize()}. " in report.to_text()
+
+
+def check(report, folder):
+    rows = recompute.read(folder / "rows")
+    check_statistics(report, rows)
+    check_accuracy(report, rows)
+    check_findings(report, rows)
+    check_whole(report, rows)
+    assert report.contradictions == ()
+
+
+MODELS = given(
+    encoder=st.sampled_from(["none", "mlp", "cnn", "bilstm"]),
+    n_labels=st.integers(2, 4),
+    sharpness=st.sampled_from([1, 6, 20]),
+    confidence=st.sampled_from([1, 8, 40]),
+    n=st.sampled_from([2, 40, 64]),
+    seed=st.integers(0, 1000),
+)
+TAKEN = {
+    "phases": [Phase.generate],  # to shrink one takes minutes
+    "suppress_health_check": [HealthCheck.function_scoped_fixture],
+}
+
+
+def follows(tokenizer, folder, n, n_labels, seed, **kind):
+    """Audits a random model of random texts, and computes again what is said of it."""
+    model = random_classifier(tokenizer, n_labels=n_labels, seed=seed, **kind)
+    texts = random_texts(tokenizer, n, n_labels, seed)
+    report = audit(model, texts, tokenizer=tokenizer, output_dir=folder, progress=False)
+    check(report, folder)
+
+
+@MODELS
+@settings(max_examples=4, **TAKEN)
+def test_every_number_and_answer_follows_from_the_rows(tokenizer, tmp_path_factory, **drawn):
+    follows(tokenizer, tmp_path_factory.mktemp("audit"), **drawn)
+
+
+@pytest.mark.slow
+@MODELS
+@settings(max_examples=30, **TAKEN)
+def test_it_follows_of_many_models(tokenizer, tmp_path_factory, **drawn):
+    follows(tokenizer, tmp_path_factory.mktemp("audit"), **drawn)

@@ -1,0 +1,60 @@
+"""Whose a folder is: what may be written to, what is refused, what a failed run leaves."""
+
+import json
+
+import pytest
+
+from hf_attnprobe import AttnProbeError
+from hf_attnprobe.storage.folders import alone_in, check_free, differing, write_json
+from tests.helpers.error_messages import refused
+
+
+IDENTITY = {"seed": 0, "layers": (0, 1), "options": {"erasure": {"draw": "uniform"}}}
+
+
+def test_settings_are_compared_as_json_gives_them_back():
+    held = json.loads(json.dumps(IDENTITY))
+    assert differing(held, IDENTITY) == {}
+    expected = {"seed": (0, 1), "layers": ([0, 1], [0])}
+    assert differing(held, {"seed": 1, "layers": [0]}) == expected
+    assert differing("no settings", {"seed": 0}) == {"seed": (None, 0)}
+
+
+def test_a_folder_is_free_if_new_empty_or_marked(tmp_path):
+    assert check_free(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / ".hidden").touch()
+    assert check_free(str(tmp_path), "study.json") == tmp_path
+    (tmp_path / "thesis.tex").touch()
+    refused("holds other files", check_free, tmp_path, "study.json")
+    write_json(tmp_path / "study.json", {})
+    assert check_free(tmp_path, "study.json") == tmp_path
+    refused("cannot use", check_free, tmp_path / "thesis.tex")
+
+
+def test_another_identity_is_refused_with_what_differs(tmp_path):
+    with alone_in(tmp_path, "audit.json", identity=IDENTITY):
+        pass
+    with alone_in(tmp_path, "audit.json", identity=IDENTITY):
+        pass
+    other = IDENTITY | {"options": {"erasure": {"draw": "released"}}}
+    message = (
+        r"another audit: its options \(erasure draw uniform\) is not this one's "
+        r"\(erasure draw released\)"
+    )
+    with (
+        pytest.raises(AttnProbeError, match=message),
+        alone_in(tmp_path, "audit.json", identity=other),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_the_mark_of_a_run_that_failed_before_its_rows_goes(rows, tmp_path):
+    folder = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt), alone_in(folder, "retraining.json", identity=IDENTITY):
+        (folder / "rows").mkdir()
+        if rows:
+            (folder / "rows" / "part-0.parquet").touch()
+        raise KeyboardInterrupt
+    assert folder.exists() == rows
+    assert (folder / "retraining.json").exists() == rows

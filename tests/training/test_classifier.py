@@ -1,0 +1,340 @@
+import dataclasses
+import inspect
+from typing import get_args, get_type_hints
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from transformers import BertTokenizer
+
+from hf_attnprobe import (
+    AttentionClassifierConfig,
+    AttnProbeError,
+    AuditOptions,
+    audit,
+    rationale_dataset,
+    train_classifier,
+)
+from hf_attnprobe.data import examples as splits
+from hf_attnprobe.data.specs import Data
+from hf_attnprobe.models.attention_classifier import (
+    configuration_attention_classifier as configuration,
+)
+from hf_attnprobe.statistics.scores import classification_metrics
+from hf_attnprobe.training import classifier as training
+from hf_attnprobe.training import run as verb
+from hf_attnprobe.training.options import Architecture, TrainingOptions
+from hf_attnprobe.training.procedures import (
+    papers_config,
+    papers_loss,
+    papers_optimizer,
+    papers_procedure,
+)
+from tests.helpers import tiny_models
+from tests.helpers.error_messages import refused
+
+
+SMALL = {"embedding_size": 32, "encoder_size": 32}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return rationale_dataset(900, seed=0)
+
+
+def train(data, folder, config=None, **options):
+    """A classifier trained on rows, or on the splits of a data set."""
+    config = config or AttentionClassifierConfig(**SMALL)
+    splits = data if isinstance(data, dict) else {"train": data, "validation": data}
+    given = {"test": splits["test"]} if "test" in splits else {}
+    options = TrainingOptions(**{"epochs": 1} | options)
+    given |= {"output_dir": folder, "options": options, "progress": False}
+    return train_classifier(config, splits["train"], splits["validation"], **given)
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Every trainer that is made."""
+    made, own = [], training.make_trainer
+    monkeypatch.setattr(
+        training,
+        "make_trainer",
+        lambda *args, **options: made.append(own(*args, **options)) or made[-1],
+    )
+    return made
+
+
+def test_learns_and_is_reproducible(data, tmp_path):
+    given = {"epochs": 3, "learning_rate": 1e-2}
+    first, again = (train(data, tmp_path / name, **given) for name in "ab")
+    assert first[2]["test_roc_auc"] > 0.8
+    assert first[2] == again[2]
+    for one, two in zip(first[0].parameters(), again[0].parameters(), strict=True):
+        assert torch.equal(one, two)
+    few = {name: examples.select(range(40)) for name, examples in data.items()}
+    seeds = (train(few, tmp_path / f"seed-{seed}", seed=seed)[2] for seed in (0, 1))
+    assert next(seeds) != next(seeds)
+    names = {p.name for p in (tmp_path / "a").iterdir()}
+    assert names >= {"model.safetensors", "tokenizer.json", "config.json"}
+    assert not (tmp_path / "a" / ".steps").exists()
+    assert first[0].config.id2label == {0: "negative", 1: "positive"}
+
+
+def test_weight_decay_spares_attention_as_in_the_papers(tokenizer):
+    model = tiny_models.classifier(tokenizer)
+    optimizer = papers_optimizer(model, papers_procedure(None, "bilstm"))
+    spared = {id(p) for p in optimizer.param_groups[1]["params"]}
+    assert spared == {id(p) for p in model.attention_classifier.attention.parameters()}
+    assert [g["weight_decay"] for g in optimizer.param_groups] == [1e-5, 0.0]
+    assert all(g["amsgrad"] for g in optimizer.param_groups)
+
+
+def test_the_loss_of_either_paper():
+    """Weighted binary cross-entropy, and the plain mean."""
+    labels = Dataset.from_dict({"label": [0, 0, 0, 1]})
+    z, y = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1, 0, 1])
+    outputs = type("Outputs", (), {"logits": torch.stack([torch.zeros(3), z], dim=-1)})
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits(z, y.float(), reduction="none")
+    expected = (theirs * torch.tensor([3.0, 1.0, 3.0])).sum()
+    assert papers_loss(labels, 2)(outputs, y).item() == pytest.approx(expected.item(), abs=1e-6)
+    found = papers_loss(labels, 2, weighted=False)(outputs, y)
+    assert found.item() == pytest.approx(theirs.mean().item(), abs=1e-6)
+
+
+def test_metrics_on_hand_computed_cases():
+    prediction = type("P", (), {})()
+    prediction.predictions = np.array([[0, 1.0], [0, 2], [0, -1]])
+    prediction.label_ids = np.array([1, 0, 1])
+    expected = {"accuracy": 1 / 3, "f1": 0.5, "roc_auc": 0.0}
+    assert classification_metrics(prediction) == pytest.approx(expected)
+
+
+def test_more_than_two_classes(tmp_path):
+    words = ("red", "green", "blue")
+    rows = [{"text": f"{word} and so on", "label": k} for k, word in enumerate(words)] * 20
+    config = AttentionClassifierConfig(encoder="mlp", **SMALL)
+    model, _, metrics = train(rows, tmp_path / "m", config, epochs=5, learning_rate=0.01)
+    assert model.config.num_labels == 3 and metrics == {"validation_accuracy": 1.0}
+
+
+def test_pretrained_vectors_are_used(data, tmp_path):
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("film " + " ".join(["0.5"] * 32) + "\n")
+    still = {"learning_rate": 0.0, "weight_decay": 0.0}
+    few = {name: examples.select(range(40)) for name, examples in data.items()}
+    model, tokenizer, _ = train(few, tmp_path / "m", word_vectors=vectors, **still)
+    weight = model.get_input_embeddings().weight
+    assert torch.equal(weight[tokenizer.convert_tokens_to_ids("film")], torch.full((32,), 0.5))
+
+
+def test_an_audit_says_where_the_model_knows_the_texts(data, tmp_path):
+    small = {name: examples.select(range(40)) for name, examples in data.items()}
+    train(small, tmp_path / "m")
+
+    def notes(split):
+        options = AuditOptions(shown_texts=0)
+        found = audit(tmp_path / "m", small[split], "correlation", options=options, progress=False)
+        return [note for note in found.notes if note.startswith("Texts: these are the texts that")]
+
+    assert "was trained on, so that it knows them" in notes("train")[0]
+    assert "was chosen on" in notes("validation")[0]
+    assert notes("test") == []
+
+
+def test_bad_input(data, tmp_path):
+    (tmp_path / "vectors.txt").write_text("film 1 2 3\n")
+    refused("embedding_size=3", train, data, tmp_path / "m", word_vectors=tmp_path / "vectors.txt")
+    one_class = [{"text": "a b", "label": 1}] * 4
+    with pytest.raises(AttnProbeError, match="every class"):
+        train_classifier(None, one_class, output_dir=tmp_path / "m", progress=False)
+    given = {"options": TrainingOptions(procedure="serrano-smith"), "progress": False}
+    given["output_dir"] = tmp_path / "m"
+    refused("expected validation texts", train_classifier, None, data["train"], **given)
+    refused("plateau_factor must be above 0", TrainingOptions, plateau_factor=1.5)
+    with pytest.raises(AttnProbeError, match="jain-wallace or serrano-smith for procedure, got 'y"):
+        TrainingOptions(procedure="yang")
+    plain = training.build_tokenizer(data["train"]["text"][:])
+    config = papers_config("serrano-smith", hierarchical=True)
+    with pytest.raises(AttnProbeError, match="separates sentences"):
+        train_classifier(config, data["train"], data["validation"], tokenizer=plain, **given)
+    assert not (tmp_path / "m").exists()
+
+
+# --- the procedure of Serrano & Smith -------------------------------------------------------------------------------
+
+
+def test_the_architectures_of_serrano_and_smith():
+    """The numbers of their released code for IMDB."""
+    han, flan = (papers_config("serrano-smith", hierarchical=value) for value in (True, False))
+    theirs = {"encoder": "bigru", "encoder_size": 50, "embedding_size": 200, "attention_size": 100}
+    theirs |= {"hidden_size": 100, "embedding_dropout": 0.444}
+    own = {"sentence_dropout": 0.22, "logit_dropout": 0.246}
+    flat = {"sentence_dropout": 0.0, "logit_dropout": 0.346}
+    for config, expected in ((han, theirs | own), (flan, theirs | flat)):
+        assert {name: getattr(config, name) for name in expected} == expected
+    conv = papers_config("serrano-smith", encoder="cnn")
+    assert (tuple(conv.kernel_sizes), conv.encoder_size) == ((3, 5), 100)
+    assert papers_config("serrano-smith", encoder="none").attention_size == 200
+    assert papers_config("serrano-smith", embedding_size=7, logit_dropout=0.0).embedding_size == 7
+    assert papers_config().to_dict() == AttentionClassifierConfig().to_dict()
+
+
+def test_the_procedures():
+    theirs = {"epochs": 15, "patience": 5, "batch_size": 64, "learning_rate": 4e-4}
+    theirs |= {"max_grad_norm": 10.0, "plateau_factor": 0.5, "min_document_frequency": 5}
+    jain_wallace = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 1e-5}
+    for name, encoder, given, expected in (
+        ("serrano-smith", "bigru", {}, theirs),
+        ("serrano-smith", "none", {}, {"epochs": 60, "patience": 10}),
+        (
+            "serrano-smith",
+            "none",
+            {"epochs": 3, "patience": None, "weight_decay": 0.1},
+            {"epochs": 3, "patience": 10, "weight_decay": 0.1},
+        ),
+        ("jain-wallace", "bilstm", {}, jain_wallace | {"max_grad_norm": 0}),
+    ):
+        found = papers_procedure(name, encoder, **given)
+        assert {field: getattr(found, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize("encoder", tiny_models.daily(["bigru", "cnn", "none"], ["none"]))
+def test_hierarchical_models_are_trained(encoder, tmp_path):
+    """One sentence of each text, anywhere in it, says what class it is of."""
+    telling, rows = ("It is wonderful.", "It is dull!", "It is odd?"), []
+    for k in range(360):
+        sentences = ["We went there.", "The cast was big!", "So it ends?"][: k % 4]
+        sentences.insert(k % 7 % (len(sentences) + 1), telling[k % 3])
+        rows.append({"text": " ".join(sentences), "label": k % 3})
+    sizes = {"hierarchical": True, "embedding_size": 32, "embedding_dropout": 0.1}
+    config = papers_config("serrano-smith", encoder=encoder, **sizes)
+    options = {"procedure": "serrano-smith", "epochs": 8, "learning_rate": 0.01}
+    options |= {"batch_size": 16, "min_document_frequency": 1, "max_length": 30}
+    splits = {"train": rows[:300], "validation": rows[300:]}
+    model, tokenizer, metrics = train(splits, tmp_path / "m", config, **options)
+    assert metrics["validation_accuracy"] > 0.9
+    assert model.config.sep_token_id == tokenizer.sep_token_id == 4
+    assert tokenizer.model_max_length == 30
+    batch = tokenizer("It is dull. It is odd! So it is", return_tensors="pt")
+    assert model(**batch, output_attentions=True).attentions[1].shape == (1, 1, 1, 3)
+
+
+def test_no_progress_halves_the_rate_and_ends_the_training(tmp_path, watched):
+    """All texts are the same, so that no epoch is better than the first."""
+    rows = [{"text": "the same", "label": k % 2} for k in range(20)]
+    config = papers_config("serrano-smith", encoder="none", embedding_size=4)
+    options = {"procedure": "serrano-smith", "epochs": 30, "patience": 3}
+    train(rows, tmp_path / "m", config, **options, min_document_frequency=1)
+    (trainer,) = watched
+    rates = [e["learning_rate"] for e in trainer.state.log_history if "learning_rate" in e]
+    assert rates == pytest.approx([4e-4, 4e-4, 2e-4, 1e-4])
+    assert trainer.args.max_grad_norm == 10 and trainer.args.per_device_train_batch_size == 64
+    assert not trainer.optimizer.param_groups[0]["amsgrad"]
+
+
+def test_validation_texts_of_one_class_choose_by_accuracy(tmp_path, watched):
+    rows = [{"text": f"{word} film", "label": k // 8} for k, word in enumerate(["dull", "fun"] * 8)]
+    config = AttentionClassifierConfig(embedding_size=4, encoder_size=4, encoder="mlp")
+    for name, validation in (("accuracy", rows[:8]), ("roc_auc", rows)):
+        train({"train": rows, "validation": validation}, tmp_path / name, config, epochs=2)
+        assert watched[-1].state.best_metric is not None
+        assert watched[-1].args.metric_for_best_model == name
+
+
+def test_one_split_alone_is_not_trained_and_scored_on_alike():
+    rows = [{"text": f"text {k}", "label": k % 2} for k in range(8)]
+    rows = datasets.Dataset.from_list(rows)
+    for single in (rows, rows.to_list()):
+        refused("expected the splits train, validation and test", splits.load_splits, single)
+    whole = datasets.DatasetDict({"train": rows, "validation": rows})
+    assert splits.load_splits(whole).keys() == {"train", "validation"}
+
+
+def test_tokens_that_begin_and_end_a_text_are_no_content_whatever_they_are_called(tmp_path):
+    """A tokenizer of BERT's kind: [CLS] and [SEP], no bos and no eos."""
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dull", "film"])
+    )
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
+    config = AttentionClassifierConfig(embedding_size=4, encoder_size=4)
+    model = training.new_model(config, tokenizer, ["neg", "pos"]).eval()
+    inputs = tokenizer("dull film", return_tensors="pt")
+    weights = model(**inputs, output_attentions=True).attentions[0][0, 0, 0].detach()
+    assert weights[0] == weights[-1] == 0 and weights[1:-1].sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_a_limit_takes_the_same_texts_of_every_class(tmp_path):
+    rows = [{"example_id": k, "text": f"text {k}", "label": int(k >= 90)} for k in range(100)]
+    pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
+    pd.DataFrame(rows[85:95]).to_json(tmp_path / "validation.jsonl", orient="records", lines=True)
+    chosen = {n: splits.load_splits(str(tmp_path), limit=n)["train"] for n in (4, 12, 50, 500)}
+    assert [sum(chosen[n]["label"][:]) for n in (4, 12, 50, 500)] == [2, 6, 10, 10]
+    ids = [set(chosen[n]["example_id"][:]) for n in (4, 12, 50, 500)]
+    assert ids[0] < ids[1] < ids[2] < ids[3] and len(ids[3]) == 100
+    assert len(splits.load_splits(str(tmp_path), limit=4)["validation"]) == 10
+
+
+# --- the verb -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_caller_gives_is_not_changed(data, tokenizer, tmp_path):
+    config = AttentionClassifierConfig(encoder="mlp", **SMALL)
+    before, length = config.to_dict(), tokenizer.model_max_length
+    options = TrainingOptions(epochs=1, max_length=7)
+    given = {"options": options, "tokenizer": tokenizer, "progress": False}
+    model, used, _ = train_classifier(
+        config, data["validation"], output_dir=tmp_path / "m", **given
+    )
+    assert config.to_dict() == before and model.config.vocab_size == len(tokenizer)
+    assert (tokenizer.model_max_length, used.model_max_length) == (length, 7)
+
+
+@pytest.mark.slow
+def test_the_verb_trains_as_its_function_and_continues(reviews_folder, tmp_path, monkeypatch):
+    options = TrainingOptions(epochs=1, seed=3)
+    architecture = {"encoder": "mlp", "embedding_size": 8, "encoder_size": None}
+    again = {"output_dir": tmp_path / "m", "options": options, "progress": False}
+    limited = Data(reviews_folder, train_limit=100)
+    model, _, metrics = verb.train(limited, architecture=architecture, **again)
+    assert (model.config.encoder, model.config.encoder_size) == ("mlp", 128)
+    assert {"validation_accuracy", "test_accuracy"} <= metrics.keys()
+    monkeypatch.setattr(
+        "transformers.Trainer.train", lambda *args, **options: pytest.fail("trained")
+    )
+    assert verb.train(limited, architecture=architecture, **again)[2] == metrics
+    with pytest.raises(AttnProbeError, match="holds a training with architecture"):
+        verb.train(limited, architecture={"encoder": "cnn"}, **again)
+    with pytest.raises(AttnProbeError, match="holds a training with data"):
+        verb.train(reviews_folder, architecture=architecture, **again)
+
+
+def test_what_means_nothing_to_a_pretrained_model_is_refused(checkpoint, reviews_folder, tmp_path):
+    for arguments, message in (
+        ({"options": TrainingOptions(patience=3)}, "patience is for attention class"),
+        ({"options": TrainingOptions(procedure="jain-wallace")}, "procedure is for"),
+        ({"architecture": {"encoder": "cnn"}}, "encoder is of attention classifiers"),
+        ({"architecture": {"encoders": "cnn"}}, "'encoders'; did you mean encoder"),
+    ):
+        with pytest.raises(AttnProbeError, match=message):
+            verb.train(reviews_folder, output_dir=tmp_path / "m", model=checkpoint, **arguments)
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_architecture_is_the_configurations():
+    """Every field that a user chooses, with the choices of the checkpoint code."""
+    filled_in = {"model_type", "vocab_size"}
+    chosen = inspect.get_annotations(AttentionClassifierConfig)
+    chosen = [n for n in chosen if n not in filled_in and "_token_id" not in n]
+    assert [field.name for field in dataclasses.fields(Architecture)] == chosen
+    kinds = get_type_hints(Architecture)
+    choices = {name: get_args(get_args(kinds[name])[0]) for name in ("encoder", "attention")}
+    assert choices["encoder"] == configuration.ENCODERS
+    assert {*choices["attention"], "guided"} == {*configuration.ATTENTIONS}
+    assert get_args(get_args(kinds["residual_connection"])[0]) == configuration.CONNECTIONS
+    options = Architecture(encoder="cnn", kernel_sizes=[3], hierarchical=True)
+    config = papers_config(**vars(options))
+    assert (config.encoder, config.hierarchical) == ("cnn", True)
+    refused("for encoder, got 'gru'", Architecture, encoder="gru")
