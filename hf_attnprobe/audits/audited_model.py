@@ -74,7 +74,7 @@ SLOW_ON_A_CPU = {torch.bfloat16, torch.float16}
 
 
 @dataclass(frozen=True)
-class Subject:
+class AuditedModel:
     """The model that is audited, by name and behind the protocol, and its tokenizer.
 
     ``origin`` is what a report records of where the model is from. ``has_unit`` is False
@@ -108,7 +108,7 @@ def make_subject(
     *,
     spread: float | None = None,
     unit: str | None = None,
-) -> Subject:
+) -> AuditedModel:
     """The model behind the protocol, on its device, with its tokenizer.
 
     Args:
@@ -128,7 +128,7 @@ def make_subject(
         _refuse(options, own, "an adapter, which has its own")
         loaded = _loaded(model.model, tokenizer)
         _check_tokenizer_of(loaded, model)
-        return Subject(loaded.name, model, loaded.tokenizer, loaded.origin)
+        return AuditedModel(loaded.name, model, loaded.tokenizer, loaded.origin)
     loaded = _loaded(model, tokenizer)
     if options.weights is not None:
         is_users = loaded.model is model
@@ -150,7 +150,7 @@ def make_subject(
     has_unit = not adapter.prediction.is_number or bool(options.scale or spread)
     in_float32 = partial(wrapped, loaded.model, dtype=torch.float32)
     exact = in_float32 if options.dtype in HALF else None
-    return Subject(
+    return AuditedModel(
         loaded.name,
         adapter,
         loaded.tokenizer,
@@ -160,7 +160,7 @@ def make_subject(
     )
 
 
-def check_unit(subject: Subject) -> None:
+def check_unit(subject: AuditedModel) -> None:
     """Raises AttnProbeError where a number is predicted whose unit is not known.
 
     Call it once the labels are known to be numbers.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.audits.audited_model import Subject
+from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.audits.runner import Sweep
+from hf_attnprobe.audits.runner import AuditRunner
 from hf_attnprobe.audits.text_scores import Explainer
 from hf_attnprobe.core.distributed import process_state
 from hf_attnprobe.data.columns import column_of
@@ -56,8 +56,8 @@ DIGITS = 6
 
 
 def shown_texts(
-    subject: Subject,
-    sweep: Sweep,
+    subject: AuditedModel,
+    sweep: AuditRunner,
     rows: Rows,
     examples: "datasets.Dataset",
     options: AuditOptions,

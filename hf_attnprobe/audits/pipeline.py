@@ -21,9 +21,9 @@ from hf_attnprobe.audits.options import (
     without_extras,
 )
 from hf_attnprobe.audits.runner import (
+    AuditRunner,
     Clock,
     Step,
-    Sweep,
     check_kept,
     first_round,
     place_of,
@@ -144,7 +144,7 @@ def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock
 @contextlib.contextmanager
 def begun(
     job: PreparedAudit, output_dir: str | Path | None, clock: Clock
-) -> Iterator[tuple[Sweep, dict[str, Any]]]:
+) -> Iterator[tuple[AuditRunner, dict[str, Any]]]:
     """The work of an audit in a folder of its own, once what would stop it later was tried.
 
     Args:
@@ -184,7 +184,7 @@ def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path
 
 def report_of(
     job: PreparedAudit,
-    sweep: Sweep,
+    sweep: AuditRunner,
     provenance: dict[str, Any],
     options: AuditOptions,
 ) -> Report:
@@ -220,7 +220,7 @@ def _limits(job: PreparedAudit, n: int) -> list[str]:
     return notes_on_limits(rows, n=n, n_heads=n_heads, seed=job.options.seed)
 
 
-def _notes(sweep: Sweep, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
+def _notes(sweep: AuditRunner, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
     unknown = unknown_note(provenance["unknown_tokens"])
     notes: list[str | None] = [
@@ -247,7 +247,7 @@ def learned_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _many_units_note(sweep: Sweep) -> str | None:
+def _many_units_note(sweep: AuditRunner) -> str | None:
     """That not every unit of long passages was deleted; None where all were."""
     n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in sweep.texts]
     n_long = sum(n > MANY for n in n_units)
@@ -293,7 +293,7 @@ def write_report(report: Report, folder: Path) -> None:
 
 def provenance_of(
     identity: Mapping[str, Any],
-    sweep: Sweep,
+    sweep: AuditRunner,
     left_out: Mapping[str, str],
     besides: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def provenance_of(
     return provenance
 
 
-def _attention_meant(sweep: Sweep, groups: Sequence[Site], first_token: str | None) -> str:
+def _attention_meant(sweep: AuditRunner, groups: Sequence[Site], first_token: str | None) -> str:
     """ "mean of 72 heads from [CLS]"; empty where heads are tested one by one alone.
 
     Args:

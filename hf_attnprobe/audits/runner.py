@@ -241,13 +241,13 @@ Work = tuple[Where, list[Text]]
 """Tests with their sites, and a batch of texts that lack them."""
 
 
-def places_in(where: Where) -> list[tuple[str, Site]]:
+def list_test_site_pairs(where: Where) -> list[tuple[str, Site]]:
     """Each test with each of its sites."""
     return [(test, site) for test, sites in where.items() for site in sites]
 
 
 @dataclass(frozen=True)
-class Sweep:
+class AuditRunner:
     """What stays the same over an audit.
 
     options: of the tests, by name.
@@ -324,7 +324,7 @@ class Keep:
         self._last, self.is_used = self.now(), True
 
 
-def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
+def run_missing(sweep: AuditRunner, where: Where, done: Done) -> None:
     """Runs this process's share of the tests, where they are not done.
 
     The longest texts come first, so that a batch that does not fit into memory is met soon.
@@ -337,13 +337,13 @@ def run_missing(sweep: Sweep, where: Where, done: Done) -> None:
     state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = work[state.process_index :: state.num_processes]
     sweep.clock.plan(steps_of(share))
-    room = Room()
+    room = BatchLimit()
     for todo, texts in share:
         run_and_keep(sweep, todo, texts, room)
     state.wait_for_everyone()
 
 
-def first_round(sweep: Sweep, where: Where) -> None:
+def first_round(sweep: AuditRunner, where: Where) -> None:
     """Runs the tests at a few places on a few texts, then on more while that is quick.
 
     Of many heads even a batch of a few texts takes minutes. The clock keeps what the last texts
@@ -365,13 +365,13 @@ def first_round(sweep: Sweep, where: Where) -> None:
             sweep.clock.forget()
         begun = sweep.clock.passed
         for todo, batch in work:
-            run_and_keep(sweep, todo, batch, Room())
+            run_and_keep(sweep, todo, batch, BatchLimit())
         if sweep.clock.passed - begun > QUICK:
             return
         n_texts *= GROWTH
 
 
-def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
+def check_kept(sweep: AuditRunner, n_texts: int, cause: str) -> None:
     """Recomputes some texts whose rows are on disk, see :func:`check_row`.
 
     Of a language model the same prompts are changed too, see :func:`check_changes`: two show it
@@ -394,7 +394,7 @@ def check_kept(sweep: Sweep, n_texts: int, cause: str) -> None:
         check_row(sweep.adapter, batch, held, where=where, cause=cause)
 
 
-def _check_identities(sweep: Sweep, held: pd.DataFrame) -> None:
+def _check_identities(sweep: AuditRunner, held: pd.DataFrame) -> None:
     """Raises AttnProbeError where rows are of another prompt or answer than a text now has."""
     known = held.get("identity", pd.Series(dtype=float))
     for text in sweep.texts:
@@ -468,7 +468,7 @@ def measured_memory(
 
 
 @dataclass
-class Room:
+class BatchLimit:
     """What is known of the memory that there really is.
 
     Attributes:
@@ -490,7 +490,7 @@ def _longest(texts: Sequence[Text]) -> int:
     return max(text.n_tokens for text in texts)
 
 
-def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -> None:
+def run_and_keep(sweep: AuditRunner, todo: Where, texts: Sequence[Text], room: BatchLimit) -> None:
     """Runs the tests on a batch and keeps its rows; on halves where memory runs out.
 
     Raises:
@@ -516,7 +516,7 @@ def run_and_keep(sweep: Sweep, todo: Where, texts: Sequence[Text], room: Room) -
             append_rows(sweep.folder, rows)
 
 
-def _jobs(sweep: Sweep, where: Where, done: Done) -> list[Work]:
+def _jobs(sweep: AuditRunner, where: Where, done: Done) -> list[Work]:
     """The tests that are not done, with the texts that lack them, in batches."""
     is_alone = sweep.batch_size == 1  # then memory decides nothing
     enough = sweep.budget / sweep.batch_size
@@ -550,7 +550,7 @@ def plan(
         done: the ids of texts with rows, by test, layer and head.
         bytes_per_text, budget, batch_size: of :func:`in_batches`.
     """
-    places = places_in(where)
+    places = list_test_site_pairs(where)
     finished: dict[int, set[int]] = {}  # of a text the numbers of the places
     for k, (test, site) in enumerate(places):
         for example_id in done.get((test, site.layer, site.head), ()):
@@ -581,7 +581,7 @@ def _middle(sites: Sequence[Site]) -> Sequence[Site]:
     return sites[len(sites) // 2 :][:1]
 
 
-def prune_heads(sweep: Sweep, rows: Rows) -> PruneCurve | None:
+def prune_heads(sweep: AuditRunner, rows: Rows) -> PruneCurve | None:
     """Accuracy as heads are zero-ablated together, in the order of their own effect.
 
     Crossed: on either half of the texts in the order of the effects on the other half.
@@ -610,7 +610,7 @@ def prune_heads(sweep: Sweep, rows: Rows) -> PruneCurve | None:
     return prune_curve(sweep.adapter, parts, n_removed=points)
 
 
-def _batches(sweep: Sweep, texts: Sequence[Text]) -> Iterator[Batch]:
+def _batches(sweep: AuditRunner, texts: Sequence[Text]) -> Iterator[Batch]:
     for _, some in _jobs(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {}):
         sweep.clock.tests_end("accuracy as heads are removed together")
         yield collate(sweep.adapter, some, sweep.pad_token_id)
@@ -647,7 +647,7 @@ def rows_of_tests(
     """Rows of the given tests at the given sites; see :func:`run_batch`."""
     ids = observation.batch.example_ids
     tables: list[pa.Table] = []
-    has_many_sites = len(places_in(where)) > len(where)
+    has_many_sites = len(list_test_site_pairs(where)) > len(where)
     for name, sites in where.items():
         found = {}
         for site in sites:

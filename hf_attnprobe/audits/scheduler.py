@@ -16,10 +16,10 @@ from accelerate.utils import broadcast_object_list
 
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.runner import (
+    AuditRunner,
     Clock,
-    Sweep,
     Where,
-    places_in,
+    list_test_site_pairs,
     run_missing,
     steps_of,
 )
@@ -84,7 +84,7 @@ class RowsSoFar:
         """Runs what is missing of some tests on some texts, and of the predictions."""
         every = {**where, PREDICTION: [NO_SITE]}
         self.run_missing(texts, every, self.done)
-        for place in places_in(every):
+        for place in list_test_site_pairs(every):
             self.ids(*place).update(text.example_id for text in texts)
 
     def agreed(self, decision: Decision) -> Decision:
@@ -99,16 +99,16 @@ class RowsSoFar:
 
     def lacks(self, where: Where, text: Text) -> bool:
         """Whether some test has not been run on a text at some site."""
-        held = (self.ids(*place) for place in places_in(where))
+        held = (self.ids(*place) for place in list_test_site_pairs(where))
         return any(text.example_id not in ids for ids in held)
 
     def n_done(self, where: Where) -> int:
         """Runs that are done: one test at one site on one text is a run."""
         known = {text.example_id for text in self.texts}
-        return sum(len(self.ids(*place) & known) for place in places_in(where))
+        return sum(len(self.ids(*place) & known) for place in list_test_site_pairs(where))
 
 
-def rows_so_far(sweep: Sweep) -> RowsSoFar:
+def rows_so_far(sweep: AuditRunner) -> RowsSoFar:
     """What is on disk already, at the start."""
     by_id = {text.example_id: text for text in sweep.texts}
     order = random_order(by_id, sweep.seed)
@@ -210,7 +210,7 @@ def read_by(role: str) -> set[str]:
 
 
 def turns_of(
-    sweep: Sweep, heads: Sequence[Site], groups: Sequence[Site]
+    sweep: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]
 ) -> Callable[[], Iterator[Where]]:
     """What answers come of first.
 
@@ -255,7 +255,7 @@ def turns_of(
 
 
 def run_tests(
-    sweep: Sweep, choice: Choice, options: AuditOptions, limit: float | None
+    sweep: AuditRunner, choice: Choice, options: AuditOptions, limit: float | None
 ) -> dict[str, Any]:
     """Runs the tests of an audit within its time.
 

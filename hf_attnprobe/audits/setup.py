@@ -16,14 +16,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.audits.audited_model import (
+    AuditedModel,
     Model,
-    Subject,
     check_unit,
     is_language_model,
     make_subject,
 )
 from hf_attnprobe.audits.options import AuditOptions, folder_of, share_of
-from hf_attnprobe.audits.runner import Clock, Sweep
+from hf_attnprobe.audits.runner import AuditRunner, Clock
 from hf_attnprobe.audits.self_checks import rehearse
 from hf_attnprobe.audits.site_selection import (
     Choice,
@@ -94,7 +94,7 @@ OF_TOKENIZER = (
 )
 
 
-def fingerprints(subject: Subject) -> dict[str, str]:
+def fingerprints(subject: AuditedModel) -> dict[str, str]:
     """16 hexadecimal digits each of the model's weights, its configuration, its tokenizer.
 
     They are the same wherever the model was saved, and before and after it was run.
@@ -107,7 +107,7 @@ def fingerprints(subject: Subject) -> dict[str, str]:
     }
 
 
-def given_model(subject: Subject) -> Any:
+def given_model(subject: AuditedModel) -> Any:
     """The model as it was given, whatever its adapter made of it."""
     return getattr(subject.adapter, "given", subject.adapter.model)
 
@@ -243,7 +243,9 @@ def set_reference(
         adapter.require(HeadOutputs).set_reference(*batches)
 
 
-def set_donors(subject: Subject, examples: "datasets.Dataset", choice: Choice, seed: int) -> None:
+def set_donors(
+    subject: AuditedModel, examples: "datasets.Dataset", choice: Choice, seed: int
+) -> None:
     """Keeps the most attended states of a sample of texts, where a chosen test needs them."""
     adapter, tokenizer = subject.adapter, subject.tokenizer
     if not _any("uses_donors", choice.tests):
@@ -280,7 +282,7 @@ class PreparedAudit:
         besides: what the report's provenance says beside settings.
     """
 
-    subject: Subject
+    subject: AuditedModel
     options: AuditOptions
     choice: Choice
     examples: "datasets.Dataset"
@@ -290,9 +292,9 @@ class PreparedAudit:
     n_texts: int
     besides: dict[str, Any]
 
-    def sweep(self, texts: Sequence[Text], folder: Path, clock: Clock) -> Sweep:
+    def sweep(self, texts: Sequence[Text], folder: Path, clock: Clock) -> AuditRunner:
         """The work on some texts, whose rows go to a folder."""
-        return Sweep(
+        return AuditRunner(
             adapter=self.subject.adapter,
             texts=texts,
             options=self.choice.tests,
@@ -527,7 +529,7 @@ def _unit_of_number(
 def _scored(
     tokenized: Tokenized,
     scores: Any,
-    subject: Subject,
+    subject: AuditedModel,
     examples: "datasets.Dataset",
 ) -> Tokenized:
     """The texts with the scores that somebody gave their units."""
@@ -548,7 +550,7 @@ def _scored(
 
 
 def _identity(
-    subject: Subject,
+    subject: AuditedModel,
     examples: "datasets.Dataset",
     data: Data,
     options: AuditOptions,
