@@ -140,7 +140,7 @@ print(json.dumps([sorted(sys.modules), time.process_time(), ended]))
 
 def test_what_is_light_is_imported_alone(imported):
     """The package, a module of it as its attribute, and the verbs without what they use."""
-    code = "import hf_attnprobe; dir(hf_attnprobe); hf_attnprobe.core.errors.AttnProbeError;"
+    code = "import hf_attnprobe; dir(hf_attnprobe); from hf_attnprobe.core.errors import AttnProbeError;"
     code += "from hf_attnprobe import AuditOptions, Data, audit, demo"
     modules, seconds = imported(code)
     assert not modules

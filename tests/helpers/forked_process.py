@@ -108,7 +108,7 @@ def _import() -> None:
     import evaluate  # noqa: F401
     from transformers import AutoModelForSequenceClassification, Trainer  # noqa: F401
 
-    from hf_attnprobe.audits import run  # noqa: F401
+    from hf_attnprobe.audits import api  # noqa: F401
     from hf_attnprobe.reports import report  # noqa: F401
 
 

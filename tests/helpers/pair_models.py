@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from attention_classifier.test_modeling import encoded
+from tests.models.attention_classifier.test_modeling_attention_classifier import encoded
 
 from hf_attnprobe import AttentionClassifierConfig, AttentionClassifierForSequenceClassification
 

@@ -16,6 +16,7 @@ from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.functional.divergence import small_side
 from hf_attnprobe.protocol import ALL, KNOCKOUTS, Site
 from hf_attnprobe.storage.rows import statistics_of
+from tests.helpers import transformer_families
 from tests.helpers.manual_passes import answer_probs, asked, errors, named_probs, softmax_edited
 from tests.helpers.transformer_families import tiny_config, tiny_model
 
@@ -48,7 +49,7 @@ def decoder(name="LlamaForCausalLM", **options):
     if not hasattr(tiny_config(model_type), "sliding_window"):
         return model
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("tiny_models").SMALL, "sliding_window", WINDOW)
+        patch.setitem(transformer_families.SMALL, "sliding_window", WINDOW)
         return tiny_model(name, model_type, **options)
 
 
@@ -189,7 +190,7 @@ UNLIKE = [asked(), asked(behind=6, seed=8), asked(n_units=5, n_answer=1, seed=9)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_prompts_side_by_side_are_as_each_alone(name, monkeypatch):
     """Of other lengths, units and answers: padded in front and behind in one pass."""
-    small = __import__("tiny_models").SMALL
+    small = transformer_families.SMALL
     for positions in ("max_position_embeddings", "n_positions"):  # as many as the longest has
         monkeypatch.setitem(small, positions, max(prompt.ids.shape[1] for prompt in UNLIKE))
     adapter = wrap(decoder(name))
@@ -374,7 +375,7 @@ def test_every_test_works_or_says_what_is_lacking(adapter, observation):
 
 def test_three_layers_are_checked_at_first_and_others_when_edited(monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("tiny_models").SMALL, "num_hidden_layers", 5)
+        patch.setitem(transformer_families.SMALL, "num_hidden_layers", 5)
         adapter = wrap(tiny_model("LlamaForCausalLM", "llama"))
     observation = observed(adapter)
     adapter.self_check(observation.batch)
