@@ -1,16 +1,20 @@
-"""attnprobe demo | train | audit | judge | retrain | compare | survive | deceive | study | spike | report | card | datasets
+"""The ``attnprobe`` command.
 
-Every verb is a public function; every flag is one of its arguments or options. Results go
-to stdout, progress and log to stderr. A command that does not end well says why in one line:
+Commands: demo, train, audit, evaluate-scores, retrain, study, compare, detection-limit, report, card, datasets.
 
-    1    a known error: what was expected, what came, what to do
-    2    a usage error
-    3    an answer that ``audit --fail-on`` names, or that ``survive`` or ``report --fail-on-change`` finds
-    130  Ctrl-C
-    141  nobody reads what is printed, as behind ``| head``; the one end without a line
-    143  SIGTERM, which schedulers send
+Every command calls one public function, and every flag is one of its arguments or options. Results are
+printed to stdout; progress and log messages go to stderr. If a command fails, it prints the reason in one
+line and exits with one of these codes:
 
-All that takes time to import is imported by :func:`main`, so that Ctrl-C meets it there.
+    1    known error; the message states what was expected, what was received and how to fix it
+    2    usage error
+    3    a condition of ``audit --fail-on`` is met, or ``--fail-on-change`` found a changed answer
+    130  interrupted with Ctrl-C
+    141  the reader of stdout has gone, as in ``attnprobe audit … | head``; nothing is printed
+    143  terminated by SIGTERM, which job schedulers send
+
+Start reading at :func:`main`, then ``commands.py`` (one pair of functions per command) and ``flags.py``
+(option dataclasses to flags). Slow imports happen inside :func:`main`, so that Ctrl-C is handled there too.
 """
 
 import contextlib
@@ -27,133 +31,150 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.terminal import one_line, show
 
 
-OF_THE_DISK = {
-    errno.ENOSPC: "make room",
-    errno.EDQUOT: "make room",
+DISK_ERROR_ADVICE = {
+    errno.ENOSPC: "free some disk space",
+    errno.EDQUOT: "free some disk space",
     errno.EFBIG: "allow larger files",
-    errno.EROFS: "choose a place that can be written to",
-    errno.EACCES: "choose a place that can be written to",
-    errno.EPERM: "choose a place that can be written to",
+    errno.EROFS: "choose a folder that you can write to",
+    errno.EACCES: "choose a folder that you can write to",
+    errno.EPERM: "choose a folder that you can write to",
     errno.ENOTDIR: "choose a folder",
     errno.EISDIR: "choose a file",
-    errno.EIO: "look after the disk",
-    errno.ESTALE: "look after the disk",
+    errno.EIO: "check the disk",
+    errno.ESTALE: "check the disk",
 }
-"""What to do where the system refuses, by its number."""
-WAIT_FOR_FIRST = 30.0
-"""Seconds in which a launcher ends the other processes once the first has failed."""
-BY_SIGNAL = 128
-"""What a shell adds to the number of a signal to make an exit code."""
-BROKEN_PIPE = BY_SIGNAL + 13
-STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
+"""Advice for the user if the operating system refuses to write, by error number."""
+FIRST_PROCESS_TIMEOUT = 30.0
+"""Seconds that other processes wait for their launcher to end them after the first process has failed."""
+SIGNAL_EXIT_CODE_OFFSET = 128
+"""Number that shells add to a signal number to form an exit code."""
+BROKEN_PIPE = SIGNAL_EXIT_CODE_OFFSET + 13
+"""Exit code if the reader of stdout has gone (SIGPIPE)."""
+SIGNAL_DESCRIPTIONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
 
 
-class Stopped(KeyboardInterrupt):
-    """A signal ends the command.
+class CommandInterrupt(KeyboardInterrupt):
+    """Raised in the main thread when a signal ends the command.
 
-    Where a plain KeyboardInterrupt has passed ``exec``, as that of dataclasses, Python
-    kills its own process at the end, whatever the exit code.
+    A plain KeyboardInterrupt cannot be used: if it passes through ``exec``, which dataclasses call, Python
+    kills its own process at exit and ignores the exit code.
     """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Run one command and return its exit code.
+
+    Args:
+        argv: Command and flags, without the program name; None for those of this process.
+
+    Example:
+        >>> main(["datasets", "sst"])  # doctest: +SKIP
+        0
+    """
     words = sys.argv[1:] if argv is None else [*argv]
-    advice = _advice(words)
-    with _signals_stop(advice) as received:
+    advice = _choose_resume_advice(words)
+    with _raise_on_signals(advice) as received:
         try:
-            from hf_attnprobe.cli.verbs import run
+            from hf_attnprobe.cli.commands import run_command
 
-            return run(words)
+            return run_command(words)
         except BaseException as error:
-            if received:  # whatever a library made of it
-                return _say_stopped(received[0], advice)
+            # A library may have turned the signal into an exception of its own.
+            if received:
+                return _print_interruption(received[0], advice)
             if isinstance(error, KeyboardInterrupt):
-                return _say_stopped(signal.SIGINT, advice)
-            return _say_error(error)
+                return _print_interruption(signal.SIGINT, advice)
+            return _print_error(error)
 
 
-def _advice(words: Sequence[str]) -> str:
-    """Returns what to do where a command was stopped."""
-    if words[:1] in (["demo"], ["deceive"]):
+def _choose_resume_advice(words: Sequence[str]) -> str:
+    """Return the advice that is printed if a command is interrupted."""
+    if words[:1] == ["demo"]:
         return "run the same command again to start over"
-    keeps = any(word.startswith("--output-dir") for word in words)
-    if words[:1] in (["audit"], ["judge"]) and not keeps:
-        return "nothing was kept; with --output-dir the same command goes on"
-    return "run the same command again to continue from what was kept"
+    has_output_dir = any(word.startswith("--output-dir") for word in words)
+    if words[:1] in (["audit"], ["evaluate-scores"]) and not has_output_dir:
+        return "nothing was saved; use --output-dir so that the same command can resume"
+    return "run the same command again to resume"
 
 
 @contextlib.contextmanager
-def _signals_stop(advice: str) -> Iterator[list[int]]:
-    """Signals that end a command raise :class:`Stopped`; a second one ends it at once.
+def _raise_on_signals(advice: str) -> Iterator[list[int]]:
+    """Raise :class:`CommandInterrupt` on SIGINT and SIGTERM; a second signal ends the process at once.
 
     Args:
-        advice: what the second one says.
+        advice: Printed with the second signal.
 
     Yields:
-        The numbers of the signals that came. Once one has, they stay as they are set here.
+        List of the signal numbers received so far. After the first signal, further ones are ignored when
+        the context ends.
     """
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         if received:
-            if _is_first():
-                line = f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}\n"
+            if _is_first_process():
+                line = f"attnprobe: {SIGNAL_DESCRIPTIONS[signal.Signals(number)]}; {advice}\n"
                 os.write(2, line.encode())
-            os._exit(BY_SIGNAL + number)
+            os._exit(SIGNAL_EXIT_CODE_OFFSET + number)
         received.append(number)
-        raise Stopped
+        raise CommandInterrupt
 
-    usual = (signal.SIG_DFL, signal.default_int_handler)
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # no other can
-        before = {n: signal.signal(n, stop) for n in STOPPING if signal.getsignal(n) in usual}
+    default_handlers = (signal.SIG_DFL, signal.default_int_handler)
+    previous_handlers = {}
+    # Python lets only the main thread set signal handlers.
+    if threading.current_thread() is threading.main_thread():
+        previous_handlers = {
+            number: signal.signal(number, stop)
+            for number in SIGNAL_DESCRIPTIONS
+            if signal.getsignal(number) in default_handlers
+        }
     try:
         yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, signal.SIG_IGN if received else handler)
 
 
-def _say_stopped(number: int, advice: str) -> int:
-    """Of several processes the first says it; the exit code."""
-    if _is_first():
+def _print_interruption(number: int, advice: str) -> int:
+    """Print why the command was interrupted, from the first process only, and return the exit code."""
+    if _is_first_process():
         show(
-            f"attnprobe: {STOPPING[signal.Signals(number)]}; {advice}",
+            f"attnprobe: {SIGNAL_DESCRIPTIONS[signal.Signals(number)]}; {advice}",
             file=sys.stderr,
         )
-    return BY_SIGNAL + number
+    return SIGNAL_EXIT_CODE_OFFSET + number
 
 
-def _is_first() -> bool:
-    """Whether this is the first of a launcher's processes, or the only one."""
+def _is_first_process() -> bool:
+    """Return whether this is the first process of a distributed run, or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def _say_error(error: BaseException) -> int:
-    """The exit code of an error that is known; others are raised again."""
+def _print_error(error: BaseException) -> int:
+    """Print a known error and return its exit code; raise any other error again."""
     if isinstance(error, AttnProbeError):
-        _say_once(one_line(str(error)))
+        _print_once(one_line(str(error)))
         return 1
     if isinstance(error, BrokenPipeError):
-        with contextlib.suppress(AttributeError, OSError):  # Python's last flush fails too
+        # Without this, the flush at exit would fail as well and print a traceback.
+        with contextlib.suppress(AttributeError, OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    advice = OF_THE_DISK.get(error.errno or 0) if isinstance(error, OSError) else None
+    advice = DISK_ERROR_ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
     if advice is None:
         raise error
-    _say_once(
-        f"cannot write ({one_line(str(error))}); what was written stays: {advice} and "
-        "run the same command again"
+    _print_once(
+        f"cannot write ({one_line(str(error))}); {advice} and run the same command again; files "
+        "that are already complete are kept"
     )
     return 1
 
 
-def _say_once(message: str) -> None:
-    """Prints a last line on stderr; of several processes with the same error, one does.
+def _print_once(message: str) -> None:
+    """Print a final line to stderr, once for all processes that fail with the same error.
 
-    The others wait: where the first process failed too, its launcher ends them meanwhile.
+    Other processes wait before they print: if the first process failed too, the launcher ends them meanwhile.
     """
-    if not _is_first():
-        time.sleep(WAIT_FOR_FIRST)
+    if not _is_first_process():
+        time.sleep(FIRST_PROCESS_TIMEOUT)
     show(f"attnprobe: {message}", file=sys.stderr)

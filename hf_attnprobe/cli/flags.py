@@ -1,6 +1,8 @@
-"""How a command line is read: flags made from classes of options, help, and errors.
+"""Build command-line flags from option dataclasses, and format help and usage errors.
 
-Nothing here imports what computes, so that help and errors come at once.
+A field of an :class:`~hf_attnprobe.core.options.Options` class becomes one flag: its type, default, choices
+and help text come from the field. This module does not import torch or transformers, so that ``--help`` and
+usage errors appear immediately.
 """
 
 import argparse
@@ -9,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from hf_attnprobe.audits.options import AuditOptions, options_of_tests
+from hf_attnprobe.audits.options import AuditOptions, load_test_options
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import (
     DEFAULT,
@@ -26,74 +28,81 @@ from hf_attnprobe.core.options import (
 from hf_attnprobe.core.serialization import alternatives
 from hf_attnprobe.core.terminal import show
 from hf_attnprobe.data.specs import Answers, Data
-from hf_attnprobe.faithfulness.options import TESTS
+from hf_attnprobe.faithfulness.options import TEST_NAMES
 
 
-Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+ParserOrGroup = argparse.ArgumentParser | argparse._ArgumentGroup
 Number = int | float
-Kinds = Callable[[], Mapping[str, type[Options]]]
-"""Finds the classes of the options of all tests, by name of the test."""
+LoadTestOptions = Callable[[], Mapping[str, type[Options]]]
+"""Function that returns the options class of every test, by test name."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of one command, or of all of them.
+    """Parser for one command, or for ``attnprobe`` as a whole.
 
-    Its help shows the flags of every day, ``--help-all`` every flag and the options of
-    tests. An unknown command or flag is refused before anything else is looked at.
+    ``--help`` shows the basic flags, ``--help-all`` shows every flag and the options of the tests.
+    An unknown command or flag is refused before any other argument is parsed.
 
     Attributes:
-        kinds: of the tests that the command runs; None where it runs none.
+        load_test_options: Returns the options classes of the tests that the command can run; None if
+            the command runs no tests.
     """
 
-    kinds: Kinds | None = None
+    load_test_options: LoadTestOptions | None = None
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**{"formatter_class": _DailyHelp, **given})
+    def __init__(self, **parser_options: Any) -> None:
+        super().__init__(**{"formatter_class": BasicHelpFormatter, **parser_options})
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Reads the arguments, once their names are known."""
+        """Check that the command and all flags exist, then parse the arguments."""
         words = sys.argv[1:] if args is None else list(args)
         self._check_names(words)
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """What is wrong, where to look, and exit code 2."""
+        """Print the usage error and a pointer to ``--help``, and exit with code 2."""
         self.exit(2, f"{self.prog}: {message}\nsee {self.prog} --help\n")
 
     def _check_names(self, words: Sequence[str]) -> None:
+        """Exit with a suggestion if a word is an unknown command or flag."""
         flags = list(self._option_string_actions)
-        of_commands = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
-        commands = list(of_commands[0].choices) if of_commands else []
+        subparsers = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        commands = list(subparsers[0].choices) if subparsers else []
         for word in words:
             flag = word.partition("=")[0]
             if word == "--" or word in commands:
                 return
             if commands and not word.startswith("-"):
-                self.error(f"unknown command {word!r}; {_meant(word, commands)}")
-            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
-                self.error(f"unknown flag {flag}; {_meant(flag, flags)}")
+                self.error(f"unknown command {word!r}; {_suggest_name(word, commands)}")
+            if flag.startswith("--") and not any(name.startswith(flag) for name in flags):
+                self.error(f"unknown flag {flag}; {_suggest_name(flag, flags)}")
 
 
-OF_DEVICES = "a GPU is used where PyTorch sees one: CUDA_VISIBLE_DEVICES=1 chooses, empty none"
+DEVICE_HINT = (
+    "there is no --device flag: a GPU is used if PyTorch sees one; set CUDA_VISIBLE_DEVICES=1 to choose "
+    "one, or to an empty value to use the CPU"
+)
+"""Hint for users who try ``--device``."""
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
+def _suggest_name(name: str, valid_names: Sequence[str]) -> str:
+    """Return a hint for a user who typed an unknown command or flag."""
     if name == "--device":
-        return OF_DEVICES
-    meant = near(name, known)
-    if meant is not None:
-        return f"did you mean {meant}?"
-    if "--set" in known:
-        return "options of tests are written --set TEST.OPTION=VALUE, see --help-all"
+        return DEVICE_HINT
+    closest_name = near(name, valid_names)
+    if closest_name is not None:
+        return f"did you mean {closest_name}?"
+    if "--set" in valid_names:
+        return "to set an option of a test, use --set TEST.OPTION=VALUE; --help-all lists them"
     if name.startswith("--"):
-        return f"{'--help-all' if '--help-all' in known else '--help'} lists every one"
-    return f"expected one of {', '.join(known)}"
+        return f"{'--help-all' if '--help-all' in valid_names else '--help'} lists all flags"
+    return f"expected one of {', '.join(valid_names)}"
 
 
-class _DailyHelp(argparse.HelpFormatter):
-    """The flags of every day; the usage has what must be given."""
+class BasicHelpFormatter(argparse.HelpFormatter):
+    """Formatter of ``--help``: required arguments in the usage line, and the basic flags."""
 
     def add_usage(
         self,
@@ -102,92 +111,105 @@ class _DailyHelp(argparse.HelpFormatter):
         groups: Any,
         prefix: Any = None,
     ) -> None:
-        needed = [a for a in actions if a.required or not a.option_strings]
-        others = argparse.Action([], "flags", nargs="*", metavar="FLAG")
-        super().add_usage(usage, [*needed, others], [], prefix)
+        """Add a usage line that lists the required arguments only."""
+        required_actions = [a for a in actions if a.required or not a.option_strings]
+        optional_flags = argparse.Action([], "flags", nargs="*", metavar="FLAG")
+        super().add_usage(usage, [*required_actions, optional_flags], [], prefix)
 
     def add_argument(self, action: argparse.Action) -> None:
+        """Add the help of a flag if it is a basic one."""
         if getattr(action, "daily", True):
             super().add_argument(action)
 
 
-class _AllHelp(_DailyHelp):
-    """Every flag."""
+class FullHelpFormatter(BasicHelpFormatter):
+    """Formatter of ``--help-all``, which lists every flag."""
 
     def add_argument(self, action: argparse.Action) -> None:
+        """Add the help of a flag, basic or not."""
         argparse.HelpFormatter.add_argument(self, action)
 
 
-class _ShowAll(argparse.Action):
-    """Shows every flag and the options of tests, and ends."""
+class ShowAllFlags(argparse.Action):
+    """Action of ``--help-all``: print every flag and the options of the tests, and exit."""
 
     def __call__(self, parser: Any, *_: Any) -> None:
-        parser.formatter_class = _AllHelp
-        of_tests = "" if parser.kinds is None else "\n" + _options_of_tests(parser.kinds())
-        show(parser.format_help() + of_tests, end="")
+        """Print the full help and exit."""
+        parser.formatter_class = FullHelpFormatter
+        help_text = parser.format_help()
+        if parser.load_test_options is not None:
+            help_text += "\n" + _format_test_options(parser.load_test_options())
+        show(help_text, end="")
         parser.exit(0)
 
 
-def _options_of_tests(kinds: Mapping[str, type[Options]]) -> str:
-    """The options of tests as ``--set`` takes them, with their help."""
+def _format_test_options(options_by_test: Mapping[str, type[Options]]) -> str:
+    """Return the help of all test options, in the ``TEST.OPTION=VALUE`` form that ``--set`` accepts."""
     listing = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
-    group = listing.add_argument_group("options of tests, behind --set")
-    for test, kind in kinds.items():
-        hints = get_type_hints(kind)
-        for field in dataclasses.fields(kind):
+    group = listing.add_argument_group("options of tests, to be used with --set")
+    for test, options_class in options_by_test.items():
+        hints = get_type_hints(options_class)
+        for field in dataclasses.fields(options_class):
             text = field.metadata["help"].replace("%", "%%")
-            item, several = item_of(hints[field.name])
+            item, is_list = item_of(hints[field.name])
             value = field.metadata["metavar"] or field.name.upper()
             if get_origin(item) is Literal:
                 value = "|".join(get_args(item))
             if item is bool:
                 value = "true|false"
-            if several:
+            if is_list:
                 value += ",…"
             name = f"{test}.{field.name}"
-            text += _shown_default(field.default)
+            text += _format_default(field.default)
             group.add_argument(name, metavar=f"{name}={value}", help=text)
     return listing.format_help().lstrip()
 
 
-def add_help_all(parser: argparse.ArgumentParser) -> None:
-    """The flag that shows all flags."""
+def add_help_all_flag(parser: argparse.ArgumentParser) -> None:
+    """Add ``--help-all``, which prints every flag and every test option."""
     parser.add_argument(
         "--help-all",
-        action=_ShowAll,
+        action=ShowAllFlags,
         nargs=0,
-        help="show every flag, and every option of tests",
+        help="show every flag and every option of the tests",
     )
 
 
-def add_options(parser: Parser, kind: type[Options], *, leave_out: Collection[str] = ()) -> None:
-    """One flag for each field of a class of options.
+def add_option_flags(
+    parser: ParserOrGroup, options_class: type[Options], *, excluded: Collection[str] = ()
+) -> None:
+    """Add one flag for each field of an options class.
 
     Args:
-        parser: a parser, or a group of one.
-        kind: the class; type, choices, help and default are those of its fields.
-        leave_out: fields that the command does not use.
+        parser: Parser or argument group to add the flags to.
+        options_class: Class whose fields provide the type, choices, help text and default of each flag.
+        excluded: Names of fields that the command does not use.
     """
-    hints = get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        if field.name not in leave_out:
-            _add_option(parser, field, hints[field.name])
+    hints = get_type_hints(options_class)
+    for field in dataclasses.fields(options_class):
+        if field.name not in excluded:
+            _add_flag(parser, field, hints[field.name])
 
 
-def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: Kinds) -> None:
-    """Which tests run, and their options.
+def add_test_flags(
+    parser: CommandParser, names: Iterable[str], default: str, load_test_options: LoadTestOptions
+) -> None:
+    """Add ``--tests`` and ``--set``, which select tests and set their options.
 
     Args:
-        names: of all tests, or of the built-in ones.
-        default: which run where none is named, in words.
-        kinds: of all tests.
+        parser: Parser of the command.
+        names: Names of the tests that the help text lists.
+        default: Description of the tests that run if ``--tests`` is not used.
+        load_test_options: Returns the options class of every test, by test name.
     """
-    parser.kinds = kinds
+    parser.load_test_options = load_test_options
     parser.add_argument(
         "--tests",
         nargs="+",
         metavar="TEST",
-        type=_checked(lambda word: check_known("test", [word], [*kinds(), DEFAULT])),
+        type=_as_argument_type(
+            lambda word: check_known("test", [word], [*load_test_options(), DEFAULT])
+        ),
         help=f"tests to run: {', '.join(names)} ({DEFAULT}: {default})",
     )
     parser.add_argument(
@@ -195,131 +217,143 @@ def add_tests(parser: CommandParser, names: Iterable[str], default: str, kinds: 
         nargs="+",
         action="extend",
         default=[],
-        type=_checked(lambda word: _check_option(word, kinds())),
+        type=_as_argument_type(lambda word: _check_option(word, load_test_options())),
         metavar="TEST.OPTION=VALUE",
-        help="options of tests, such as permutation.n_permutations=50",
+        help="set options of tests, for example permutation.n_permutations=50",
     )
 
 
-def _checked(check: Callable[[str], None]) -> Callable[[str], str]:
-    """What returns a word as it is, where the check lets it pass."""
+def _as_argument_type(check: Callable[[str], None]) -> Callable[[str], str]:
+    """Return an argparse type that leaves a word unchanged and reports a failed check as a usage error."""
 
-    def same(word: str) -> str:
+    def validate(word: str) -> str:
         try:
             check(word)
         except AttnProbeError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
         return word
 
-    return same
+    return validate
 
 
-def _check_option(word: str, kinds: Mapping[str, type[Options]]) -> None:
-    """Raises AttnProbeError for TEST.OPTION=VALUE without such a test, option or value."""
-    ((test, values),) = asked_in_words([], [word], kinds).items()
-    kinds[test](**values)
+def _check_option(word: str, options_by_test: Mapping[str, type[Options]]) -> None:
+    """Raise AttnProbeError if ``TEST.OPTION=VALUE`` names an unknown test or option, or an invalid value."""
+    ((test, values),) = asked_in_words([], [word], options_by_test).items()
+    options_by_test[test](**values)
 
 
-def asked(arguments: Mapping[str, Any], kinds: Kinds) -> dict[str, dict[str, Any]] | None:
-    """The tests that are asked for with the options that were set; None by default."""
+def parse_test_selection(
+    arguments: Mapping[str, Any], load_test_options: LoadTestOptions
+) -> dict[str, dict[str, Any]] | None:
+    """Return the option values of each selected test, or None if the default tests should run."""
     if arguments["tests"] is None and not arguments["set"]:
         return None
-    return asked_in_words(arguments["tests"], arguments["set"], kinds())
+    return asked_in_words(arguments["tests"], arguments["set"], load_test_options())
 
 
-SUITING = "those that suit the model and the data"
+SUITABLE_TESTS = "those that suit the model and the data"
+"""Description of the tests that an audit runs by default."""
 
 
-def add_audited(parser: CommandParser, default: str = SUITING, *, model: bool = True) -> None:
-    """Flags that say what is audited: model, tests, data, and the options of both.
+def add_audit_flags(
+    parser: CommandParser, default: str = SUITABLE_TESTS, *, model: bool = True
+) -> None:
+    """Add the flags of an audit: the model, the tests, the data and the audit's options.
 
     Args:
-        default: the tests that run where none is named, in words.
-        model: whether one model is audited, which has a flag.
+        parser: Parser of the command.
+        default: Description of the tests that run if ``--tests`` is not used.
+        model: Whether to add ``--model``; False if the command takes its models as positional arguments.
     """
-    loaded = parser.add_argument_group("the model")
-    add_options(loaded, SavedModel, leave_out=() if model else ["model"])
-    add_tests(parser, TESTS, default, options_of_tests)
+    model_group = parser.add_argument_group("the model")
+    add_option_flags(model_group, SavedModel, excluded=() if model else ["model"])
+    add_test_flags(parser, TEST_NAMES, default, load_test_options)
     data = parser.add_argument_group("data")
-    add_options(data, Data, leave_out=["train_limit"])
-    add_options(parser.add_argument_group("the audit"), AuditOptions)
+    add_option_flags(data, Data, excluded=["train_limit"])
+    add_option_flags(parser.add_argument_group("the audit"), AuditOptions)
 
 
-def add_answers(parser: CommandParser) -> None:
-    """Flags that say what a language model is asked."""
-    group = parser.add_argument_group("passages and questions, of a language model")
-    add_options(group, Answers, leave_out=names_of([Data]))
+def add_answer_flags(parser: CommandParser) -> None:
+    """Add the flags that describe passages and questions for a language model."""
+    group = parser.add_argument_group("passages and questions, for language models")
+    add_option_flags(group, Answers, excluded=names_of([Data]))
 
 
-def data_of(arguments: Mapping[str, Any]) -> Data:
-    """The data that is audited; with passages and questions where a flag speaks of them."""
+def build_data(arguments: Mapping[str, Any]) -> Data:
+    """Return the data to audit: passages and questions if any flag about them is set, else texts."""
     fields = names_of([Answers])
-    own = fields.keys() & arguments.keys() - names_of([Data])
-    speaks = any(arguments[name] != fields[name].default for name in own)
-    return from_flat(arguments, Answers if speaks else Data)
+    answer_fields = fields.keys() & arguments.keys() - names_of([Data])
+    has_answer_flags = any(arguments[name] != fields[name].default for name in answer_fields)
+    return from_flat(arguments, Answers if has_answer_flags else Data)
 
 
-def add_json(parser: Parser, what: str = "summary") -> None:
-    """The form of the output."""
-    parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
+def add_json_flag(parser: ParserOrGroup, content: str = "summary") -> None:
+    """Add ``--json``, which prints the named content as JSON."""
+    parser.add_argument("--json", action="store_true", help=f"print the {content} as JSON")
 
 
-def add_verbose(parser: Parser) -> None:
-    """How much is printed."""
+def add_verbose_flag(parser: ParserOrGroup) -> None:
+    """Add ``--verbose``, which prints every number."""
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="print every number, not the first screen alone",
+        help="print every number instead of the first screen only",
     )
 
 
-def _add_option(parser: Parser, field: dataclasses.Field, hint: Any) -> None:
+def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> None:
+    """Add the flag of one options field, whose type hint is ``hint``."""
     name, default, metadata = field.name, field.default, field.metadata
     text = metadata["help"].replace("%", "%%")
-    item, several = item_of(hint)
+    item, is_list = item_of(hint)
     flag = f"--{name.replace('_', '-')}"
-    given: dict[str, Any]
+    settings: dict[str, Any]
     if item is bool:
-        given = {"action": "store_true", "default": default}
+        settings = {"action": "store_true", "default": default}
         if default:
             flag, text = flag.replace("--", "--no-", 1), f"do not {text}"
-            given = {"action": "store_false", "dest": name}
+            settings = {"action": "store_false", "dest": name}
     else:
-        text += _shown_default(default)
-        given = {
+        text += _format_default(default)
+        settings = {
             "required": default is dataclasses.MISSING,
             "default": None if default is dataclasses.MISSING else default,
             "metavar": metadata["metavar"],
-            "nargs": "+" if several else None,
+            "nargs": "+" if is_list else None,
             "choices": get_args(item) if get_origin(item) is Literal else None,
-            "type": _parser_of(item, metadata["at_least"]),
+            "type": _make_value_parser(item, metadata["at_least"]),
         }
-    action = parser.add_argument(flag, help=text, **given)
+    action = parser.add_argument(flag, help=text, **settings)
     action.daily = metadata["daily"]  # type: ignore[attr-defined]
 
 
-def _shown_default(default: Any) -> str:
-    """The default behind the help; nothing where the help itself says what None means."""
+def _format_default(default: Any) -> str:
+    """Return `` (default: …)`` for a help text, or nothing if the help text explains the default."""
     if default in (None, ()) or default is dataclasses.MISSING:
         return ""
     words = default if isinstance(default, tuple) else [default]
     return f" (default: {' '.join(map(as_text, words))})"
 
 
-def _parser_of(kind: Any, least: float | None) -> Callable[[str], Any]:
-    """What makes the value of a flag from its text: a number, or one of the words beside it."""
-    several = alternatives(kind)
-    numbers = [one for one in several if one in (int, float)]
-    if not numbers:
-        return str
-    words = {word for one in several for word in get_args(one)}
+def _make_value_parser(hint: Any, minimum: float | None) -> Callable[[str], Any]:
+    """Return a function that converts the text of a flag to a number, to one of its words, or to a string.
 
-    def number(text: str) -> Number | str:
-        if text in words:
+    Args:
+        hint: Type of the flag's value, such as ``float``, or ``int | Literal["all"]``.
+        minimum: Smallest number that is accepted.
+    """
+    value_types = alternatives(hint)
+    number_types = [value_type for value_type in value_types if value_type in (int, float)]
+    if not number_types:
+        return str
+    accepted_words = {word for value_type in value_types for word in get_args(value_type)}
+
+    def parse_number(text: str) -> Number | str:
+        if text in accepted_words:
             return text
-        value = numbers[0](text)
-        if least is not None and not value >= least:
-            raise argparse.ArgumentTypeError(f"must be at least {least:g}, got {text}")
+        value = number_types[0](text)
+        if minimum is not None and not value >= minimum:
+            raise argparse.ArgumentTypeError(f"must be at least {minimum:g}, got {text}")
         return value
 
-    return number
+    return parse_number

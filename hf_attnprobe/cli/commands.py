@@ -1,0 +1,843 @@
+"""The commands of ``attnprobe``: for each one, a function that adds its flags and a function that runs it.
+
+``COMMANDS`` maps the name of a command to the function that runs it; ``COMMAND_HELP`` to the function that
+adds its flags, its line of help and an example. Modules that import torch are imported inside the functions,
+so that ``--help`` is fast.
+"""
+
+import argparse
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from hf_attnprobe.audits.options import (
+    AuditOptions,
+    WeightChange,
+    load_test_options,
+)
+from hf_attnprobe.cli.flags import (
+    CommandParser,
+    add_answer_flags,
+    add_audit_flags,
+    add_help_all_flag,
+    add_json_flag,
+    add_option_flags,
+    add_test_flags,
+    add_verbose_flag,
+    build_data,
+    parse_test_selection,
+)
+from hf_attnprobe.core.options import SavedModel, check_path, from_flat
+from hf_attnprobe.core.progress import say
+from hf_attnprobe.core.terminal import show
+from hf_attnprobe.data.specs import Data
+from hf_attnprobe.demonstration import (
+    DemoOptions,
+    demo,
+    demo_language_model,
+    rationale_line,
+)
+from hf_attnprobe.integrations.card_options import CardOptions, PublishingOptions
+from hf_attnprobe.planted_effects.options import SpikeOptions
+from hf_attnprobe.retraining.options import KINDS as RETRAININGS
+from hf_attnprobe.retraining.options import DeceptionOptions, RetrainOptions
+from hf_attnprobe.storage.folders import check_usable
+from hf_attnprobe.studies.steps import StudyOptions
+from hf_attnprobe.training.options import Architecture, TrainingOptions
+
+
+if TYPE_CHECKING:
+    from hf_attnprobe.data.catalog import KnownDataset
+    from hf_attnprobe.reports.comparison import AuditComparison
+    from hf_attnprobe.reports.report import Report
+
+
+CONDITION_MET_EXIT_CODE = 3
+"""Exit code if a condition of ``--fail-on`` is met or ``--fail-on-change`` found a changed answer."""
+ANSWER_CONDITIONS = ("yes", "partly", "no", "cannot-say")
+"""Answers that ``--fail-on`` accepts, each as one word."""
+
+
+def add_audit_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe audit``."""
+    add_help_all_flag(parser)
+    add_audit_flags(parser)
+    add_answer_flags(parser)
+    _add_output_flags(parser)
+    parser.add_argument(
+        "--estimate",
+        action="store_true",
+        help="print how long each test will take, measured on a few texts and heads, and exit",
+    )
+    parser.add_argument(
+        "--fail-on",
+        nargs="+",
+        default=(),
+        metavar="CONDITION",
+        help=f"exit with code {CONDITION_MET_EXIT_CODE} if the answer is one of "
+        f"{', '.join(ANSWER_CONDITIONS)}, or if a score meets a condition such as "
+        "'faithfulness<.5' or 'accuracy<.9'",
+    )
+
+
+def _add_output_flags(parser: CommandParser) -> None:
+    """Add the flags for the output folder and for the format of the printed output."""
+    parser.add_argument(
+        "--output-dir",
+        metavar="FOLDER",
+        help="folder for rows, summary.json, report.md and report.html; run the same command again "
+        "to resume (default: nothing is saved)",
+    )
+    add_json_flag(parser)
+    add_verbose_flag(parser)
+
+
+def add_evaluate_scores_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe evaluate-scores``: those of an audit, and the scores."""
+    add_help_all_flag(parser)
+    parser.add_argument(
+        "--scores",
+        required=True,
+        metavar="FILE",
+        help="csv, tsv, json, jsonl or parquet file with the columns id and score. A score is a list for each "
+        "text, or one number for each row; then further columns name the unit: unit (counted from 0), "
+        "or start and end (characters of the text), or source (words of the passage). A column token is "
+        "compared with the model's tokens",
+    )
+    add_audit_flags(
+        parser,
+        "input_erasure, erasure, and shapley over 8 phrases; for a language model, sources",
+    )
+    _add_output_flags(parser)
+
+
+def add_compare_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe compare``: those of an audit, and the models."""
+    add_help_all_flag(parser)
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="a model (folder or Hub id), followed by the versions to compare with it: other models, "
+        f"or changes of its weights ({', '.join(get_args(WeightChange))})",
+    )
+    add_audit_flags(parser, model=False)
+    add_answer_flags(parser)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for one audit per model and for the comparison; run the same command again "
+        "to resume",
+    )
+    _add_fail_on_change(parser)
+    add_json_flag(parser, "comparison")
+
+
+def _add_fail_on_change(parser: argparse.ArgumentParser) -> None:
+    """Add ``--fail-on-change``."""
+    parser.add_argument(
+        "--fail-on-change",
+        action="store_true",
+        help="if an answer certainly differs from that of the first audit, print it and exit with code "
+        f"{CONDITION_MET_EXIT_CODE}",
+    )
+
+
+def add_report_command(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``attnprobe report``."""
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="output folder of a command; several audits are compared, the shares of one audit are joined",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="file to write; its suffix selects the format: .html, .md, .json or .csv "
+        "(default: print the report as the command printed it)",
+    )
+    parser.add_argument(
+        "--figures",
+        metavar="FOLDER",
+        help="folder for the figures of an audit or a retraining, as SVG and PDF files",
+    )
+    _add_fail_on_change(parser)
+
+
+def run_audit(arguments: dict[str, Any]) -> int:
+    """Run an audit, print its report, and return the exit code that ``--fail-on`` asks for."""
+    audit_arguments = _build_audit_arguments(arguments)
+
+    from hf_attnprobe.audits.api import audit
+    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.reports.ci_gate import conditions, failures
+
+    fail_conditions = conditions(arguments["fail_on"])
+    if arguments["estimate"]:
+        from hf_attnprobe.audits.pipeline import estimate_audit
+
+        estimate = estimate_audit(**audit_arguments)
+        show(json.dumps(estimate.to_json()) if arguments["json"] else estimate.to_text())
+        return 0
+    report = audit(**audit_arguments)
+    _print_audit(report, arguments)
+    reasons = failures(report, fail_conditions)
+    if not reasons:
+        return 0
+    if process_state().is_main_process:
+        show(f"attnprobe: --fail-on: {'; '.join(reasons)}", file=sys.stderr)
+    return CONDITION_MET_EXIT_CODE
+
+
+def run_evaluate_scores(arguments: dict[str, Any]) -> None:
+    """Evaluate user-provided scores and print the report."""
+    audit_arguments = _build_audit_arguments(arguments)
+
+    from hf_attnprobe.audits.api import evaluate_scores
+
+    report = evaluate_scores(scores=arguments["scores"], **audit_arguments)
+    _print_audit(report, arguments)
+
+
+def _build_audit_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments that all functions share that run an audit."""
+    return {
+        "model": from_flat(arguments, SavedModel),
+        "dataset": build_data(arguments),
+        "options": from_flat(arguments, AuditOptions),
+        "tests": parse_test_selection(arguments, load_test_options),
+        "output_dir": arguments["output_dir"],
+    }
+
+
+def _print_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
+    """Print a report as text or JSON, from the first process only."""
+    from hf_attnprobe.audits.options import get_share_folder
+    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.reports.report import place_line
+    from hf_attnprobe.reports.result import to_json
+
+    if not process_state().is_main_process:
+        return
+    if arguments["json"]:
+        show(json.dumps(to_json(report)))
+    else:
+        show(report.to_text(verbose=arguments["verbose"]))
+        folder, share = arguments["output_dir"], arguments["share"]
+        if folder is not None and share is not None:
+            folder = get_share_folder(folder, report.provenance["share"])
+        show(place_line(folder))
+
+
+def run_compare(arguments: dict[str, Any]) -> int:
+    """Audit a model and other versions of it, and print how they differ from the first."""
+    model, *names = arguments["models"]
+    audit_arguments = _build_audit_arguments({**arguments, "model": model})
+    versions = [
+        name if name in get_args(WeightChange) else replace(audit_arguments["model"], model=name)
+        for name in names
+    ]
+
+    from hf_attnprobe.audits.compare import survive
+    from hf_attnprobe.core.distributed import process_state
+
+    comparison = survive(versions=versions, **audit_arguments)
+    if process_state().is_main_process:
+        if arguments["json"]:
+            show(comparison.to_json())
+        else:
+            show(comparison, end="\n\n")
+            page = Path(arguments["output_dir"]) / "report.html"
+            show(f"report in {page}; the audit of each model is in the same folder")
+    return _report_changed_answers(comparison, arguments)
+
+
+def _report_changed_answers(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
+    """Print each answer that certainly changed, and return the exit code."""
+    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.reports.comparison import changed_answers
+
+    sentences = changed_answers(comparison)
+    if process_state().is_main_process:
+        for sentence in sentences:
+            show(f"attnprobe: changed: {sentence}", file=sys.stderr)
+    return CONDITION_MET_EXIT_CODE if sentences and arguments["fail_on_change"] else 0
+
+
+def run_report(arguments: dict[str, Any]) -> int:
+    """Print or save the report of one or more output folders."""
+    from hf_attnprobe.render import (
+        render_report,
+        save_figures,
+        terminal_report,
+    )
+
+    folders, figures = arguments["folders"], arguments["figures"]
+    if figures is not None:
+        save_figures(folders, figures)
+        show(f"figures in {figures}")
+    if arguments["output"] is not None:
+        render_report(folders, arguments["output"])
+        show(f"report in {arguments['output']}")
+    elif figures is None:
+        show(terminal_report(folders))
+    if not arguments["fail_on_change"]:
+        return 0
+    from hf_attnprobe.reports.comparison import compare_audits
+
+    return _report_changed_answers(compare_audits(folders), arguments)
+
+
+# --- commands that train models ------------------------------------------------------------------
+
+MODEL_FIELDS_NOT_FOR_TRAINING = ("model", "task", "gguf_file", "token")
+"""Fields of ``SavedModel`` without a flag in ``train``: it has flags of its own, or the field has no effect."""
+TEST_SPLIT_FIELDS = ("split", "test_limit")
+"""Fields of ``Data`` that have no effect on commands that use all splits."""
+
+
+def add_demo_command(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``attnprobe demo``."""
+    parser.add_argument(
+        "--output-dir",
+        default="attnprobe-demo",
+        help="folder for model and audit (default: %(default)s)",
+    )
+    add_option_flags(parser, DemoOptions)
+    add_verbose_flag(parser)
+
+
+def add_train_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe train``."""
+    add_help_all_flag(parser)
+    add_option_flags(parser, Data, excluded=TEST_SPLIT_FIELDS)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for the checkpoint; run the same command again to resume",
+    )
+    parser.add_argument(
+        "--model",
+        help="fine-tune this pretrained Transformer (folder or Hub id) instead of training an "
+        "attention classifier",
+    )
+    add_option_flags(parser, SavedModel, excluded=MODEL_FIELDS_NOT_FOR_TRAINING)
+    add_option_flags(parser, TrainingOptions)
+    add_option_flags(parser, Architecture)
+    add_option_flags(parser.add_argument_group("the Hub"), PublishingOptions)
+    add_json_flag(parser, "scores")
+
+
+def add_retrain_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe retrain``."""
+    add_help_all_flag(parser)
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="folder or Hub id of the base model, an attention classifier",
+    )
+    add_option_flags(parser, Data, excluded=TEST_SPLIT_FIELDS)
+    add_test_flags(parser, RETRAININGS, "all of them", lambda: RETRAININGS)
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for models, rows and report; run the same command again to resume",
+    )
+    add_option_flags(parser, RetrainOptions)
+    add_json_flag(parser)
+    add_verbose_flag(parser)
+
+
+def add_deceive(parser: CommandParser) -> None:
+    """Flags of deceive."""
+    add_help_all_flag(parser)
+    add_option_flags(parser, SavedModel, excluded=["task", "gguf_file"])
+    add_option_flags(parser, Data, excluded=TEST_SPLIT_FIELDS)
+    parser.add_argument(
+        "--tokens",
+        nargs="+",
+        required=True,
+        metavar="TOKEN",
+        help="impermissible tokens: the model learns to put no attention on them",
+    )
+    parser.add_argument("--output-dir", required=True, help="folder for the checkpoint")
+    add_option_flags(parser, DeceptionOptions)
+    add_json_flag(parser, "numbers")
+
+
+def run_demo(arguments: dict[str, Any]) -> None:
+    """Train and audit a small model, and print the report and how well attention finds the rationale."""
+    folder, options = (
+        Path(arguments["output_dir"]),
+        from_flat(arguments, DemoOptions),
+    )
+    verbose = arguments["verbose"]
+
+    from hf_attnprobe.reports.report import place_line
+
+    if options.language_model:
+        report = demo_language_model(folder, seed=options.seed)
+        show(report.to_text(verbose=verbose))
+        show(place_line(folder / "audit"))
+        return
+    report, metrics = demo(folder, options=options)
+    show(report.to_text(verbose=verbose))
+    show(place_line(folder / "audit"), end="\n\n")
+    if verbose:
+        show(f"Model\n  {', '.join(_format_scores(metrics, '{} {:.3f}'))}\n")
+    show(rationale_line(report))
+
+
+def run_train(arguments: dict[str, Any]) -> None:
+    """Train on the splits train and validation, and score the split test if there is one."""
+    # Invalid publishing options must be refused before the training, not after it.
+    from_flat(arguments, PublishingOptions)
+    data, options = (
+        from_flat(arguments, Data),
+        from_flat(arguments, TrainingOptions),
+    )
+    architecture = from_flat(arguments, Architecture)
+
+    from hf_attnprobe.core.distributed import process_state
+    from hf_attnprobe.training.run import train
+
+    is_fine_tuning = arguments["model"] is not None
+    _, _, metrics = train(
+        data,
+        output_dir=arguments["output_dir"],
+        model=from_flat(arguments, SavedModel) if is_fine_tuning else None,
+        architecture=vars(architecture),
+        options=options,
+    )
+    if not process_state().is_main_process:
+        return
+    if arguments["json"]:
+        settings = {"model": arguments["output_dir"], "seed": arguments["seed"]}
+        show(json.dumps(settings | {"metrics": metrics}))
+    else:
+        show("\n".join(_format_scores(metrics, "{}: {:.3f}")))
+        show(f"model in {arguments['output_dir']}")
+    if arguments["push_to_hub"] is not None:
+        _publish(arguments)
+
+
+def _publish(arguments: dict[str, Any]) -> None:
+    """Publish a trained checkpoint and print its address to stderr, since stdout holds the scores."""
+    from hf_attnprobe.integrations.publishing import write_card
+
+    written = write_card(arguments["output_dir"], options=from_flat(arguments, CardOptions))
+    show(written, file=sys.stderr)
+
+
+def run_retrain(arguments: dict[str, Any]) -> None:
+    """Train variants of a base model and print the report."""
+    data, options = (
+        from_flat(arguments, Data),
+        from_flat(arguments, RetrainOptions),
+    )
+
+    from hf_attnprobe.reports.report import place_line
+    from hf_attnprobe.retraining.run import retrain
+    from hf_attnprobe.retraining.verdict import to_json
+
+    report = retrain(
+        arguments["model"],
+        data,
+        parse_test_selection(arguments, lambda: RETRAININGS),
+        output_dir=arguments["output_dir"],
+        options=options,
+    )
+    if arguments["json"]:
+        show(json.dumps(to_json(report)))
+    else:
+        show(report.to_text(verbose=arguments["verbose"]))
+        show(place_line(arguments["output_dir"]))
+
+
+def run_deceive(arguments: dict[str, Any]) -> None:
+    """Trains a model against attention to some tokens and prints what became of both."""
+    data, options = (
+        from_flat(arguments, Data),
+        from_flat(arguments, DeceptionOptions),
+    )
+
+    from hf_attnprobe.retraining.deception import deceive, deception_data
+
+    deception = deceive(
+        from_flat(arguments, SavedModel),
+        data,
+        arguments["tokens"],
+        output_dir=arguments["output_dir"],
+        options=options,
+    )
+    if arguments["json"]:
+        show(json.dumps(deception_data(deception)))
+    else:
+        show(f"{deception}\nmodel in {arguments['output_dir']}")
+
+
+def _format_scores(metrics: dict[str, float], template: str) -> list[str]:
+    """Return one line per score, formatted by a template for its name and value."""
+    return [template.format(name.replace("_", " "), metrics[name]) for name in metrics]
+
+
+# --- study ---------------------------------------------------------------------------------------
+
+
+def add_study_command(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``attnprobe study``."""
+    parser.add_argument(
+        "study",
+        metavar="STUDY",
+        help="a Python file with a function study(steps), whose code is run; or a study of this "
+        "package: encoders, room, transfer, which-tasks; or a paper whose tables are computed: "
+        "jain-wallace, mohankumar, serrano-smith, tutek-snajder, wiegreffe-pinter",
+    )
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        help="folder for steps and report; run the same command again to resume",
+    )
+    add_option_flags(parser, StudyOptions)
+    add_json_flag(parser)
+
+
+def run_study(arguments: dict[str, Any]) -> None:
+    """Run a study, or resume it, and print the report."""
+    folder = Path(arguments["output_dir"])
+    options = from_flat(arguments, StudyOptions)
+
+    from hf_attnprobe.studies.builtin import check_study
+
+    check_study(arguments["study"])
+
+    from hf_attnprobe.core.serialization import plain
+    from hf_attnprobe.studies.run import study
+
+    report = study(arguments["study"], output_dir=folder, options=options)
+    if arguments["json"]:
+        show(json.dumps(plain(report)))
+    else:
+        show(f"{report}\n\nfull report in {folder / 'report.md'}")
+
+
+# --- detection-limit -----------------------------------------------------------------------------
+
+
+def add_detection_limit_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe detection-limit``."""
+    add_help_all_flag(parser)
+    parser.add_argument("model", metavar="MODEL", help="folder or Hub id of the model")
+    parser.add_argument("--output-dir", help="folder for spike_in.json, its page and rows.csv")
+    add_option_flags(parser, SpikeOptions)
+    add_option_flags(parser, Data, excluded=["train_limit"])
+    add_answer_flags(parser)
+    add_json_flag(parser)
+
+
+def run_detection_limit(arguments: dict[str, Any]) -> None:
+    """Plant effects of known size in copies of a model, and print which of them the tests detect."""
+    from hf_attnprobe.planted_effects.detection_limit import spike_in
+
+    planted = from_flat(arguments, SpikeOptions)
+    folder = arguments["output_dir"]
+    seen = spike_in(arguments["model"], build_data(arguments), folder, options=planted)
+    show(seen.to_json() if arguments["json"] else str(seen))
+
+
+# --- card ----------------------------------------------------------------------------------------
+
+
+def add_card_command(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``attnprobe card``."""
+    parser.add_argument("model", metavar="MODEL", help="folder of a checkpoint")
+    parser.add_argument(
+        "audits",
+        nargs="*",
+        metavar="AUDIT",
+        help="output folders of its audits (default: the card states that the model was not audited)",
+    )
+    add_option_flags(parser, CardOptions)
+
+
+def run_card(arguments: dict[str, Any]) -> None:
+    """Write the model card of a checkpoint, and publish both if ``--push-to-hub`` is set."""
+    from hf_attnprobe.integrations.publishing import announcement, write_card
+
+    options = from_flat(arguments, CardOptions)
+    if options.push_to_hub is not None:
+        show(announcement(options, len(arguments["audits"])), file=sys.stderr)
+    show(write_card(arguments["model"], arguments["audits"], options=options))
+
+
+# --- datasets ------------------------------------------------------------------------------------
+
+DATASET_COLUMNS = (
+    "name",
+    "task",
+    "train / validation / test",
+    "classes",
+    "at hand",
+    "source",
+)
+
+
+def add_datasets_command(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``attnprobe datasets``."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="data sets to describe in full; NAME=FOLDER reads the folder and counts its texts "
+        "(default: list all data sets, one per row)",
+    )
+    add_json_flag(parser, "data sets")
+
+
+def run_datasets(arguments: dict[str, Any]) -> None:
+    """List the registered data sets, or describe some of them and the files they need."""
+    from hf_attnprobe.data.catalog import list_datasets
+
+    known = list_datasets(*arguments["names"])
+    if arguments["json"]:
+        show(json.dumps([dataset.to_json() for dataset in known]))
+    elif arguments["names"]:
+        show("\n\n".join(map(str, known)))
+    else:
+        show(_format_dataset_table(known))
+
+
+def _format_dataset_table(known: "list[KnownDataset]") -> str:
+    """Return a table with one data set per row, followed by the licences."""
+    rows = [DATASET_COLUMNS, *map(_list_cells, known)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(n) for cell, n in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    lines.append("\nLicences")
+    names: dict[str, list[str]] = {}
+    for dataset in known:
+        names.setdefault(dataset.card.licence, []).append(dataset.name)
+    lines += [f"  {', '.join(datasets)}: {licence}" for licence, datasets in names.items()]
+    lines.append(
+        "\n`attnprobe datasets NAME` describes a data set: the files it needs and how it is split. "
+        "Use NAME=FOLDER to read a data set from a folder."
+    )
+    return "\n".join(lines)
+
+
+def _list_cells(dataset: "KnownDataset") -> tuple[str, ...]:
+    """Return the cells of a data set's row in the table."""
+    card = dataset.card
+    return (
+        dataset.name,
+        card.task,
+        card.format_sizes(),
+        str(card.n_classes or "–"),
+        "yes" if dataset.at_hand else "no",
+        dataset.source if dataset.is_on_hub else "files to bring",
+    )
+
+
+# --- all commands --------------------------------------------------------------------------------
+
+
+COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
+    "demo": run_demo,
+    "train": run_train,
+    "audit": run_audit,
+    "evaluate-scores": run_evaluate_scores,
+    "retrain": run_retrain,
+    "study": run_study,
+    "compare": run_compare,
+    "deceive": run_deceive,
+    "detection-limit": run_detection_limit,
+    "report": run_report,
+    "card": run_card,
+    "datasets": run_datasets,
+}
+"""Function that runs each command; it returns an exit code, or None for 0."""
+
+
+COMMAND_HELP: dict[str, tuple[Callable[[CommandParser], None], str, str]] = {
+    "demo": (
+        add_demo_command,
+        "train and audit a small model on generated reviews whose deciding words are known",
+        "--output-dir attnprobe-demo",
+    ),
+    "train": (
+        add_train_command,
+        "train an attention classifier, or fine-tune a Transformer",
+        "--dataset sst --output-dir bilstm-sst",
+    ),
+    "audit": (
+        add_audit_command,
+        "test whether the attention of a model explains its predictions",
+        "--model bilstm-sst --dataset sst --time 10m",
+    ),
+    "evaluate-scores": (
+        add_evaluate_scores_command,
+        "evaluate token scores of any other explanation method",
+        "--model bert --dataset sst --scores shap.csv",
+    ),
+    "retrain": (
+        add_retrain_command,
+        "run the tests that train variants of a model (Wiegreffe & Pinter 2019)",
+        "--model bilstm-sst --dataset sst --output-dir retraining",
+    ),
+    "study": (
+        add_study_command,
+        "compute the tables of a paper, or run a study of your own",
+        "jain-wallace --dataset sst --output-dir table --quick",
+    ),
+    "compare": (
+        add_compare_command,
+        "audit several models or versions of a model, and compare each with the first",
+        "bert bert-2 int8 --dataset sst --output-dir comparison",
+    ),
+    "deceive": (
+        add_deceive,
+        "train a model to hide its attention to some tokens",
+        "--model bilstm-sst --dataset sst --tokens he she --output-dir hidden",
+    ),
+    "detection-limit": (
+        add_detection_limit_command,
+        "find the smallest planted effect that the tests detect in a model",
+        "bert --dataset sst --output-dir detection-limit",
+    ),
+    "report": (
+        add_report_command,
+        "print, convert, join or compare finished reports",
+        "audit --output page.html",
+    ),
+    "card": (
+        add_card_command,
+        "write the model card of a checkpoint, and publish both on the Hub",
+        "bilstm-sst audit",
+    ),
+    "datasets": (
+        add_datasets_command,
+        "list the registered data sets and the files that they need",
+        "sst",
+    ),
+}
+"""For each command: the function that adds its flags, its line of help, and example flags."""
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Parse the words of a command line, run the command and return its exit code."""
+    arguments = vars(build_parser().parse_args(words))
+    command = arguments.pop("command")
+    check_paths(arguments)
+    if _may_need_hub(arguments) and not _can_reach_hub():
+        # Without this, the Hub libraries retry for about a minute before they fail.
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    with _log_to_stderr():
+        return COMMANDS[command](arguments) or 0
+
+
+DEFAULT_HUB_URL = "https://huggingface.co"
+"""Address of the Hub if ``HF_ENDPOINT`` is not set."""
+HUB_TIMEOUT_SECONDS = 3.0
+"""Seconds to wait for a connection to the Hub before working offline."""
+
+
+def _may_need_hub(arguments: Mapping[str, Any]) -> bool:
+    """Return whether the command loads a model or data that are not local files."""
+    if "dataset" not in arguments:
+        return False
+    model = arguments.get("model") or arguments.get("models") or "."
+    paths = (str(source).rpartition("=")[2] for source in (model, arguments["dataset"]))
+    return not all(Path(path).exists() for path in paths)
+
+
+def _can_reach_hub() -> bool:
+    """Return whether the Hub accepts connections; assume so if a proxy or offline mode is configured."""
+    if getproxies().keys() - {"no"} or "HF_HUB_OFFLINE" in os.environ:
+        return True
+    hub = urlsplit(os.environ.get("HF_ENDPOINT", DEFAULT_HUB_URL))
+    port = hub.port or (80 if hub.scheme == "http" else 443)
+    with suppress(OSError):
+        socket.create_connection((hub.hostname, port), HUB_TIMEOUT_SECONDS).close()
+        return True
+    return False
+
+
+def build_parser() -> CommandParser:
+    """Return the parser of all commands and their flags."""
+    parser = CommandParser(
+        prog="attnprobe",
+        usage="attnprobe COMMAND [FLAG ...]",
+        description="Does this model's attention explain its predictions?",
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"%(prog)s {version('hf_attnprobe')}",
+    )
+    commands = parser.add_subparsers(
+        dest="command",
+        required=True,
+        prog="attnprobe",
+        title="commands",
+        metavar="COMMAND",
+    )
+    for name, (add_flags, summary, example) in COMMAND_HELP.items():
+        epilog = f"for example: attnprobe {name} {example}"
+        add_flags(commands.add_parser(name, help=summary, epilog=epilog))
+    return parser
+
+
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Print the log of this package, but not of other libraries, to stderr within the context."""
+    log = logging.getLogger("hf_attnprobe")
+    level, handler = log.level, ProgressAwareHandler()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+class ProgressAwareHandler(logging.Handler):
+    """Handler that prints log messages to stderr above an open progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one log message."""
+        say(self.format(record))
+
+
+def check_paths(arguments: Mapping[str, Any]) -> None:
+    """Check the paths of a command before any slow import.
+
+    Args:
+        arguments: Parsed flags of the command.
+
+    Raises:
+        AttnProbeError: If a model or dataset path does not exist, or the output folder is not writable.
+    """
+    models = [arguments.get("model"), *arguments.get("models", ())]
+    for model in filter(None, models):
+        check_path("model", model)
+    if arguments.get("dataset") is not None:
+        from hf_attnprobe.data.sources import resolve_recipe
+
+        resolve_recipe(arguments["dataset"])
+    output_dir = arguments.get("output_dir")
+    if output_dir is not None and "://" not in output_dir:
+        check_usable(output_dir)
