@@ -14,7 +14,7 @@ from hf_attnprobe.core.options import Asked, public_function
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from hf_attnprobe.audits.audited_model import Model
+    from hf_attnprobe.audits.audited_model import ModelLike
     from hf_attnprobe.reports.report import Report
 
 
@@ -80,8 +80,8 @@ def audit(
     )
 
 
-JUDGING_ANSWERS = ("sources",)
-JUDGING = {
+DEFAULT_PROMPT_TESTS = ("sources",)
+DEFAULT_SCORE_TESTS = {
     "input_erasure": {},
     "erasure": {},
     "shapley": {"exact_units": 8, "longer": "phrases"},
@@ -90,7 +90,7 @@ JUDGING = {
 
 
 @public_function
-def judge(
+def evaluate_scores(
     model: "Model",
     dataset: Any,
     scores: Any,
@@ -112,7 +112,7 @@ def judge(
     Args:
         scores: a file or objects, see :func:`~hf_attnprobe.audits.user_scores.read_scores`: higher
             for what speaks more for the predicted class, or for ``options.target``.
-        tests: without any :data:`JUDGING`, of a language model ``sources``; ``plausibility``
+        tests: without any :data:`DEFAULT_SCORE_TESTS`, of a language model ``sources``; ``plausibility``
             judges scores too.
 
     The other arguments, what it returns, and what it raises are those of :func:`audit`.
@@ -123,7 +123,7 @@ def judge(
     if scores is None:
         raise AttnProbeError("expected scores to judge, got None; audit() needs none")
     if tests is None:
-        tests = JUDGING_ANSWERS if is_language_model(model) else JUDGING
+        tests = DEFAULT_PROMPT_TESTS if is_language_model(model) else DEFAULT_SCORE_TESTS
     return run_audit(
         model,
         dataset,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hf_attnprobe.audits.audited_model import is_language_model
-from hf_attnprobe.audits.options import AuditOptions, Weights, limit_of
-from hf_attnprobe.audits.pipeline import run_prepared
+from hf_attnprobe.audits.options import AuditOptions, WeightChange, parse_time_limit
+from hf_attnprobe.audits.pipeline import run_prepared_audit
 from hf_attnprobe.audits.runner import Clock
 from hf_attnprobe.audits.setup import prepare_audit
 from hf_attnprobe.core.distributed import process_state
@@ -23,7 +23,7 @@ from hf_attnprobe.reports.comparison import (
     AuditComparison,
     compare_audits,
 )
-from hf_attnprobe.storage.answers import KeptAnswers
+from hf_attnprobe.storage.answers import AnswerCache
 from hf_attnprobe.storage.folders import alone_in
 
 
@@ -67,7 +67,7 @@ def survive(
     if not versions:
         raise AttnProbeError(
             "expected versions to compare with the model; give at least one of "
-            f"{', '.join(get_args(Weights))}, or another model"
+            f"{', '.join(get_args(WeightChange))}, or another model"
         )
     if any(version is None for version in versions):
         raise AttnProbeError("expected versions of the model, got None among them; leave it out")
@@ -87,8 +87,8 @@ def survive(
     with alone_in(output_dir, FIRST) as folder:
         places = [folder / name for name in (FIRST, *folders)]
         for place, (which, how) in zip(places, asked, strict=True):
-            clock = Clock(progress and process_state().is_main_process, limit_of(how))
-            with KeptAnswers() as told:
+            clock = Clock(progress and process_state().is_main_process, parse_time_limit(how))
+            with AnswerCache() as told:
                 job = prepare_audit(
                     which,
                     dataset,
@@ -100,7 +100,7 @@ def survive(
                     kept=kept,
                     shown=clock.shown,
                 )
-                run_prepared(job, place, clock)
+                run_prepared_audit(job, place, clock)
             if kept is None and isinstance(job.data, Answers):
                 kept = job.examples
         comparison = compare_audits(places, seed=options.seed)
@@ -148,7 +148,7 @@ def compare_checkpoints(
 
 def _as_audited(model: Any, version: Any, options: AuditOptions) -> tuple[Any, AuditOptions]:
     """The model that is loaded, and the options by which its weights are changed."""
-    if version in get_args(Weights):
+    if version in get_args(WeightChange):
         return model, replace(options, weights=version)
     return version, options
 

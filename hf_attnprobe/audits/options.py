@@ -10,10 +10,10 @@ from typing import Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import LARGEST_SEED, Options, option
-from hf_attnprobe.faithfulness.options import GROUP, OPTIONS
+from hf_attnprobe.faithfulness.options import ENTRY_POINT_GROUP, OPTIONS_BY_TEST
 
 
-Weights = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
+WeightChange = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class AuditOptions(Options):
     )
     limits: str | None = option(
         None,
-        "folder of attnprobe spike of this model: the page says the smallest "
+        "folder of attnprobe detection-limit of this model: the page says the smallest "
         "effect that would have been seen",
         metavar="FOLDER",
         daily=False,
@@ -135,7 +135,7 @@ class AuditOptions(Options):
         "of the checkpoint for other models)",
         daily=False,
     )
-    weights: Weights | None = option(
+    weights: WeightChange | None = option(
         None,
         "audit a twin: weights rounded, the smaller half of each matrix pruned, or what was "
         "learned taken away by shuffling (randomised) or a new start (untrained) (default: as "
@@ -173,10 +173,10 @@ class AuditOptions(Options):
             )
 
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def limit_of(options: AuditOptions) -> float | None:
+def parse_time_limit(options: AuditOptions) -> float | None:
     """Seconds from the start to the report; None: as many as it takes.
 
     Raises:
@@ -188,10 +188,10 @@ def limit_of(options: AuditOptions) -> float | None:
         raise AttnProbeError(
             "expected --screen or --time, got both; leave --screen out, --time screens by itself"
         )
-    return seconds_of(options.time)
+    return parse_duration(options.time)
 
 
-def seconds_of(text: str) -> float:
+def parse_duration(text: str) -> float:
     """The seconds of "90s", "10m", "2h", "1d" or a plain number of seconds.
 
     Raises:
@@ -201,7 +201,7 @@ def seconds_of(text: str) -> float:
     (600.0, 5400.0, 90.0)
     """
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)([smhd]?)", text.strip().lower())
-    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else 0.0
+    seconds = float(found[1]) * SECONDS_PER_UNIT[found[2] or "s"] if found else 0.0
     if not 1 <= seconds < math.inf:
         raise AttnProbeError(
             f"expected a time of a second or more, such as 90s, 10m or 2h, got {text!r}"
@@ -209,12 +209,12 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-def without_extras(options: AuditOptions) -> AuditOptions:
+def limit_report_extras(options: AuditOptions) -> AuditOptions:
     """Returns the options of a report in haste: three texts are all that runs the model again."""
     return replace(options, prune=False, shown_texts=min(options.shown_texts, 3))
 
 
-def share_of(options: AuditOptions) -> tuple[int, int] | None:
+def parse_share(options: AuditOptions) -> tuple[int, int] | None:
     """The number of a share and of how many; None of all texts.
 
     Raises:
@@ -236,17 +236,17 @@ def share_of(options: AuditOptions) -> tuple[int, int] | None:
     return int(number), int(of)
 
 
-def folder_of(output_dir: str | Path, share: tuple[int, int]) -> Path:
+def get_share_folder(output_dir: str | Path, share: tuple[int, int]) -> Path:
     """Where a share goes."""
     return Path(output_dir) / f"share-{share[0]}-of-{share[1]}"
 
 
-def options_of_tests() -> Mapping[str, type[Options]]:
+def load_test_options() -> Mapping[str, type[Options]]:
     """The classes of the options of all tests, those of installed packages too."""
-    if not entry_points(group=GROUP):
-        return OPTIONS
+    if not entry_points(group=ENTRY_POINT_GROUP):
+        return OPTIONS_BY_TEST
     from hf_attnprobe.faithfulness.registry import (
-        tests,
+        load_tests,
     )  # which takes seconds to import
 
-    return {name: test.options for name, test in tests().items()}
+    return {name: test.options for name, test in load_tests().items()}

@@ -12,44 +12,44 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.audits.audited_model import Model
-from hf_attnprobe.audits.example_selection import shown_texts
+from hf_attnprobe.audits.audited_model import ModelLike
+from hf_attnprobe.audits.example_selection import select_example_texts
 from hf_attnprobe.audits.options import (
     AuditOptions,
-    folder_of,
-    limit_of,
-    without_extras,
+    get_share_folder,
+    parse_time_limit,
+    limit_report_extras,
 )
 from hf_attnprobe.audits.runner import (
     AuditRunner,
     Clock,
     Step,
-    check_kept,
-    first_round,
-    place_of,
-    prune_heads,
+    verify_saved_rows,
+    warm_up,
+    get_cost_class,
+    compute_prune_curve,
 )
 from hf_attnprobe.audits.scheduler import run_tests
 from hf_attnprobe.audits.self_checks import (
-    CHANGED,
-    N_AFTER,
-    N_BEFORE,
-    NOT_ALONE,
-    compared_with_float32,
+    CHANGED_MODEL_CAUSE,
+    N_TEXTS_CHECKED_AFTER,
+    N_TEXTS_CHECKED_BEFORE,
+    BATCH_DEPENDENCE_CAUSE,
+    compare_with_float32,
 )
 from hf_attnprobe.audits.setup import PreparedAudit, prepare_audit
-from hf_attnprobe.audits.site_selection import sites_by_test
+from hf_attnprobe.audits.site_selection import list_sites_by_test
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.distributed import process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import Asked, public_function
 from hf_attnprobe.core.progress import in_words
 from hf_attnprobe.data.examples import (
-    dataset_name,
+    get_dataset_name,
 )
-from hf_attnprobe.faithfulness.passage_units import MANY
+from hf_attnprobe.faithfulness.passage_units import MAX_DELETED_UNITS
 from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.choices import unknown_note
+from hf_attnprobe.inference.choices import describe_unknown_share
 from hf_attnprobe.protocol import (
     ALL,
     AnswersFromPassage,
@@ -61,7 +61,7 @@ from hf_attnprobe.reports.report import Report, report_from, rows_told
 from hf_attnprobe.reports.result import extras_to_json, to_json
 from hf_attnprobe.reports.verdict import foreseen
 from hf_attnprobe.statistics.rows import PREDICTION, STOPPING
-from hf_attnprobe.storage.answers import KeptAnswers
+from hf_attnprobe.storage.answers import AnswerCache
 from hf_attnprobe.storage.folders import (
     alone_in,
     write_atomically,
@@ -72,13 +72,13 @@ from hf_attnprobe.storage.rows import NO_SITE, finished_ids, rows_in
 
 
 logger = logging.getLogger(__name__)
-PAGE = "report.html"
+PAGE_FILE = "report.html"
 """The page of an audit, in its folder."""
-FIRST = "the first token"
+FIRST_TOKEN = "the first token"
 
 
 def run_audit(
-    model: Model,
+    model: ModelLike,
     dataset: Any,
     tests: Asked | None,
     *,
@@ -89,8 +89,8 @@ def run_audit(
     scores: Any = None,
 ) -> Report:
     """One audit from its texts to its report; as :func:`hf_attnprobe.audit` and ``judge``."""
-    clock = Clock(progress and process_state().is_main_process, limit_of(options))
-    with KeptAnswers() as told:
+    clock = Clock(progress and process_state().is_main_process, parse_time_limit(options))
+    with AnswerCache() as told:
         job = prepare_audit(
             model,
             dataset,
@@ -102,12 +102,12 @@ def run_audit(
             told=told,
             shown=clock.shown,
         )
-        if output_dir is not None and "share" in job.besides:
-            output_dir = folder_of(output_dir, job.besides["share"])
-        return run_prepared(job, output_dir, clock)
+        if output_dir is not None and "share" in job.extra_provenance:
+            output_dir = get_share_folder(output_dir, job.extra_provenance["share"])
+        return run_prepared_audit(job, output_dir, clock)
 
 
-def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock) -> Report:
+def run_prepared_audit(job: PreparedAudit, output_dir: str | Path | None, clock: Clock) -> Report:
     """The report of an audit that is prepared."""
     subject, choice, options, state = (
         job.subject,
@@ -117,23 +117,23 @@ def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock
     )
     limit = clock.limit
     read_record(Path(subject.name))  # what is wrong with it is said before anything runs
-    with begun(job, output_dir, clock) as (sweep, besides):
+    with open_audit(job, output_dir, clock) as (sweep, besides):
         are_prompts = not sweep.adapter.lacks(AnswersFromPassage)
         expected = foreseen(len(sweep.texts), are_prompts)
         if expected:
             clock.bar.say(expected)
         facts = run_tests(sweep, choice, options, limit)
-        check_kept(sweep, N_AFTER, NOT_ALONE)
+        verify_saved_rows(sweep, N_TEXTS_CHECKED_AFTER, BATCH_DEPENDENCE_CAUSE)
         if facts:
             besides = {**besides, STOPPING: facts}
         first_token = getattr(subject.tokenizer, "cls_token", None)
-        which = _attention_meant(sweep, choice.groups, first_token)
+        which = _describe_model_attention(sweep, choice.groups, first_token)
         if which:
             besides = {**besides, "attention": which}
-        provenance = provenance_of(job.identity, sweep, choice.left_out, besides)
-        is_short = limit is not None or "share" in job.besides
-        shown = without_extras(options) if is_short else options
-        report = report_of(job, sweep, provenance, shown)
+        provenance = build_provenance(job.identity, sweep, choice.left_out, besides)
+        is_short = limit is not None or "share" in job.extra_provenance
+        shown = limit_report_extras(options) if is_short else options
+        report = build_report(job, sweep, provenance, shown)
         if output_dir is not None and state.is_main_process:
             clock.tests_end("writing the page")
             write_report(report, sweep.folder.parent)
@@ -142,7 +142,7 @@ def run_prepared(job: PreparedAudit, output_dir: str | Path | None, clock: Clock
 
 
 @contextlib.contextmanager
-def begun(
+def open_audit(
     job: PreparedAudit, output_dir: str | Path | None, clock: Clock
 ) -> Iterator[tuple[AuditRunner, dict[str, Any]]]:
     """The work of an audit in a folder of its own, once what would stop it later was tried.
@@ -154,22 +154,22 @@ def begun(
         The work, and what the report's provenance says beside settings.
     """
     with (
-        _folder(output_dir, process_state()) as folder,
+        _open_output_folder(output_dir, process_state()) as folder,
         clock,
         job.on_this_machine(),
     ):
         sweep = job.sweep(job.tokenized.texts, folder / "rows", clock)
         job.rehearse(sweep.texts)
-        rounding = compared_with_float32(
-            sweep.adapter, job.subject.exact, sweep.texts, sweep.pad_token_id
+        rounding = compare_with_float32(
+            sweep.adapter, job.subject.make_float32_adapter, sweep.texts, sweep.pad_token_id
         )
         with alone_in(folder, "audit.json", identity=job.identity):
-            check_kept(sweep, N_BEFORE, CHANGED)
-            yield sweep, job.besides | rounding
+            verify_saved_rows(sweep, N_TEXTS_CHECKED_BEFORE, CHANGED_MODEL_CAUSE)
+            yield sweep, job.extra_provenance | rounding
 
 
 @contextlib.contextmanager
-def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
+def _open_output_folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path]:
     """The output folder, or one that goes away."""
     if output_dir is not None:
         yield Path(output_dir)
@@ -182,7 +182,7 @@ def _folder(output_dir: str | Path | None, state: PartialState) -> Iterator[Path
         yield Path(folder)
 
 
-def report_of(
+def build_report(
     job: PreparedAudit,
     sweep: AuditRunner,
     provenance: dict[str, Any],
@@ -196,22 +196,22 @@ def report_of(
     return report_from(
         rows,
         model=subject.name,
-        dataset=dataset_name(data.dataset, data.split),
+        dataset=get_dataset_name(data.dataset, data.split),
         n=len(sweep.texts),
         seed=sweep.seed,
         example_ids=ids,
         provenance=provenance,
-        examples=shown_texts(subject, sweep, rows, job.examples, options),
-        prune=prune_heads(sweep, rows) if options.prune else None,
+        examples=select_example_texts(subject, sweep, rows, job.examples, options),
+        prune=compute_prune_curve(sweep, rows) if options.prune else None,
         notes=[
-            *_notes(sweep, provenance, options.predicts),
-            *learned_notes(subject.name, provenance),
-            *_limits(job, len(sweep.texts)),
+            *_list_notes(sweep, provenance, options.predicts),
+            *list_training_overlap_notes(subject.name, provenance),
+            *_list_detection_limits(job, len(sweep.texts)),
         ],
     )
 
 
-def _limits(job: PreparedAudit, n: int) -> list[str]:
+def _list_detection_limits(job: PreparedAudit, n: int) -> list[str]:
     """What so many texts would have shown, where somebody measured it."""
     if job.options.limits is None:
         return []
@@ -220,20 +220,20 @@ def _limits(job: PreparedAudit, n: int) -> list[str]:
     return notes_on_limits(rows, n=n, n_heads=n_heads, seed=job.options.seed)
 
 
-def _notes(sweep: AuditRunner, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
+def _list_notes(sweep: AuditRunner, provenance: Mapping[str, Any], predicts: str) -> tuple[str, ...]:
     """What is to be seen beside the findings."""
-    unknown = unknown_note(provenance["unknown_tokens"])
+    unknown = describe_unknown_share(provenance["unknown_tokens"])
     notes: list[str | None] = [
         unknown,
-        _single_logit_note(sweep.adapter, predicts),
-        _many_units_note(sweep),
+        _describe_single_logit(sweep.adapter, predicts),
+        _describe_long_passages(sweep),
     ]
     if isinstance(sweep.adapter, TransformerAdapter):
         notes += sweep.adapter.stack_notes()
     return tuple(note for note in notes if note is not None)
 
 
-def learned_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
+def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
     """That the model learned these very texts, where the record of its training says so."""
     read = read_record(Path(model)).get("data") or {}
     return [
@@ -247,20 +247,20 @@ def learned_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _many_units_note(sweep: AuditRunner) -> str | None:
+def _describe_long_passages(sweep: AuditRunner) -> str | None:
     """That not every unit of long passages was deleted; None where all were."""
     n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in sweep.texts]
-    n_long = sum(n > MANY for n in n_units)
+    n_long = sum(n > MAX_DELETED_UNITS for n in n_units)
     if not n_long or "sources" not in sweep.options:
         return None
     return (
-        f"Long passages: of {n_long} of {len(n_units)} prompts with more than {MANY} units all were "
-        f"knocked out, but only {MANY} were deleted, those with most attention or most lost by "
+        f"Long passages: of {n_long} of {len(n_units)} prompts with more than {MAX_DELETED_UNITS} units all were "
+        f"knocked out, but only {MAX_DELETED_UNITS} were deleted, those with most attention or most lost by "
         "knockout; the others count as costing nothing."
     )
 
 
-def _single_logit_note(adapter: AttentionModelBase, predicts: str) -> str | None:
+def _describe_single_logit(adapter: AttentionModelBase, predicts: str) -> str | None:
     """Where a single logit was taken for a probability, and nobody said that it is."""
     config = getattr(adapter.model, "config", None)
     is_single = getattr(config, "num_labels", None) == 1
@@ -278,7 +278,7 @@ def write_report(report: Report, folder: Path) -> None:
     """Writes summary, Markdown and page; the first is what the others are made of."""
     summary = to_json(report) | extras_to_json(report)
     write_json(folder / SUMMARY, summary)
-    files = {"report.md": report.to_markdown, PAGE: report.to_html}
+    files = {"report.md": report.to_markdown, PAGE_FILE: report.to_html}
     for name, form in files.items():
         try:
             write_atomically(folder / name, form())
@@ -291,7 +291,7 @@ def write_report(report: Report, folder: Path) -> None:
             )
 
 
-def provenance_of(
+def build_provenance(
     identity: Mapping[str, Any],
     sweep: AuditRunner,
     left_out: Mapping[str, str],
@@ -317,7 +317,7 @@ def provenance_of(
     return provenance
 
 
-def _attention_meant(sweep: AuditRunner, groups: Sequence[Site], first_token: str | None) -> str:
+def _describe_model_attention(sweep: AuditRunner, groups: Sequence[Site], first_token: str | None) -> str:
     """ "mean of 72 heads from [CLS]"; empty where heads are tested one by one alone.
 
     Args:
@@ -337,15 +337,15 @@ def _attention_meant(sweep: AuditRunner, groups: Sequence[Site], first_token: st
         row = "the tokens that predict the answer"
     else:
         batch = collate(sweep.adapter, sweep.texts[:1], sweep.pad_token_id)
-        row = sweep.adapter.read_from(sweep.adapter.observe(batch))
-    if row == FIRST and first_token:
+        row = sweep.adapter.describe_readout(sweep.adapter.observe(batch))
+    if row == FIRST_TOKEN and first_token:
         row = first_token
     return f"mean of {n_heads} heads{f' from {row}' if row else ''}"
 
 
 # --- what it would take: the seconds of a first round, extrapolated -----------
 
-LONG = 1800.0
+LONG_AUDIT_SECONDS = 1800.0
 """Seconds of an audit from which on shorter ways are named."""
 
 
@@ -383,7 +383,7 @@ class AuditEstimate:
             f"{self.n_runs:,} runs are left (one test at one head, or group of heads, on one text)",
             *(f"  {test:{width}}  {in_words(seconds)}" for test, seconds in dearest),
         ]
-        if self.total >= LONG:
+        if self.total >= LONG_AUDIT_SECONDS:
             of_heads = ""
             if self.n_runs > self.n_texts * len(self.seconds):
                 of_heads = "--no-single-heads tests layers and all attention only; "
@@ -406,7 +406,7 @@ class AuditEstimate:
 
 @public_function
 def estimate_audit(
-    model: Model,
+    model: ModelLike,
     dataset: Any,
     tests: Asked | None = None,
     *,
@@ -437,11 +437,11 @@ def estimate_audit(
     )
     is_classifier = job.subject.adapter.lacks(AnswersFromPassage) is not None
     is_kept = output_dir is not None and is_classifier
-    with begun(job, output_dir if is_kept else None, clock) as (sweep, _):
+    with open_audit(job, output_dir if is_kept else None, clock) as (sweep, _):
         choice = job.choice
         heads = choice.heads[: options.screen]
-        where = sites_by_test([*sweep.options], sweep.adapter, heads, choice.groups)
-        first_round(sweep, {**where, PREDICTION: [NO_SITE]})
+        where = list_sites_by_test([*sweep.options], sweep.adapter, heads, choice.groups)
+        warm_up(sweep, {**where, PREDICTION: [NO_SITE]})
         held = finished_ids(sweep.folder)
         tokens = sum(text.n_tokens for text in sweep.texts) / len(sweep.texts)
         seconds, n_runs = dict.fromkeys(where, 0.0), 0
@@ -449,5 +449,5 @@ def estimate_audit(
             for k, site in enumerate(sites):
                 n_left = job.n_texts - len(held.get((test, site.layer, site.head), ()))
                 n_runs += n_left
-                seconds[test] += clock.expects([Step(test, place_of(k, site), n_left * tokens)])
+                seconds[test] += clock.expects([Step(test, get_cost_class(k, site), n_left * tokens)])
         return AuditEstimate(job.n_texts, n_runs, seconds, str(output_dir) if is_kept else None)

@@ -15,11 +15,11 @@ import torch
 
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.audits.self_checks import (
-    check_changes,
-    check_row,
-    drawn_texts,
+    check_prompt_edits,
+    check_recorded_prediction,
+    draw_texts,
 )
-from hf_attnprobe.audits.site_selection import half_of
+from hf_attnprobe.audits.site_selection import assign_half
 from hf_attnprobe.core.distributed import process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import (
@@ -31,11 +31,11 @@ from hf_attnprobe.core.options import Options
 from hf_attnprobe.core.progress import Bar
 from hf_attnprobe.faithfulness.head_ablation import (
     PruneCurve,
-    least_first,
-    prune_curve,
+    sort_sites_by_effect,
+    measure_prune_curve,
 )
-from hf_attnprobe.faithfulness.registry import tests
-from hf_attnprobe.inference.batching import collate, in_batches, text_in_words
+from hf_attnprobe.faithfulness.registry import load_tests
+from hf_attnprobe.inference.batching import collate, form_batches, describe_text
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import (
     AttentionModelBase,
@@ -64,13 +64,13 @@ from hf_attnprobe.storage.rows import (
 # batch. What it costs depends on test and place, so each kind of step has its own seconds per
 # token, those of the steps of its kind that were run.
 
-Place = Literal["first", "head", "group"]
-Kind = tuple[str, Place]
+CostClass = Literal["first", "head", "group"]
+CostKey = tuple[str, CostClass]
 """A test and the place: such steps cost alike, by size."""
-FOR_THE_REPORT = 0.1
+REPORT_TIME_SHARE = 0.1
 """Of the time; the rest is for the tests."""
-LEAST_FOR_THE_REPORT = 10.0  # seconds
-BETWEEN_LOOKS = 0.3  # seconds between two moves of the bar
+MIN_REPORT_SECONDS = 10.0  # seconds
+BAR_UPDATE_SECONDS = 0.3  # seconds between two moves of the bar
 
 
 class Step(NamedTuple):
@@ -84,16 +84,16 @@ class Step(NamedTuple):
     """
 
     test: str
-    place: Place
+    place: CostClass
     size: float
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CostKey:
         """Test and place."""
         return self.test, self.place
 
 
-def steps_of(
+def list_steps(
     work: Iterable[tuple[Mapping[str, Sequence[Site]], Sequence[Text]]],
 ) -> list[Step]:
     """Steps of batches, in the order in which they run.
@@ -104,7 +104,7 @@ def steps_of(
     return [
         Step(
             test,
-            place_of(k, site),
+            get_cost_class(k, site),
             len(texts) * max(text.n_tokens for text in texts),
         )
         for where, texts in work
@@ -113,7 +113,7 @@ def steps_of(
     ]
 
 
-def place_of(number: int, site: Site) -> Place:
+def get_cost_class(number: int, site: Site) -> CostClass:
     """The place of a test's site by its number among them."""
     if number == 0:
         return "first"
@@ -134,9 +134,9 @@ class Clock:
     limit: float | None = None
     now: Callable[[], float] = time.perf_counter
     bar: Bar = field(init=False)
-    _seconds: dict[Kind, float] = field(default_factory=partial(defaultdict, float), init=False)
-    _sizes: dict[Kind, float] = field(default_factory=partial(defaultdict, float), init=False)
-    _left: dict[Kind, float] = field(default_factory=partial(defaultdict, float), init=False)
+    _seconds: dict[CostKey, float] = field(default_factory=partial(defaultdict, float), init=False)
+    _sizes: dict[CostKey, float] = field(default_factory=partial(defaultdict, float), init=False)
+    _left: dict[CostKey, float] = field(default_factory=partial(defaultdict, float), init=False)
     _batch: deque[Step] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Clock:
         """Seconds left for tests, after setting aside those for the report."""
         if self.limit is None:
             return math.inf
-        kept = max(FOR_THE_REPORT * self.limit, LEAST_FOR_THE_REPORT)
+        kept = max(REPORT_TIME_SHARE * self.limit, MIN_REPORT_SECONDS)
         return self.limit - min(kept, self.limit / 2) - self.passed
 
     # What steps cost
@@ -183,7 +183,7 @@ class Clock:
         """Predicted seconds of these steps."""
         return sum(self._per_token(step.kind) * step.size for step in steps)
 
-    def _per_token(self, kind: Kind) -> float:
+    def _per_token(self, kind: CostKey) -> float:
         """Seconds per token of a kind, else of the same test's other steps, else of all."""
         of_test = [known for known in self._sizes if known[0] == kind[0]]
         known = [kind] if kind in self._sizes else of_test or [*self._sizes]
@@ -208,7 +208,7 @@ class Clock:
         self.add(step, now - self._last)
         self._left[step.kind] -= step.size
         self._last = now
-        if self.shown and now - self._looked >= BETWEEN_LOOKS:
+        if self.shown and now - self._looked >= BAR_UPDATE_SECONDS:
             self._looked = now
             self.bar.move(self.to_come(), step.test)
 
@@ -227,21 +227,21 @@ class Clock:
 
 # --- the work itself -------------------------------------------------------------------------
 
-BETWEEN_KEEPING = 20.0  # seconds
-PRUNE_POINTS = 12
-N_ALONE = 2
-QUICK = 3.0
+SAVE_INTERVAL_SECONDS = 20.0  # seconds
+N_PRUNE_STEPS = 12
+MAX_SINGLE_TEXT_CHECKS = 2
+QUICK_ROUND_SECONDS = 3.0
 """Seconds of a first round up to which one with more texts follows."""
-GROWTH = 4  # times as many texts in it
-SPARE = 1.25
+WARM_UP_GROWTH = 4  # times as many texts in it
+MEMORY_SAFETY_FACTOR = 1.25
 """Times the memory that was measured: operations need some inside that nobody sees."""
-Where = Mapping[str, Sequence[Site]]
+SitesByTest = Mapping[str, Sequence[Site]]
 """Tests, each with the sites where it looks."""
-Work = tuple[Where, list[Text]]
+WorkItem = tuple[SitesByTest, list[Text]]
 """Tests with their sites, and a batch of texts that lack them."""
 
 
-def list_test_site_pairs(where: Where) -> list[tuple[str, Site]]:
+def list_test_site_pairs(where: SitesByTest) -> list[tuple[str, Site]]:
     """Each test with each of its sites."""
     return [(test, site) for test, sites in where.items() for site in sites]
 
@@ -268,13 +268,13 @@ class AuditRunner:
     clock: Clock
     measured: dict[object, int] = field(default_factory=dict)
 
-    def rows_of(self, todo: Where, texts: Sequence[Text], keep: "Keep | None" = None) -> pa.Table:
+    def rows_of(self, todo: SitesByTest, texts: Sequence[Text], keep: "Keep | None" = None) -> pa.Table:
         """Runs tests on a batch of texts; its rows.
 
         Args:
-            keep: of one batch alone, see :class:`Keep`; then those that are not kept.
+            keep: of one batch alone, see :class:`PartialWriter`; then those that are not kept.
         """
-        self.clock.begin(steps_of([(todo, texts)]))
+        self.clock.begin(list_steps([(todo, texts)]))
         adapter, tick = self.adapter, self.clock.tick
         is_alone = len(texts) == 1
         if is_alone or not isinstance(adapter, LanguageModelAdapter):
@@ -290,7 +290,7 @@ class AuditRunner:
 
     def _rows(
         self,
-        todo: Where,
+        todo: SitesByTest,
         texts: Sequence[Text],
         tick: Callable[[], object],
         keep: "Keep | None" = None,
@@ -300,7 +300,7 @@ class AuditRunner:
 
 
 @dataclass
-class Keep:
+class PartialWriter:
     """Keeps the rows of a batch now and then, so that a run that is killed has lost seconds.
 
     Attributes:
@@ -317,14 +317,14 @@ class Keep:
     @property
     def is_due(self) -> bool:
         """Whether nothing was kept for a while."""
-        return self.now() - self._last >= BETWEEN_KEEPING
+        return self.now() - self._last >= SAVE_INTERVAL_SECONDS
 
     def __call__(self, tables: Sequence[pa.Table]) -> None:
         append_rows(self.folder, joined(tables))
         self._last, self.is_used = self.now(), True
 
 
-def run_missing(sweep: AuditRunner, where: Where, done: Done) -> None:
+def run_pending(sweep: AuditRunner, where: SitesByTest, done: Done) -> None:
     """Runs this process's share of the tests, where they are not done.
 
     The longest texts come first, so that a batch that does not fit into memory is met soon.
@@ -332,28 +332,28 @@ def run_missing(sweep: AuditRunner, where: Where, done: Done) -> None:
     Args:
         done: the ids of texts with rows, by test, layer and head.
     """
-    work = _jobs(sweep, where, done)[::-1]
+    work = _plan_pending_work(sweep, where, done)[::-1]
     state = process_state()
     state.wait_for_everyone()  # everyone has planned before anyone adds rows
     share = work[state.process_index :: state.num_processes]
-    sweep.clock.plan(steps_of(share))
+    sweep.clock.plan(list_steps(share))
     room = BatchLimit()
     for todo, texts in share:
-        run_and_keep(sweep, todo, texts, room)
+        run_and_save(sweep, todo, texts, room)
     state.wait_for_everyone()
 
 
-def first_round(sweep: AuditRunner, where: Where) -> None:
+def warm_up(sweep: AuditRunner, where: SitesByTest) -> None:
     """Runs the tests at a few places on a few texts, then on more while that is quick.
 
     Of many heads even a batch of a few texts takes minutes. The clock keeps what the last texts
     took, since the first ones load kernels; the rows are kept.
     """
-    places = {test: few_sites(sites) for test, sites in where.items()}
+    places = {test: pick_warm_up_sites(sites) for test, sites in where.items()}
     n_texts, texts = 1, sweep.texts
     while texts:
         some, texts = texts[:n_texts], texts[n_texts:]
-        work = plan(
+        work = plan_batches(
             some,
             places,
             finished_ids(sweep.folder),
@@ -365,16 +365,16 @@ def first_round(sweep: AuditRunner, where: Where) -> None:
             sweep.clock.forget()
         begun = sweep.clock.passed
         for todo, batch in work:
-            run_and_keep(sweep, todo, batch, BatchLimit())
-        if sweep.clock.passed - begun > QUICK:
+            run_and_save(sweep, todo, batch, BatchLimit())
+        if sweep.clock.passed - begun > QUICK_ROUND_SECONDS:
             return
-        n_texts *= GROWTH
+        n_texts *= WARM_UP_GROWTH
 
 
-def check_kept(sweep: AuditRunner, n_texts: int, cause: str) -> None:
-    """Recomputes some texts whose rows are on disk, see :func:`check_row`.
+def verify_saved_rows(sweep: AuditRunner, n_texts: int, cause: str) -> None:
+    """Recomputes some texts whose rows are on disk, see :func:`check_recorded_prediction`.
 
-    Of a language model the same prompts are changed too, see :func:`check_changes`: two show it
+    Of a language model the same prompts are changed too, see :func:`check_prompt_edits`: two show it
     as well as eight, since a change that is not the model's own comes from its code, or from
     the length of a text.
 
@@ -383,18 +383,18 @@ def check_kept(sweep: AuditRunner, n_texts: int, cause: str) -> None:
         cause: why a text may come out differently, and what to do.
     """
     held = Texts.among(rows_in(sweep.folder, PREDICTION)).frame()
-    _check_identities(sweep, held)
-    n_texts = min(n_texts, N_ALONE) if sweep.adapter.texts_at_once == 1 else n_texts
-    drawn = drawn_texts(sweep.texts, held, n_texts, sweep.seed)
+    _check_prompt_identities(sweep, held)
+    n_texts = min(n_texts, MAX_SINGLE_TEXT_CHECKS) if sweep.adapter.max_batch_size == 1 else n_texts
+    drawn = draw_texts(sweep.texts, held, n_texts, sweep.seed)
     for text in drawn:
         batch = collate(sweep.adapter, [text], sweep.pad_token_id)
         if isinstance(sweep.adapter, LanguageModelAdapter):
-            check_changes(sweep.adapter, batch)
+            check_prompt_edits(sweep.adapter, batch)
         where = f"in {sweep.folder}"
-        check_row(sweep.adapter, batch, held, where=where, cause=cause)
+        check_recorded_prediction(sweep.adapter, batch, held, where=where, cause=cause)
 
 
-def _check_identities(sweep: AuditRunner, held: pd.DataFrame) -> None:
+def _check_prompt_identities(sweep: AuditRunner, held: pd.DataFrame) -> None:
     """Raises AttnProbeError where rows are of another prompt or answer than a text now has."""
     known = held.get("identity", pd.Series(dtype=float))
     for text in sweep.texts:
@@ -406,14 +406,14 @@ def _check_identities(sweep: AuditRunner, held: pd.DataFrame) -> None:
             )
 
 
-OPERATIONS = 1000
+MAX_PROFILED_OPERATIONS = 1000
 """Of a test that are counted: a search takes no more memory in its later steps."""
 
 
-def measured_memory(
+def make_memory_estimator(
     adapter: AttentionModelBase,
     texts: Sequence[Text],
-    where: Where,
+    where: SitesByTest,
     options: Mapping[str, Options],
     pad_token_id: int,
     enough: float,
@@ -444,14 +444,14 @@ def measured_memory(
         with PeakMemory() as memory:
             observation = adapter.observe(collate(adapter, some, pad_token_id))
             for test, site in widest.items():
-                with memory.of(OPERATIONS):
+                with memory.of(MAX_PROFILED_OPERATIONS):
                     run_test(observation, test, site, options, seed=0)
-        return int(SPARE * memory.peak)
+        return int(MEMORY_SAFETY_FACTOR * memory.peak)
 
     def alone(n_tokens: int) -> int:
         key = (*widest, n_tokens)
         if key not in measured:
-            [(_, measured[key])] = in_halves([by_length[n_tokens]], taken, name=text_in_words)
+            [(_, measured[key])] = in_halves([by_length[n_tokens]], taken, name=describe_text)
         return measured[key]
 
     def size(n_tokens: int) -> int:
@@ -479,36 +479,36 @@ class BatchLimit:
 
     def did_not_fit(self, halves: Sequence[Sequence[Text]]) -> None:
         """A batch was split into these, so that batches as large are not tried again."""
-        self.size = min(self.size, max(len(half) * _longest(half) for half in halves))
+        self.size = min(self.size, max(len(half) * _count_longest_tokens(half) for half in halves))
 
     def at_once(self, texts: Sequence[Text]) -> int:
         """How many of the texts make no batch that is known to be too large."""
-        return max(1, int(min(self.size / _longest(texts), len(texts))))
+        return max(1, int(min(self.size / _count_longest_tokens(texts), len(texts))))
 
 
-def _longest(texts: Sequence[Text]) -> int:
+def _count_longest_tokens(texts: Sequence[Text]) -> int:
     return max(text.n_tokens for text in texts)
 
 
-def run_and_keep(sweep: AuditRunner, todo: Where, texts: Sequence[Text], room: BatchLimit) -> None:
+def run_and_save(sweep: AuditRunner, todo: SitesByTest, texts: Sequence[Text], room: BatchLimit) -> None:
     """Runs the tests on a batch and keeps its rows; on halves where memory runs out.
 
     Raises:
         AttnProbeError: a single text does not fit.
     """
     n = room.at_once(texts)
-    keep = Keep(sweep.folder, sweep.clock.now)
+    keep = PartialWriter(sweep.folder, sweep.clock.now)
 
     def run(part: Sequence[Text]) -> pa.Table:
         done = finished_ids(sweep.folder) if keep.is_used else {}
-        [(left, _)] = plan(part, todo, done, lambda n: 0, sweep.budget, len(part))
+        [(left, _)] = plan_batches(part, todo, done, lambda n: 0, sweep.budget, len(part))
         return sweep.rows_of(left, part, keep)
 
     parts = in_halves(
         texts,
         run,
         at_once=n,
-        name=text_in_words,
+        name=describe_text,
         split=room.did_not_fit,
     )
     for _, rows in parts:
@@ -516,14 +516,14 @@ def run_and_keep(sweep: AuditRunner, todo: Where, texts: Sequence[Text], room: B
             append_rows(sweep.folder, rows)
 
 
-def _jobs(sweep: AuditRunner, where: Where, done: Done) -> list[Work]:
+def _plan_pending_work(sweep: AuditRunner, where: SitesByTest, done: Done) -> list[WorkItem]:
     """The tests that are not done, with the texts that lack them, in batches."""
     is_alone = sweep.batch_size == 1  # then memory decides nothing
     enough = sweep.budget / sweep.batch_size
     size = (
         (lambda n_tokens: 0)
         if is_alone
-        else measured_memory(
+        else make_memory_estimator(
             sweep.adapter,
             sweep.texts,
             where,
@@ -533,22 +533,22 @@ def _jobs(sweep: AuditRunner, where: Where, done: Done) -> list[Work]:
             sweep.measured,
         )
     )
-    return plan(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
+    return plan_batches(sweep.texts, where, done, size, sweep.budget, sweep.batch_size)
 
 
-def plan(
+def plan_batches(
     texts: Sequence[Text],
-    where: Where,
+    where: SitesByTest,
     done: Done,
     bytes_per_text: Callable[[int], int],
     budget: int,
     batch_size: int,
-) -> list[Work]:
+) -> list[WorkItem]:
     """Batches of texts of similar length with the tests and sites still to run on them.
 
     Args:
         done: the ids of texts with rows, by test, layer and head.
-        bytes_per_text, budget, batch_size: of :func:`in_batches`.
+        bytes_per_text, budget, batch_size: of :func:`form_batches`.
     """
     places = list_test_site_pairs(where)
     finished: dict[int, set[int]] = {}  # of a text the numbers of the places
@@ -558,30 +558,30 @@ def plan(
     left: dict[frozenset[int], list[Text]] = {}
     for text in texts:
         left.setdefault(frozenset(finished.get(text.example_id, ())), []).append(text)
-    work: list[Work] = []
+    work: list[WorkItem] = []
     for held, group in left.items():
         todo: dict[str, list[Site]] = {}
         for k, (test, site) in enumerate(places):
             if k not in held:
                 todo.setdefault(test, []).append(site)
         if todo:
-            batches = in_batches(group, bytes_per_text, budget, batch_size)
+            batches = form_batches(group, bytes_per_text, budget, batch_size)
             work += [(todo, batch) for batch in batches]
     return work
 
 
-def few_sites(sites: Sequence[Site]) -> Sequence[Site]:
+def pick_warm_up_sites(sites: Sequence[Site]) -> Sequence[Site]:
     """The first site, which pays for what all share, and of heads and groups the middle."""
     heads = [site for site in sites[1:] if not site.is_group]
     groups = [site for site in sites[1:] if site.is_group]
-    return [*sites[:1], *_middle(heads), *_middle(groups)]
+    return [*sites[:1], *_pick_middle_site(heads), *_pick_middle_site(groups)]
 
 
-def _middle(sites: Sequence[Site]) -> Sequence[Site]:
+def _pick_middle_site(sites: Sequence[Site]) -> Sequence[Site]:
     return sites[len(sites) // 2 :][:1]
 
 
-def prune_heads(sweep: AuditRunner, rows: Rows) -> PruneCurve | None:
+def compute_prune_curve(sweep: AuditRunner, rows: Rows) -> PruneCurve | None:
     """Accuracy as heads are zero-ablated together, in the order of their own effect.
 
     Crossed: on either half of the texts in the order of the effects on the other half.
@@ -599,19 +599,19 @@ def prune_heads(sweep: AuditRunner, rows: Rows) -> PruneCurve | None:
         return None
     parts, n_heads = [], []
     for half in (0, 1):
-        of_others = effects[effects.index.map(half_of) != half].mean().dropna()
-        texts = [text for text in sweep.texts if half_of(text.example_id) == half]
+        of_others = effects[effects.index.map(assign_half) != half].mean().dropna()
+        texts = [text for text in sweep.texts if assign_half(text.example_id) == half]
         if len(of_others) < 2 or not texts:
             return None
-        parts.append((_batches(sweep, texts), least_first(of_others.to_dict())))
+        parts.append((_collate_batches(sweep, texts), sort_sites_by_effect(of_others.to_dict())))
         n_heads.append(len(of_others))
-    steps = range(PRUNE_POINTS + 1)
-    points = sorted({round(k * min(n_heads) / PRUNE_POINTS) for k in steps})
-    return prune_curve(sweep.adapter, parts, n_removed=points)
+    steps = range(N_PRUNE_STEPS + 1)
+    points = sorted({round(k * min(n_heads) / N_PRUNE_STEPS) for k in steps})
+    return measure_prune_curve(sweep.adapter, parts, n_removed=points)
 
 
-def _batches(sweep: AuditRunner, texts: Sequence[Text]) -> Iterator[Batch]:
-    for _, some in _jobs(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {}):
+def _collate_batches(sweep: AuditRunner, texts: Sequence[Text]) -> Iterator[Batch]:
+    for _, some in _plan_pending_work(replace(sweep, texts=texts), {PREDICTION: [NO_SITE]}, {}):
         sweep.clock.tests_end("accuracy as heads are removed together")
         yield collate(sweep.adapter, some, sweep.pad_token_id)
 
@@ -619,11 +619,11 @@ def _batches(sweep: AuditRunner, texts: Sequence[Text]) -> Iterator[Batch]:
 def run_batch(
     adapter: AttentionModelBase,
     batch: Batch,
-    where: Where,
+    where: SitesByTest,
     options: Mapping[str, Options],
     seed: int,
     tick: Callable[[], object] = lambda: None,
-    keep: Keep | None = None,
+    keep: PartialWriter | None = None,
 ) -> pa.Table:
     """Rows of the given tests at the given sites, for one batch.
 
@@ -633,16 +633,16 @@ def run_batch(
         keep: takes rows before all are there; they are not returned then.
     """
     observation = adapter.observe(batch)
-    return rows_of_tests(observation, where, options, seed, tick, keep)
+    return compute_rows(observation, where, options, seed, tick, keep)
 
 
-def rows_of_tests(
+def compute_rows(
     observation: Observation,
-    where: Where,
+    where: SitesByTest,
     options: Mapping[str, Options],
     seed: int,
     tick: Callable[[], object] = lambda: None,
-    keep: Keep | None = None,
+    keep: PartialWriter | None = None,
 ) -> pa.Table:
     """Rows of the given tests at the given sites; see :func:`run_batch`."""
     ids = observation.batch.example_ids
@@ -675,6 +675,6 @@ def run_test(
     """The statistics of a test at a site, or of the prediction, each [batch]."""
     if name == PREDICTION:
         return said_of(observation.model, observation.batch, observation.probs)
-    test = tests()[name]
+    test = load_tests()[name]
     given = options.get(name, test.options())
     return statistics_of(test.function(observation, site, given, seed=seed))

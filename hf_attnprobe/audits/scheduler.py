@@ -18,16 +18,16 @@ from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.runner import (
     AuditRunner,
     Clock,
-    Where,
+    SitesByTest,
     list_test_site_pairs,
-    run_missing,
-    steps_of,
+    run_pending,
+    list_steps,
 )
 from hf_attnprobe.audits.site_selection import (
-    Choice,
-    by_promise,
-    crossed,
-    sites_by_test,
+    TestSelection,
+    sort_by_screen,
+    assign_screened_sites,
+    list_sites_by_test,
 )
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import in_portions
@@ -35,7 +35,7 @@ from hf_attnprobe.core.progress import in_words
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import (
     ALL,
-    SET,
+    HEAD_SET,
     AnswersFromPassage,
     Site,
 )
@@ -57,12 +57,12 @@ from hf_attnprobe.storage.rows import (
 
 
 Decision = TypeVar("Decision")
-Run = Callable[[Sequence[Text], Where, Done], None]
+RunTests = Callable[[Sequence[Text], SitesByTest, Done], None]
 """Runs tests at sites on texts, but for what is done."""
 
 
 @dataclass
-class RowsSoFar:
+class CompletedWork:
     """The rows on disk that a running audit decides by.
 
     Attributes:
@@ -74,13 +74,13 @@ class RowsSoFar:
 
     folder: Path
     texts: Sequence[Text]
-    run_missing: Run
+    run_missing: RunTests
     done: dict[Place, set[int]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.done = finished_ids(self.folder)
 
-    def run(self, texts: Sequence[Text], where: Where) -> None:
+    def run(self, texts: Sequence[Text], where: SitesByTest) -> None:
         """Runs what is missing of some tests on some texts, and of the predictions."""
         every = {**where, PREDICTION: [NO_SITE]}
         self.run_missing(texts, every, self.done)
@@ -97,27 +97,27 @@ class RowsSoFar:
         """Of the texts that a test has been run on at a site."""
         return self.done.setdefault((test, site.layer, site.head), set())
 
-    def lacks(self, where: Where, text: Text) -> bool:
+    def is_missing(self, where: SitesByTest, text: Text) -> bool:
         """Whether some test has not been run on a text at some site."""
         held = (self.ids(*place) for place in list_test_site_pairs(where))
         return any(text.example_id not in ids for ids in held)
 
-    def n_done(self, where: Where) -> int:
+    def n_done(self, where: SitesByTest) -> int:
         """Runs that are done: one test at one site on one text is a run."""
         known = {text.example_id for text in self.texts}
         return sum(len(self.ids(*place) & known) for place in list_test_site_pairs(where))
 
 
-def rows_so_far(sweep: AuditRunner) -> RowsSoFar:
+def load_completed_work(sweep: AuditRunner) -> CompletedWork:
     """What is on disk already, at the start."""
     by_id = {text.example_id: text for text in sweep.texts}
     order = random_order(by_id, sweep.seed)
 
-    def work(texts: Sequence[Text], where: Where, done: Done) -> None:
-        run_missing(replace(sweep, texts=texts), where, done)
+    def work(texts: Sequence[Text], where: SitesByTest, done: Done) -> None:
+        run_pending(replace(sweep, texts=texts), where, done)
 
     texts = [by_id[k] for k in order]
-    return RowsSoFar(sweep.folder, texts, work)
+    return CompletedWork(sweep.folder, texts, work)
 
 
 # --- within a time ----------------------------------------------------------------------
@@ -126,18 +126,18 @@ def rows_so_far(sweep: AuditRunner) -> RowsSoFar:
 # looks at no result and intervals are those of as many texts.
 
 
-ENOUGH = MIN_TEXTS
+FIRST_GOAL = MIN_TEXTS
 """Texts without which nothing is answered: so many everywhere, then twice as many."""
-AHEAD = 4
+PREDICTION_FACTOR = 4
 """Times as many texts are predicted: accuracy takes more of them to tell, and one pass of each."""
-AT_ONCE = 10  # heads that are looked at together
-CAUTION = 1.3  # portions vary; by so much more than expected one may take
+HEADS_PER_TURN = 10  # heads that are looked at together
+TIME_SAFETY_FACTOR = 1.3  # portions vary; by so much more than expected one may take
 
 
-def run_in_time(
-    so_far: RowsSoFar,
+def run_within_time(
+    so_far: CompletedWork,
     clock: Clock,
-    turns: Callable[[], Iterable[Where]],
+    turns: Callable[[], Iterable[SitesByTest]],
     batch_size: int,
 ) -> None:
     """Runs tests on the first texts of the random order, then on twice as many, while there is time.
@@ -149,38 +149,38 @@ def run_in_time(
             round, from what is known by then.
         batch_size: largest number of texts in a portion.
     """
-    goal, n_texts = ENOUGH, len(so_far.texts)
-    bring = partial(_bring, so_far, clock, batch_size)
+    goal, n_texts = FIRST_GOAL, len(so_far.texts)
+    bring = partial(_run_in_portions, so_far, clock, batch_size)
     while True:
         for where in turns():
             for test in where:  # one text tells what a test costs
                 if not so_far.agreed(clock.knows(test)):
                     own = {test: where[test]}
-                    lacking = [t for t in so_far.texts if so_far.lacks(own, t)]
+                    lacking = [t for t in so_far.texts if so_far.is_missing(own, t)]
                     bring(own, lacking[:1])
-            for test in _cheap_first(so_far, clock, where):
-                n = goal * AHEAD if test == PREDICTION else goal
+            for test in _sort_by_cost(so_far, clock, where):
+                n = goal * PREDICTION_FACTOR if test == PREDICTION else goal
                 bring({test: where[test]}, so_far.texts[:n])
         if goal >= n_texts or so_far.agreed(clock.left <= 0):
             return
         goal *= 2
 
 
-def _cheap_first(so_far: RowsSoFar, clock: Clock, where: Where) -> list[str]:
+def _sort_by_cost(so_far: CompletedWork, clock: Clock, where: SitesByTest) -> list[str]:
     """The tests: the cheapest first."""
     text = so_far.texts[:1]
 
     def cost(test: str) -> float:
-        return clock.expects(steps_of([({test: where[test]}, text)]))
+        return clock.expects(list_steps([({test: where[test]}, text)]))
 
     return so_far.agreed(sorted((test for test in where if where[test]), key=cost))
 
 
-def _bring(
-    so_far: RowsSoFar,
+def _run_in_portions(
+    so_far: CompletedWork,
     clock: Clock,
     batch_size: int,
-    where: Where,
+    where: SitesByTest,
     texts: Sequence[Text],
 ) -> None:
     """Runs a test portion by portion on the texts that lack it, while there is time.
@@ -189,13 +189,13 @@ def _bring(
     take as long as its own length says: texts of one portion differ tenfold.
     """
     (test,) = where
-    lacking = [text for text in texts if so_far.lacks(where, text)]
+    lacking = [text for text in texts if so_far.is_missing(where, text)]
     while lacking:
         unshown = MIN_SHOWN - (len(texts) - len(lacking))
         least = max(1, min(unshown, len(lacking)))
         portion = lacking[: max(batch_size, least)]
-        taken = accumulate(clock.expects(steps_of([(where, [text])])) for text in portion)
-        room = clock.left / CAUTION if clock.knows(test) else clock.left
+        taken = accumulate(clock.expects(list_steps([(where, [text])])) for text in portion)
+        room = clock.left / TIME_SAFETY_FACTOR if clock.knows(test) else clock.left
         n = so_far.agreed(sum(room > 0 and all_so_far <= room for all_so_far in taken))
         if n < least:
             return
@@ -204,14 +204,14 @@ def _bring(
         lacking = lacking[len(some) :]
 
 
-def read_by(role: str) -> set[str]:
+def list_tests_with_role(role: str) -> set[str]:
     """The tests that are read by the questions with a role in the verdict."""
     return {asked.test for asked in EVERY_QUESTION.values() if asked.role == role}
 
 
-def turns_of(
+def plan_turns(
     sweep: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]
-) -> Callable[[], Iterator[Where]]:
+) -> Callable[[], Iterator[SitesByTest]]:
     """What answers come of first.
 
     Whether a classifier is right; all attention with what the verdict rests on, then how
@@ -220,32 +220,32 @@ def turns_of(
     the next.
     """
     names = [name for name in sweep.options if name != "screen"]
-    whole = [group for group in groups if group.layer in (ALL, SET)]
+    whole = [group for group in groups if group.layer in (ALL, HEAD_SET)]
     layers = [group for group in groups if group not in whole]
     only = heads if len(sweep.adapter.sites()) == 1 else []
     scores, effects, parts = (
-        [name for name in names if name in read_by(role)] for role in ("score", "effect", "part")
+        [name for name in names if name in list_tests_with_role(role)] for role in ("score", "effect", "part")
     )
     deciding = {*scores, *effects, *parts}
     others = [name for name in names if name not in deciding]
 
-    def of_heads(tests: Iterable[str]) -> Iterator[Where]:
-        ranked = by_promise(rows_in(sweep.folder, "screen"), heads)
-        for test, ten in product(tests, in_portions(ranked, AT_ONCE)):
-            yield sites_by_test([test], sweep.adapter, ten)
+    def of_heads(tests: Iterable[str]) -> Iterator[SitesByTest]:
+        ranked = sort_by_screen(rows_in(sweep.folder, "screen"), heads)
+        for test, ten in product(tests, in_portions(ranked, HEADS_PER_TURN)):
+            yield list_sites_by_test([test], sweep.adapter, ten)
 
-    def turns() -> Iterator[Where]:
-        if sweep.adapter.lacks(AnswersFromPassage):
+    def turns() -> Iterator[SitesByTest]:
+        if sweep.adapter.is_missing(AnswersFromPassage):
             yield {PREDICTION: [NO_SITE]}
-        yield sites_by_test(sorted(deciding), sweep.adapter, only, whole)
+        yield list_sites_by_test(sorted(deciding), sweep.adapter, only, whole)
         if not only:
             screens = [name for name in sweep.options if name == "screen"]
-            yield sites_by_test(screens, sweep.adapter, heads)
+            yield list_sites_by_test(screens, sweep.adapter, heads)
             yield from of_heads(scores)
-        yield sites_by_test(others, sweep.adapter, only, whole)
+        yield list_sites_by_test(others, sweep.adapter, only, whole)
         if not only:
             yield from of_heads(effects)
-            yield sites_by_test(names, sweep.adapter, [], layers)
+            yield list_sites_by_test(names, sweep.adapter, [], layers)
             yield from of_heads(names)
 
     return turns
@@ -255,7 +255,7 @@ def turns_of(
 
 
 def run_tests(
-    sweep: AuditRunner, choice: Choice, options: AuditOptions, limit: float | None
+    sweep: AuditRunner, choice: TestSelection, options: AuditOptions, limit: float | None
 ) -> dict[str, Any]:
     """Runs the tests of an audit within its time.
 
@@ -267,25 +267,25 @@ def run_tests(
     """
     names, groups = [*sweep.options], [*choice.groups]
     heads = choice.heads
-    so_far = rows_so_far(sweep)
-    everything = sites_by_test(names, sweep.adapter, heads, groups)
+    so_far = load_completed_work(sweep)
+    everything = list_sites_by_test(names, sweep.adapter, heads, groups)
     if limit is not None:
-        turns = turns_of(sweep, heads, groups)
-        run_in_time(so_far, sweep.clock, turns, sweep.batch_size)
-        _check_begun(so_far, limit)
-        return work_facts(so_far, limit, everything, sweep.seed)
+        turns = plan_turns(sweep, heads, groups)
+        run_within_time(so_far, sweep.clock, turns, sweep.batch_size)
+        _check_any_test_ran(so_far, limit)
+        return summarise_work(so_far, limit, everything, sweep.seed)
     parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(so_far.texts, heads)]
     if options.screen is not None:
-        so_far.run(so_far.texts, sites_by_test(["screen"], sweep.adapter, heads))
+        so_far.run(so_far.texts, list_sites_by_test(["screen"], sweep.adapter, heads))
         estimates = rows_in(sweep.folder, "screen")
-        parts = crossed(sweep.texts, estimates, heads, options.screen)
+        parts = assign_screened_sites(sweep.texts, estimates, heads, options.screen)
         names.remove("screen")
     for texts, sites in parts:
-        so_far.run(texts, sites_by_test(names, sweep.adapter, sites, groups))
+        so_far.run(texts, list_sites_by_test(names, sweep.adapter, sites, groups))
     return {}
 
 
-def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
+def _check_any_test_ran(so_far: CompletedWork, seconds: float) -> None:
     """Raises AttnProbeError where there is nothing to report on."""
     begun = {test for (test, *_), ids in so_far.done.items() if ids}
     if not begun - {PREDICTION}:
@@ -295,7 +295,7 @@ def _check_begun(so_far: RowsSoFar, seconds: float) -> None:
         )
 
 
-def work_facts(so_far: RowsSoFar, limit: float, everything: Where, seed: int) -> dict[str, Any]:
+def summarise_work(so_far: CompletedWork, limit: float, everything: SitesByTest, seed: int) -> dict[str, Any]:
     """How much was done of what a full audit does, and what was to stop it."""
     n_full = sum(len(sites) for sites in everything.values()) * len(so_far.texts)
     return {

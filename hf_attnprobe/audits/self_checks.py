@@ -19,14 +19,14 @@ from hf_attnprobe.audits.site_selection import check_query
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import in_halves
 from hf_attnprobe.core.options import Options
-from hf_attnprobe.faithfulness.options import ExplainsClass
-from hf_attnprobe.faithfulness.registry import AuditPreview, tests
+from hf_attnprobe.faithfulness.options import TargetOptions
+from hf_attnprobe.faithfulness.registry import AuditPreview, load_tests
 from hf_attnprobe.faithfulness.uniform_attention import uniform_attention
 from hf_attnprobe.inference.batching import (
-    by_length,
+    sort_by_length,
     collate,
-    portions,
-    text_in_words,
+    split_for_model,
+    describe_text,
 )
 from hf_attnprobe.inference.encoding import ImageReader, Text
 from hf_attnprobe.protocol import (
@@ -39,19 +39,19 @@ from hf_attnprobe.statistics.sampling import random_order
 from hf_attnprobe.storage.rows import said_of
 
 
-N_AFTER, N_BEFORE = 8, 2
+N_TEXTS_CHECKED_AFTER, N_TEXTS_CHECKED_BEFORE = 8, 2
 """Texts that are recomputed, or changed, after an audit, and before one that goes on."""
-CHANGED = (
+CHANGED_MODEL_CAUSE = (
     "model, tokenizer or hooks have changed since; bring them back, or choose another --output-dir"
 )
-NOT_OWN = "this model's prompts cannot be changed, please report it; the rows are kept"
-NOT_ALONE = (
+UNSUPPORTED_EDIT_CAUSE = "this model's prompts cannot be changed, please report it; the rows are kept"
+BATCH_DEPENDENCE_CAUSE = (
     "it changed meanwhile, or looks at padding or at the texts beside; the rows are kept, "
     "try --batch-size 1 in another --output-dir"
 )
 
 
-def drawn_texts(texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:
+def draw_texts(texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: int) -> list[Text]:
     """Returns the longest text that has rows, and others drawn by a hash of their ids and the seed."""
     known = set(held.index)
     by_id = {text.example_id: text for text in texts if text.example_id in known}
@@ -62,7 +62,7 @@ def drawn_texts(texts: Sequence[Text], held: pd.DataFrame, n_texts: int, seed: i
     return [by_id[k] for k in drawn]
 
 
-def check_row(
+def check_recorded_prediction(
     adapter: AttentionModelBase,
     batch: Batch,
     held: pd.DataFrame,
@@ -84,7 +84,7 @@ def check_row(
     Raises:
         AttnProbeError: a probability, or number, differs by more than rounding.
     """
-    native = adapter.native_probs(batch)
+    native = adapter.compute_native_probs(batch)
     if native is None:
         return
     (example_id,) = batch.example_ids
@@ -94,7 +94,7 @@ def check_row(
     predicted = int(found["predicted_class"])
     is_class = name == "probability" and predicted >= 0
     own = float(native[0, predicted] if is_class else said[name])
-    allowed = tolerance(adapter, own)
+    allowed = compute_tolerance(adapter, own)
     if not abs(found[name] - own) <= allowed:
         raise AttnProbeError(
             f"expected the model's own probabilities, it gives {own:.6g} for text "
@@ -103,7 +103,7 @@ def check_row(
         )
 
 
-def check_changes(adapter: LanguageModelAdapter, batch: Batch) -> None:
+def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
     """Checks a deletion and a knockout in a prompt against passes of the user's own model.
 
     Raises:
@@ -114,16 +114,16 @@ def check_changes(adapter: LanguageModelAdapter, batch: Batch) -> None:
     unit = random_order(units, example_id)[0]
     away = adapter.away_from_own_model(adapter.observe(batch), unit)
     for change, error in away.items():
-        if not error <= tolerance(adapter, 1.0):
+        if not error <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
                 f"expected the {change} of unit {unit + 1} of text {example_id} as the "
-                f"model itself computes it, probabilities differ by {error:.1e}: {NOT_OWN}"
+                f"model itself computes it, probabilities differ by {error:.1e}: {UNSUPPORTED_EDIT_CAUSE}"
             )
 
 
-def tolerance(adapter: AttentionModelBase, number: float) -> float:
+def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     """Rounding of the coarser of the two: the model as it is, and as it is audited."""
-    given = getattr(adapter, "given", adapter.model)
+    given = getattr(adapter, "user_model", adapter.model)
     weights = [*adapter.model.parameters(), *given.parameters()]
     kinds = {weight.dtype for weight in weights}
     coarsest = max(torch.finfo(kind).eps for kind in kinds if kind.is_floating_point)
@@ -134,12 +134,12 @@ def tolerance(adapter: AttentionModelBase, number: float) -> float:
 
 
 logger = logging.getLogger(__name__)
-N_TEXTS = 8
-WORTH_A_LINE, TOO_MUCH = 0.01, 0.1
+N_PRECISION_TEXTS = 8
+LOGGED_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.1
 """Largest difference of a probability, or of an edit's change of the output, from float32."""
 
 
-def compared_with_float32(
+def compare_with_float32(
     adapter: AttentionModelBase,
     exact: Callable[[], AttentionModelBase] | None,
     texts: Sequence[Text],
@@ -158,15 +158,15 @@ def compared_with_float32(
         What a report records: the largest differences and of how many texts.
 
     Raises:
-        AttnProbeError: a difference above :data:`TOO_MUCH`, or numbers that overflow.
+        AttnProbeError: a difference above :data:`MAX_DIFFERENCE`, or numbers that overflow.
     """
     if exact is None:
         return {}
-    some = by_length(texts)[-N_TEXTS:]
+    some = sort_by_length(texts)[-N_PRECISION_TEXTS:]
     other, probability, change = exact(), 0.0, 0.0
-    for texts in portions(adapter, some):
+    for texts in split_for_model(adapter, some):
         ours, theirs = (
-            _outputs(model, collate(model, texts, pad_token_id)) for model in (adapter, other)
+            _compute_outputs(model, collate(model, texts, pad_token_id)) for model in (adapter, other)
         )
         differs = [float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)]
         probability, change = (
@@ -175,12 +175,12 @@ def compared_with_float32(
         )
     largest = max(probability, change)
     said = f"{largest:.3f} from float32 on {len(some)} texts"
-    if not largest <= TOO_MUCH:
+    if not largest <= MAX_DIFFERENCE:
         raise AttnProbeError(
-            f"expected half precision to differ by at most {TOO_MUCH} from float32, a "
+            f"expected half precision to differ by at most {MAX_DIFFERENCE} from float32, a "
             f"probability or an edit's change differs by {said}; say --dtype float32"
         )
-    if largest > WORTH_A_LINE:
+    if largest > LOGGED_DIFFERENCE:
         logger.warning("half precision: probabilities or changes differ by %s", said)
     rounding = {
         "probability": probability,
@@ -190,7 +190,7 @@ def compared_with_float32(
     return {"rounding": rounding}
 
 
-def _outputs(model: AttentionModelBase, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_outputs(model: AttentionModelBase, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities [batch, classes] and the changes of an edit [batch], exactly kept."""
     observation = model.observe(batch)
     change = uniform_attention(observation, model.sites()[-1]).uniform_tvd
@@ -199,13 +199,13 @@ def _outputs(model: AttentionModelBase, batch: Batch) -> tuple[torch.Tensor, tor
 
 # --- before anything is written: the rehearsal --------------------------------
 
-N_LONGEST = 4
+N_PREFLIGHT_TEXTS = 4
 """Texts that are tried, as many as fit into a batch."""
-PADDINGS = (1, 4, 16)
+TESTED_PADDINGS = (1, 4, 16)
 """Tokens of padding that must change no prediction."""
 
 
-def rehearse(
+def run_preflight_checks(
     adapter: AttentionModelBase,
     texts: Sequence[Text],
     chosen: Mapping[str, Options],
@@ -230,7 +230,7 @@ def rehearse(
             own, a class that the model lacks, or what a test refuses.
     """
     by_length = sorted(texts, key=lambda text: text.n_content)
-    n_longest = 1 if adapter.texts_at_once == 1 else N_LONGEST
+    n_longest = 1 if adapter.max_batch_size == 1 else N_PREFLIGHT_TEXTS
     pad_token_id = tokenizer.pad_token_id or 0
 
     def try_longest(some: Sequence[Text]) -> pd.DataFrame | None:
@@ -243,17 +243,17 @@ def rehearse(
 
     tried = [
         done
-        for some in portions(adapter, by_length[-n_longest:])
-        for done in in_halves(some, try_longest, name=text_in_words)
+        for some in split_for_model(adapter, by_length[-n_longest:])
+        for done in in_halves(some, try_longest, name=describe_text)
     ]
     shortest = adapter.observe(collate(adapter, by_length[:1], pad_token_id))
     short, long = by_length[0], max(texts, key=lambda text: text.n_tokens)
-    is_padded = adapter.texts_at_once is None
+    is_padded = adapter.max_batch_size is None
     if is_padded:
         check_padding(shortest, collate(adapter, [short, long], pad_token_id))
     if is_padded and not isinstance(tokenizer, ImageReader):
-        n_free = (adapter.max_length(tokenizer) or math.inf) - short.n_tokens
-        for n_more in (n for n in PADDINGS if n <= n_free):
+        n_free = (adapter.get_max_length(tokenizer) or math.inf) - short.n_tokens
+        for n_more in (n for n in TESTED_PADDINGS if n <= n_free):
             padded = collate(adapter, [short], pad_token_id, n_more=n_more)
             check_padding(shortest, padded)
     cause = "this model cannot be audited, please report it"
@@ -262,15 +262,15 @@ def rehearse(
             continue
         for text in some:
             batch = collate(adapter, [text], pad_token_id)
-            check_row(adapter, batch, said, where="audited", cause=cause)
+            check_recorded_prediction(adapter, batch, said, where="audited", cause=cause)
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
     preview = AuditPreview(shortest, sites, rationales)
-    shortest.explaining(target)
+    shortest.with_target(target)
     for name, options in chosen.items():
-        if isinstance(options, ExplainsClass):
-            shortest.explaining(options.target)
-        tests()[name].check(preview, options)
+        if isinstance(options, TargetOptions):
+            shortest.with_target(options.target)
+        load_tests()[name].check(preview, options)
 
 
 def check_padding(alone: Observation, padded: Batch) -> None:
@@ -286,14 +286,14 @@ def check_padding(alone: Observation, padded: Batch) -> None:
         AttnProbeError: its probabilities differ by more than rounding.
     """
     adapter = alone.model
-    grouped = adapter.prediction.grouped
+    grouped = adapter.prediction.group_by_part
     before = grouped(alone.probs.detach())[0]
     after = grouped(adapter.observe(padded).probs.detach())[0][: len(before)]
     if "reads" in alone.batch.inputs:  # places and candidates stand elsewhere
         before, after = before.amax(-1), after.amax(-1)
     error = float((after - before).abs().max())
-    allowed = tolerance(adapter, float(before.abs().max()))
-    if not error <= allowed and before.isfinite().all():  # see `check_row`
+    allowed = compute_tolerance(adapter, float(before.abs().max()))
+    if not error <= allowed and before.isfinite().all():  # see `check_recorded_prediction`
         raise AttnProbeError(
             "expected predictions that do not depend on padding, those of "
             f"{type(adapter.model).__name__} change by {error:.1e} where text "

@@ -17,51 +17,51 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.audits.audited_model import (
     AuditedModel,
-    Model,
-    check_unit,
+    ModelLike,
+    check_number_unit,
     is_language_model,
-    make_subject,
+    load_audited_model,
 )
-from hf_attnprobe.audits.options import AuditOptions, folder_of, share_of
+from hf_attnprobe.audits.options import AuditOptions, get_share_folder, parse_share
 from hf_attnprobe.audits.runner import AuditRunner, Clock
-from hf_attnprobe.audits.self_checks import rehearse
+from hf_attnprobe.audits.self_checks import run_preflight_checks
 from hf_attnprobe.audits.site_selection import (
-    Choice,
+    TestSelection,
     check_both_halves,
     check_query,
-    choose,
-    head_set_names,
+    select_tests_and_sites,
+    list_head_set_names,
 )
-from hf_attnprobe.audits.user_scores import read_scores, with_scores
+from hf_attnprobe.audits.user_scores import read_scores, attach_scores
 from hf_attnprobe.core.distributed import process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import one_line_without_memory, suited_threads
 from hf_attnprobe.core.options import Asked, Options, SavedModel, as_saved
 from hf_attnprobe.core.progress import say
-from hf_attnprobe.data.columns import column_of, has_images
-from hf_attnprobe.data.examples import columns_read, dataset_fingerprint
-from hf_attnprobe.data.specs import Answers, Data, as_answers, as_data
-from hf_attnprobe.faithfulness.interchange import donors_of
-from hf_attnprobe.faithfulness.registry import asked_tests, tests
-from hf_attnprobe.functional.fingerprint import hash_of_tensors
+from hf_attnprobe.data.columns import read_column, has_images
+from hf_attnprobe.data.examples import describe_text_columns, compute_dataset_fingerprint
+from hf_attnprobe.data.specs import Answers, Data, to_answers, to_data
+from hf_attnprobe.faithfulness.interchange import collect_donors
+from hf_attnprobe.faithfulness.registry import resolve_tests, load_tests
+from hf_attnprobe.functional.fingerprint import hash_tensors
 from hf_attnprobe.functional.predictions import Prediction
-from hf_attnprobe.inference.answers import answered
+from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.inference.batching import (
-    by_length,
+    sort_by_length,
     collate,
-    collated,
+    iterate_batches,
     parse_bytes,
-    portions,
+    split_for_model,
 )
-from hf_attnprobe.inference.choices import encode, unknown_share
+from hf_attnprobe.inference.choices import encode_examples, compute_unknown_share
 from hf_attnprobe.inference.encoding import (
     ImageReader,
     Text,
-    Tokenized,
+    TokenizedSplit,
     has_rationales,
-    second_texts,
+    get_second_texts,
 )
-from hf_attnprobe.inference.labels import spread_of_labels
+from hf_attnprobe.inference.labels import compute_label_spread
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.protocol import (
     ALL,
@@ -72,7 +72,7 @@ from hf_attnprobe.protocol import (
 )
 from hf_attnprobe.reports.detection_limits import spiked_rows
 from hf_attnprobe.statistics.sampling import places_in, sample
-from hf_attnprobe.storage.answers import KeptAnswers
+from hf_attnprobe.storage.answers import AnswerCache
 from hf_attnprobe.storage.folders import check_same
 from hf_attnprobe.storage.provenance import WITHOUT_EFFECT, asked_for, named
 
@@ -81,11 +81,11 @@ if TYPE_CHECKING:
     import datasets
 
 
-NO_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
+IGNORED_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
 """Of a configuration what saving adds; of what kind the weights are, they say."""
-ELSEWHERE = ("name", "path", "file", "version")
+ORIGIN_WORDS = ("name", "path", "file", "version")
 """Parts of the names of settings that say where a model is from."""
-OF_TOKENIZER = (
+TOKENIZER_ATTRIBUTES = (
     "model_input_names",
     "model_max_length",
     "padding_side",
@@ -94,35 +94,35 @@ OF_TOKENIZER = (
 )
 
 
-def fingerprints(subject: AuditedModel) -> dict[str, str]:
+def compute_fingerprints(subject: AuditedModel) -> dict[str, str]:
     """16 hexadecimal digits each of the model's weights, its configuration, its tokenizer.
 
     They are the same wherever the model was saved, and before and after it was run.
     """
-    model = given_model(subject)
+    model = get_user_model(subject)
     return {
-        "model_fingerprint": subject.adapter.fingerprint(),
-        "configuration_fingerprint": _of_configuration(model),
-        "tokenizer_fingerprint": _of_tokenizer(subject.tokenizer),
+        "model_fingerprint": subject.adapter.compute_fingerprint(),
+        "configuration_fingerprint": _hash_configuration(model),
+        "tokenizer_fingerprint": _hash_tokenizer(subject.tokenizer),
     }
 
 
-def given_model(subject: AuditedModel) -> Any:
+def get_user_model(subject: AuditedModel) -> Any:
     """The model as it was given, whatever its adapter made of it."""
-    return getattr(subject.adapter, "given", subject.adapter.model)
+    return getattr(subject.adapter, "user_model", subject.adapter.model)
 
 
-def _of_configuration(model: nn.Module) -> str:
+def _hash_configuration(model: nn.Module) -> str:
     """Fingerprint of the settings, and of buffers that are not saved with the weights."""
     config, saved = getattr(model, "config", None), model.state_dict().keys()
     settings = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
     buffers = {n: b for n, b in model.named_buffers() if n not in saved}
-    return _hash([_kept(settings), hash_of_tensors(buffers)])
+    return _hash_json([_remove_origin_settings(settings), hash_tensors(buffers)])
 
 
-def _of_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
+def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
     if isinstance(tokenizer, ImageReader):
-        return _hash(_kept(getattr(tokenizer.processor, "to_dict", dict)()))
+        return _hash_json(_remove_origin_settings(getattr(tokenizer.processor, "to_dict", dict)()))
     if tokenizer.is_fast:
         # what truncates and pads is what the last call asked for
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -130,25 +130,25 @@ def _of_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
     else:
         content = {
             "vocabulary": tokenizer.get_vocab(),
-            **_kept(tokenizer.init_kwargs),
+            **_remove_origin_settings(tokenizer.init_kwargs),
         }
-    return _hash([content, {name: getattr(tokenizer, name) for name in OF_TOKENIZER}])
+    return _hash_json([content, {name: getattr(tokenizer, name) for name in TOKENIZER_ATTRIBUTES}])
 
 
-def _kept(settings: Any) -> Any:
+def _remove_origin_settings(settings: Any) -> Any:
     """Nested settings without names, paths and versions."""
     if not isinstance(settings, Mapping):
         return settings
     return {
-        str(name): _kept(value)
+        str(name): _remove_origin_settings(value)
         for name, value in settings.items()
-        if name not in NO_SETTINGS
+        if name not in IGNORED_SETTINGS
         and not str(name).startswith("_")
-        and not any(word in str(name).split("_") for word in ELSEWHERE)
+        and not any(word in str(name).split("_") for word in ORIGIN_WORDS)
     }
 
 
-def _hash(content: Any) -> str:
+def _hash_json(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -156,10 +156,10 @@ def _hash(content: Any) -> str:
 # --- The sample of texts whose head outputs stand in for those of an ablated head ----------------
 
 # Texts, and tokens with padding, of the batch.
-N_REFERENCE, REFERENCE_TOKENS = 32, 4096
+MAX_REFERENCE_TEXTS, MAX_REFERENCE_TOKENS = 32, 4096
 
 
-def _sampled(
+def _sample_texts(
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
@@ -169,34 +169,34 @@ def _sampled(
 
     So neither a limit, the order of the texts nor the number of processes changes them.
     """
-    ids = column_of(examples, "example_id")
-    seconds = second_texts(examples) or [""] * len(ids)
-    strings = zip(column_of(examples, "text"), seconds, strict=True)
+    ids = read_column(examples, "example_id")
+    seconds = get_second_texts(examples) or [""] * len(ids)
+    strings = zip(read_column(examples, "text"), seconds, strict=True)
     rows = [row for row, pair in enumerate(strings) if "".join(pair).strip()] or [0]
     if has_images(examples):
         rows = list(range(len(ids)))
     rows = sample(rows, [ids[row] for row in rows], n_texts)
     rows = sorted(rows, key=ids.__getitem__)
-    return encode(tokenizer, examples.select(rows), adapter).texts
+    return encode_examples(tokenizer, examples.select(rows), adapter).texts
 
 
 # --- Head outputs of other texts, which replace those of an ablated head -------------------------
 
 
-N_SHARPNESS, N_DONORS, TEXTS_AT_ONCE = 128, 64, 16
+N_SHARPNESS_TEXTS, N_DONOR_TEXTS, SAMPLE_BATCH_SIZE = 128, 64, 16
 """Texts by which the standard temperature is found, whose most attended states are exchanged
 for those of others, and of a batch of either."""
 
 
-def _observable(
+def _batch_by_length(
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     texts: Sequence[Text],
 ) -> Iterator[Batch]:
     """The texts in batches, the shortest first."""
-    at_once = adapter.texts_at_once or TEXTS_AT_ONCE
+    at_once = adapter.max_batch_size or SAMPLE_BATCH_SIZE
     pad_token_id = tokenizer.pad_token_id or 0
-    return collated(adapter, by_length(texts), pad_token_id, at_once)
+    return iterate_batches(adapter, sort_by_length(texts), pad_token_id, at_once)
 
 
 def set_sharpness(
@@ -204,26 +204,26 @@ def set_sharpness(
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
 ) -> None:
-    """Finds the model's standard temperature, see :meth:`Observation.standard`.
+    """Finds the model's standard temperature, see :meth:`Observation.apply_standard_temperature`.
 
     By a sample of the whole split as :func:`_sampled` draws it, so that shares of an audit and
     audits of fewer texts have the same one. Of a language model that answers it is its own.
     """
     if not adapter.lacks(AnswersFromPassage):
         return
-    texts = _sampled(adapter, tokenizer, examples, N_SHARPNESS)
+    texts = _sample_texts(adapter, tokenizer, examples, N_SHARPNESS_TEXTS)
     probs: list[torch.Tensor] = []
-    for batch in _observable(adapter, tokenizer, texts):
-        said = adapter.native_probs(batch)  # which keeps no attention in memory
+    for batch in _batch_by_length(adapter, tokenizer, texts):
+        said = adapter.compute_native_probs(batch)  # which keeps no attention in memory
         said = adapter.observe(batch).probs if said is None else said
         probs += said.detach().cpu()
     of_texts = pad_sequence(probs, batch_first=True)  # of several widths
-    adapter.sharpness = adapter.prediction.standard_sharpness(of_texts)
+    adapter.sharpness = adapter.prediction.compute_standard_sharpness(of_texts)
 
 
-def _any(what: str, chosen: Iterable[str]) -> bool:
+def _is_needed(what: str, chosen: Iterable[str]) -> bool:
     """Whether some chosen test says this of itself, such as ``uses_donors``."""
-    return any(getattr(tests()[name], what) for name in chosen)
+    return any(getattr(load_tests()[name], what) for name in chosen)
 
 
 def set_reference(
@@ -233,31 +233,31 @@ def set_reference(
     chosen: Iterable[str],
 ) -> None:
     """Keeps the head outputs of a sample of texts, where a chosen test needs them."""
-    if _any("uses_reference", chosen) and adapter.lacks(HeadOutputs) is None:
-        texts = _sampled(adapter, tokenizer, examples, N_REFERENCE)
-        n_texts = REFERENCE_TOKENS // max(text.n_tokens for text in texts)
+    if _is_needed("uses_reference", chosen) and adapter.lacks(HeadOutputs) is None:
+        texts = _sample_texts(adapter, tokenizer, examples, MAX_REFERENCE_TEXTS)
+        n_texts = MAX_REFERENCE_TOKENS // max(text.n_tokens for text in texts)
         batches = [
             collate(adapter, some, tokenizer.pad_token_id or 0)
-            for some in portions(adapter, texts[: max(2, n_texts)])
+            for some in split_for_model(adapter, texts[: max(2, n_texts)])
         ]
         adapter.require(HeadOutputs).set_reference(*batches)
 
 
 def set_donors(
-    subject: AuditedModel, examples: "datasets.Dataset", choice: Choice, seed: int
+    subject: AuditedModel, examples: "datasets.Dataset", choice: TestSelection, seed: int
 ) -> None:
     """Keeps the most attended states of a sample of texts, where a chosen test needs them."""
     adapter, tokenizer = subject.adapter, subject.tokenizer
-    if not _any("uses_donors", choice.tests):
+    if not _is_needed("uses_donors", choice.tests):
         return
-    texts = _sampled(adapter, tokenizer, examples, N_DONORS)
-    batches = _observable(adapter, tokenizer, texts)
+    texts = _sample_texts(adapter, tokenizer, examples, N_DONOR_TEXTS)
+    batches = _batch_by_length(adapter, tokenizer, texts)
     query = choice.sites[0].query
     if query is not None:
-        shortest = by_length(texts)[:1]
+        shortest = sort_by_length(texts)[:1]
         batch = collate(adapter, shortest, tokenizer.pad_token_id or 0)
         check_query(adapter.observe(batch), query)
-    adapter.donors = donors_of(adapter, batches, [*choice.sites, *choice.groups], seed)
+    adapter.donors = collect_donors(adapter, batches, [*choice.sites, *choice.groups], seed)
     decisions = adapter.donors.decisions
     if (decisions == decisions[0]).all():
         logger.warning(
@@ -279,18 +279,18 @@ class PreparedAudit:
     Attributes:
         choice: which tests run, and where.
         n_texts: of the whole audit.
-        besides: what the report's provenance says beside settings.
+        extra_provenance: what the report's provenance says beside settings.
     """
 
     subject: AuditedModel
     options: AuditOptions
-    choice: Choice
+    choice: TestSelection
     examples: "datasets.Dataset"
     data: Data
     identity: dict[str, Any]
-    tokenized: Tokenized
+    tokenized: TokenizedSplit
     n_texts: int
-    besides: dict[str, Any]
+    extra_provenance: dict[str, Any]
 
     def sweep(self, texts: Sequence[Text], folder: Path, clock: Clock) -> AuditRunner:
         """The work on some texts, whose rows go to a folder."""
@@ -308,7 +308,7 @@ class PreparedAudit:
 
     def rehearse(self, texts: Sequence[Text]) -> None:
         """Tries the model and every test on some texts; see :func:`rehearse`."""
-        rehearse(
+        run_preflight_checks(
             self.subject.adapter,
             texts,
             self.choice.tests,
@@ -328,12 +328,12 @@ class PreparedAudit:
             yield
 
 
-FEW_TEXTS, FEW_PROMPTS = 21, 2
+N_WARM_UP_TEXTS, N_WARM_UP_PROMPTS = 21, 2
 """Of a first round; prompts are answered before."""
 
 
 def prepare_audit(
-    model: Model,
+    model: ModelLike,
     dataset: Any,
     tests: Asked | None,
     options: AuditOptions,
@@ -341,7 +341,7 @@ def prepare_audit(
     scores: Any = None,
     *,
     folder: str | Path | None = None,
-    told: KeptAnswers | None = None,
+    told: AnswerCache | None = None,
     is_first_round: bool = False,
     kept: "datasets.Dataset | None" = None,
     shown: bool = False,
@@ -356,13 +356,13 @@ def prepare_audit(
         shown: whether a bar says how many prompts are answered.
     """
     parse_bytes(options.memory_budget)  # what is wrong with it is said before anything is loaded
-    share = share_of(options)
-    model, data = as_saved(model), as_data(dataset)
-    data = _data_for(model, data)
+    share = parse_share(options)
+    model, data = as_saved(model), to_data(dataset)
+    data = _adapt_data(model, data)
     answers = isinstance(data, Answers)
-    asked = asked_tests(tests, answers=answers)
-    examples = data.examples(seed=options.seed)
-    spread = spread_of_labels(examples)
+    asked = resolve_tests(tests, answers=answers)
+    examples = data.load_examples(seed=options.seed)
+    spread = compute_label_spread(examples)
     unit = data.units if isinstance(data, Answers) else None
     device = process_state().device
     given_scores = scores
@@ -370,56 +370,56 @@ def prepare_audit(
         given_scores = read_scores(scores, ())
     if shown and answers and isinstance(model, SavedModel):
         say(f"loading {model.model}")
-    subject = make_subject(model, tokenizer, options, device, spread=spread, unit=unit)
-    at_once = subject.adapter.texts_at_once or options.batch_size
-    at_once *= subject.adapter.n_side_by_side
+    subject = load_audited_model(model, tokenizer, options, device, spread=spread, unit=unit)
+    at_once = subject.adapter.max_batch_size or options.batch_size
+    at_once *= subject.adapter.n_parallel_batches
     options = replace(options, batch_size=min(options.batch_size, at_once))
     usable = has_rationales(examples, subject.adapter.unit)
     rationales = usable and subject.tokenizer.is_fast
     if scores is not None and len(subject.adapter.sites()) > 1:
         options = replace(options, single_heads=False)  # a ranking beside all attention
-    choice = choose(subject.adapter, asked, rationales, options)
+    choice = select_tests_and_sites(subject.adapter, asked, rationales, options)
     for name, reason in choice.left_out.items():
         logger.warning("the test %s is left out: %s", name, reason)
-    identity = _identity(subject, examples, data, options, choice)
+    identity = _build_identity(subject, examples, data, options, choice)
     if options.limits is not None:
         spiked_rows(options.limits, identity)
     if folder is not None:
-        folder = Path(folder) if share is None else folder_of(folder, share)
+        folder = Path(folder) if share is None else get_share_folder(folder, share)
         check_same(folder / "audit.json", identity)  # before a model answers
         if told is not None:
-            told.begin(folder, _hash(identity))
-    own = _limited(examples, data.test_limit)
-    of_share = _of_share(own, share)
+            told.begin(folder, _hash_json(identity))
+    own = _limit_examples(examples, data.test_limit)
+    of_share = _select_share(own, share)
     n_texts = len(of_share)
     # the reference is of prompts with answers, those of other shares too
-    needs_all = answers and _any("uses_reference", choice.tests)
+    needs_all = answers and _is_needed("uses_reference", choice.tests)
     if is_first_round or not needs_all:
         own = of_share
     if is_first_round:
-        own = _limited(own, FEW_PROMPTS if answers else FEW_TEXTS)
+        own = _limit_examples(own, N_WARM_UP_PROMPTS if answers else N_WARM_UP_TEXTS)
     if isinstance(data, Answers):
         # of a model that generates text
         assert not isinstance(subject.tokenizer, ImageReader)
-        own = examples = answered(
+        own = examples = prepare_prompts(
             own,
             data,
             subject.tokenizer,
             subject.adapter,
-            given_model(subject),
+            get_user_model(subject),
             kept=kept,
             told=told,
             shown=shown,
         )
-    own = _of_share(own, share)
-    tokenized = encode(
+    own = _select_share(own, share)
+    tokenized = encode_examples(
         subject.tokenizer,
         own,
         subject.adapter,
         truncate=options.truncate,
         segment=options.segment,
     )
-    check_unit(subject)
+    check_number_unit(subject)
     if options.screen is not None and not is_first_round:
         check_both_halves(text.example_id for text in tokenized.texts)
     if scores is not None:
@@ -427,23 +427,23 @@ def prepare_audit(
             choice,
             groups=[g for g in choice.groups if g.layer == g.head == ALL],
         )
-        tokenized = _scored(tokenized, given_scores, subject, examples)
+        tokenized = _attach_user_scores(tokenized, given_scores, subject, examples)
         given = {t.example_id: t.scores for t in tokenized.texts}
-        identity["scores_fingerprint"] = _hash(given)
+        identity["scores_fingerprint"] = _hash_json(given)
     with suited_threads(subject.adapter.model):
         set_reference(subject.adapter, subject.tokenizer, examples, choice.tests)
         set_sharpness(subject.adapter, subject.tokenizer, examples)
         set_donors(subject, examples, choice, options.seed)
     besides: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
-        "truncated": tokenized.n_cut,
+        "truncated": tokenized.n_truncated,
         "sharpness": subject.adapter.sharpness,
-        "unknown_tokens": unknown_share(tokenized.texts, subject.tokenizer),
-        **_unit_of_number(subject.adapter.prediction, spread, options),
+        "unknown_tokens": compute_unknown_share(tokenized.texts, subject.tokenizer),
+        **_describe_number_unit(subject.adapter.prediction, spread, options),
         **({"origin": dict(subject.origin)} if subject.origin else {}),
-        "text_columns": columns_read(examples),
-        "asked_for": audit_asked_for(model, data, asked, options, scores),
-        **_architecture(subject.adapter),
+        "text_columns": describe_text_columns(examples),
+        "asked_for": describe_audit_request(model, data, asked, options, scores),
+        **_describe_architecture(subject.adapter),
         **({} if share is None else {"share": share}),
     }
     return PreparedAudit(
@@ -455,15 +455,15 @@ def prepare_audit(
         identity=identity,
         tokenized=tokenized,
         n_texts=n_texts,
-        besides=besides,
+        extra_provenance=besides,
     )
 
 
-def _of_share(examples: "datasets.Dataset", share: tuple[int, int] | None) -> "datasets.Dataset":
+def _select_share(examples: "datasets.Dataset", share: tuple[int, int] | None) -> "datasets.Dataset":
     """The texts of a share; all where there is none."""
     if share is None:
         return examples
-    own = examples.select(places_in(column_of(examples, "example_id"), share))
+    own = examples.select(places_in(read_column(examples, "example_id"), share))
     if not len(own):
         raise AttnProbeError(
             f"expected texts in share {share[0]}/{share[1]}, got none of {len(examples)}; divide "
@@ -472,14 +472,14 @@ def _of_share(examples: "datasets.Dataset", share: tuple[int, int] | None) -> "d
     return own
 
 
-def _data_for(model: Any, data: Data) -> Data:
+def _adapt_data(model: Any, data: Data) -> Data:
     """The data as the model reads it: passages with questions for a language model.
 
     Raises:
         AttnProbeError: such data for another model.
     """
     if is_language_model(model):
-        return as_answers(data)
+        return to_answers(data)
     if isinstance(data, Answers):
         raise AttnProbeError(
             "expected a language model (…ForCausalLM) for Answers, the model is another; give "
@@ -488,7 +488,7 @@ def _data_for(model: Any, data: Data) -> Data:
     return data
 
 
-def audit_asked_for(
+def describe_audit_request(
     model: Any,
     data: Data,
     asked: Mapping[str, Options],
@@ -497,13 +497,13 @@ def audit_asked_for(
 ) -> dict[str, Any]:
     """What an audit was asked beyond the defaults; see :func:`~hf_attnprobe.storage.provenance.asked_for`."""
     answers = isinstance(data, Answers)
-    usual = {name: test.usual(answers=answers) for name, test in tests().items()}
+    usual = {name: test.default_options(answers=answers) for name, test in load_tests().items()}
     leave_out = ("train_limit", *WITHOUT_EFFECT)
     said = asked_for(model, data, options, asked, usual, leave_out=leave_out)
     return said if scores is None else {**said, "scores": named(scores)}
 
 
-def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
+def _describe_architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
     """Fields of an attention classifier by which the papers' tables are divided."""
     config = getattr(adapter.model, "config", None)
     if not isinstance(config, AttentionClassifierConfig):
@@ -516,7 +516,7 @@ def _architecture(adapter: AttentionModelBase) -> dict[str, dict[str, str]]:
     }
 
 
-def _unit_of_number(
+def _describe_number_unit(
     prediction: Prediction, spread: float | None, options: AuditOptions
 ) -> dict[str, str]:
     """The unit of changes of a predicted number, unless it was given."""
@@ -526,12 +526,12 @@ def _unit_of_number(
     return {"unit_of_number": "standard deviations of the labels"}
 
 
-def _scored(
-    tokenized: Tokenized,
+def _attach_user_scores(
+    tokenized: TokenizedSplit,
     scores: Any,
     subject: AuditedModel,
     examples: "datasets.Dataset",
-) -> Tokenized:
+) -> TokenizedSplit:
     """The texts with the scores that somebody gave their units."""
     if isinstance(subject.tokenizer, ImageReader) or "choices" in examples.column_names:
         raise AttnProbeError(
@@ -541,20 +541,20 @@ def _scored(
     strings = {}
     if "text" in examples.column_names:
         ids, texts = (
-            column_of(examples, "example_id"),
-            column_of(examples, "text"),
+            read_column(examples, "example_id"),
+            read_column(examples, "text"),
         )
         strings = dict(zip(ids, texts, strict=True))
-    aligned = with_scores(tokenized.texts, given, subject.adapter, subject.tokenizer, strings)
+    aligned = attach_scores(tokenized.texts, given, subject.adapter, subject.tokenizer, strings)
     return replace(tokenized, texts=aligned)
 
 
-def _identity(
+def _build_identity(
     subject: AuditedModel,
     examples: "datasets.Dataset",
     data: Data,
     options: AuditOptions,
-    choice: Choice,
+    choice: TestSelection,
 ) -> dict[str, Any]:
     """Identifies what the rows of a folder belong to."""
     screen: Any = options.screen
@@ -567,14 +567,14 @@ def _identity(
         "screen": screen,
     }
     identity = {
-        **fingerprints(subject),
-        "data_fingerprint": dataset_fingerprint(examples),
+        **compute_fingerprints(subject),
+        "data_fingerprint": compute_dataset_fingerprint(examples),
         "seed": options.seed,
-        "options": _options_of_rows({**choice.asked, **choice.tests}),
+        "options": _list_recorded_options({**choice.asked, **choice.tests}),
         "sites": where,
         "single_heads": options.single_heads,
         "groups": options.groups,
-        "head_sets": head_set_names(subject.adapter),
+        "head_sets": list_head_set_names(subject.adapter),
         "level": options.level or "default",
         "truncate": options.truncate,
         "dtype": options.dtype or "default",
@@ -595,14 +595,14 @@ def _identity(
     return identity
 
 
-def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
+def _list_recorded_options(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
     """The options of all tests, so that a test that is added later has the same.
 
     Of installed tests only those that are not the defaults, since one may be installed
     between two runs.
     """
     recorded = {}
-    for name, test in tests().items():
+    for name, test in load_tests().items():
         options = given.get(name, test.options())
         built_in = test.function.__module__.startswith("hf_attnprobe.")
         values = dataclasses.asdict(options)
@@ -611,8 +611,8 @@ def _options_of_rows(given: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
     return recorded
 
 
-def _limited(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
+def _limit_examples(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
     if limit is None:
         return examples
-    ids = column_of(examples, "example_id")
+    ids = read_column(examples, "example_id")
     return examples.select(sample(range(len(ids)), ids, limit))

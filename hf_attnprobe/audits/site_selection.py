@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import DEFAULT, Options
-from hf_attnprobe.faithfulness.options import ExplainsClass, Screen
-from hf_attnprobe.faithfulness.registry import FaithfulnessTest, tests
+from hf_attnprobe.faithfulness.options import TargetOptions, Screen
+from hf_attnprobe.faithfulness.registry import FaithfulnessTest, load_tests
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import (
     ALL,
-    SET,
+    HEAD_SET,
     AnswersFromPassage,
     AttentionModelBase,
     Observation,
@@ -29,12 +29,12 @@ from hf_attnprobe.statistics.rows import Rows
 
 ALL_HEADS = "all"
 """In place of numbers of heads."""
-SHARED = "shared"
+SHARED_KEYS = "shared"
 """In place of a set of heads: every set of heads that share keys."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class TestSelection:
     """Which tests run, and where.
 
     Attributes:
@@ -56,41 +56,41 @@ class Choice:
     left_out: Mapping[str, str]
 
 
-def choose(
+def select_tests_and_sites(
     adapter: AttentionModelBase,
     asked: Mapping[str, Options],
     rationales: bool,
     options: AuditOptions,
-) -> Choice:
+) -> TestSelection:
     """What the options, the model and the data allow.
 
     Of a language model all attention as a whole is tested, unless the options name heads, layers
     or sets of heads.
 
     Args:
-        asked: of :func:`~hf_attnprobe.faithfulness.registry.asked_tests`.
+        asked: of :func:`~hf_attnprobe.faithfulness.registry.resolve_tests`.
         rationales: whether the data says what people marked.
     """
     answers = adapter.lacks(AnswersFromPassage) is None
     sites = select_sites(adapter, options.layers, options.heads, options.query)
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
-    groups = group_sites(adapter, sites, whole=options.groups)
+    groups = list_groups(adapter, sites, whole=options.groups)
     named = {name: given for name, given in asked.items() if name != DEFAULT}
     if options.screen is not None:
         named.setdefault("screen", Screen())
     wanted = named
     if DEFAULT in asked:
-        wanted = with_suitable(named, len(sites), rationales, answers=answers)
-    wanted = {name: _explaining(given, options.target) for name, given in wanted.items()}
+        wanted = add_suitable_tests(named, len(sites), rationales, answers=answers)
+    wanted = {name: _set_target(given, options.target) for name, given in wanted.items()}
     chosen, left_out = select_tests(wanted, named, adapter, sites)
     single = options.single_heads
     named_heads = (options.heads, options.layers, options.screen)
     if answers and named_heads == (None, None, None) and groups:
-        single, groups = False, [g for g in groups if g.layer in (ALL, SET)]
+        single, groups = False, [g for g in groups if g.layer in (ALL, HEAD_SET)]
     if not single:
-        chosen, left_out = of_groups_alone(chosen, left_out, groups)
-    return Choice(
+        chosen, left_out = select_group_tests(chosen, left_out, groups)
+    return TestSelection(
         sites,
         sites if single else [],
         groups,
@@ -101,9 +101,9 @@ def choose(
     )
 
 
-def _explaining(given: Options, target: str | int | None) -> Options:
+def _set_target(given: Options, target: str | int | None) -> Options:
     """A test's options with the class that the audit explains, where they name none."""
-    if isinstance(given, ExplainsClass) and given.target is None:
+    if isinstance(given, TargetOptions) and given.target is None:
         return replace(given, target=target)
     return given
 
@@ -121,8 +121,8 @@ def select_sites(
     """
     known = adapter.sites()
     heads = None if ALL_HEADS in (heads or ()) else heads
-    _check_numbers("layer", layers, {site.layer for site in known})
-    _check_numbers("head", heads, {site.head for site in known})
+    _check_indices("layer", layers, {site.layer for site in known})
+    _check_indices("head", heads, {site.head for site in known})
     return [
         site._replace(query=query)
         for site in known
@@ -130,7 +130,7 @@ def select_sites(
     ]
 
 
-def _check_numbers(name: str, asked: Sequence[int | str] | None, known: set[int]) -> None:
+def _check_indices(name: str, asked: Sequence[int | str] | None, known: set[int]) -> None:
     if asked is None:
         return
     if not asked:
@@ -156,13 +156,13 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
         )
     sets: list[list[Site]] = []
     for name in names:
-        if name == SHARED and not adapter.shared_heads:
+        if name == SHARED_KEYS and not adapter.shared_heads:
             raise AttnProbeError(
                 "expected heads that share keys for --head-sets shared, this model has none; "
                 "leave it out"
             )
         shared = [[*members] for members in adapter.shared_heads]
-        sets += shared if name == SHARED else [_parse_head_set(adapter, name)]
+        sets += shared if name == SHARED_KEYS else [_parse_head_set(adapter, name)]
     return sets
 
 
@@ -178,7 +178,7 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
     return sorted(known[head] for head in heads)
 
 
-def head_set_names(adapter: AttentionModelBase) -> list[str]:
+def list_head_set_names(adapter: AttentionModelBase) -> list[str]:
     """The names of a model's sets of heads, in their order."""
     return [
         "+".join(f"{layer}.{head}" for layer, head, _ in sorted(members))
@@ -186,7 +186,7 @@ def head_set_names(adapter: AttentionModelBase) -> list[str]:
     ]
 
 
-def group_sites(
+def list_groups(
     adapter: AttentionModelBase, sites: Sequence[Site], *, whole: bool = True
 ) -> list[Site]:
     """The groups of heads that are tested besides single heads.
@@ -216,7 +216,7 @@ def group_sites(
     if whole and len(layers) > 1:
         several = [layer for layer in complete if len(layers[layer]) > 1]
         groups += [Site(layer, ALL, query) for layer in several]
-    return groups + [Site(SET, k, query) for k in range(len(adapter.head_sets))]
+    return groups + [Site(HEAD_SET, k, query) for k in range(len(adapter.head_sets))]
 
 
 def check_query(shortest: Observation, query: int) -> None:
@@ -229,10 +229,10 @@ def check_query(shortest: Observation, query: int) -> None:
         )
 
 
-def suits(test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool) -> bool:
+def is_suitable(test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool) -> bool:
     """Whether a test is run without being asked for, on a model that allows it."""
     if answers:
-        return test.of_answers is not None
+        return test.answer_options is not None
     if test.default == "many heads":
         return n_sites > 1
     if test.default == "rationales":
@@ -240,7 +240,7 @@ def suits(test: FaithfulnessTest, n_sites: int, rationales: bool, answers: bool)
     return test.default == "always"
 
 
-def with_suitable(
+def add_suitable_tests(
     asked: Mapping[str, Options],
     n_sites: int,
     rationales: bool,
@@ -256,9 +256,9 @@ def with_suitable(
         answers: whether the model answers from a passage.
     """
     wanted = {}
-    for name, test in tests().items():
-        if name in asked or suits(test, n_sites, rationales, answers):
-            wanted[name] = asked.get(name, test.usual(answers=answers))
+    for name, test in load_tests().items():
+        if name in asked or is_suitable(test, n_sites, rationales, answers):
+            wanted[name] = asked.get(name, test.default_options(answers=answers))
     return wanted
 
 
@@ -282,7 +282,7 @@ def select_tests(
     """
     chosen, left_out = {}, {}
     for name, options in wanted.items():
-        reasons = [tests()[name].lacks(adapter, site) for site in sites]
+        reasons = [load_tests()[name].lacks(adapter, site) for site in sites]
         missing = [reason for reason in reasons if reason is not None]
         if missing:
             left_out[name] = f"{missing[0]} ({len(missing)} of {len(sites)} heads)"
@@ -297,7 +297,7 @@ def select_tests(
     return chosen, left_out
 
 
-def of_groups_alone(
+def select_group_tests(
     chosen: Mapping[str, Options],
     left_out: Mapping[str, str],
     groups: Sequence[Site],
@@ -312,7 +312,7 @@ def of_groups_alone(
             "expected a model with several heads for --no-single-heads, and groups of "
             "them; leave it out"
         )
-    kept = {name: o for name, o in chosen.items() if tests()[name].groups}
+    kept = {name: o for name, o in chosen.items() if load_tests()[name].groups}
     if not kept:
         raise AttnProbeError(
             f"expected a test that looks at several heads at once, got {', '.join(chosen)}; ask "
@@ -323,7 +323,7 @@ def of_groups_alone(
     return kept, {**left_out, **others}
 
 
-def sites_by_test(
+def list_sites_by_test(
     names: Sequence[str],
     adapter: AttentionModelBase,
     sites: Sequence[Site],
@@ -337,13 +337,13 @@ def sites_by_test(
     """
     where: dict[str, Sequence[Site]] = {}
     for name in names:
-        test = tests()[name]
+        test = load_tests()[name]
         possible = [site for site in sites if test.lacks(adapter, site) is None]
         besides = []
         for group in groups if test.groups else ():
             members = [
                 Site(layer, head)
-                for layer, heads in adapter.members(group).items()
+                for layer, heads in adapter.get_heads_by_layer(group).items()
                 for head in heads
             ]
             if not any(test.lacks(adapter, site) for site in members):
@@ -352,7 +352,7 @@ def sites_by_test(
     return where
 
 
-def half_of(example_id: int) -> int:
+def assign_half(example_id: int) -> int:
     """The half that a text belongs to, 0 or 1, by a hash of its id.
 
     So it depends neither on the order nor on the number of texts. The hash is another
@@ -366,14 +366,14 @@ def half_of(example_id: int) -> int:
 
 def check_both_halves(example_ids: Iterable[int]) -> None:
     """Raises AttnProbeError where texts cannot be screened by others."""
-    if len({half_of(example_id) for example_id in example_ids}) < 2:
+    if len({assign_half(example_id) for example_id in example_ids}) < 2:
         raise AttnProbeError(
             "a screen chooses the heads of one half of the texts by the other half, and "
             "all of these texts fall into one; take more texts"
         )
 
 
-def crossed(
+def assign_screened_sites(
     texts: Sequence[Text], rows: Rows, sites: Sequence[Site], n: int
 ) -> list[tuple[list[Text], list[Site]]]:
     """Each half of the texts, with the n sites that the other half puts first.
@@ -386,15 +386,15 @@ def crossed(
     """
     halves: tuple[list[Text], list[Text]] = ([], [])
     for text in texts:
-        halves[half_of(text.example_id)].append(text)
+        halves[assign_half(text.example_id)].append(text)
     parts = []
     for half, others in (halves, halves[::-1]):
         of_others = rows.of_texts([text.example_id for text in others])
-        parts.append((half, most_promising(of_others, sites, n)))
+        parts.append((half, select_top_sites(of_others, sites, n)))
     return parts
 
 
-def most_promising(rows: Rows, sites: Sequence[Site], n: int) -> list[Site]:
+def select_top_sites(rows: Rows, sites: Sequence[Site], n: int) -> list[Site]:
     """The n sites with the largest estimated effect of uniform attention.
 
     Args:
@@ -403,11 +403,11 @@ def most_promising(rows: Rows, sites: Sequence[Site], n: int) -> list[Site]:
     Returns:
         Sites in the model's order.
     """
-    chosen = by_promise(rows, sites)[:n]
+    chosen = sort_by_screen(rows, sites)[:n]
     return [site for site in sites if site in chosen]
 
 
-def by_promise(rows: Rows, sites: Sequence[Site]) -> list[Site]:
+def sort_by_screen(rows: Rows, sites: Sequence[Site]) -> list[Site]:
     """The sites, those with the largest estimated effect of uniform attention first.
 
     Args:

@@ -13,22 +13,22 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
     RENORMALISED,
-    contrast_effects,
-    deletion_effects,
-    drops_of,
-    knocked_out,
-    units_that_matter,
+    measure_contrast_effects,
+    measure_deletion_effects,
+    compute_answer_losses,
+    measure_knockouts,
+    find_units_that_matter,
 )
-from hf_attnprobe.functional.divergence import small_side
+from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import Text, leaves_tokenizer
-from hf_attnprobe.plots.shown_text import (
-    GAIN,
-    ON_PASSAGE,
-    ON_SINK,
-    ShownText,
-    without_marks,
+from hf_attnprobe.inference.encoding import Text, preserve_tokenizer
+from hf_attnprobe.plots.highlighted_text import (
+    PASSAGE_GAIN_LABEL,
+    PASSAGE_SHARE_LABEL,
+    SINK_SHARE_LABEL,
+    HighlightedText,
+    split_tokenizer_markers,
 )
 from hf_attnprobe.protocol import (
     ALL,
@@ -43,11 +43,11 @@ from hf_attnprobe.protocol import (
 )
 
 
-Strings = tuple[str, str | None]
+TextPair = tuple[str, str | None]
 """A text, and of a pair the second one."""
 
 
-def tokens_of_units(batch: Batch) -> list[list[int]]:
+def list_unit_positions(batch: Batch) -> list[list[int]]:
     """The positions of the tokens of every unit of one text that is explained: word or sentence."""
     places = batch.content_mask[0].nonzero().flatten().tolist()
     units = batch.inputs.get("units")
@@ -60,46 +60,46 @@ def tokens_of_units(batch: Batch) -> list[list[int]]:
     return [found[place] or [place] for place in places]
 
 
-def stripped(string: str, start: int, end: int) -> tuple[int, int]:
+def strip_span(string: str, start: int, end: int) -> tuple[int, int]:
     """A span without the white space around it."""
     own = string[start:end]
     return start + len(own) - len(own.lstrip()), start + len(own.rstrip())
 
 
-def as_read(
+def render_units(
     tokenizer: PreTrainedTokenizerBase,
     ids: Sequence[int],
     units: Sequence[Sequence[int]],
-    strings: Strings,
+    strings: TextPair,
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Returns the units as a reader expects them, and which follow without a space.
 
     Args:
         ids: of all tokens of the text.
-        units: of :func:`tokens_of_units`.
+        units: of :func:`list_unit_positions`.
         strings: what was tokenized.
     """
-    found = _cut_out(tokenizer, ids, units, strings)
+    found = _cut_units_from_text(tokenizer, ids, units, strings)
     if found is not None:
         return found
     pieces = tokenizer.convert_ids_to_tokens(list(ids))
     if all(len(unit) == 1 for unit in units):
         of_units = [pieces[place] for (place,) in units]
-        return without_marks(of_units)
+        return split_tokenizer_markers(of_units)
     words = []
     for unit in units:
-        shown, glued = without_marks([pieces[place] for place in unit])
+        shown, glued = split_tokenizer_markers([pieces[place] for place in unit])
         spaced = [part if k in glued else f" {part}" for k, part in enumerate(shown)]
         words.append("".join(spaced).strip())
     return tuple(words), ()
 
 
-@leaves_tokenizer
-def _cut_out(
+@preserve_tokenizer
+def _cut_units_from_text(
     tokenizer: PreTrainedTokenizerBase,
     ids: Sequence[int],
     units: Sequence[Sequence[int]],
-    strings: Strings,
+    strings: TextPair,
 ) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
     """The units cut out of the text itself; None where the tokens' places are not known."""
     if not tokenizer.is_fast:
@@ -121,7 +121,7 @@ def _cut_out(
         if segment is None or end <= start:
             return None
         string = strings[segment] or ""
-        first, last = stripped(string, start, end)
+        first, last = strip_span(string, start, end)
         if places and places[-1][0] == segment:
             # Bytes of one character share a place.
             first = max(first, min(places[-1][2], end))
@@ -139,7 +139,7 @@ def _cut_out(
 # --- A prompt, its units, and what stands around them --------------------------------------------
 
 
-class PromptInWords(NamedTuple):
+class PromptParts(NamedTuple):
     """A prompt as a reader expects it.
 
     Attributes:
@@ -153,11 +153,11 @@ class PromptInWords(NamedTuple):
     around: tuple[str, ...]
 
 
-def prompt_in_words(row: Mapping[str, Any]) -> PromptInWords:
+def split_prompt(row: Mapping[str, Any]) -> PromptParts:
     """The prompt of a language model, without its answer.
 
     Args:
-        row: of :func:`~hf_attnprobe.inference.answers.answered`.
+        row: of :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
     """
     text, spans = row["text"], row["units"]
     units = [text[start:end] for start, end in spans]
@@ -174,13 +174,13 @@ def prompt_in_words(row: Mapping[str, Any]) -> PromptInWords:
         if not (around[k] or before[-1:].isspace() or own[:1].isspace())
     ]
     bare = tuple(unit.strip() or "…" for unit in units)
-    return PromptInWords(bare, tuple(glued), tuple(around))
+    return PromptParts(bare, tuple(glued), tuple(around))
 
 
 # --- What a model predicts of a text, and what its label says, in words --------------------------
 
 
-def predicted(
+def describe_prediction(
     prediction: Prediction,
     probs: Tensor,
     batch: Batch,
@@ -194,17 +194,17 @@ def predicted(
         probs: [1, entries].
     """
     if prediction.is_number:
-        return _numbers(prediction.value(probs)[0]), None
-    parts = prediction.grouped(probs)[0]
+        return _format_numbers(prediction.decode_number(probs)[0]), None
+    parts = prediction.group_by_part(probs)[0]
     present = parts.sum(-1) > 0
-    decided = prediction.decision(probs)[0].masked_fill(~present, -1)
-    decisions = _decisions(prediction, decided, batch, tokenizer)
+    decided = prediction.decide(probs)[0].masked_fill(~present, -1)
+    decisions = _describe_decisions(prediction, decided, batch, tokenizer)
     total = parts.amax(-1).sum()
     probability = total / present.sum()
     return decisions, float(probability)
 
 
-def labelled(
+def describe_label(
     prediction: Prediction,
     probs: Tensor,
     batch: Batch,
@@ -221,22 +221,22 @@ def labelled(
     if prediction.is_number:
         if bool(own.isnan().any()):
             return None, None
-        words = _numbers(own)
+        words = _format_numbers(own)
     elif not (own >= 0).any():
         return None, None
     else:
-        words = _decisions(prediction, own.long(), batch, tokenizer)
+        words = _describe_decisions(prediction, own.long(), batch, tokenizer)
     if not prediction.decides:
         return words, None
-    share = float(prediction.right(probs, labels)[0])
+    share = float(prediction.compute_accuracy(probs, labels)[0])
     return words, None if share != share else share == 1
 
 
-def _numbers(values: Tensor) -> str:
+def _format_numbers(values: Tensor) -> str:
     return ", ".join(f"{value:.4g}" for value in values.tolist())
 
 
-def _decisions(
+def _describe_decisions(
     prediction: Prediction,
     decided: Tensor,
     batch: Batch,
@@ -251,16 +251,16 @@ def _decisions(
         counted = Counter(prediction.outcomes[k] for k in numbers if k >= 0)
         return ", ".join(f"{name} × {n}" for name, n in counted.most_common())
     if kind == "span":
-        return _answer(numbers, batch, tokenizer)
+        return _extract_answer(numbers, batch, tokenizer)
     if kind == "words":
-        return _words(numbers, batch, tokenizer)
+        return _decode_masked_words(numbers, batch, tokenizer)
     if kind == "choice":
         return f"choice {numbers[0] + 1}"
     names = prediction.outcomes
     return names[numbers[0]] if numbers[0] < len(names) else str(numbers[0])
 
 
-def _answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+def _extract_answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
     """The text between start and end."""
     start, end = places[:2]
     ids = batch.inputs["input_ids"][0]
@@ -269,7 +269,7 @@ def _answer(places: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase)
     return str(tokenizer.decode(ids[start : end + 1]))
 
 
-def _words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
+def _decode_masked_words(numbers: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
     """Returns the words under the masks, by their places among the likeliest."""
     kept = batch.inputs.get("kept", torch.empty(1, len(numbers), 0))[0]
     words = []
@@ -306,7 +306,7 @@ class Explainer:
     target: Any = None
     has_importances: bool = True
 
-    def explain(self, text: Text, row: Mapping[str, Any]) -> ShownText:
+    def explain(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
         """One text with the scores of its tokens.
 
         Args:
@@ -314,7 +314,7 @@ class Explainer:
             row: of the data, from which it was tokenized.
         """
         batch = collate(self.model, [text], self.tokenizer.pad_token_id or 0)
-        observation = self.model.observe(batch).explaining(self.target)
+        observation = self.model.observe(batch).with_target(self.target)
         if self.model.lacks(AnswersFromPassage) is None:
             return self._answered(observation, text, row)
         second = row.get("text_pair")
@@ -322,26 +322,26 @@ class Explainer:
             second = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
         probs = observation.probs
         ids = batch.inputs["input_ids"][0].tolist()
-        units = tokens_of_units(batch)
+        units = list_unit_positions(batch)
         strings = row["text"], second
-        tokens, glued = as_read(self.tokenizer, ids, units, strings)
+        tokens, glued = render_units(self.tokenizer, ids, units, strings)
         about = self.model.prediction
-        said, probability = predicted(about, probs, batch, self.tokenizer)
-        label, correct = labelled(about, probs, batch, self.tokenizer)
+        said, probability = describe_prediction(about, probs, batch, self.tokenizer)
+        label, correct = describe_label(about, probs, batch, self.tokenizer)
         scores = {"attention": observation.read(self.site)}
         scores |= self._importances(observation)
         content, unknown = batch.content_mask[0], self.tokenizer.unk_token_id
         segments = []
         if batch.segments is not None:
             segments = batch.segments[0][content].tolist()
-        return ShownText(
+        return HighlightedText(
             example_id=batch.example_ids[0],
             tokens=tokens,
             predicted=said,
             probability=probability,
             label=label,
             correct=correct,
-            scores={name: _floats(v[0][content]) for name, v in scores.items()},
+            scores={name: _to_floats(v[0][content]) for name, v in scores.items()},
             segments=tuple(segments),
             glued=glued,
             unknown=tuple(
@@ -351,37 +351,37 @@ class Explainer:
             speaks_for=self._speaks_for(observation),
         )
 
-    def _answered(self, observation: Observation, text: Text, row: Mapping[str, Any]) -> ShownText:
+    def _answered(self, observation: Observation, text: Text, row: Mapping[str, Any]) -> HighlightedText:
         """A prompt with the scores of its units, as a language model answered it."""
         model, batch = self.model.require(AnswersFromPassage), observation.batch
         content, weights = batch.content_mask[0], observation.read(self.site)[0]
-        without = drops_of(observation, model.without_passage(observation)[None])
+        without = compute_answer_losses(observation, model.compute_probs_without_passage(observation)[None])
         scores = {"attention": weights}
         matters = None
         if self._uses(EditableInputs):
-            scores["knockout"] = knocked_out(observation, self.site, RENORMALISED)[0][0]
-            scores["leave_one_out"] = deletion_effects(observation)[0]
-            contrast = contrast_effects(observation)[0]
+            scores["knockout"] = measure_knockouts(observation, self.site, RENORMALISED)[0][0]
+            scores["leave_one_out"] = measure_deletion_effects(observation)[0]
+            contrast = measure_contrast_effects(observation)[0]
             if not contrast.isnan().any():
                 scores["contrast"] = contrast
             if self.model.lacks(KeptPositions) is None:
-                matters = units_that_matter(observation, Knockout().least_effect)[0][content]
+                matters = find_units_that_matter(observation, Knockout().least_effect)[0][content]
         numbers = {
-            ON_SINK: float(weights[-1]),
-            ON_PASSAGE: float(weights[content].sum()),
-            GAIN: float(without),
+            SINK_SHARE_LABEL: float(weights[-1]),
+            PASSAGE_SHARE_LABEL: float(weights[content].sum()),
+            PASSAGE_GAIN_LABEL: float(without),
         }
         return replace(
             self.answered(text, row),
-            scores={name: _floats(values[content]) for name, values in scores.items()},
+            scores={name: _to_floats(values[content]) for name, values in scores.items()},
             numbers=numbers,
             matters=None if matters is None else tuple(matters.nonzero()[:, 0].tolist()),
             is_greedy=bool(model.is_greedy(observation)[0]),
         )
 
-    def answered(self, text: Text, row: Mapping[str, Any]) -> ShownText:
+    def answered(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
         """A prompt and its answer in words, without a score; arguments as :meth:`explain`."""
-        prompt = prompt_in_words(row)
+        prompt = split_prompt(row)
         answer = [*compress(text.inputs["input_ids"], text.inputs["labelled"])]
         decoded = self.tokenizer.decode(answer, clean_up_tokenization_spaces=False)
         said, expected = str(decoded).strip(), row.get("expected")
@@ -390,7 +390,7 @@ class Explainer:
             is_right = expected.lower() in said.lower()
         if row.get("is_cut") and len(answer) == sum(row["labelled"]):
             said = f"{said} …"
-        return ShownText(
+        return HighlightedText(
             example_id=text.example_id,
             tokens=prompt.units,
             predicted=said,
@@ -411,15 +411,15 @@ class Explainer:
         Their sizes are those that ``correlation`` ranks.
         """
         found: dict[str, Tensor] = {}
-        entries = observation.target(None)
+        entries = observation.get_target_classes(None)
         if self.model.prediction.is_number:
             entries = entries - entries % 2  # + is a larger number
         if self._uses(Differentiable):
             model = self.model.require(Differentiable, self.site)
-            found["gradient"] = model.gradient(observation, entries)
+            found["gradient"] = model.compute_gradient_times_input(observation, entries)
         if self._uses(EditableInputs):
-            size = observation.leave_one_out_importance()
-            found["leave_one_out"] = size * _sign(observation, entries)
+            size = observation.compute_leave_one_out_importance()
+            found["leave_one_out"] = size * _compute_signs(observation, entries)
         return found
 
     def _uses(self, capability: type) -> bool:
@@ -429,34 +429,34 @@ class Explainer:
     def _speaks_for(self, observation: Observation) -> str:
         if self.model.prediction.is_number:
             return "a larger number"
-        if observation.explains is None:
+        if observation.explained_class is None:
             return ""
-        names = self.model.prediction.targets
-        known = observation.explains < len(names)
-        return names[observation.explains] if known else str(observation.explains)
+        names = self.model.prediction.target_names
+        known = observation.explained_class < len(names)
+        return names[observation.explained_class] if known else str(observation.explained_class)
 
 
-def _sign(observation: Observation, entries: Tensor) -> Tensor:
+def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
     """Returns 1 where the entries' sum is less without a unit, else −1: [batch, keys]."""
     probs = observation.probs
     without = observation.leave_one_out
     flat = entries.reshape(len(probs), -1)
     total = torch.zeros_like(probs).scatter(-1, flat, 1.0)
     is_large = (probs * total).sum(-1) > 0.5
-    before = small_side(probs, entries, is_large)[:, None]
+    before = compute_shifted_probability(probs, entries, is_large)[:, None]
     each = entries[:, None]
     if entries.dim() == 1:
         each = each.expand(without.shape[:2])
-    after = small_side(without, each, is_large[:, None])
+    after = compute_shifted_probability(without, each, is_large[:, None])
     speaks_for_less = after > before
     return torch.where(speaks_for_less, -1.0, 1.0).to(probs)
 
 
-def _floats(values: Tensor) -> tuple[float, ...]:
+def _to_floats(values: Tensor) -> tuple[float, ...]:
     return tuple(values.detach().double().tolist())
 
 
-def whole_attention(model: AttentionModelBase) -> tuple[Site, str]:
+def choose_model_attention(model: AttentionModelBase) -> tuple[Site, str]:
     """The attention that stands for a model, and which it is in words.
 
     The only head, or the mean of all of them.

@@ -16,21 +16,21 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.audits.text_scores import stripped
+from hf_attnprobe.audits.text_scores import strip_span
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import from_plain
-from hf_attnprobe.data.sources import FORMATS, is_file, read_file
+from hf_attnprobe.data.sources import FILE_FORMATS, is_data_file, read_data_file
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import AttentionModelBase
 
 
-MARKS = "Ġ▁ "
+WORD_START_MARKS = "Ġ▁ "
 """What tokenizers write in front of a token that begins a word."""
 
 
 @dataclass(frozen=True)
-class GivenScores:
+class UserScores:
     """The scores of one text.
 
     Attributes:
@@ -61,7 +61,7 @@ class GivenScores:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def read_scores(given: Any, ids: Sequence[int]) -> dict[int, GivenScores]:
+def read_scores(given: Any, ids: Sequence[int]) -> dict[int, UserScores]:
     """Scores by the id of their text.
 
     Args:
@@ -76,9 +76,9 @@ def read_scores(given: Any, ids: Sequence[int]) -> dict[int, GivenScores]:
         AttnProbeError: a file that cannot be read, or another number of objects than texts.
     """
     if isinstance(given, str | Path):
-        return _of_file(Path(given))
+        return _read_score_file(Path(given))
     if isinstance(given, Mapping):
-        return {_id(k): scores_of(one, k) for k, one in given.items()}
+        return {_parse_id(k): parse_scores(one, k) for k, one in given.items()}
     try:
         several = [*getattr(given, "sequence_attributions", given)]
     except TypeError as error:
@@ -91,11 +91,11 @@ def read_scores(given: Any, ids: Sequence[int]) -> dict[int, GivenScores]:
             f"expected scores of {len(ids)} texts, got those of {len(several)}; give them in "
             "the order of the texts, or by id"
         )
-    return {k: scores_of(one, k) for k, one in zip(ids, several, strict=True)}
+    return {k: parse_scores(one, k) for k, one in zip(ids, several, strict=True)}
 
 
 @dataclass(frozen=True)
-class ScoredRow:
+class ScoreRow:
     """A row of a file of scores: of a unit, of a span of characters, or lists of a whole text."""
 
     id: int
@@ -107,55 +107,55 @@ class ScoredRow:
     source: str | tuple[str, ...] | None = None
 
 
-COLUMNS = [field.name for field in fields(ScoredRow)]
+SCORE_COLUMNS = [field.name for field in fields(ScoreRow)]
 
 
-def _id(value: Any) -> int:
+def _parse_id(value: Any) -> int:
     """The id of a text, a whole number or its digits."""
     if not isinstance(value, int | np.integer | str) or not str(value).isdecimal():
         raise AttnProbeError(f"expected whole numbers as id of texts with scores, got {value!r}")
     return int(value)
 
 
-def _of_file(file: Path) -> dict[int, GivenScores]:
+def _read_score_file(file: Path) -> dict[int, UserScores]:
     """The scores in a file, by the id of their text."""
-    if not is_file(file):
-        raise AttnProbeError(f"expected scores in a file {' or '.join(FORMATS)}, got {file}")
+    if not is_data_file(file):
+        raise AttnProbeError(f"expected scores in a file {' or '.join(FILE_FORMATS)}, got {file}")
     try:
-        table = read_file(file, texts=["token", "source"])
+        table = read_data_file(file, texts=["token", "source"])
     except (OSError, ValueError) as error:
         raise AttnProbeError(f"cannot read the scores in {file} ({error}); mend them") from error
-    known = [name for name in COLUMNS if name in table.column_names]
+    known = [name for name in SCORE_COLUMNS if name in table.column_names]
     if not {"id", "score"} <= {*known}:
         raise AttnProbeError(
             "expected the columns id and score, and unit, or start and end of a span of "
             "characters, or source, words of the passage; token besides; "
             f"{file} has {', '.join(table.column_names)}; rename them"
         )
-    of_texts: dict[int, list[ScoredRow]] = {}
+    of_texts: dict[int, list[ScoreRow]] = {}
     for number, values in enumerate(table.select_columns(known).to_list()):
         there = {name: value for name, value in values.items() if value is not None}
-        row = from_plain(ScoredRow, there, f"mend row {number} of {file}")
+        row = from_plain(ScoreRow, there, f"mend row {number} of {file}")
         of_texts.setdefault(row.id, []).append(row)
-    return {k: _of_rows(k, rows) for k, rows in of_texts.items()}
+    return {k: _merge_rows(k, rows) for k, rows in of_texts.items()}
 
 
-def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
+def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
     """The scores of one text, each in a row of its own or all in the lists of one."""
-    cells = {name: pd.Series([getattr(row, name) for row in rows]) for name in COLUMNS[1:]}
+    cells = {name: pd.Series([getattr(row, name) for row in rows]) for name in SCORE_COLUMNS[1:]}
     each = {n: one.explode(ignore_index=True) for n, one in cells.items()}
     table = pd.DataFrame(each, dtype=object)
     table = table.dropna(axis="columns", how="all")
     if "score" not in table:
-        raise _wrong(example_id, "numbers", "none")
+        raise _make_score_error(example_id, "numbers", "none")
     for name in table.columns.drop("score", errors="ignore"):
         if table[name].isna().any():
             n = table[name].count()
-            raise _wrong(example_id, f"a {name} for each score", f"{n} for {len(table)}")
+            raise _make_score_error(example_id, f"a {name} for each score", f"{n} for {len(table)}")
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
         if [*table.unit] != [*range(len(table))]:
-            raise _wrong(
+            raise _make_score_error(
                 example_id,
                 "units numbered from 0, each once (a score of 0 for one not chosen)",
                 f"{[*table.unit][:5]}…",
@@ -164,22 +164,22 @@ def _of_rows(example_id: int, rows: Sequence[ScoredRow]) -> GivenScores:
     if "unit" not in table and {"start", "end"} <= {*table}:
         spans = [*zip(table.start, table.end, strict=True)]
     words = ([*table[n]] if n in table else None for n in ("token", "source"))
-    return GivenScores([*table.score], spans, *words)
+    return UserScores([*table.score], spans, *words)
 
 
-def scores_of(one: Any, example_id: Any) -> GivenScores:
+def parse_scores(one: Any, example_id: Any) -> UserScores:
     """The scores of one text in numbers, or in the object of a library.
 
     Raises:
         AttnProbeError: other than one number for each token.
     """
-    if isinstance(one, GivenScores):
+    if isinstance(one, UserScores):
         return one
     table = getattr(one, "data", one)  # of a table with colours
     if isinstance(table, pd.DataFrame) and {"Score", "Source"} <= {*table}:
-        return GivenScores([*table.Score], sources=[*table.Source])
+        return UserScores([*table.Score], sources=[*table.Source])
     values, tokens = one, None
-    for scores, words in OF_LIBRARIES:
+    for scores, words in LIBRARY_ATTRIBUTES:
         found = getattr(one, scores, None)
         if found is not None and not callable(found) and hasattr(one, words):
             values, tokens = found, getattr(one, words)
@@ -190,9 +190,9 @@ def scores_of(one: Any, example_id: Any) -> GivenScores:
     try:
         array = np.asarray(values)
     except ValueError as error:  # of lists of several lengths
-        raise _wrong(example_id, "a score for each token", "lists of several lengths") from error
+        raise _make_score_error(example_id, "a score for each token", "lists of several lengths") from error
     if array.dtype.kind not in "fiu":
-        raise _wrong(
+        raise _make_score_error(
             example_id,
             "a list of numbers",
             f"{type(one).__name__} of {array.dtype}",
@@ -201,17 +201,17 @@ def scores_of(one: Any, example_id: Any) -> GivenScores:
         array = array.reshape(-1)
     if array.ndim != 1:
         shape = " × ".join(map(str, array.shape))
-        raise _wrong(
+        raise _make_score_error(
             example_id,
             "a score for each token",
             f"{shape}; choose one class, and one step",
         )
     if tokens is not None:
         tokens = [str(getattr(token, "token", token)) for token in tokens]
-    return GivenScores(array.tolist(), None, tokens)
+    return UserScores(array.tolist(), None, tokens)
 
 
-OF_LIBRARIES = (
+LIBRARY_ATTRIBUTES = (
     ("word_attributions", "raw_input_ids"),  # captum
     ("attributions", "elements"),  # interpreto
     ("source_attributions", "source"),  # inseq
@@ -220,16 +220,16 @@ OF_LIBRARIES = (
 """Where libraries keep scores and tokens of a text."""
 
 
-def _wrong(example_id: Any, expected: str, got: str) -> AttnProbeError:
+def _make_score_error(example_id: Any, expected: str, got: str) -> AttnProbeError:
     return AttnProbeError(f"scores of text {example_id}: expected {expected}, got {got}")
 
 
 # --- putting them at the units ------------------------------------------------------------------
 
 
-def with_scores(
+def attach_scores(
     texts: Sequence[Text],
-    given: Mapping[int, GivenScores],
+    given: Mapping[int, UserScores],
     adapter: AttentionModelBase,
     tokenizer: PreTrainedTokenizerBase,
     strings: Mapping[int, str],
@@ -254,19 +254,19 @@ def with_scores(
         scores = given[text.example_id]
         for place, value in enumerate(scores.values):
             if not math.isfinite(value):
-                raise _wrong(text.example_id, "numbers", f"{value} at place {place}")
-        units = _units(text, adapter, tokenizer)
+                raise _make_score_error(text.example_id, "numbers", f"{value} at place {place}")
+        units = _list_unit_tokens(text, adapter, tokenizer)
         if scores.sources is not None:
-            values = _at_sources(text, scores, units, tokenizer)
+            values = _sum_quoted_scores(text, scores, units, tokenizer)
         elif scores.spans is None:
             written = tokenizer.convert_ids_to_tokens(text.inputs["input_ids"])
-            values = _at_places(text, scores, units, written)
+            values = _sum_token_scores(text, scores, units, written)
         else:
             string = strings.get(text.example_id, "")
-            values = _at_spans(
+            values = _sum_span_scores(
                 text,
                 scores,
-                _in_characters(text, units, tokenizer, string),
+                _find_unit_spans(text, units, tokenizer, string),
                 string,
             )
         by_token = [0.0] * text.n_tokens
@@ -276,7 +276,7 @@ def with_scores(
     return aligned
 
 
-def _units(
+def _list_unit_tokens(
     text: Text, adapter: AttentionModelBase, tokenizer: PreTrainedTokenizerBase
 ) -> list[list[int]]:
     """The tokens of every unit that is explained, in order."""
@@ -295,7 +295,7 @@ def _units(
     return [[k for k, unit in enumerate(unit_of) if unit == number] for number in explained]
 
 
-def _in_characters(
+def _find_unit_spans(
     text: Text,
     units: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
@@ -308,12 +308,12 @@ def _in_characters(
             "characters are of single texts, whose tokens a fast tokenizer places"
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-    return [stripped(string, offsets[unit[0]][0], offsets[unit[-1]][1]) for unit in units]
+    return [strip_span(string, offsets[unit[0]][0], offsets[unit[-1]][1]) for unit in units]
 
 
-def _at_places(
+def _sum_token_scores(
     text: Text,
-    scores: GivenScores,
+    scores: UserScores,
     units: Sequence[Sequence[int]],
     written: Sequence[str],
 ) -> list[float]:
@@ -331,14 +331,14 @@ def _at_places(
     known[len(units)] = units
     if len(scores.values) not in known:
         lengths = " or ".join(map(str, sorted(known)))
-        raise _wrong(text.example_id, f"{lengths} of them", f"{len(scores.values)}")
+        raise _make_score_error(text.example_id, f"{lengths} of them", f"{len(scores.values)}")
     places = known[len(scores.values)]
     named = [] if scores.tokens is None else zip(places, scores.tokens, strict=True)
     for tokens, token in named:
         own = [written[k] for k in tokens]
         special = text.inputs.get("special_tokens_mask")
-        if not (special and special[tokens[0]]) and _plain([token]) != _plain(own):
-            raise _wrong(
+        if not (special and special[tokens[0]]) and _remove_marks([token]) != _remove_marks(own):
+            raise _make_score_error(
                 text.example_id,
                 f"those of the token {''.join(own)!r}",
                 repr(token),
@@ -347,9 +347,9 @@ def _at_places(
     return [sum(at.get(token, 0.0) for token in unit) for unit in units]
 
 
-def _at_sources(
+def _sum_quoted_scores(
     text: Text,
-    scores: GivenScores,
+    scores: UserScores,
     units: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[float]:
@@ -361,20 +361,20 @@ def _at_sources(
         quoted = source.strip()
         meant = [k for k, u in enumerate(written) if quoted in u or u in quoted]
         if not quoted or not meant:
-            raise _wrong(text.example_id, "words of its passage", repr(quoted))
+            raise _make_score_error(text.example_id, "words of its passage", repr(quoted))
         for k in meant:
             found[k] += value
     return found
 
 
-def _plain(tokens: Iterable[str]) -> str:
+def _remove_marks(tokens: Iterable[str]) -> str:
     """Tokens without what their tokenizer marks them with."""
-    return "".join(token.removeprefix("##").strip(MARKS) for token in tokens).casefold()
+    return "".join(token.removeprefix("##").strip(WORD_START_MARKS) for token in tokens).casefold()
 
 
-def _at_spans(
+def _sum_span_scores(
     text: Text,
-    scores: GivenScores,
+    scores: UserScores,
     units: Sequence[tuple[int, int]],
     string: str,
 ) -> list[float]:
@@ -387,8 +387,8 @@ def _at_spans(
     ends = [0, *chain.from_iterable(sorted(given)), len(string)]
     if ends != sorted(ends) or any(first == last for first, last in given):
         wanted = f"spans of its {len(string)} characters, none over another"
-        raise _wrong(text.example_id, wanted, f"{[*given][:5]}…")
-    spans = [stripped(string, *span) for span in given]
+        raise _make_score_error(text.example_id, wanted, f"{[*given][:5]}…")
+    spans = [strip_span(string, *span) for span in given]
     found = []
     for start, end in units:
         said = f"{string[start:end]!r}, characters {start} to {end}"
@@ -401,13 +401,13 @@ def _at_spans(
                 start <= first and last <= end,
             )
             if not (is_around or is_inside):
-                raise _wrong(
+                raise _make_score_error(
                     text.example_id,
                     f"spans that do not cut {said}",
                     f"{first} to {last}",
                 )
             inside.append(value)
         if not inside:
-            raise _wrong(text.example_id, f"a span of {said}", "none")
+            raise _make_score_error(text.example_id, f"a span of {said}", "none")
         found.append(sum(inside))
     return found

@@ -23,24 +23,24 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.pretrained import (
-    evaluating,
-    positions_by_length,
-    unwrapped,
+    use_eval_mode,
+    has_length_dependent_positions,
+    unwrap_peft,
 )
-from hf_attnprobe.adapters.transformer.recorded_blocks import relative_tolerance
+from hf_attnprobe.adapters.transformer.recorded_blocks import get_relative_tolerance
 from hf_attnprobe.core.distributed import process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import in_halves, in_portions
 from hf_attnprobe.core.progress import Bar
 from hf_attnprobe.data.specs import Answers
-from hf_attnprobe.data.tokenizer import sentences
+from hf_attnprobe.data.tokenizer import find_sentences
 from hf_attnprobe.inference.encoding import (
     Text,
     TextModel,
-    Tokenized,
-    check_ids,
+    TokenizedSplit,
+    check_token_ids,
 )
-from hf_attnprobe.storage.answers import KeptAnswers
+from hf_attnprobe.storage.answers import AnswerCache
 
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OF_A_TURN = "{context}\n\n{question}"
+CHAT_TURN_TEMPLATE = "{context}\n\n{question}"
 """What the user says, where the tokenizer has a chat template."""
-OF_A_PROMPT = "{context}\n\nQuestion: {question}\nAnswer:"
+PLAIN_PROMPT_TEMPLATE = "{context}\n\nQuestion: {question}\nAnswer:"
 """The prompt where it has none; the answer begins with a space and ends with its line."""
 
 Span = tuple[int, int]
@@ -78,8 +78,8 @@ class Prompt:
 # --- From a row to its prompt --------------------------------------------------------------------
 
 
-def rendered(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase) -> Prompt:
-    """The prompt of a row of :meth:`Answers.examples`.
+def render_prompt(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    """The prompt of a row of :meth:`BatchFunction.examples`.
 
     Raises:
         AttnProbeError: turns without a chat template, a row that the template refuses, or a
@@ -88,36 +88,36 @@ def rendered(row: Mapping[str, Any], data: Answers, tokenizer: PreTrainedTokeniz
     name = f"text {row['example_id']}"
     passages = row.get("passages") or []
     if "prompt" in row:
-        places = _found(passages, [row["prompt"]], name)
+        places = _locate_passages(passages, [row["prompt"]], name)
         return Prompt(row["prompt"], tuple(span for _, span in places))
     if "turns" in row:
         turns = [dict(turn) for turn in row["turns"]]
         said = [turn["content"] for turn in turns]
-        places = _whole(said[:-1]) if data.units == "turn" else _found(passages, said, name)
-        return _in_turns(turns, places, tokenizer, name)
+        places = _find_nonblank_texts(said[:-1]) if data.units == "turn" else _locate_passages(passages, said, name)
+        return _render_conversation(turns, places, tokenizer, name)
     is_chat = tokenizer.chat_template is not None
-    template = data.template or (OF_A_TURN if is_chat else OF_A_PROMPT)
+    template = data.template or (CHAT_TURN_TEMPLATE if is_chat else PLAIN_PROMPT_TEMPLATE)
     around = [part.replace("{question}", row["question"]) for part in template.split("{context}")]
     text = row["text"].join(around)
-    spans = _one_behind_another(passages, text, len(around[0]))
+    spans = _find_consecutive_passages(passages, text, len(around[0]))
     if is_chat:
         turn = {"role": "user", "content": text}
         places = [(0, span) for span in spans]
-        return _in_turns([turn], places, tokenizer, name)
+        return _render_conversation([turn], places, tokenizer, name)
     return Prompt(text, tuple(spans), is_plain=True)
 
 
-Place = tuple[int, Span]
+TextSpan = tuple[int, Span]
 """The number of a text, and a span of it."""
 
 
-def _whole(texts: Sequence[str]) -> list[Place]:
+def _find_nonblank_texts(texts: Sequence[str]) -> list[TextSpan]:
     """All of each text that says something, without white space around it."""
     bare = [re.search(r"\S(.*\S)?", text, re.DOTALL) for text in texts]
     return [(k, found.span()) for k, found in enumerate(bare) if found]
 
 
-def _one_behind_another(passages: Sequence[str], text: str, begin: int) -> list[Span]:
+def _find_consecutive_passages(passages: Sequence[str], text: str, begin: int) -> list[Span]:
     """Where passages stand that have only white space between them."""
     spans = []
     for passage in passages:
@@ -128,13 +128,13 @@ def _one_behind_another(passages: Sequence[str], text: str, begin: int) -> list[
     return spans
 
 
-def _found(passages: Sequence[str], texts: Sequence[str], name: str) -> list[Place]:
+def _locate_passages(passages: Sequence[str], texts: Sequence[str], name: str) -> list[TextSpan]:
     """Where passages stand that somebody wrote into prompts or turns, in their order.
 
     Nothing of ours marks them there: the text alone says the place, so that it has to stand
     there once.
     """
-    places: list[Place] = []
+    places: list[TextSpan] = []
     for passage in passages:
         bare = passage.strip()
         again = re.compile(f"(?={re.escape(bare)})")  # finds those that overlap too
@@ -152,9 +152,9 @@ def _found(passages: Sequence[str], texts: Sequence[str], name: str) -> list[Pla
     return places
 
 
-def _in_turns(
+def _render_conversation(
     turns: Sequence[dict[str, str]],
-    places: Sequence[Place],
+    places: Sequence[TextSpan],
     tokenizer: PreTrainedTokenizerBase,
     name: str,
 ) -> Prompt:
@@ -165,14 +165,14 @@ def _in_turns(
     Args:
         places: of the passages in the turns.
     """
-    plain = _rendered(turns, tokenizer, name)
+    plain = _apply_chat_template(turns, tokenizer, name)
     mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in plain)
     marked = [dict(turn) for turn in turns]
     for number, (start, behind) in reversed(places):
         said = marked[number]["content"]
         bounded = f"{mark}{said[start:behind]}{mark}"
         marked[number]["content"] = said[:start] + bounded + said[behind:]
-    parts = _rendered(marked, tokenizer, name).split(mark)
+    parts = _apply_chat_template(marked, tokenizer, name).split(mark)
     if "".join(parts) != plain or len(parts) != 2 * len(places) + 1:
         raise AttnProbeError(
             f"expected a chat template that writes the passage of {name} as it is and once, "
@@ -183,7 +183,7 @@ def _in_turns(
     return Prompt(plain, tuple(spans), is_chat=True)
 
 
-def _rendered(
+def _apply_chat_template(
     turns: Sequence[dict[str, str]],
     tokenizer: PreTrainedTokenizerBase,
     name: str,
@@ -207,20 +207,20 @@ def _rendered(
 
 # --- From a passage to its units -----------------------------------------------------------------
 
-CUTS: dict[str, Callable[[str], list[Span]]] = {
-    "sentence": sentences,
-    "passage": lambda text: _matches(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
-    "word": lambda text: _matches(r"\S+", text),
+UNIT_SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
+    "sentence": find_sentences,
+    "passage": lambda text: _find_spans(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
+    "word": lambda text: _find_spans(r"\S+", text),
 }
 """How a passage is cut, by the rule of :mod:`hf_attnprobe.data.tokenizer` into sentences, at
 empty lines into passages; into tokens it is cut by the model's tokenizer."""
 
 
-def _matches(pattern: str, text: str) -> list[Span]:
+def _find_spans(pattern: str, text: str) -> list[Span]:
     return [found.span() for found in re.finditer(pattern, text, re.DOTALL)]
 
 
-def units_of(prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool) -> list[Span]:
+def find_units(prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: bool) -> list[Span]:
     """The characters of every unit, in the order of the prompt.
 
     A unit goes on to where the next one of its passage begins, so that white space between
@@ -235,21 +235,21 @@ def units_of(prompt: Prompt, units: str, offsets: Sequence[Span], *, is_listed: 
     found: list[Span] = []
     for first, behind in prompt.passages:
         if units == "token":
-            found += _of_tokens(prompt.text, first, behind, offsets)
+            found += _find_token_units(prompt.text, first, behind, offsets)
         elif is_whole:
             found.append((first, behind))
         else:
-            cut = CUTS[units](prompt.text[first:behind])
+            cut = UNIT_SPLITTERS[units](prompt.text[first:behind])
             starts = [first + start for start, _ in cut]
             found += pairwise([*starts, behind])
     return found
 
 
-def _of_tokens(text: str, first: int, behind: int, offsets: Sequence[Span]) -> list[Span]:
+def _find_token_units(text: str, first: int, behind: int, offsets: Sequence[Span]) -> list[Span]:
     """The tokens of a passage; those that share a character, such as its bytes, are one unit."""
     spans: list[Span] = []
     for start, end in offsets:
-        if start == end or not first <= _letter(text, start, end) < behind:
+        if start == end or not first <= _find_last_letter(text, start, end) < behind:
             continue
         before, last = spans[-1] if spans else (0, 0)
         if start < last:
@@ -259,23 +259,23 @@ def _of_tokens(text: str, first: int, behind: int, offsets: Sequence[Span]) -> l
     return spans
 
 
-def _letter(text: str, start: int, end: int) -> int:
+def _find_last_letter(text: str, start: int, end: int) -> int:
     """The place of a token's last letter; of white space alone the first."""
     return max(start + len(text[start:end].rstrip()) - 1, start)
 
 
-def units_of_tokens(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
+def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
     """The number of each token's unit, −1 for none: the one that its last letter is in."""
     of_character = [-1] * (len(text) + 1)
     for number, (start, end) in enumerate(units):
         of_character[start:end] = [number] * (end - start)
-    return [of_character[_letter(text, a, b)] if a < b else -1 for a, b in offsets]
+    return [of_character[_find_last_letter(text, a, b)] if a < b else -1 for a, b in offsets]
 
 
 # --- Tokens of a prompt and of an answer behind it -----------------------------------------------
 
 
-def _tokens(
+def _tokenize(
     tokenizer: PreTrainedTokenizerBase, text: str, prompt: Prompt
 ) -> tuple[list[int], list[Span]]:
     """Token ids of a text that begins with the prompt, and the characters of each.
@@ -298,7 +298,7 @@ def _tokens(
     return ids[:n_kept], [tuple(span) for span in encoded["offset_mapping"][:n_kept]]
 
 
-def continued(
+def tokenize_answer(
     tokenizer: PreTrainedTokenizerBase,
     prompt: Prompt,
     prompt_ids: Sequence[int],
@@ -312,12 +312,12 @@ def continued(
     """
     if prompt.is_plain and not answer[:1].isspace():
         answer = f" {answer}"
-    together, _ = _tokens(tokenizer, prompt.text + answer, prompt)
+    together, _ = _tokenize(tokenizer, prompt.text + answer, prompt)
     n_prompt = len(prompt_ids)
     if together[:n_prompt] == [*prompt_ids] and len(together) > n_prompt:
         return together[n_prompt:]
     alone = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    if _said(tokenizer, [*prompt_ids, *alone]) != _said(tokenizer, prompt_ids) + answer:
+    if _decode(tokenizer, [*prompt_ids, *alone]) != _decode(tokenizer, prompt_ids) + answer:
         raise AttnProbeError(
             f"expected an answer that continues the prompt of {name}, {answer[:60]!r} would "
             "change the prompt's last token; move the space between them to the answer"
@@ -325,11 +325,11 @@ def continued(
     return [*alone]
 
 
-TOGETHER = 8
+GENERATION_BATCH_SIZE = 8
 """Prompts of like length that are answered in one batch."""
 
 
-class Said(NamedTuple):
+class GeneratedAnswer(NamedTuple):
     """What a model says behind a prompt, up to the end's token.
 
     Attributes:
@@ -354,7 +354,7 @@ class Said(NamedTuple):
         return bool(((self.leads - other.leads).abs() <= self.rounding).all())
 
 
-def generated(
+def generate_answers(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Mapping[str, Sequence[int]],
@@ -390,8 +390,8 @@ def generated(
         output_logits=True,
     )
 
-    def answers(names: Sequence[str]) -> list[Said]:
-        return _continued(model, settings, {k: prompts[k] for k in names})
+    def answers(names: Sequence[str]) -> list[GeneratedAnswer]:
+        return _generate_batch(model, settings, {k: prompts[k] for k in names})
 
     def as_alone(names: Sequence[str]) -> list[list[int]]:
         together = answers(names)
@@ -404,8 +404,8 @@ def generated(
         return [said.tokens for said in together]
 
     is_half = torch.finfo(model.dtype).bits < 32
-    by_length = positions_by_length(model.config)
-    at_once = 1 if is_half or by_length else TOGETHER
+    by_length = has_length_dependent_positions(model.config)
+    at_once = 1 if is_half or by_length else GENERATION_BATCH_SIZE
     shortest_first = sorted(prompts, key=lambda name: len(prompts[name]))
     found: dict[str, list[int]] = {}
     for batch in in_portions(shortest_first, at_once):
@@ -417,24 +417,24 @@ def generated(
 
 
 @torch.no_grad()
-def _continued(
+def _generate_batch(
     model: Any,
     settings: GenerationConfig,
     prompts: Mapping[str, Sequence[int]],
-) -> list[Said]:
+) -> list[GeneratedAnswer]:
     """What a model says behind prompts that are one batch."""
     rows = [torch.tensor(ids, device=model.device) for ids in prompts.values()]
     in_front = partial(pad_sequence, batch_first=True, padding_side="left")
     padded = in_front(rows, padding_value=settings.pad_token_id)
     n_prompt = padded.shape[1]
-    with evaluating(model), _generating_by(model, settings):
+    with use_eval_mode(model), _use_generation_settings(model, settings):
         output = model.generate(
             padded,
             attention_mask=in_front([*map(torch.ones_like, rows)]),
             generation_config=settings,
         )
     ends = settings.eos_token_id or []
-    rounding = relative_tolerance(model.dtype)
+    rounding = get_relative_tolerance(model.dtype)
     said = []
     for row, name in enumerate(prompts):
         tokens = output.sequences[row, n_prompt:].tolist()
@@ -449,14 +449,14 @@ def _continued(
                 "load it in another dtype, or mend its weights"
             )
         largest = float(first.abs().max())
-        said.append(Said(tokens[:end], leads, rounding * largest))
+        said.append(GeneratedAnswer(tokens[:end], leads, rounding * largest))
     return said
 
 
 @contextmanager
-def _generating_by(model: Any, settings: GenerationConfig) -> Iterator[None]:
+def _use_generation_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
     """Takes a checkpoint's settings away, which would fill the gaps of others, and gives them back."""
-    models = [model, unwrapped(model)]
+    models = [model, unwrap_peft(model)]
     before = [one.generation_config for one in models]
     for one in models:
         one.generation_config = settings
@@ -467,14 +467,14 @@ def _generating_by(model: Any, settings: GenerationConfig) -> Iterator[None]:
             one.generation_config = own
 
 
-def _said(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
 
 
-def _first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
+def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
     """The tokens up to the end of the first line that says something."""
     for n in range(1, len(ids) + 1):
-        if "\n" in _said(tokenizer, ids[:n]).lstrip():
+        if "\n" in _decode(tokenizer, ids[:n]).lstrip():
             return [*ids[: n - 1]]
     return [*ids]
 
@@ -482,10 +482,10 @@ def _first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 # --- From rows to texts --------------------------------------------------------------------------
 
 
-SINGLE = "are of one {} only, so that there is nothing to compare"
+SINGLE_UNIT_REASON = "are of one {} only, so that there is nothing to compare"
 
 
-def answered(
+def prepare_prompts(
     examples: "datasets.Dataset",
     data: Answers,
     tokenizer: PreTrainedTokenizerBase,
@@ -493,7 +493,7 @@ def answered(
     model: Any,
     *,
     kept: "datasets.Dataset | None" = None,
-    told: KeptAnswers | None = None,
+    told: AnswerCache | None = None,
     shown: bool = False,
 ) -> "datasets.Dataset":
     """Every row as prompt, units and answer, in characters and in tokens.
@@ -502,7 +502,7 @@ def answered(
     to explain: both are left out, and a line of the log says how many.
 
     Args:
-        examples: of :meth:`Answers.examples`.
+        examples: of :meth:`BatchFunction.examples`.
         facts: about the model: what it embeds, how much it reads.
         model: what answers where no answer is given.
         kept: what this returned for another model, whose answers are taken in place of own ones.
@@ -533,7 +533,7 @@ def answered(
             f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
         )
     known = {} if kept is None else {row["example_id"]: row for row in kept if row["generated"]}
-    asked = [_asked(example, data, tokenizer, facts) for example in examples.with_format(None)]
+    asked = [_encode_prompt(example, data, tokenizer, facts) for example in examples.with_format(None)]
     own = {} if told is None else told.read()
     silent = {
         one.name: one.ids
@@ -550,15 +550,15 @@ def answered(
             told.add(new)
 
     with Bar("answers", shown) as bar:
-        own |= generated(model, tokenizer, silent, data.max_new_tokens, done)
+        own |= generate_answers(model, tokenizer, silent, data.max_new_tokens, done)
     rows = []
     left_out: Counter[str] = Counter()
     for one in asked:
         again = known.get(one.example["example_id"])
-        row = _row(one, tokenizer, facts, own.get(one.name), again)
+        row = _build_row(one, tokenizer, facts, own.get(one.name), again)
         row["is_cut"] = row["generated"] and sum(row["labelled"]) == data.max_new_tokens
         if len(row["units"]) < 2:
-            left_out[SINGLE.format(data.units)] += 1
+            left_out[SINGLE_UNIT_REASON.format(data.units)] += 1
         elif not any(row["labelled"]):
             left_out["were answered by no token at all"] += 1
         else:
@@ -585,7 +585,7 @@ def answered(
     return made
 
 
-class Asked(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """A row of the data as the model reads it.
 
     Attributes:
@@ -610,23 +610,23 @@ class Asked(NamedTuple):
         return self.example.get("answer")
 
 
-def _asked(
+def _encode_prompt(
     example: Mapping[str, Any],
     data: Answers,
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
-) -> Asked:
+) -> EncodedPrompt:
     """A prompt in tokens, and their units."""
     name = f"text {example['example_id']}"
-    prompt = rendered(example, data, tokenizer)
-    ids, offsets = _tokens(tokenizer, prompt.text, prompt)
+    prompt = render_prompt(example, data, tokenizer)
+    ids, offsets = _tokenize(tokenizer, prompt.text, prompt)
     if not ids:
         raise AttnProbeError(f"expected a prompt with tokens, that of {name} has none; write one")
-    check_ids([ids], facts)
+    check_token_ids([ids], facts)
     _check_length(len(ids), facts, tokenizer, name)
     is_listed = bool(example.get("listed"))
-    units = units_of(prompt, data.units, offsets, is_listed=is_listed)
-    unit_ids = units_of_tokens(prompt.text, units, offsets)
+    units = find_units(prompt, data.units, offsets, is_listed=is_listed)
+    unit_ids = assign_units(prompt.text, units, offsets)
     without = sorted({*range(len(units))} - {*unit_ids})
     if without:
         said = prompt.text[slice(*units[without[0]])]
@@ -634,11 +634,11 @@ def _asked(
             f"expected tokens of every {data.units} of {name}, {said[:60]!r} has none of its own; "
             "choose larger units"
         )
-    return Asked(example, name, prompt, ids, units, unit_ids)
+    return EncodedPrompt(example, name, prompt, ids, units, unit_ids)
 
 
-def _row(
-    asked: Asked,
+def _build_row(
+    asked: EncodedPrompt,
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
     own: list[int] | None,
@@ -653,20 +653,20 @@ def _row(
     example, name, prompt, prompt_ids, units, unit_ids = asked
     given = asked.given
     if given is not None:
-        ids = continued(tokenizer, prompt, prompt_ids, given, name)
+        ids = tokenize_answer(tokenizer, prompt, prompt_ids, given, name)
     elif own is not None:
-        ids = _first_line(tokenizer, own) if prompt.is_plain else own
+        ids = _cut_after_first_line(tokenizer, own) if prompt.is_plain else own
     else:
         assert kept is not None
-        ids = _again(kept, tokenizer, prompt, prompt_ids, name)
+        ids = _reuse_answer(kept, tokenizer, prompt, prompt_ids, name)
     _check_length(len(prompt_ids) + len(ids), facts, tokenizer, name)
-    check_ids([ids], facts)
+    check_token_ids([ids], facts)
     other_ids = [-1] * len(ids)
     if example.get("other") is not None:
-        other = continued(tokenizer, prompt, prompt_ids, example["other"], name)
-        other_ids = _where_they_part(ids, other, name)
+        other = tokenize_answer(tokenizer, prompt, prompt_ids, example["other"], name)
+        other_ids = _mark_first_difference(ids, other, name)
     nothing = [-1] * len(prompt_ids)
-    said = _said(tokenizer, ids)
+    said = _decode(tokenizer, ids)
     told = [prompt.text, units, said.strip(), example.get("other")]
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     return {
@@ -685,7 +685,7 @@ def _row(
     }
 
 
-def _again(
+def _reuse_answer(
     kept: Mapping[str, Any],
     tokenizer: PreTrainedTokenizerBase,
     prompt: Prompt,
@@ -695,12 +695,12 @@ def _again(
     """Another model's answer, in its very tokens where the tokenizer is the same."""
     n_prompt = kept["labelled"].count(0)
     theirs, ids = kept["input_ids"][:n_prompt], kept["input_ids"][n_prompt:]
-    if theirs == [*prompt_ids] and _said(tokenizer, ids) == kept["answer"]:
+    if theirs == [*prompt_ids] and _decode(tokenizer, ids) == kept["answer"]:
         return ids
-    return continued(tokenizer, prompt, prompt_ids, kept["answer"], name)
+    return tokenize_answer(tokenizer, prompt, prompt_ids, kept["answer"], name)
 
 
-def _where_they_part(ids: Sequence[int], other: Sequence[int], name: str) -> list[int]:
+def _mark_first_difference(ids: Sequence[int], other: Sequence[int], name: str) -> list[int]:
     """The other answer's token at the first place where it differs, −1 elsewhere."""
     marked = [-1] * len(ids)
     for place, (token, another) in enumerate(zip(ids, other, strict=False)):
@@ -714,7 +714,7 @@ def _where_they_part(ids: Sequence[int], other: Sequence[int], name: str) -> lis
 
 
 def _check_length(n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    longest = facts.max_length(tokenizer)
+    longest = facts.get_max_length(tokenizer)
     if longest is not None and n > longest:
         raise AttnProbeError(
             f"{name} has {n:,} tokens with its answer, the model reads {longest:,}; shorten its "
@@ -722,7 +722,7 @@ def _check_length(n: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, 
         )
 
 
-def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) -> Text:
+def restrict_answer(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) -> Text:
     """The text with a part of its answer as the answer; what stands behind the part is left out.
 
     No token sees a later one, so the part is as likely as within the whole answer.
@@ -737,8 +737,8 @@ def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) ->
     labelled = list(text.inputs["labelled"])
     n_prompt = labelled.count(0)
     said = text.inputs["input_ids"][n_prompt:]
-    ends = [len(_said(tokenizer, said[: k + 1])) for k in range(len(said))]
-    whole = _said(tokenizer, said)
+    ends = [len(_decode(tokenizer, said[: k + 1])) for k in range(len(said))]
+    whole = _decode(tokenizer, said)
     if isinstance(span, str):
         first = whole.find(span)
         behind = first + len(span)
@@ -757,7 +757,7 @@ def of_span(text: Text, span: str | Span, tokenizer: PreTrainedTokenizerBase) ->
     return replace(text, inputs=inputs)
 
 
-def encode_answers(examples: "datasets.Dataset") -> Tokenized:
+def encode_answers(examples: "datasets.Dataset") -> TokenizedSplit:
     """Returns rows of :func:`answered` as texts for the model."""
     per_token = ("input_ids", "unit_ids", "labelled", "other_ids")
     names = [name for name in per_token if name in examples.column_names]
@@ -767,4 +767,4 @@ def encode_answers(examples: "datasets.Dataset") -> Tokenized:
         inputs["attention_mask"] = [1] * len(row["input_ids"])
         inputs["special_tokens_mask"] = [int(unit < 0) for unit in row["unit_ids"]]
         texts.append(Text(row["example_id"], -1, inputs, identity=row["identity"]))
-    return Tokenized(texts, n_empty=0, n_cut=0)
+    return TokenizedSplit(texts, n_empty=0, n_truncated=0)

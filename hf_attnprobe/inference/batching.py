@@ -13,7 +13,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import in_portions
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import (
-    NO_INPUTS,
+    NON_MODEL_COLUMNS,
     AttentionModel,
     AttentionModelBase,
     Batch,
@@ -36,22 +36,22 @@ PAD_VALUES = {
 }
 
 
-def by_length(texts: Sequence[Text]) -> list[Text]:
+def sort_by_length(texts: Sequence[Text]) -> list[Text]:
     """The texts in ascending order of their length, equal ones by id."""
     return sorted(texts, key=lambda text: (text.n_tokens, text.example_id))
 
 
-def collated(
+def iterate_batches(
     adapter: AttentionModelBase, texts: Sequence[Text], pad_id: int, n: int
 ) -> Iterator[Batch]:
     """Batches of n texts in their order, all tensors where the model is."""
     device = process_state().device
     for some in in_portions(texts, n):
         batch = collate(adapter, some, pad_id)
-        yield replace(batch, own={name: x.to(device) for name, x in batch.own.items()})
+        yield replace(batch, tokenizer_output={name: x.to(device) for name, x in batch.tokenizer_output.items()})
 
 
-def in_batches(
+def form_batches(
     texts: Sequence[Text],
     bytes_per_text: Callable[[int], int],
     budget: int,
@@ -65,7 +65,7 @@ def in_batches(
         batch_size: largest number of texts in a batch.
     """
     batch: list[Text] = []
-    for text in by_length(texts):
+    for text in sort_by_length(texts):
         n_bytes = (len(batch) + 1) * bytes_per_text(text.n_tokens)
         if batch and (len(batch) >= batch_size or n_bytes > budget):
             yield batch
@@ -74,12 +74,12 @@ def in_batches(
     yield batch
 
 
-def portions(adapter: AttentionModelBase, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+def split_for_model(adapter: AttentionModelBase, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
     """The texts as batches as large as the model reads: all at once, or few."""
-    return in_portions(texts, adapter.texts_at_once or max(len(texts), 1))
+    return in_portions(texts, adapter.max_batch_size or max(len(texts), 1))
 
 
-def text_in_words(text: Text) -> str:
+def describe_text(text: Text) -> str:
     """How an error message names a text."""
     return f"text {text.example_id} of {text.n_tokens} tokens"
 
@@ -114,10 +114,10 @@ def collate(
         return torch.tensor(filled, dtype=dtype)
 
     inputs = {name: padded(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
-    own = {name: value for name, value in inputs.items() if name not in NO_INPUTS}
+    own = {name: value for name, value in inputs.items() if name not in NON_MODEL_COLUMNS}
     held = inputs.pop("held", None)
     ids = tuple(text.example_id for text in texts)
-    batch = adapter.prepare(inputs, ids, _labels(texts))
+    batch = adapter.prepare(inputs, ids, _stack_labels(texts))
     device = batch.mask.device
     besides: dict[str, Any] = {"own": own}
     known = [text.identity for text in texts if text.identity is not None]
@@ -131,18 +131,18 @@ def collate(
         if "chosen" in batch.inputs:  # of several choices one is explained
             chosen = batch.inputs["chosen"].flatten()
             held = held[torch.arange(len(held), device=device), chosen]
-        besides["content_mask"] = _without(held, batch)
+        besides["content_mask"] = _exclude_held_tokens(held, batch)
     if texts[0].scores is not None:
         scores = padded("scores", [text.scores or () for text in texts])
-        besides["scores"] = _at_keys(scores.to(device), batch)
+        besides["scores"] = _sum_scores_by_key(scores.to(device), batch)
     batch = replace(batch, **besides)
     if texts[0].rationale is None:
         return batch
     rationale = padded("rationale", [text.rationale or () for text in texts])
-    return replace(batch, rationale=_of_units(rationale.to(device), batch))
+    return replace(batch, rationale=_mark_units(rationale.to(device), batch))
 
 
-def _labels(texts: Sequence[Text]) -> Tensor:
+def _stack_labels(texts: Sequence[Text]) -> Tensor:
     """Labels [batch], or [batch, parts] padded with −1."""
     labels = [torch.as_tensor(text.label) for text in texts]
     if labels[0].dim() == 0:
@@ -150,7 +150,7 @@ def _labels(texts: Sequence[Text]) -> Tensor:
     return pad_sequence(labels, batch_first=True, padding_value=-1)
 
 
-def _without(held: Tensor, batch: Batch) -> Tensor:
+def _exclude_held_tokens(held: Tensor, batch: Batch) -> Tensor:
     """The explained tokens without the held ones, int [batch, keys]."""
     if held.shape != batch.content_mask.shape:
         raise AttnProbeError(
@@ -160,7 +160,7 @@ def _without(held: Tensor, batch: Batch) -> Tensor:
     return batch.content_mask & (held == 0)
 
 
-def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
+def _mark_units(marked: Tensor, batch: Batch) -> Tensor | None:
     """Marks units that contain a marked token, bool [batch, keys]; None if units are sentences."""
     if marked.shape != batch.mask.shape:
         return None
@@ -171,7 +171,7 @@ def _of_units(marked: Tensor, batch: Batch) -> Tensor | None:
     return marked & batch.content_mask
 
 
-def _at_keys(scores: Tensor, batch: Batch) -> Tensor:
+def _sum_scores_by_key(scores: Tensor, batch: Batch) -> Tensor:
     """Scores at tokens as scores of keys, [batch, keys], which may be units of many tokens."""
     units = batch.inputs.get("unit_ids")
     if units is None:
@@ -180,7 +180,7 @@ def _at_keys(scores: Tensor, batch: Batch) -> Tensor:
     return at_keys.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
 
 
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 """Bytes, by how they are written."""
 
 
@@ -197,7 +197,7 @@ def parse_bytes(size: str | int) -> int:
     number = said.rstrip("KMGB")
     unit = said[len(number) :]
     try:
-        n_bytes = int(float(number) * UNITS[unit])
+        n_bytes = int(float(number) * BYTES_PER_UNIT[unit])
     except (ValueError, KeyError, OverflowError):
         n_bytes = 0
     if n_bytes <= 0:

@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.inference.answers import encode_answers
 from hf_attnprobe.inference.encoding import (
     ImageReader,
     Text,
     TextModel,
-    Tokenized,
+    TokenizedSplit,
     encode_images,
     tokenize,
 )
-from hf_attnprobe.inference.labels import labels_of
+from hf_attnprobe.inference.labels import convert_labels
 
 
 if TYPE_CHECKING:
     import datasets
 
 
-MOST_UNKNOWN = 0.5
+MAX_UNKNOWN_SHARE = 0.5
 """Share of unknown tokens beyond which texts are not audited."""
 
-WORTH_SAYING = 0.1
+REPORTED_UNKNOWN_SHARE = 0.1
 """Share beyond which a report says it."""
 
 
-def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader) -> float:
+def compute_unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader) -> float:
     """Share, 0 to 1, of the content tokens that are the unknown token.
 
     Raises:
@@ -49,7 +49,7 @@ def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | Im
             n_unknown += token == unknown
             n_tokens += token == unknown or not is_special
     share = n_unknown / n_tokens if n_tokens else 0.0
-    if share > MOST_UNKNOWN:
+    if share > MAX_UNKNOWN_SHARE:
         raise AttnProbeError(
             f"expected texts in words that the tokenizer knows, {share:.0%} of their "
             f"tokens are {tokenizer.unk_token}; load the tokenizer saved with the model, "
@@ -58,9 +58,9 @@ def unknown_share(texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | Im
     return share
 
 
-def unknown_note(share: float) -> str | None:
+def describe_unknown_share(share: float) -> str | None:
     """The report's note on unknown tokens; None where they are few."""
-    if share <= WORTH_SAYING:
+    if share <= REPORTED_UNKNOWN_SHARE:
         return None
     return (
         f"The tokenizer does not know {share:.0%} of the tokens of these texts: what the "
@@ -95,14 +95,14 @@ class ChoiceText(Text):
         return max(len(row) - sum(row) for row in special)
 
 
-def encode(
+def encode_examples(
     tokenizer: PreTrainedTokenizerBase | ImageReader,
     examples: "datasets.Dataset",
     model: TextModel,
     *,
     truncate: bool = True,
     segment: str | None = None,
-) -> Tokenized:
+) -> TokenizedSplit:
     """Tokenizes a split for a model with any head.
 
     See :func:`~hf_attnprobe.inference.encoding.tokenize` and :func:`tokenize_choices`.
@@ -129,7 +129,7 @@ def tokenize_choices(
     *,
     truncate: bool = True,
     segment: str | None = None,
-) -> Tokenized:
+) -> TokenizedSplit:
     """Like :func:`~hf_attnprobe.inference.encoding.tokenize`, for multiple choice.
 
     Raises:
@@ -140,34 +140,34 @@ def tokenize_choices(
             "expected a column 'choices' with the texts that the model chooses among, "
             f"got the columns {', '.join(examples.column_names)}; add it"
         )
-    choices = column_of(examples, "choices")
+    choices = read_column(examples, "choices")
     n_choices = len(choices[0])
-    for example_id, of_text in zip(column_of(examples, "example_id"), choices, strict=True):
+    for example_id, of_text in zip(read_column(examples, "example_id"), choices, strict=True):
         if len(of_text) != n_choices or n_choices < 2:
             raise AttnProbeError(
                 "expected as many choices for every text, two or more, the first has "
                 f"{n_choices} and text {example_id} has {len(of_text)}; leave it out"
             )
-    flat = _flat(examples, choices)
+    flat = _flatten_choices(examples, choices)
     tokenized = tokenize(tokenizer, flat, model, truncate=truncate, segment=segment)
     grouped: dict[int, list[Text]] = {}
     for text in tokenized.texts:
         grouped.setdefault(text.example_id // n_choices, []).append(text)
-    ids = column_of(examples, "example_id")
-    labels = labels_of(model.prediction, examples, tokenizer, {}, None)
+    ids = read_column(examples, "example_id")
+    labels = convert_labels(model.prediction, examples, tokenizer, {}, None)
     texts = [
-        ChoiceText(ids[row], labels[row], _together(members))
+        ChoiceText(ids[row], labels[row], _stack_choices(members))
         for row, members in grouped.items()
         if len(members) == n_choices
     ]
-    return Tokenized([*texts], len(ids) - len(texts), tokenized.n_cut)
+    return TokenizedSplit([*texts], len(ids) - len(texts), tokenized.n_truncated)
 
 
-def _flat(examples: "datasets.Dataset", choices: Sequence[Sequence[str]]) -> "datasets.Dataset":
+def _flatten_choices(examples: "datasets.Dataset", choices: Sequence[Sequence[str]]) -> "datasets.Dataset":
     """One pair per choice, numbered consecutively, without labels."""
     import datasets
 
-    texts = column_of(examples, "text")
+    texts = read_column(examples, "text")
     pairs = [
         (text, choice) for text, of_text in zip(texts, choices, strict=True) for choice in of_text
     ]
@@ -181,5 +181,5 @@ def _flat(examples: "datasets.Dataset", choices: Sequence[Sequence[str]]) -> "da
     )
 
 
-def _together(members: Sequence[Text]) -> dict[str, list[list[int]]]:
+def _stack_choices(members: Sequence[Text]) -> dict[str, list[list[int]]]:
     return {name: [text.inputs[name] for text in members] for name in members[0].inputs}

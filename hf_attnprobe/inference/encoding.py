@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.transformer.layout import image_shape
+from hf_attnprobe.adapters.transformer.layout import get_image_shape
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import in_short
-from hf_attnprobe.data.columns import column_of, image_column, images_of
+from hf_attnprobe.data.columns import read_column, find_image_column, read_image_column
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import (
     Label,
-    labels_of,
-    labels_of_model,
+    convert_labels,
+    convert_class_labels,
     needs_offsets,
 )
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEGMENTS = ("text", "text_pair")
-RATIONALES = {"rationale", "rationale_pair"}
+RATIONALE_COLUMNS = {"rationale", "rationale_pair"}
 """Columns that are about words, whose tokens have to be found."""
-KNOWN = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
+TOKENIZER_OUTPUTS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
 """What texts can be padded and shortened with."""
 
 
@@ -88,22 +88,22 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Tokenized:
+class TokenizedSplit:
     """The texts of a split that have tokens, and what was left out.
 
     Attributes:
         texts: in the order of the split.
         n_empty: number of texts left out, without any token.
-        n_cut: number of texts cut to what the model reads.
+        n_truncated: number of texts cut to what the model reads.
     """
 
     texts: list[Text]
     n_empty: int
-    n_cut: int
+    n_truncated: int
 
 
 class TextModel(Protocol):
-    """The facts about a model that tokenization needs; adapters and `PretrainedFacts` have
+    """The facts about a model that tokenization needs; adapters and `PretrainedModelInfo` have
     them.
 
     Attributes:
@@ -120,7 +120,7 @@ class TextModel(Protocol):
     def prediction(self) -> Prediction:
         """What the model predicts."""
 
-    def max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    def get_max_length(self, tokenizer: PreTrainedTokenizerBase) -> int | None:
         """The longest text in tokens; None for no limit."""
 
 
@@ -129,7 +129,7 @@ Result = TypeVar("Result")
 Using = Callable[Concatenate[PreTrainedTokenizerBase, Others], Result]
 
 
-def leaves_tokenizer(function: Using[Others, Result]) -> Using[Others, Result]:
+def preserve_tokenizer(function: Using[Others, Result]) -> Using[Others, Result]:
     """Decorates a function so that it leaves its tokenizer unchanged, even after an error."""
 
     @wraps(function)
@@ -156,7 +156,7 @@ def leaves_tokenizer(function: Using[Others, Result]) -> Using[Others, Result]:
     return restoring
 
 
-@leaves_tokenizer
+@preserve_tokenizer
 def tokenize(
     tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",
@@ -164,7 +164,7 @@ def tokenize(
     *,
     truncate: bool = True,
     segment: str | None = None,
-) -> Tokenized:
+) -> TokenizedSplit:
     """Tokenizes a split for a model.
 
     Pairs are given to the tokenizer as two texts, to be joined as it was built to join
@@ -182,16 +182,16 @@ def tokenize(
             no text with tokens, a rationale that is not of its text, or, unless
             ``truncate``, a text longer than the model's positions.
     """
-    ids = column_of(examples, "example_id")
-    strings, seconds = column_of(examples, "text"), second_texts(examples)
+    ids = read_column(examples, "example_id")
+    strings, seconds = read_column(examples, "text"), get_second_texts(examples)
     _check_pairs(tokenizer, seconds, segment)
     if model.prediction.kind == "span" and seconds is None:
         raise AttnProbeError(
             "expected a context beside every question, got single texts; name the column "
             "of the contexts with --text-pair-column"
         )
-    segment = _attended(model, seconds, segment)
-    longest = model.max_length(tokenizer)
+    segment = _resolve_segment(model, seconds, segment)
+    longest = model.get_max_length(tokenizer)
     n_cut = _count_too_long(tokenizer, ids, strings, seconds, longest, truncate)
     encoded = tokenizer(
         strings,
@@ -201,34 +201,34 @@ def tokenize(
         max_length=longest,
         return_offsets_mapping=tokenizer.is_fast
         and (
-            bool(RATIONALES & set(examples.column_names))
+            bool(RATIONALE_COLUMNS & set(examples.column_names))
             or needs_offsets(model.prediction, examples)
         ),
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
-    further = inputs.keys() - KNOWN
+    further = inputs.keys() - TOKENIZER_OUTPUTS
     if further:
         raise AttnProbeError(
-            f"expected {', '.join(KNOWN)} of the tokenizer, got {', '.join(sorted(further))} too; "
+            f"expected {', '.join(TOKENIZER_OUTPUTS)} of the tokenizer, got {', '.join(sorted(further))} too; "
             "a model that reads those cannot be audited, of another leave them out of "
             "tokenizer.model_input_names"
         )
     _mark_separators(inputs, model.separator_ids)
     rows = range(len(ids))
     if tokenizer.is_fast:
-        inputs["word_ids"] = [_word_ids(encoded, row) for row in rows]
+        inputs["word_ids"] = [_get_word_ids(encoded, row) for row in rows]
     if seconds is not None:
-        segments = [_minus_for_none(encoded.sequence_ids(row)) for row in rows]
+        segments = [_replace_none(encoded.sequence_ids(row)) for row in rows]
         inputs["segment_ids"] = segments
         if segment is not None:
             other = 1 - SEGMENTS.index(segment)
             held = [[int(s == other) for s in row] for row in segments]
             inputs["held"] = held
-    check_ids(inputs["input_ids"], model)
+    check_token_ids(inputs["input_ids"], model)
 
-    labels = labels_of(model.prediction, examples, tokenizer, inputs, offsets)
-    rationales = _token_rationales(examples, offsets, inputs.get("segment_ids"))
+    labels = convert_labels(model.prediction, examples, tokenizer, inputs, offsets)
+    rationales = _find_rationale_tokens(examples, offsets, inputs.get("segment_ids"))
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
         of_row = {name: values[row] for name, values in inputs.items()}
@@ -240,17 +240,17 @@ def tokenize(
             f"{'' if segment is None else f' in the segment {segment}'}; check the text "
             "column"
         )
-    return Tokenized(texts, n_empty=len(ids) - len(texts), n_cut=n_cut)
+    return TokenizedSplit(texts, n_empty=len(ids) - len(texts), n_truncated=n_cut)
 
 
-def second_texts(examples: "datasets.Dataset") -> list[str] | None:
+def get_second_texts(examples: "datasets.Dataset") -> list[str] | None:
     """The second texts of pairs, for a tokenizer; None for single texts."""
     if "text_pair" not in examples.column_names:
         return None
-    return column_of(examples, "text_pair")
+    return read_column(examples, "text_pair")
 
 
-def _attended(model: TextModel, seconds: list[str] | None, segment: str | None) -> str | None:
+def _resolve_segment(model: TextModel, seconds: list[str] | None, segment: str | None) -> str | None:
     """The segment to explain; where the model attends to one segment alone, that one."""
     if model.segment is None:
         return segment
@@ -317,12 +317,12 @@ def _mark_separators(inputs: dict[str, list[list[int]]], separators: frozenset[i
             special[position] |= token in separators
 
 
-def _word_ids(encoded: Any, row: int) -> list[int]:
+def _get_word_ids(encoded: Any, row: int) -> list[int]:
     """The number of the word of each token, -1 for special tokens.
 
     Words of a second text are numbered on from those of the first.
     """
-    words = _minus_for_none(encoded.word_ids(row))
+    words = _replace_none(encoded.word_ids(row))
     segments = encoded.sequence_ids(row)
     first = [word for word, s in zip(words, segments, strict=True) if s == 0]
     n_first = max(first, default=-1) + 1
@@ -332,11 +332,11 @@ def _word_ids(encoded: Any, row: int) -> list[int]:
     ]
 
 
-def _minus_for_none(numbers: Sequence[int | None]) -> list[int]:
+def _replace_none(numbers: Sequence[int | None]) -> list[int]:
     return [-1 if number is None else number for number in numbers]
 
 
-def check_ids(input_ids: list[list[int]], model: TextModel) -> None:
+def check_token_ids(input_ids: list[list[int]], model: TextModel) -> None:
     """Raises AttnProbeError where a token id is beyond what the model embeds."""
     n_rows = model.n_embeddings
     largest = max(itertools.chain([0], *input_ids))
@@ -353,11 +353,11 @@ def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
     Rationales are of words, so they say nothing where the ``unit`` of attention is the
     sentence.
     """
-    names = RATIONALES & set(examples.column_names)
-    return unit != "sentence" and any(any(column_of(examples, n)) for n in names)
+    names = RATIONALE_COLUMNS & set(examples.column_names)
+    return unit != "sentence" and any(any(read_column(examples, n)) for n in names)
 
 
-def _token_rationales(
+def _find_rationale_tokens(
     examples: "datasets.Dataset",
     offsets: list[list[tuple[int, int]]] | None,
     segments: list[list[int]] | None,
@@ -366,39 +366,39 @@ def _token_rationales(
 
     None for all texts where the places of the tokens are not known.
     """
-    if offsets is None or not RATIONALES & set(examples.column_names):
+    if offsets is None or not RATIONALE_COLUMNS & set(examples.column_names):
         return [None] * len(examples)
-    marked = _marked(examples, offsets, "text", "rationale")
+    marked = _mark_rationale_tokens(examples, offsets, "text", "rationale")
     if segments is None:
         return [*marked]
-    in_second = _marked(examples, offsets, "text_pair", "rationale_pair")
+    in_second = _mark_rationale_tokens(examples, offsets, "text_pair", "rationale_pair")
     rows = zip(marked, in_second, segments, strict=True)
     return [
         [(first, second, False)[s] for first, second, s in zip(*row, strict=True)] for row in rows
     ]
 
 
-def _marked(
+def _mark_rationale_tokens(
     examples: "datasets.Dataset",
     offsets: list[list[tuple[int, int]]],
     text: str,
     rationale: str,
 ) -> list[list[bool]]:
     """Marks tokens with a character in the rationale, whatever text of a pair they are in."""
-    ids, strings = column_of(examples, "example_id"), column_of(examples, text)
+    ids, strings = read_column(examples, "example_id"), read_column(examples, text)
     has_any = rationale in examples.column_names
-    rationales = column_of(examples, rationale) if has_any else [[]] * len(ids)
+    rationales = read_column(examples, rationale) if has_any else [[]] * len(ids)
     marked = []
     for row, tokens in enumerate(offsets):
         in_rationale = [False] * len(strings[row])
-        spans = rationale_spans(ids[row], strings[row], rationales[row] or [])
+        spans = find_rationale_spans(ids[row], strings[row], rationales[row] or [])
         for start, end in spans:
             in_rationale[start:end] = [True] * (end - start)
         marked.append([any(in_rationale[start:end]) for start, end in tokens])
     return marked
 
 
-def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> list[tuple[int, int]]:
+def find_rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> list[tuple[int, int]]:
     """Character spans of the words of a rationale.
 
     Args:
@@ -421,7 +421,7 @@ def rationale_spans(example_id: int, text: str, rationale: Sequence[int]) -> lis
     return [words[position] for position in rationale]
 
 
-def mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:
+def find_mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int | None:
     """The id that replaces an erased token: the mask token, else the unknown one.
 
     None where the model has neither, or takes it for padding.
@@ -463,13 +463,13 @@ class ImageReader:
             AttnProbeError: no column of images, no processor for them, or pixels of
                 another shape than the model's.
         """
-        name = image_column(examples.column_names)
+        name = find_image_column(examples.column_names)
         if name is None:
             raise AttnProbeError(
                 "expected a column 'pixel_values' or 'image' for a model of images, got "
                 f"the columns {', '.join(examples.column_names)}; audit it on images"
             )
-        images = images_of(examples, name)
+        images = read_image_column(examples, name)
         if name == "pixel_values":
             pixels = [torch.as_tensor(image, dtype=torch.float32) for image in images]
         elif self.processor is None:
@@ -509,12 +509,12 @@ class ImageText(Text):
         return self.n_positions
 
 
-def takes_images(model: Any) -> bool:
+def accepts_images(model: Any) -> bool:
     """Whether a model's input is pixels."""
     return getattr(model, "main_input_name", None) == "pixel_values"
 
 
-def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
+def make_image_reader(model: PreTrainedModel, processor: Any) -> ImageReader:
     """The reader of a model's images.
 
     Raises:
@@ -525,20 +525,20 @@ def reader_of(model: PreTrainedModel, processor: Any) -> ImageReader:
             f"expected an image processor of Transformers, got {in_short(processor)}; pass "
             "tokenizer=AutoImageProcessor.from_pretrained(…)"
         )
-    return ImageReader(processor, image_shape(model.config))
+    return ImageReader(processor, get_image_shape(model.config))
 
 
-def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: TextModel) -> Tokenized:
+def encode_images(reader: ImageReader, examples: "datasets.Dataset", model: TextModel) -> TokenizedSplit:
     """Reads images in the form that :func:`~hf_attnprobe.inference.encoding.tokenize` gives
     texts.
     """
     pixels = reader.read(examples)
-    labels = labels_of_model(model.prediction.outcomes, examples)
+    labels = convert_class_labels(model.prediction.outcomes, examples)
     layout = getattr(model, "layout", None)
     n_positions = getattr(layout, "n_keys", None) or 0
-    rows = zip(column_of(examples, "example_id"), labels, pixels, strict=True)
+    rows = zip(read_column(examples, "example_id"), labels, pixels, strict=True)
     texts: list[Text] = [
         ImageText(k, label, {"pixel_values": image}, n_positions=n_positions)
         for k, label, image in rows
     ]
-    return Tokenized(texts, n_empty=0, n_cut=0)
+    return TokenizedSplit(texts, n_empty=0, n_truncated=0)

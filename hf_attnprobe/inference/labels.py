@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.data.columns import column_of
-from hf_attnprobe.data.examples import label_names, names_of
+from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.data.examples import list_label_names, get_class_names
 from hf_attnprobe.functional.predictions import Prediction
 
 
@@ -30,9 +30,9 @@ Label = int | float | list[int]
 """One number, or one for every part of a prediction."""
 Offsets = Sequence[Sequence[tuple[int, int]]]
 """Of every text, the first character and the one behind the last, of every token."""
-NUMBERED = re.compile(r"(not )?(label_)?\d+")
+NUMBERED_NAME = re.compile(r"(not )?(label_)?\d+")
 """A name that says no more than a number, "not LABEL_0" for the other side of a logit."""
-NEEDING_OFFSETS = {
+OFFSET_COLUMNS = {
     "tags": ("word_labels",),
     "span": ("answer_start", "answer_end"),
 }
@@ -41,11 +41,11 @@ NEEDING_OFFSETS = {
 
 def needs_offsets(prediction: Prediction, examples: "datasets.Dataset") -> bool:
     """Whether labels are positions in the text."""
-    columns = NEEDING_OFFSETS.get(prediction.kind, ())
+    columns = OFFSET_COLUMNS.get(prediction.kind, ())
     return bool(columns) and set(columns) <= set(examples.column_names)
 
 
-def labels_of(
+def convert_labels(
     prediction: Prediction,
     examples: "datasets.Dataset",
     tokenizer: PreTrainedTokenizerBase,
@@ -76,32 +76,32 @@ def labels_of(
             "expected passages with questions for a language model, got texts; give Answers"
         )
     kinds: Mapping[str, Callable[[], Sequence[Label]]] = {
-        "classes": lambda: labels_of_model(prediction.outcomes, examples),
-        "choice": lambda: _integers(prediction, examples),
-        "labels": lambda: _several(prediction, examples),
-        "number": lambda: _numbers(prediction, examples),
-        "words": lambda: _words(examples, tokenizer, inputs),
-        "tags": lambda: _tags(prediction, examples, inputs, offsets),
-        "span": lambda: _spans(prediction, examples, inputs, offsets),
+        "classes": lambda: convert_class_labels(prediction.outcomes, examples),
+        "choice": lambda: _convert_choice_labels(prediction, examples),
+        "labels": lambda: _convert_label_sets(prediction, examples),
+        "number": lambda: _convert_numbers(prediction, examples),
+        "words": lambda: _convert_masked_words(examples, tokenizer, inputs),
+        "tags": lambda: _convert_tags(prediction, examples, inputs, offsets),
+        "span": lambda: _convert_answer_spans(prediction, examples, inputs, offsets),
     }
     return [*kinds[prediction.kind]()]
 
 
-def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
+def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -> list[int]:
     """The examples' labels as the model numbers its classes, -1 for none.
 
     Raises:
         AttnProbeError: a label that the model does not know, or has two classes for.
     """
-    labels = column_of(examples, "label")
+    labels = read_column(examples, "label")
     has_names = hasattr(examples.features["label"], "names")
     expected, said = "one class per text", "a class"
     if len(classes) == 2 and classes[0] == f"not {classes[1]}":  # one logit
         expected = "0 or 1"
         said = "a probability, or with --predicts number a number"
-    _check_kind(labels, int, expected, said)
-    names = label_names(examples)
-    numbers = _matched(classes, names, has_names)
+    _check_label_types(labels, int, expected, said)
+    names = list_label_names(examples)
+    numbers = _match_names(classes, names, has_names)
     known = {-1: -1}
     for label in sorted({*labels} - {-1}):
         number = numbers[label]
@@ -115,7 +115,7 @@ def labels_of_model(classes: Sequence[str], examples: "datasets.Dataset") -> lis
     return [known[label] for label in labels]
 
 
-def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
+def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
     """Returns for each class name of the data the model's number; None where it has none.
 
     Labels without names are the model's numbers. Names are compared without case and
@@ -129,21 +129,21 @@ def _matched(classes: Sequence[str], names: Sequence[str], has_names: bool) -> l
         return [k if k < len(classes) else None for k in range(len(names))]
     known = [name.strip().casefold() for name in classes]
     given = [name.strip().casefold() for name in names]
-    _check_different(classes, known, given)
+    _check_unique_names(classes, known, given)
     numbers = [known.index(name) if name in known else None for name in given]
     if any(number is not None for number in numbers):
         return numbers
 
     # No name is the same: where either side's are nothing but numbers, those count.
-    if all(map(NUMBERED.fullmatch, given)):
+    if all(map(NUMBERED_NAME.fullmatch, given)):
         said = [int(name.rpartition("_")[2]) for name in given]
         return [k if k < len(known) else None for k in said]
-    if len(given) == len(known) and all(map(NUMBERED.fullmatch, known)):
+    if len(given) == len(known) and all(map(NUMBERED_NAME.fullmatch, known)):
         return [*range(len(known))]
     return numbers
 
 
-def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequence[str]) -> None:
+def _check_unique_names(classes: Sequence[str], known: Sequence[str], given: Sequence[str]) -> None:
     twice = {name for name, count in Counter(known).items() if count > 1}
     if twice & set(given):
         alike = [repr(c) for c, name in zip(classes, known, strict=True) if name in twice]
@@ -154,7 +154,7 @@ def _check_different(classes: Sequence[str], known: Sequence[str], given: Sequen
         )
 
 
-def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
+def _check_label_types(labels: Sequence[Any], kind: type, expected: str, predicts: str) -> None:
     """Checks that the labels are of the kind that the model predicts."""
     for row, label in enumerate(labels):
         if label is not None and not isinstance(label, kind):
@@ -166,10 +166,10 @@ def _check_kind(labels: Sequence[Any], kind: type, expected: str, predicts: str)
             )
 
 
-def _check_unlabelled(prediction: Prediction, examples: "datasets.Dataset", expected: str) -> None:
+def _check_no_text_labels(prediction: Prediction, examples: "datasets.Dataset", expected: str) -> None:
     """Checks that no label is about the whole text, for a model that predicts its parts."""
-    labels = column_of(examples, "label")
-    _check_kind(labels, int, expected, prediction.name)
+    labels = read_column(examples, "label")
+    _check_label_types(labels, int, expected, prediction.name)
     row = next((row for row, label in enumerate(labels) if label >= 0), None)
     if row is not None:
         raise AttnProbeError(
@@ -179,12 +179,12 @@ def _check_unlabelled(prediction: Prediction, examples: "datasets.Dataset", expe
         )
 
 
-def _integers(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
-    labels = column_of(examples, "label")
-    _check_kind(labels, int, "the number of the right choice", prediction.name)
+def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
+    labels = read_column(examples, "label")
+    _check_label_types(labels, int, "the number of the right choice", prediction.name)
     if "choices" not in examples.column_names:  # of each choice by itself
         return labels
-    choices = column_of(examples, "choices")
+    choices = read_column(examples, "choices")
     for row, (label, of_row) in enumerate(zip(labels, choices, strict=True)):
         if label >= len(of_row):
             raise AttnProbeError(
@@ -194,16 +194,16 @@ def _integers(prediction: Prediction, examples: "datasets.Dataset") -> list[int]
     return labels
 
 
-def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[int]]:
+def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") -> list[list[int]]:
     """0 or 1 per label; −1 for all of them where none is known."""
-    labels = column_of(examples, "label")
+    labels = read_column(examples, "label")
     n_labels = len(prediction.parts)
     if all(isinstance(label, int) and label < 0 for label in labels):
         return [[-1] * n_labels for _ in labels]
-    _check_kind(labels, list, "a list of the labels that hold", prediction.name)
-    names = names_of(examples.features["label"])
+    _check_label_types(labels, list, "a list of the labels that hold", prediction.name)
+    names = get_class_names(examples.features["label"])
     given = names or [f"LABEL_{k}" for k in range(n_labels)]
-    numbers = _matched(prediction.parts, given, names is not None)
+    numbers = _match_names(prediction.parts, given, names is not None)
     # of a label that the data has names for, but not this one, nothing is known
     known = [k for k in numbers if k is not None]
     if not known:
@@ -229,12 +229,12 @@ def _several(prediction: Prediction, examples: "datasets.Dataset") -> list[list[
     return rows
 
 
-def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
+def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
     """Labels as numbers; NaN where there is none."""
-    labels = column_of(examples, "label")
-    _check_kind(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
+    labels = read_column(examples, "label")
+    _check_label_types(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
     if hasattr(examples.features["label"], "names"):
-        names = ", ".join(label_names(examples)[:5])
+        names = ", ".join(list_label_names(examples)[:5])
         raise AttnProbeError(
             f"the model predicts a number: expected numbers as labels, got the classes "
             f"{names}; name another column with --label-column, or say --predicts "
@@ -252,11 +252,11 @@ def _numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float
     return numbers
 
 
-def spread_of_labels(examples: "datasets.Dataset") -> float | None:
+def compute_label_spread(examples: "datasets.Dataset") -> float | None:
     """Standard deviation of numeric labels; None where there are none, or all are equal."""
     if hasattr(examples.features["label"], "names"):
         return None
-    labels = column_of(examples, "label")
+    labels = read_column(examples, "label")
     if not all(isinstance(label, int | float) for label in labels):
         return None
     known = [float(label) for label in labels if not math.isnan(label)]
@@ -264,14 +264,14 @@ def spread_of_labels(examples: "datasets.Dataset") -> float | None:
     return spread or None
 
 
-def _words(
+def _convert_masked_words(
     examples: "datasets.Dataset",
     tokenizer: PreTrainedTokenizerBase,
     inputs: Mapping[str, Any],
 ) -> list[int]:
     """Token id of the masked word; −1 where there is none or it has several tokens."""
-    labels = column_of(examples, "label")
-    _check_kind(labels, int, "one word per text", "a masked word")
+    labels = read_column(examples, "label")
+    _check_label_types(labels, int, "one word per text", "a masked word")
     _check_masks(labels, tokenizer, inputs["input_ids"])
     if not hasattr(examples.features["label"], "names"):
         row = next((row for row, label in enumerate(labels) if label >= 0), None)
@@ -283,7 +283,7 @@ def _words(
             )
         return labels
     ids = []
-    for name in label_names(examples):
+    for name in list_label_names(examples):
         tokens = tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
         is_one = len(tokens) == 1 and tokens[0] != tokenizer.unk_token_id
         ids.append(tokens[0] if is_one else -1)
@@ -317,7 +317,7 @@ def _check_masks(
             )
 
 
-def _tags(
+def _convert_tags(
     prediction: Prediction,
     examples: "datasets.Dataset",
     inputs: dict[str, Any],
@@ -325,26 +325,26 @@ def _tags(
 ) -> list[list[int]]:
     """Tags of the labelled words, in the order of the words' first tokens."""
     if offsets is None:
-        _check_unlabelled(prediction, examples, "a label for every word (word_labels)")
+        _check_no_text_labels(prediction, examples, "a label for every word (word_labels)")
         return [[-1]] * len(examples)
-    names = names_of(examples.features["word_labels"])
+    names = get_class_names(examples.features["word_labels"])
     numbers = None
     if names is not None:
-        numbers = _matched(prediction.outcomes, names, has_names=True)
+        numbers = _match_names(prediction.outcomes, names, has_names=True)
     texts, tags = (
-        column_of(examples, "text"),
-        column_of(examples, "word_labels"),
+        read_column(examples, "text"),
+        read_column(examples, "word_labels"),
     )
     inputs["labelled"], rows = [], []
     for row, tokens in enumerate(offsets):
-        of_char = _tags_by_first_character(texts[row], tags[row] or [])
+        of_char = _index_tags_by_character(texts[row], tags[row] or [])
         labelled, of_row = [0] * len(tokens), []
         for place, (start, end) in enumerate(tokens):
             first = next((at for at in range(start, end) if at in of_char), None)
             if first is None or inputs["special_tokens_mask"][row][place]:
                 continue
             labelled[place] = 1
-            of_row.append(_tag(prediction, names, numbers, of_char.pop(first), row))
+            of_row.append(_convert_tag(prediction, names, numbers, of_char.pop(first), row))
         if not of_row and texts[row].strip():
             raise AttnProbeError(
                 f"expected a label of a word in every text, row {row} has none that the "
@@ -355,7 +355,7 @@ def _tags(
     return rows
 
 
-def _tags_by_first_character(text: str, tags: Sequence[int]) -> dict[int, int]:
+def _index_tags_by_character(text: str, tags: Sequence[int]) -> dict[int, int]:
     """The tag of each labelled word, by the position of its first character."""
     starts = [word.start() for word in re.finditer(r"\S+", text)]
     if len(tags) > len(starts):
@@ -366,7 +366,7 @@ def _tags_by_first_character(text: str, tags: Sequence[int]) -> dict[int, int]:
     return {start: tag for start, tag in zip(starts, tags, strict=False) if tag >= 0}
 
 
-def _tag(
+def _convert_tag(
     prediction: Prediction,
     names: Sequence[str] | None,
     numbers: list[int | None] | None,
@@ -383,7 +383,7 @@ def _tag(
     return number
 
 
-def _spans(
+def _convert_answer_spans(
     prediction: Prediction,
     examples: "datasets.Dataset",
     inputs: Mapping[str, Any],
@@ -397,13 +397,13 @@ def _spans(
                 "leave it out"
             )
     if offsets is None:
-        _check_unlabelled(prediction, examples, "where the answer is (answers)")
+        _check_no_text_labels(prediction, examples, "where the answer is (answers)")
         return [[-1, -1]] * len(examples)
     starts, ends = (
-        column_of(examples, "answer_start"),
-        column_of(examples, "answer_end"),
+        read_column(examples, "answer_start"),
+        read_column(examples, "answer_end"),
     )
-    contexts = column_of(examples, "text_pair")
+    contexts = read_column(examples, "text_pair")
     rows = []
     for row, tokens in enumerate(offsets):
         segments = inputs["segment_ids"][row]

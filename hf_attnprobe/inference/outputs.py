@@ -17,12 +17,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
+from hf_attnprobe.adapters.pretrained import PretrainedModelInfo
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import in_portions
-from hf_attnprobe.data.columns import column_of
+from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.functional.intervention import normalise
-from hf_attnprobe.inference.batching import by_length, collate
+from hf_attnprobe.inference.batching import sort_by_length, collate
 from hf_attnprobe.inference.encoding import Text, tokenize
 from hf_attnprobe.protocol import Observation
 
@@ -58,7 +58,7 @@ class Outputs:
     mask: Tensor
 
 
-def observations(
+def observe_split(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",
@@ -73,7 +73,7 @@ def observations(
         options: passed to ``wrap``.
     """
     adapter = wrap(model, **options)
-    texts = by_length(tokenize(tokenizer, examples, adapter).texts)
+    texts = sort_by_length(tokenize(tokenizer, examples, adapter).texts)
     for batch in in_portions(texts, batch_size):
         yield adapter.observe(collate(adapter, batch, tokenizer.pad_token_id or 0))
 
@@ -91,10 +91,10 @@ def read_outputs(
     the sentence. The arguments are those of :func:`observations`.
     """
     rows: list[tuple] = []
-    for observation in observations(model, tokenizer, examples, **options):
+    for observation in observe_split(model, tokenizer, examples, **options):
         batch = observation.batch
         if observation.model.unit == "sentence":
-            attention, content = _word_weights(observation)
+            attention, content = _compute_word_weights(observation)
         else:
             attention = observation.read(observation.model.sites()[0]).detach()
             content = batch.content_mask
@@ -114,7 +114,7 @@ def read_outputs(
     )
 
 
-def over_texts(
+def measure_texts(
     observations: Iterable[Observation],
     measure: Callable[[Observation], Mapping[str, Tensor]],
 ) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def over_texts(
     return {name: torch.cat(batches)[order] for name, batches in parts.items()}
 
 
-def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
+def _compute_word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
     """Word weights over all sentences, and which tokens are words.
 
     Both [batch, keys]; the attention of a hierarchical adapter is that of sentences.
@@ -138,7 +138,7 @@ def _word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
     return (sentences @ words)[:, 0], observation.batch.inputs["units"] >= 0
 
 
-def to_guide(outputs: Outputs) -> Guide:
+def make_guide(outputs: Outputs) -> Guide:
     """Attention weights of every text, by example id."""
     rows = zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
     return {k: weights[is_real] for k, weights, is_real in rows}
@@ -163,20 +163,20 @@ def predict(
     Returns:
         float64 [texts, classes].
     """
-    texts = tokenize(tokenizer, examples, PretrainedFacts(model)).texts
+    texts = tokenize(tokenizer, examples, PretrainedModelInfo(model)).texts
     texts = sorted(texts, key=lambda text: text.example_id)
     model = model.eval()
     probs = []
     for batch in in_portions(texts, batch_size):
-        inputs = _inputs(tokenizer, batch, edit)
+        inputs = _pad_inputs(tokenizer, batch, edit)
         if guide is not None:
-            inputs["guide"] = _guide_of(guide, tokenizer, batch)
+            inputs["guide"] = _pad_guide(guide, tokenizer, batch)
         inputs = {name: value.to(model.device) for name, value in inputs.items()}
         probs.append(model(**inputs).logits.double().softmax(-1).cpu())
     return torch.cat(probs)
 
 
-def _inputs(
+def _pad_inputs(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[Text],
     edit: Callable[[Text], Sequence[int]] | None,
@@ -192,12 +192,12 @@ def _inputs(
     return dict(tokenizer.pad(columns, return_tensors="pt"))
 
 
-def _guide_of(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Tensor:
+def _pad_guide(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Tensor:
     """Attention weights of the texts, [batch, keys]."""
-    special = special_ids(tokenizer)
+    special = get_special_ids(tokenizer)
     rows = []
     for text in texts:
-        row = guide_row(guide, text.example_id, text.inputs["input_ids"], special)
+        row = build_guide_row(guide, text.example_id, text.inputs["input_ids"], special)
         rows.append(torch.tensor(row))
     return pad_sequence(rows, batch_first=True)
 
@@ -205,7 +205,7 @@ def _guide_of(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[
 # --- Attention of one model, to be imposed on another ---
 
 
-def guide_rows(
+def build_guide_rows(
     guide: Guide,
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
@@ -217,7 +217,7 @@ def guide_rows(
         guide: weights of every text, as many as it has content tokens.
         examples: the texts.
         input_ids: their tokens.
-        special_ids: tokens that attention never goes to, see :func:`special_ids`.
+        special_ids: tokens that attention never goes to, see :func:`get_special_ids`.
 
     Returns:
         Lists as long as those of ``input_ids``.
@@ -226,22 +226,22 @@ def guide_rows(
         AttnProbeError: a text without weights, or with another number of them than it
             has content tokens.
     """
-    rows = zip(column_of(examples, "example_id"), input_ids, strict=True)
-    return [guide_row(guide, k, tokens, special_ids) for k, tokens in rows]
+    rows = zip(read_column(examples, "example_id"), input_ids, strict=True)
+    return [build_guide_row(guide, k, tokens, special_ids) for k, tokens in rows]
 
 
-def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def get_special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Tokens that never receive attention; unknown words count as words."""
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
-def guide_row(
+def build_guide_row(
     guide: Guide,
     example_id: int,
     tokens: list[int],
     special_ids: Collection[int],
 ) -> list[float]:
-    """The guide's weights at the tokens of one text; see :func:`guide_rows`."""
+    """The guide's weights at the tokens of one text; see :func:`build_guide_rows`."""
     is_content = [token not in special_ids for token in tokens]
     n_content = sum(is_content)
     if n_content == 0:

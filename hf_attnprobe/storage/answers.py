@@ -14,7 +14,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.storage.folders import cannot_use
 
 
-class KeptAnswers:
+class AnswerCache:
     """A hidden file in the folder of a run; one that is refused before its first rows leaves none.
 
     Attributes:

@@ -176,10 +176,10 @@ def test_bad_input_is_one_line(rows_of, tmp_path):
 
 def test_columns_that_are_not_there():
     with pytest.raises(AttnProbeError, match="no column 'conclusion'"):
-        Data(DATA["classes"], text_pair_column="conclusion").examples(seed=0)
+        Data(DATA["classes"], text_pair_column="conclusion").load_examples(seed=0)
     with pytest.raises(AttnProbeError, match="two different columns"):
         same = {"text_column": "premise", "text_pair_column": "premise"}
-        Data(DATA["classes"], **same).examples(seed=0)
+        Data(DATA["classes"], **same).load_examples(seed=0)
 
 
 def test_labels_that_the_data_does_not_name_are_not_known(rows_of):
@@ -215,8 +215,8 @@ def test_a_word_beyond_the_likeliest_is_another_decision(model_of, tokenizer):
     probs[0, [0, n - 1]] = torch.tensor([0.2, 0.8]).double()
     probs[1, [0, n - 2]] = torch.tensor([0.3, 0.7]).double()
     probs[2, 0] = 1.0
-    assert about.decision(probs)[:, 0].tolist() == [0, n - 2, 0]
-    assert about.flips(probs[0], probs[1]) and not about.flips(probs[0], probs[2])
+    assert about.decide(probs)[:, 0].tolist() == [0, n - 2, 0]
+    assert about.has_flipped(probs[0], probs[1]) and not about.has_flipped(probs[0], probs[2])
 
 
 def audit_prediction(model, tokenizer):

@@ -10,8 +10,8 @@ import torch
 from scipy.stats import kendalltau
 
 from hf_attnprobe import AuditOptions, Data, Report, audit
-from hf_attnprobe.audits.example_selection import choose_texts
-from hf_attnprobe.audits.text_scores import as_read
+from hf_attnprobe.audits.example_selection import choose_example_ids
+from hf_attnprobe.audits.text_scores import render_units
 from hf_attnprobe.reports.report import read_audit
 from hf_attnprobe.statistics.rows import Rows
 from tests.audits.test_any_head import DATA
@@ -127,11 +127,11 @@ def test_ordinary_texts_are_drawn_without_regard_to_their_numbers():
         for n, v in names.items()
     ]
     rows = pd.concat(parts, ignore_index=True)
-    chosen = choose_texts(Rows.of(rows), 5)
+    chosen = choose_example_ids(Rows.of(rows), 5)
     assert [*chosen.values()] == ["drawn by chance"] * 5
-    larger = choose_texts(Rows.of(rows), 9)
+    larger = choose_example_ids(Rows.of(rows), 9)
     assert chosen.keys() <= larger.keys() and len(larger) == 9
-    assert choose_texts(Rows.of(rows), 0) == {}
+    assert choose_example_ids(Rows.of(rows), 0) == {}
 
 
 def test_texts_are_written_and_read_again(run, rows, tmp_path):
@@ -221,7 +221,7 @@ def test_tokens_stand_as_in_the_text(tokenizer):
     ids = tokenizer(text)["input_ids"]
     special = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
     units = [[k] for k, s in enumerate(special) if not s]
-    tokens, glued = as_read(tokenizer, ids, units, (text, None))
+    tokens, glued = render_units(tokenizer, ids, units, (text, None))
     joined = "".join(t if k in glued else f" {t}" for k, t in enumerate(tokens))
     known = {"A", "wonderful", "PLOT", ",", "a", "dull", "cast", "."}
     assert set(tokens) <= known
@@ -234,7 +234,7 @@ def test_pieces_of_words_are_joined_as_the_text_has_them(pairs):
     encoded = pairs(text)
     ids, words = encoded["input_ids"], encoded.word_ids(0)
     pieces = [[k] for k, word in enumerate(words) if word is not None]
-    tokens, glued = as_read(pairs, ids, pieces, (text, None))
+    tokens, glued = render_units(pairs, ids, pieces, (text, None))
     joined = "".join(t if k in glued else f" {t}" for k, t in enumerate(tokens))
     assert joined.strip() == text
     assert len(tokens) == len(pieces)

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hf_attnprobe import build_tokenizer, rationale_dataset
+from hf_attnprobe import build_tokenizer, make_rationale_dataset
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.documents.markdown import blocks
-from hf_attnprobe.faithfulness.input_erasure import CAUTION
-from hf_attnprobe.faithfulness.registry import readings
-from hf_attnprobe.protocol import ALL, SET, Site
+from hf_attnprobe.documents.markdown import render_markdown_blocks
+from hf_attnprobe.faithfulness.input_erasure import ERASURE_CAUTION
+from hf_attnprobe.faithfulness.registry import load_readings
+from hf_attnprobe.protocol import ALL, HEAD_SET, Site
 from hf_attnprobe.reports.head_tables import head_table, part_section
 from hf_attnprobe.reports.report import read_audit
 from hf_attnprobe.statistics.summary import PREDICTION
@@ -31,7 +31,7 @@ EDITS = ["permutation", "uniform_attention", "head_ablation"]
 
 @pytest.fixture(scope="module")
 def data():
-    return rationale_dataset(60, seed=0, max_tokens=8)["test"]
+    return make_rationale_dataset(60, seed=0, max_tokens=8)["test"]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_from_the_command_line(folder, data, tmp_path, cli):
     assert done.code == 0, done.err
     report = read_audit(tmp_path / "out")
     assert report.provenance["head_sets"] == ["1.0", "0.1+1.2"]
-    groups = {EVERYWHERE, *LAYERS, (SET, 0), (SET, 1)}
+    groups = {EVERYWHERE, *LAYERS, (HEAD_SET, 0), (HEAD_SET, 1)}
     for test in (*EDITS, "input_erasure"):
         assert places(report, test) == HEADS | groups
     assert places(report, "correlation") == HEADS | groups
@@ -73,7 +73,7 @@ def test_from_the_command_line(folder, data, tmp_path, cli):
     values = by_place(report.to_pandas())
     for statistic, test in (("median_tvd", EDITS[0]), ("zero_flip", EDITS[2])):
         single = values.loc[test, statistic, :, 1, 0]
-        assert (values.loc[test, statistic, :, SET, 0] - single).abs().max() < 1e-12
+        assert (values.loc[test, statistic, :, HEAD_SET, 0] - single).abs().max() < 1e-12
 
     again = cli(*command[:-1], "1.2")  # other sets are another audit
     assert again.code != 0 and "belongs to another audit" in again.err
@@ -83,7 +83,7 @@ def test_left_out_on_request_and_in_models_of_one_head(folder, data, checkpoint,
     report = quick(folder, data, groups=False, test_limit=2)
     assert places(report, "permutation") == HEADS
     report = quick(folder, data, groups=False, test_limit=2, head_sets=["0.0+1.1"])
-    assert places(report, "permutation") == {*HEADS, (SET, 0)}
+    assert places(report, "permutation") == {*HEADS, (HEAD_SET, 0)}
     report = quick(checkpoint, reviews["test"], tests=["permutation"], test_limit=2)
     assert places(report, "permutation") == {(0, 0)}
     assert not part_section(report.statistics)
@@ -122,7 +122,7 @@ def test_a_screen_leaves_the_groups_whole(folder, data):
 
 def test_the_table_says_what_the_rows_say(folder, data):
     report = quick(folder, data, head_sets=["0.1+1.2"])
-    lines = blocks([head_table(report)])[0].splitlines()
+    lines = render_markdown_blocks([head_table(report)])[0].splitlines()
     table = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if "|" in line]
     head, cells = table[0], {row[0]: row for row in table[2:]}
     names = ["all attention", "layer 0", "layer 1", "heads 0.1+1.2", "1.2"]
@@ -135,7 +135,7 @@ def test_the_table_says_what_the_rows_say(folder, data):
         "zeroed": "zero_tvd",
         "averaged": "mean_tvd",
     }
-    for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (SET, 0), (1, 2)), names, strict=True):
+    for place, name in zip((EVERYWHERE, (0, ALL), (1, ALL), (HEAD_SET, 0), (1, 2)), names, strict=True):
         here = rows[(rows.layer == place[0]) & (rows["head"] == place[1])]
         means = here.groupby("statistic").value.mean()
         for column, statistic in columns.items():
@@ -149,7 +149,7 @@ def test_the_table_says_what_the_rows_say(folder, data):
 
 def test_a_study_reads_the_head_and_no_group(tmp_path):
     """A column of a study is about one head; rows of groups stand before it in the folder."""
-    sites = {Site(SET, 0): 0.9, Site(ALL, ALL): 0.8, Site(0, ALL): 0.7, Site(0, 0): 0.1}
+    sites = {Site(HEAD_SET, 0): 0.9, Site(ALL, ALL): 0.8, Site(0, ALL): 0.7, Site(0, 0): 0.1}
     tested = {
         site: {"median_tvd": torch.tensor([value], dtype=torch.float64)}
         for site, value in sites.items()
@@ -166,7 +166,7 @@ def test_a_caution_stands_with_the_numbers_of_erased_inputs(folder, data, checkp
     of_one = quick(checkpoint, data, tests=["input_erasure"], test_limit=10)
     many = quick(folder, data, tests=["input_erasure"], test_limit=2)
     for report in (of_one, many):
-        assert CAUTION in report.to_markdown()
+        assert ERASURE_CAUTION in report.to_markdown()
     for name in ("comprehensiveness", "sufficiency"):
         assert f"{name}@attention: with " in of_one.to_markdown()
-        assert "deleted, or masked" in readings()["input_erasure"][name]
+        assert "deleted, or masked" in load_readings()["input_erasure"][name]

@@ -34,15 +34,15 @@ def test_the_difference_is_that_of_the_two_models(
     half, exact = wrap(model, dtype=torch.bfloat16), wrap(model, dtype=torch.float32)
     rows = [{"text": text, "example_id": k} for k, text in enumerate(reviews["test"]["text"][:8])]
     texts = tokenize(tokenizer, load_examples(rows, "test"), half).texts
-    found = checks.compared_with_float32(half, lambda: exact, texts, 0)
+    found = checks.compare_with_float32(half, lambda: exact, texts, 0)
     batch = collate(half, sorted(texts, key=lambda t: (t.n_tokens, t.example_id)), 0)
     with torch.no_grad():  # the checkpoint's own forward, without any adapter
         own = model.float()(**batch.inputs).logits.softmax(-1)
         coarse = half.model(**batch.inputs).logits.softmax(-1)
     expected = float((own - coarse).abs().max())
     assert found["rounding"]["probability"] == pytest.approx(expected, abs=5e-3)
-    monkeypatch.setattr(checks, "TOO_MUCH", expected / 4)
-    refused("say --dtype float32", checks.compared_with_float32, half, lambda: exact, texts, 0)
+    monkeypatch.setattr(checks, "MAX_DIFFERENCE", expected / 4)
+    refused("say --dtype float32", checks.compare_with_float32, half, lambda: exact, texts, 0)
 
 
 def test_a_language_model_saved_in_half_precision_is_audited_in_float32(tmp_path):

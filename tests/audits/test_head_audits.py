@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from transformers import BertModel, FNetConfig, FNetForSequenceClassification
 
-from hf_attnprobe import build_tokenizer, rationale_dataset
+from hf_attnprobe import build_tokenizer, make_rationale_dataset
 from hf_attnprobe.adapters import wrap
-from hf_attnprobe.audits.site_selection import half_of
+from hf_attnprobe.audits.site_selection import assign_half
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.faithfulness.head_ablation import prune_curve
+from hf_attnprobe.faithfulness.head_ablation import measure_prune_curve
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.protocol import Site
@@ -30,7 +30,7 @@ N_LAYERS, N_HEADS = 2, 3
 
 @pytest.fixture(scope="module")
 def data():
-    return rationale_dataset(60, seed=0, max_tokens=8)["test"]
+    return make_rationale_dataset(60, seed=0, max_tokens=8)["test"]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def means(rows, statistic, ids):
 
 def halves(report):
     ids = report.to_pandas().example_id.unique()
-    return [[i for i in ids if half_of(i) == half] for half in (0, 1)]
+    return [[i for i in ids if assign_half(i) == half] for half in (0, 1)]
 
 
 def test_a_screen_tests_the_heads_that_the_other_half_puts_first(make, tokenizer, data):
@@ -152,7 +152,7 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
 
 
 def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
-    ids = [i for i in range(100) if half_of(i) == 0][:3]
+    ids = [i for i in range(100) if assign_half(i) == 0][:3]
     texts = [row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)]
     refused("take more texts", quick, folder, texts, screen=1, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -161,12 +161,12 @@ def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
 
 
 def test_halves_are_even_and_depend_on_the_id_alone():
-    found = [half_of(i) for i in range(10_000)]
+    found = [assign_half(i) for i in range(10_000)]
     assert found[:8] == [0, 0, 1, 1, 0, 1, 0, 0]  # for ever: folders rely on it
     assert sum(found) == pytest.approx(5000, abs=200)
     for n in (50, 200):  # a drawn sample has both halves
         drawn = sample(range(10_000), range(10_000), n)
-        assert 0.3 < sum(half_of(i) for i in drawn) / n < 0.7
+        assert 0.3 < sum(assign_half(i) for i in drawn) / n < 0.7
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, token
                 ranking = [Site(*site) for site in order]
                 chosen = [text for text in texts if text.example_id in half]
                 batch = collate(adapter, chosen, 0)
-                alone = prune_curve(adapter, [([batch], ranking)], n_removed=range(7))
+                alone = measure_prune_curve(adapter, [([batch], ranking)], n_removed=range(7))
                 agreeing += np.array(alone.agreement) * len(half)
             kept[name] = agreeing / report.n
         assert curve.crossed and curve.n_texts == report.n == 10

@@ -13,7 +13,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.faithfulness.single_token import single_token
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
-from hf_attnprobe.training.classifier import new_model
+from hf_attnprobe.training.classifier import build_model
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 
@@ -39,7 +39,7 @@ def han():
     config = AttentionClassifierConfig(
         encoder="bigru", hierarchical=True, embedding_size=8, encoder_size=4, attention_size=4
     )
-    return new_model(config, tokenizer, ["negative", "positive"]).eval(), tokenizer
+    return build_model(config, tokenizer, ["negative", "positive"]).eval(), tokenizer
 
 
 def run(han, texts, **options):

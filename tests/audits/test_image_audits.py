@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from hf_attnprobe import audit
-from hf_attnprobe.data.examples import dataset_fingerprint, load_examples
+from hf_attnprobe.data.examples import compute_dataset_fingerprint, load_examples
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refuses
 
@@ -92,7 +92,7 @@ def test_images_go_through_the_processor(model):
 
 def test_fingerprints_differ_by_pixels(rows):
     other = {**rows, "pixel_values": rows["pixel_values"][::-1]}
-    first, second = (dataset_fingerprint(load_examples(r, "test")) for r in (rows, other))
+    first, second = (compute_dataset_fingerprint(load_examples(r, "test")) for r in (rows, other))
     assert first != second
 
 

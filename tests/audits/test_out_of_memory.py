@@ -124,7 +124,7 @@ def test_rows_are_kept_before_a_batch_has_all_its_tests(
         return run_test(observation, name, *others, **named)
 
     monkeypatch.setattr(sweeps, "run_test", failing)
-    monkeypatch.setattr(sweeps, "BETWEEN_KEEPING", 0)
+    monkeypatch.setattr(sweeps, "SAVE_INTERVAL_SECONDS", 0)
     given["output_dir"] = tmp_path
     with pytest.raises(RuntimeError, match="killed"):
         audit(checkpoint, data, asked, **given)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe import AuditOptions, Data, Permutation, audit, build_tokenizer, rationale_dataset
+from hf_attnprobe import AuditOptions, Data, Permutation, audit, build_tokenizer, make_rationale_dataset
 from hf_attnprobe.audits import scheduler as rounds
-from hf_attnprobe.audits.options import limit_of, seconds_of
-from hf_attnprobe.audits.runner import Clock, plan, steps_of
-from hf_attnprobe.audits.scheduler import RowsSoFar, run_in_time
+from hf_attnprobe.audits.options import parse_time_limit, parse_duration
+from hf_attnprobe.audits.runner import Clock, plan_batches, list_steps
+from hf_attnprobe.audits.scheduler import CompletedWork, run_within_time
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.report import Report
@@ -35,8 +35,8 @@ def test_only_texts_up_to_a_gap_count_whatever_was_run():
 
 def test_limits_that_are_none_are_refused():
     for text in ("", "10 minutes", "-1s", "0", "nan", "1e400s", "10mm"):
-        refused("expected a time", seconds_of, text)
-    refused("expected --screen or --time", limit_of, AuditOptions(time="1m", screen=3))
+        refused("expected a time", parse_duration, text)
+    refused("expected --screen or --time", parse_time_limit, AuditOptions(time="1m", screen=3))
 
 
 def texts_of(n):
@@ -46,7 +46,7 @@ def texts_of(n):
 def test_work_is_resumed_by_test_site_and_text():
     sites = [Site(0, 0), Site(0, 1)]
     done = {("a", 0, 0): {0, 1}, ("a", 0, 1): {1}, ("b", 0, 0): {0, 1, 2}}
-    jobs = plan(texts_of(3), {"a": sites, "b": sites[:1]}, done, lambda n: 1, 100, 10)
+    jobs = plan_batches(texts_of(3), {"a": sites, "b": sites[:1]}, done, lambda n: 1, 100, 10)
     ran = sorted(
         (test, site.head, text.example_id)
         for where, texts in jobs
@@ -59,7 +59,7 @@ def test_work_is_resumed_by_test_site_and_text():
 
 @pytest.fixture(scope="module")
 def model():
-    data = rationale_dataset(400, seed=0)["test"]
+    data = make_rationale_dataset(400, seed=0)["test"]
     tokenizer = build_tokenizer(data["text"])
     tokenizer.model_max_length = 64
     return (tiny_models.bert(tokenizer, heads=3, width=24, spread=0.5), tokenizer), data
@@ -95,7 +95,7 @@ class Worker:
         self.clock = Clock(limit=limit, now=lambda: self.now)
 
     def __call__(self, texts, where, done):
-        self.clock.begin(steps_of([(where, texts)]))
+        self.clock.begin(list_steps([(where, texts)]))
         for test, sites in where.items():
             for site in sites:
                 held = done.setdefault((test, site.layer, site.head), set())
@@ -106,7 +106,7 @@ class Worker:
                 self.ran.append((test, site, len(new)))
 
     def rows_of(self, folder, n_texts):
-        return RowsSoFar(folder, texts_of(n_texts), self)
+        return CompletedWork(folder, texts_of(n_texts), self)
 
 
 ALL = [Site(-1, -1)]
@@ -117,7 +117,7 @@ LAYERS = [Site(k, -1) for k in range(3)]
 
 def in_time(worker, known, *turns):
     """Runs turns of tests at sites within the worker's time."""
-    run_in_time(known, worker.clock, lambda: iter(turns), batch_size=16)
+    run_within_time(known, worker.clock, lambda: iter(turns), batch_size=16)
 
 
 def test_a_time_is_kept_where_texts_were_run_before(tmp_path):
@@ -176,8 +176,8 @@ def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_anot
         order.extend(turns())
         so_far.run(so_far.texts[:30], order[1])
 
-    monkeypatch.setattr(rounds, "run_in_time", look)
-    monkeypatch.setattr(rounds, "AT_ONCE", 4)
+    monkeypatch.setattr(rounds, "run_within_time", look)
+    monkeypatch.setattr(rounds, "HEADS_PER_TURN", 4)
     run(model, time="1h")
     predicted, verdict, screened, others, *heads = order
     beside = {"uniform_attention", "head_ablation"}
@@ -193,7 +193,7 @@ def test_a_portion_is_expected_to_take_as_long_as_its_texts(tmp_path):
     """The first texts are short: by them alone a portion would end long after the time."""
     worker = Worker({"test": 0.1}, 40.0, size=lambda text: text.n_tokens)
     texts = [Text(k, 0, {"input_ids": [1] * (1 if k < 2 else 50)}) for k in range(60)]
-    in_time(worker, RowsSoFar(tmp_path, texts, worker), {"test": ALL})
+    in_time(worker, CompletedWork(tmp_path, texts, worker), {"test": ALL})
     assert worker.now < 40
 
 
@@ -225,7 +225,7 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
     def only_predict(so_far, *others):
         so_far.run(so_far.texts, {})
 
-    monkeypatch.setattr(rounds, "run_in_time", only_predict)
+    monkeypatch.setattr(rounds, "run_within_time", only_predict)
     refused("give more with --time", run, model, tmp_path / "out", time="1m")
     kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}
     assert kept

@@ -14,7 +14,7 @@ from hf_attnprobe import (
     Permutation,
     audit,
     joined_report,
-    judge,
+    evaluate_scores,
     load_examples,
     read_audit,
 )
@@ -174,7 +174,7 @@ def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
 
     def judged(**given):
         scores = tmp_path / "scores.jsonl"
-        return judge(checkpoint, str(reviews_folder), scores, ["erasure"], **given)
+        return evaluate_scores(checkpoint, str(reviews_folder), scores, ["erasure"], **given)
 
     options = AuditOptions(shown_texts=0, prune=False)
     folders = shared(judged, tmp_path / "job")
@@ -184,7 +184,7 @@ def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
 @pytest.mark.parametrize(("test", "are_own"), [("sources", True), ("head_ablation", False)])
 def test_a_language_model_is_audited_in_shares(test, are_own, tmp_path, monkeypatch):
     """A share answers its own prompts; the others' too where a test takes something from them."""
-    words, n_answered, generate = tiny_language_models.tokenizer(chat=False), [], answers.generated
+    words, n_answered, generate = tiny_language_models.tokenizer(chat=False), [], answers.generate_answers
     model = tiny_language_models.llama(words), words
     rows = [
         {"context": row["context"], "question": row["question"]}
@@ -198,7 +198,7 @@ def test_a_language_model_is_audited_in_shares(test, are_own, tmp_path, monkeypa
     def asked(verb=audit, **given):
         return verb(model, Answers(rows, units="sentence"), [test], **given)
 
-    monkeypatch.setattr(answers, "generated", generated)
+    monkeypatch.setattr(answers, "generate_answers", generated)
     folders = shared(asked, tmp_path / "job", of=2)
     options = AuditOptions(shown_texts=0, prune=False)
     joined, whole = joined_report(folders), asked(options=options, progress=False)

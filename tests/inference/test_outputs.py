@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_attnprobe import AttnProbeError, build_tokenizer, load_examples, wrap
-from hf_attnprobe.inference.outputs import guide_rows, predict, read_outputs, special_ids, to_guide
+from hf_attnprobe.inference.outputs import build_guide_rows, predict, read_outputs, get_special_ids, make_guide
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 
@@ -57,23 +57,23 @@ def test_outputs_are_those_of_the_model_run_on_each_text_alone(
 
 def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
     ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
-    special = special_ids(tokenizer)
-    rows = guide_rows(to_guide(outputs), examples, ids, special)
+    special = get_special_ids(tokenizer)
+    rows = build_guide_rows(make_guide(outputs), examples, ids, special)
     for row, tokens, weights in zip(ROWS, ids, rows, strict=True):
         place = outputs.example_ids.index(row["example_id"])
         assert len(weights) == len(tokens) and weights[0] == weights[-1] == 0.0
         expected = outputs.attention[place, : len(tokens) - 2].float()
         assert torch.allclose(torch.tensor(weights[1:-1]), expected)
-    lacking = {k: weights for k, weights in to_guide(outputs).items() if k != 17}
-    shorter = to_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
+    lacking = {k: weights for k, weights in make_guide(outputs).items() if k != 17}
+    shorter = make_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
     for guide, message in (
         (lacking, "none for text 17"),
         (shorter, "expected 5 weights for text 31, one per token, the guide has 2"),
     ):
         with pytest.raises(AttnProbeError, match=message):
-            guide_rows(guide, examples, ids, special)
+            build_guide_rows(guide, examples, ids, special)
     empty = load_examples([{"example_id": 8, "text": "", "label": 0}], "test")
-    assert guide_rows({}, empty, [tokenizer("")["input_ids"]], special) == [[0.0, 0.0]]
+    assert build_guide_rows({}, empty, [tokenizer("")["input_ids"]], special) == [[0.0, 0.0]]
     assert tokenizer.unk_token_id not in special  # unknown words are words
     assert {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id} <= special
 
@@ -81,7 +81,7 @@ def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
 def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer, examples, outputs):
     """Against Σ a_t h_t of the states, text by text."""
     model = make_model("mlp", "guided")
-    found = predict(model, tokenizer, examples, guide=to_guide(outputs), batch_size=2)
+    found = predict(model, tokenizer, examples, guide=make_guide(outputs), batch_size=2)
     base = model.attention_classifier
     for k, example_id in enumerate(outputs.example_ids):
         text = next(row["text"] for row in ROWS if row["example_id"] == example_id)
@@ -115,11 +115,11 @@ def test_a_hierarchical_model_can_guide(examples, tokenizer):
     assert sentences.shape[-1] == 3
     per_word = (sentences[0, 0, 0][:, None] * words[0, 0]).sum(0)
     expected = per_word[
-        [token not in special_ids(cutting) for token in inputs["input_ids"][0].tolist()]
+        [token not in get_special_ids(cutting) for token in inputs["input_ids"][0].tolist()]
     ]
     assert torch.allclose(outputs.attention[0].float(), expected, atol=1e-6) and len(expected) == 10
     flat = [tokenizer(rows[0]["text"])["input_ids"]]
-    assert guide_rows(to_guide(outputs), load_examples(rows, "test"), flat, special_ids(tokenizer))
+    assert build_guide_rows(make_guide(outputs), load_examples(rows, "test"), flat, get_special_ids(tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -145,4 +145,4 @@ def test_the_first_head_of_a_transformer_can_guide(pieces, examples, tokenizer):
             outputs.attention[k, : len(words)].float(), words / words.sum(), atol=1e-5
         )
     ids = [tokenizer(row["text"])["input_ids"] for row in ROWS]
-    assert guide_rows(to_guide(outputs), examples, ids, special_ids(tokenizer))
+    assert build_guide_rows(make_guide(outputs), examples, ids, get_special_ids(tokenizer))
