@@ -1,6 +1,7 @@
-"""Options of the faithfulness tests; each test's file says what it does with them.
+"""Options of the built-in faithfulness tests.
 
-Nothing is imported here that computes, so that a command line is refused at once.
+The module of each test explains how it uses its options. This module imports no library for
+computation, so that a command line with a wrong option is refused quickly.
 """
 
 from collections.abc import Sequence
@@ -10,58 +11,63 @@ from typing import Literal
 from hf_attnprobe.core.options import Options, option
 
 
-GROUP = "hf_attnprobe.tests"
-"""The entry points by which other packages name their tests."""
+ENTRY_POINT_GROUP = "hf_attnprobe.tests"
+"""Entry point group in which installed packages announce the modules of their tests."""
 
 
 @dataclass(frozen=True)
 class NoOptions(Options):
-    """For a test without options."""
+    """Options of a test that has none."""
 
 
 @dataclass(frozen=True)
-class ExplainsClass(Options):
-    """For a test that explains the probability of a class.
+class TargetOptions(Options):
+    """Options of a test that can explain a class other than the predicted one.
 
-    With a target the decision is for it or not for it. It flips where that changes, and
-    its probability is that of the side the text is on: of the target, or of all others.
+    With a target, the decision is binary: the target class or any other class. The decision flips
+    if it changes between these two sides, and its probability is the probability of the side that
+    was predicted for the whole text.
+
+    Attributes:
+        target: Class whose decision is explained, by name or number. None explains the predicted
+            class.
     """
 
     target: str | int | None = option(
         None,
-        "class, by name or number, whose decision is explained (default: the predicted one)",
+        "class whose decision is explained, by name or number (default: the predicted class)",
         metavar="CLASS",
     )
 
 
 @dataclass(frozen=True)
-class Correlation(ExplainsClass):
-    """Which class's probability is explained, and how many tokens count as the top."""
+class Correlation(TargetOptions):
+    """Options of the test ``correlation``: explained class and sizes of the compared top-k sets."""
 
     tops: Sequence[int] = option(
         (3,),
-        "numbers of tokens ranked first whose overlap is counted",
+        "sizes k of the top-k sets of tokens that are compared",
         at_least=1,
         at_most=1_000_000,
     )
 
 
 @dataclass(frozen=True)
-class Scale(ExplainsClass):
-    """Of which texts the best order is looked for, beside the rankings that are tried."""
+class Scale(TargetOptions):
+    """Options of the test ``scale``: explained class and search for the best removal order."""
 
     exact_units: int = option(
         8,
-        "most units of a text of which every set is left out (2^units passes), for the best "
-        "order and for what each unit is worth; 0: none",
+        "longest text, in units, of which all sets of units are removed (2^units passes), to find "
+        "the best order and the Shapley values; 0: none",
         at_least=0,
         at_most=12,
         metavar="UNITS",
     )
     greedy_units: int = option(
         16,
-        "most units of a text of which the costliest is left out again and again (some "
-        "units² / 2 passes)",
+        "longest text, in units, of which the most important remaining unit is removed step by "
+        "step, to find a good order (about units² / 2 passes)",
         at_least=0,
         at_most=10_000,
         metavar="UNITS",
@@ -70,90 +76,97 @@ class Scale(ExplainsClass):
 
 @dataclass(frozen=True)
 class Permutation(Options):
-    """How many random shuffles."""
+    """Options of the test ``permutation``: number of shuffles."""
 
-    n_permutations: int = option(100, "random shuffles per text", at_least=1, at_most=100_000)
+    n_permutations: int = option(
+        100, "random shuffles of the attention per text", at_least=1, at_most=100_000
+    )
 
 
 @dataclass(frozen=True)
 class Adversarial(Options):
-    """How the farthest attention is found, and how far the output may move."""
+    """Options of the test ``adversarial``: search method and allowed output change."""
 
     method: Literal["auto", "exact", "search"] = option(
         "auto",
-        "exact works for binary linear read-outs, search (the paper's for linear ones) for "
-        "all models; auto takes exact if possible, then bounds, then search",
+        "exact: for binary linear read-outs; search: for all models (for linear read-outs it is "
+        "the search of the paper); auto: exact if possible, else bounds, else search",
     )
     epsilons: Sequence[float] | None = option(
         None,
-        "distances that the output may move (default: .01 and .05; exact: nine from .001 to .5)",
+        "allowed output changes, as total variation distances (default: .01 and .05; with the "
+        "exact method nine values from .001 to .5)",
         at_least=0,
         metavar="EPSILON",
     )
-    n_starts: int = option(5, "random starts of the gradient search", at_least=1, at_most=1_000)
+    n_starts: int = option(
+        5, "random starting points of the gradient search", at_least=1, at_most=1_000
+    )
     n_steps: int | None = option(
         None,
-        "steps of the gradient search (default: 500 with method=search and for models "
-        "of pairs; else 0, no search: the best of candidates that are checked); where the "
-        "answer is exact and for groups of heads there is no search",
+        "steps of the gradient search (default: 500 with method=search and for models of text "
+        "pairs, else 0, which only tries candidates; ignored by the exact method and for groups "
+        "of heads)",
         at_least=0,
         at_most=100_000,
     )
 
 
 @dataclass(frozen=True)
-class Erasure(ExplainsClass):
-    """How weights are erased, and which weight the largest one is compared with."""
+class Erasure(TargetOptions):
+    """Options of the test ``erasure``: how weights are erased and which orders are compared."""
 
-    renormalise: bool = option(
-        True, "divide the weights that are left by their sum after an erasure"
-    )
+    renormalise: bool = option(True, "divide the remaining weights by their sum after an erasure")
     draw: Literal["uniform", "released"] = option(
         "uniform",
-        "how the weight to compare with the largest is drawn: uniformly from the others, "
-        "or as in the released code, which may draw the largest but never the first",
+        "how to draw the weight that is compared with the largest weight: uniformly from all "
+        "other weights, or as in the paper's released code, which can draw the largest weight "
+        "itself but never the first",
     )
     all_zero: bool = option(
         False,
-        "count the decision without any attention too, as the released code does",
+        "also count the decision without any attention, as the paper's released code does",
     )
-    n_random: int = option(5, "random orders of erasure", at_least=1, at_most=10_000)
+    n_random: int = option(
+        5, "random orders in which weights are erased", at_least=1, at_most=10_000
+    )
     each_random: bool = option(
         False,
-        "report every random order beside their mean, to pool them over texts as the "
-        "released code does",
+        "report each random order next to their mean, so that orders can be pooled over texts as "
+        "in the paper's released code",
     )
     bottom_up: bool = option(
         False,
-        "also erase the least weight first, and the least gradient and product (orders "
-        "least_attention, …)",
+        "also erase the smallest attention, gradient or product first (orders least_attention, "
+        "least_gradient, least_product)",
     )
 
 
 @dataclass(frozen=True)
-class InputErasure(ExplainsClass):
-    """How tokens are removed from the input, and whether the result is normalised."""
+class InputErasure(TargetOptions):
+    """Options of the test ``input_erasure``: removal operator and optional statistics."""
 
     by: Literal["deletion", "mask"] = option(
         "deletion",
-        "delete tokens, or replace them by the tokenizer's mask token",
+        "delete the tokens, or replace them with the tokenizer's mask token",
     )
     beam_width: int = option(
         0,
-        "width of the beam search that normalises the scores (NAOPC); it runs the model "
-        "about width × T² times for a text of T tokens; 0 leaves them as they are",
+        "width of the beam search for normalised scores (NAOPC), which runs the model about "
+        "width × T² times for a text of T tokens; 0: no normalised scores",
         at_least=0,
         at_most=10_000,
         metavar="WIDTH",
     )
     tokens_to_flip: bool = option(
         False,
-        "also take tokens out in the order of each ranking until the decision flips; "
-        "runs the model up to once per ranking and step",
+        "also remove tokens in the order of each ranking until the decision flips, which runs "
+        "the model up to once per ranking and step",
     )
     n_steps: int = option(
         0,
-        "equal shares of a text in which its tokens leave until the decision flips; 0: one by one",
+        "number of equal steps in which all tokens of a text are removed for tokens_to_flip; 0: "
+        "one token per step",
         at_least=0,
         at_most=1_000_000,
         metavar="STEPS",
@@ -162,96 +175,99 @@ class InputErasure(ExplainsClass):
 
 @dataclass(frozen=True)
 class Interchange(Options):
-    """At how many other places a state is exchanged."""
+    """Options of the test ``interchange``: number of control positions."""
 
     n_others: int = option(
         8,
-        "places without most attention at which a state is exchanged too (all of them where the "
-        "read-out is linear)",
+        "control positions per text, other than the most attended one, at which a state is also "
+        "exchanged (linear read-outs: all positions)",
         at_least=1,
         at_most=100_000,
     )
 
 
 @dataclass(frozen=True)
-class Explanations(ExplainsClass):
-    """Which class gradients and leave-one-out explain, and for how many texts flow is computed."""
+class Explanations(TargetOptions):
+    """Options of the test ``explanations``: explained class and limit of attention flow."""
 
     flow_positions: int = option(
         0,
-        "longest text, in positions, that attention flow is computed for (0: none; one "
-        "maximum flow per token, so its time grows with the cube of the length)",
+        "longest text, in positions, for which attention flow is computed; its time grows with "
+        "the cube of the length; 0: none",
         at_least=0,
         at_most=100_000,
     )
 
 
 @dataclass(frozen=True)
-class Screen(ExplainsClass):
-    """Which class's probability is followed."""
+class Screen(TargetOptions):
+    """Options of the test ``screen``: explained class."""
 
 
 @dataclass(frozen=True)
 class Plausibility(Options):
-    """Which rankings are compared with the rationales."""
+    """Options of the test ``plausibility``: additional rankings."""
 
     integrated_gradients: bool = option(
-        False, "compare |integrated gradients| with the rationales too"
+        False, "also compare |integrated gradients| with the rationales"
     )
 
 
 @dataclass(frozen=True)
 class Fragility(Options):
-    """How many permutations."""
+    """Options of the test ``fragility``: number of permutations."""
 
-    n_draws: int = option(10, "permutations of the attention per text", at_least=1, at_most=10_000)
-
-
-@dataclass(frozen=True)
-class SingleToken(ExplainsClass):
-    """Which class is explained."""
+    n_draws: int = option(
+        10, "random permutations of the attention per text", at_least=1, at_most=10_000
+    )
 
 
 @dataclass(frozen=True)
-class AttributionAgreement(ExplainsClass):
-    """Which class is explained, and how the integral is taken."""
+class SingleToken(TargetOptions):
+    """Options of the test ``single_token``: explained class."""
+
+
+@dataclass(frozen=True)
+class AttributionAgreement(TargetOptions):
+    """Options of the test ``attribution_agreement``: explained class and integration."""
 
     n_steps: int = option(
         50,
-        "points of the integral of integrated gradients",
+        "integration points of integrated gradients",
         at_least=1,
         at_most=10_000,
     )
     attention: Literal["free", "held"] = option(
         "free",
-        "whether integrated gradients go through the attention (free: they add up to "
-        "the change of the output) or not (held, as the paper's code)",
+        "free: integrated gradients flow through the attention, so that they sum to the output "
+        "change; held: they do not, as in the paper's code",
     )
 
 
 @dataclass(frozen=True)
-class Shapley(ExplainsClass):
-    """How units are taken out, and of how many units every set is."""
+class Shapley(TargetOptions):
+    """Options of the test ``shapley``: removal operator and treatment of long texts."""
 
     by: Literal["deletion", "mask", "attention"] = option(
         "deletion",
-        "delete units, replace them by the tokenizer's mask token, or set their attention "
-        "weights to 0 at the head or the group of heads, the rest divided by its sum",
+        "delete units, replace them with the tokenizer's mask token, or set their attention "
+        "weights to 0 and divide the remaining weights by their sum",
     )
     exact_units: int = option(
         12,
-        "most units of a text of which every set is taken out (2^units passes)",
+        "longest text, in units, of which all sets of units are removed (2^units passes)",
         at_least=1,
         at_most=12,
         metavar="UNITS",
     )
     longer: Literal["orders", "phrases"] = option(
         "orders",
-        "texts with more units: take them out in random orders, or cut them into as many phrases",
+        "for longer texts: remove the units in random orders, or join neighbouring units to "
+        "exact_units phrases",
     )
     n_orders: int = option(
         20,
-        "random orders of a longer text, each with a pass per unit",
+        "random orders per longer text, with one pass per unit and order",
         at_least=2,
         at_most=100_000,
     )
@@ -259,26 +275,26 @@ class Shapley(ExplainsClass):
 
 @dataclass(frozen=True)
 class Sources(Options):
-    """Of how many units every set is deleted, and whether random halves are."""
+    """Options of the test ``sources``: deletion of all sets and of random halves."""
 
     exact_units: int = option(
         0,
-        "most units of a text of which all sets are deleted (2^units passes), for Shapley values "
-        "and the smallest set that changes the answer; 0: none",
+        "longest passage, in units, of which all sets of units are deleted (2^units passes), for "
+        "Shapley values and the smallest set that changes the answer; 0: none",
         at_least=0,
         at_most=12,
         metavar="UNITS",
     )
     masks: int = option(
         0,
-        "random halves of the units that are deleted to fit ContextCite's LASSO (64 in the "
-        "paper); 0: none",
+        "number of random halves of the units that are deleted to fit the LASSO of ContextCite "
+        "(64 in the paper); 0: none",
         at_least=0,
         at_most=100_000,
     )
     held_out: int = option(
         32,
-        "other halves on which rankings are scored (LDS)",
+        "number of further random halves that score the rankings (LDS)",
         at_least=3,
         at_most=100_000,
     )
@@ -286,22 +302,21 @@ class Sources(Options):
 
 @dataclass(frozen=True)
 class Knockout(Options):
-    """Where the weights go, and from which effect on a unit matters."""
+    """Options of the test ``knockout``: redistribution of weights and threshold of effects."""
 
     operators: Sequence[Literal["none", "renormalised", "sink"]] = option(
         ("renormalised",),
-        "where the weights of a unit go: to all that the row still looks at in proportion, "
-        "nowhere, or to the sink",
+        "where the attention to a blocked unit goes: nowhere (none), to all other tokens in "
+        "proportion (renormalised), or to the sink",
     )
-
     least_effect: float = option(
         0.1,
-        "nats that deleting a unit must cost for its mediated share to be read",
+        "smallest loss by deletion, in nats, from which a unit counts as mattering",
         at_least=0,
     )
 
 
-OPTIONS: dict[str, type[Options]] = {
+OPTIONS_BY_TEST: dict[str, type[Options]] = {
     "scale": Scale,
     "correlation": Correlation,
     "permutation": Permutation,
@@ -323,5 +338,6 @@ OPTIONS: dict[str, type[Options]] = {
     "knockout": Knockout,
     "head_roles": NoOptions,
 }
-"""The built-in tests, in the order of reports. A test, its function and its file have one name."""
-TESTS = tuple(OPTIONS)
+"""Option class of each built-in test, in the order of reports."""
+TEST_NAMES = tuple(OPTIONS_BY_TEST)
+"""Names of the built-in tests, in the order of reports. Each is also the name of a module."""

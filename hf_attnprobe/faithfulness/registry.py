@@ -1,15 +1,15 @@
-"""The faithfulness tests by name.
+"""Registry of the faithfulness tests.
 
-A file registers its test, an installed package may add one.
+Each test module registers its function, and installed packages can add tests::
 
     @register_test(readings=READINGS, needs=(Differentiable,))
     def my_test(
         observation, site, options: MyOptions = MyOptions(), *, seed=0
     ) -> MyResult: ...
 
-The name of the function is the name of the test, the annotation of ``options`` its
-class of options. Command line, study, metric and report follow from the record. A
-package names the module with its test in its entry points, in the group
+The name of the function is the name of the test, and the annotation of ``options`` is the class of
+its options. The command line, studies, the metric and reports read everything else from the
+record. A package announces the module of its test as an entry point in the group
 ``hf_attnprobe.tests``.
 """
 
@@ -18,92 +18,100 @@ import importlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from operator import methodcaller
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import DEFAULT, Asked, Options, options_by_test
 from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.faithfulness.options import (
-    GROUP,
-    TESTS,
+    ENTRY_POINT_GROUP,
+    TEST_NAMES,
     NoOptions,
 )
 from hf_attnprobe.protocol import AttentionModelBase, Observation, Site
 
 
 PACKAGE = __name__.rpartition(".")[0]
+"""Import path of the package that contains the built-in tests."""
 F = TypeVar("F", bound=Callable[..., Any])
-When = Literal["always", "many heads", "rationales", "on request"]
+RunCondition = Literal["always", "many heads", "rationales", "on request"]
+"""When a default audit of a classifier runs a test: always, if the model has several heads, if the
+data has human rationales, or never."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AuditPreview:
-    """What a test's ``check`` sees before an audit starts.
+    """Data that a test's ``check`` function can inspect before an audit starts.
 
-    shortest: the observation of the shortest text.
-    sites: the heads that are tested.
-    rationales: whether the data says which units people marked, and where they are.
+    Attributes:
+        shortest_text: Observation of a batch that contains the shortest text only.
+        sites: Heads that the audit will test.
+        rationales: Whether the data marks the units that people chose as the reason.
     """
 
-    shortest: Observation
+    shortest_text: Observation
     sites: Sequence[Site]
     rationales: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class FaithfulnessTest:
-    """A registered test: its function and its description.
+    """Record of a registered test: its function and how to run and describe it.
 
     Attributes:
-        name: the function's; also the word on the command line and in the rows.
-        function: ``(observation, site, options, *, seed) -> result``, a frozen
-            dataclass of tensors [batch], of mappings of those, or of None.
-        options: the class of its options.
-        readings: a sentence for each field of the result, with places for ``{mean}``,
-            ``{median}`` and ``{key}``; of a share a
-            :class:`~hf_attnprobe.core.readings.Reading` that says so.
-        does: what it does, in a clause for the list of tests that were not run.
-        needs: capabilities without which it cannot run; of a tuple in it, one is
-            enough.
-        default: when it is run of a classifier without being asked for.
-        of_answers: the options with which it is run of a language model without being asked
-            for; None: it is not.
-        sites: where it looks, given the heads that are tested.
-        groups: whether it can look at groups of heads, such as a layer, all attention
-            or a set, see :attr:`~hf_attnprobe.protocol.Site.is_group`.
-        uses_reference: whether it uses the head outputs of a sample of other texts.
-        uses_donors: whether it uses the most attended states of such a sample.
-        check: raises AttnProbeError where these options cannot be used with model and
-            data.
+        name: Name of the function, which is also used on the command line and in stored rows.
+        function: Function ``(observation, site, options, *, seed) -> result``. The result is a
+            frozen dataclass whose fields are tensors ``[batch]``, mappings to such tensors, or
+            None.
+        options: Class of the test's options.
+        readings: Description of each field of the result, with the placeholders ``{mean}``,
+            ``{median}`` and ``{key}``. Statistics that are shares are described by a
+            :class:`~hf_attnprobe.core.readings.Reading`.
+        summary: Clause that describes the test, for lists of tests that were not run.
+        needs: Capabilities that the model must have. An inner tuple lists alternatives, one of
+            which is enough.
+        default: When a default audit of a classifier runs the test.
+        answer_options: Options for a default audit of a language model, or None if such an audit
+            does not run the test.
+        sites: Function that maps the audited heads to the sites of this test.
+        groups: Whether the test can edit a group of heads at once, such as a layer or all heads,
+            see :attr:`~hf_attnprobe.protocol.Site.is_group`.
+        uses_reference: Whether the test needs the head outputs of a sample of texts.
+        uses_donors: Whether the test needs the most attended states of a sample of texts.
+        check: Function that raises AttnProbeError if the options do not fit the model or the data.
     """
 
     name: str
     function: Callable[..., Any]
     options: type[Options]
     readings: TestReadings
-    does: str = ""
+    summary: str = ""
     needs: Sequence[type | tuple[type, ...]] = ()
-    default: When = "always"
-    of_answers: Options | None = None
+    default: RunCondition = "always"
+    answer_options: Options | None = None
     sites: Callable[[Sequence[Site]], Sequence[Site]] = list
     groups: bool = False
     uses_reference: bool = False
     uses_donors: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
 
-    def usual(self, *, answers: bool) -> Options:
-        """The default options.
+    def default_options(self, *, answers: bool) -> Options:
+        """Return the options that are used if the user sets none.
 
         Args:
-            answers: whether a language model is tested.
+            answers: Whether the audited model is a language model.
         """
-        if answers and self.of_answers is not None:
-            return self.of_answers
+        if answers and self.answer_options is not None:
+            return self.answer_options
         return self.options()
 
     def lacks(self, model: AttentionModelBase, site: Site) -> str | None:
-        """Why the test cannot run at ``site`` of a model, or None where it can."""
+        """Return the reason why a model cannot run the test at a site, or None if it can.
+
+        Args:
+            model: Model to be tested.
+            site: Head or group of heads to be tested.
+        """
         for need in self.needs:
             alternatives = need if isinstance(need, tuple) else (need,)
             reasons = [model.lacks(capability, site) for capability in alternatives]
@@ -116,23 +124,34 @@ _registered: dict[str, FaithfulnessTest] = {}
 
 
 def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
-    """Registers the decorated function as a test.
+    """Return a decorator that registers a function as a faithfulness test.
 
     Args:
-        readings: a sentence for each field of the result, or its ``Reading``.
-        record: other attributes of :class:`FaithfulnessTest`.
+        readings: Description of each field of the test's result.
+        **record: Further attributes of :class:`FaithfulnessTest`, such as ``needs``.
+
+    Returns:
+        Decorator that registers a function and returns it unchanged.
 
     Raises:
-        AttnProbeError: there is a test of that name.
+        AttnProbeError: If a test of the same name exists.
+
+    Example::
+
+        @register_test(readings={"largest_weight": "the largest weight is {mean:.2f}"})
+        def sharpness(observation, site, options: NoOptions = NoOptions(), *, seed=0):
+            return SharpnessResult(observation.read(site).amax(-1))
     """
 
     def register(function: F) -> F:
-        kind = get_type_hints(function)["options"]
-        test = FaithfulnessTest(function.__name__, function, kind, readings=readings, **record)
-        built_in = test.name in TESTS and function.__module__ != f"{PACKAGE}.{test.name}"
-        if built_in or test.name in (*_registered, DEFAULT):
+        options_class = get_type_hints(function)["options"]
+        test = FaithfulnessTest(
+            function.__name__, function, options_class, readings=readings, **record
+        )
+        hides_built_in = test.name in TEST_NAMES and function.__module__ != f"{PACKAGE}.{test.name}"
+        if hides_built_in or test.name in (*_registered, DEFAULT):
             raise AttnProbeError(
-                f"expected a new name for a test, {test.name!r} exists already; rename "
+                f"a test named {test.name!r} exists already; rename "
                 f"the function {function.__module__}.{test.name}"
             )
         _registered[test.name] = test
@@ -141,59 +160,74 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
     return register
 
 
-def tests() -> dict[str, FaithfulnessTest]:
-    """All tests by name: built-in ones first, then those of installed packages.
+def load_tests() -> dict[str, FaithfulnessTest]:
+    """Return all tests by name: the built-in tests first, then those of installed packages.
 
     Raises:
-        AttnProbeError: an installed test cannot be loaded.
+        AttnProbeError: If the test of an installed package cannot be loaded.
+
+    Example::
+
+        for name, test in load_tests().items():
+            print(name, test.summary)
     """
-    _load_all()
-    return {name: _registered[name] for name in (*TESTS, *_registered)}
+    _load_all_tests()
+    return {name: _registered[name] for name in (*TEST_NAMES, *_registered)}
 
 
-def readings() -> dict[str, TestReadings]:
-    """The sentences of all tests, by test and statistic."""
-    return {name: test.readings for name, test in tests().items()}
+def load_readings() -> dict[str, TestReadings]:
+    """Return the descriptions of all statistics, by test and statistic."""
+    return {name: test.readings for name, test in load_tests().items()}
 
 
 @cache
-def _load_all() -> None:
-    for name in TESTS:
+def _load_all_tests() -> None:
+    """Import all test modules, so that they register their tests."""
+    for name in TEST_NAMES:
         importlib.import_module(f"{PACKAGE}.{name}")
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        _load(entry)
+    for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
+        _load_entry_point(entry_point)
 
 
-def _load(entry: EntryPoint) -> None:
-    package = entry.dist.name if entry.dist is not None else entry.module
+def _load_entry_point(entry_point: EntryPoint) -> None:
+    """Import the module that an installed package announces."""
+    package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
     try:
-        entry.load()
-    except Exception as error:  # whatever another package's import raises
+        entry_point.load()
+    # The import of another package's module can raise anything.
+    except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise AttnProbeError(
-            f"cannot load the test {entry.name!r} of the package {package!r}: {reason}; "
+            f"cannot load the test {entry_point.name!r} of the package {package!r}: {reason}; "
             "update or uninstall that package"
         ) from error
 
 
-def asked_tests(asked: Asked | None, *, answers: bool = False) -> dict[str, Options]:
-    """The options of the requested tests, by name, in the order given.
+def resolve_tests(requested: Asked | None, *, answers: bool = False) -> dict[str, Options]:
+    """Return the options of the requested tests by name, in the order of the request.
 
     Args:
-        asked: as :func:`~hf_attnprobe.core.options.options_by_test` takes it; None is "default".
-        answers: whether they run on a language model.
+        requested: Tests in any form that :func:`~hf_attnprobe.core.options.options_by_test`
+            accepts. None means "default".
+        answers: Whether the tests will run on a language model.
 
     Returns:
-        "default" is among the names where the tests that suit model and data are run too.
+        Options by name of the test. The name "default" is kept; it stands for the tests that fit
+        the model and the data.
 
     Raises:
-        AttnProbeError: what :func:`~hf_attnprobe.core.options.options_by_test` refuses.
+        AttnProbeError: If a test or an option is unknown, or if a value is out of range.
     """
-    known = tests()
-    usual = methodcaller("usual", answers=answers)
-    kinds = {name: test.options for name, test in known.items()}
-    given = options_by_test(DEFAULT if asked is None else asked, {**kinds, DEFAULT: NoOptions})
-    return {
-        name: options or (NoOptions() if name == DEFAULT else usual(known[name]))
-        for name, options in given.items()
-    }
+    tests = load_tests()
+    option_classes = {name: test.options for name, test in tests.items()}
+    option_classes[DEFAULT] = NoOptions
+    requested_options = options_by_test(DEFAULT if requested is None else requested, option_classes)
+    resolved: dict[str, Options] = {}
+    for name, options in requested_options.items():
+        if options:
+            resolved[name] = options
+        elif name == DEFAULT:
+            resolved[name] = NoOptions()
+        else:
+            resolved[name] = tests[name].default_options(answers=answers)
+    return resolved

@@ -1,28 +1,67 @@
-"""How far does a ranking lie between a random order of the tokens and the best one?
+"""Position of a ranking on the scale between a random order of the tokens (0) and the best one (1).
 
-The parts of faithfulness that leave tokens out; the fourth, erasure of weights, is measured by
-the test ``erasure``, and ``statistics/scale.py`` makes one number of them.
+The faithfulness number of a report is the mean of four parts. This module measures three of them
+for every text: importance, removal and mass. The fourth, erasure, removes attention weights
+instead of tokens and is measured in ``faithfulness/erasure.py``. ``statistics/scale.py`` converts
+the means over texts to positions on the scale and averages the parts.
 
-Question:    does this attention name what this prediction of this model rests on?
-Temperature: all is of probabilities after the logits are multiplied by one factor, with which
-             the median lead of what is predicted is 3 nats (p = .95 of two classes). So nothing
-             depends on how sure the model was trained to be.
-Importance:  each token is left out in turn. Gini correlation of the ranking with how far the
-             prediction then moves: 1 the best order, 0 a random one (Jain & Wallace 2019,
-             Section 4.1, weighted; Schechtman & Yitzhaki 1987).
-Removal:     what the prediction loses without the first 1, 5, 10, 20 and 50% of a ranking
-             (comprehensiveness, DeYoung et al. 2020), beside that of a random order and of the
-             best order known: of the rankings here, of leaving tokens out one after the other,
-             each time the one that costs most, and of every order of texts of up to
-             ``exact_units`` units (as normalised AOPC, Edin et al. 2025).
-Mass:        overlap of the map with what matters, Σ min(α, w): w are the positive losses by
-             leaving out, in texts of up to ``exact_units`` units the positive Shapley values,
-             divided by their sum. Beside it the mean overlap of the same weights at other
-             tokens. An order alone calls a map faithful that is bright at ten tokens of which
-             one decides.
-Nothing:     in a text without a token that matters by more than rounding, importance and mass
-             are not defined. ``largest_loss`` says how much the most important token costs: in
-             a class that is said by default next to nothing.
+Question
+    Does this attention identify the tokens on which this prediction of this model depends?
+
+Notation
+    A text has tokens 1, ..., T. The ranking to be tested gives token i the score a_i, for example
+    its attention. p(S) is the probability of the explained class for the text without the tokens
+    in S, and the loss of removing S is d(S) = p({}) - p(S). The loss of a single token is
+    d_i = d({i}) (leave-one-out). If the user chooses a class that the model did not predict for
+    this text, all losses change sign.
+
+Standard temperature
+    All probabilities are computed after the logits have been multiplied by one factor per model.
+    The factor makes the median margin between the predicted class and the runner-up 3 nats, which
+    is p = .95 for two classes. Otherwise the numbers would depend on how confident the model was
+    trained to be. Code: ``Observation.apply_standard_temperature``.
+
+Importance
+    Gini correlation of the ranking with the effect of leaving each token out::
+
+        importance = sum_{i<j} (|d_i| - |d_j|) * sign(a_i - a_j) / sum_{i<j} | |d_i| - |d_j| |
+
+    It is 1 for the best order and 0 on average for a random order. It is Kendall's tau with each
+    pair of tokens weighted by the difference of their effects, so that the order of tokens without
+    effect does not count. Jain & Wallace 2019, Section 4.1, compare attention with leave-one-out
+    by the unweighted tau; the weighted form is due to Schechtman & Yitzhaki 1987.
+    Code: :func:`measure_importance`.
+
+Removal
+    Mean loss without the k tokens that the ranking puts first::
+
+        removal = mean of d(top-k tokens) for k = 1, 5, 10, 20 and 50% of T, rounded up
+
+    This is the comprehensiveness of DeYoung et al. 2020, Section 4. Its position on the scale is
+    (removal - random) / (best - random), as in the normalisation by Edin et al. 2025. ``random``
+    is the removal of a random order. ``best`` is the largest removal among all rankings, the
+    leave-one-out order, a greedy order, and, for texts of up to ``exact_units`` units, all T!
+    orders. Code: :func:`measure_removal`, :func:`_find_greedy_turns`, :func:`_measure_every_set`.
+
+Mass
+    Overlap of the scores with the effects, both as distributions over the tokens::
+
+        mass = sum_i min(alpha_i, w_i)
+        alpha_i = max(a_i, 0) / sum_j max(a_j, 0)
+        w_i = max(v_i, 0) / sum_j max(v_j, 0)
+
+    v_i is the Shapley value of token i in texts of up to ``exact_units`` units, and d_i in longer
+    texts. The baseline ``mass_by_chance`` is the mean overlap over all assignments of the same
+    scores to the tokens, and the position on the scale is (mass - chance) / (1 - chance).
+    Mass is needed in addition to importance because an order alone cannot tell whether attention
+    highlights ten tokens although only one of them matters. Code: :func:`measure_mass`.
+
+Interpretation
+    1 is the best that any explanation of this prediction could reach, 0 is a random order, and
+    negative values are worse than random. Importance and mass are undefined (NaN) in a text in
+    which no token changes the probability by more than rounding. ``largest_loss`` reports the
+    effect of the most important token. For a class that is predicted by default, for example for
+    the absence of all evidence, it can be close to 0.
 """
 
 from collections.abc import Mapping
@@ -32,59 +71,73 @@ import torch
 from torch import Tensor
 
 from hf_attnprobe.core.readings import TestReadings
-from hf_attnprobe.faithfulness.input_erasure import erased_inputs, sets_of_tops
+from hf_attnprobe.faithfulness.input_erasure import mark_top_units, predict_without_units
 from hf_attnprobe.faithfulness.options import Scale
 from hf_attnprobe.faithfulness.rankings import (
-    GIVEN,
-    OF_GROUP,
-    OF_TEXT,
-    importance,
-    is_possible,
-    ranking,
+    GROUP_RANKINGS,
+    TEXT_RANKINGS,
+    USER_SCORE_RANKINGS,
+    compute_importance,
+    compute_ranking,
+    is_ranking_available,
 )
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc
 from hf_attnprobe.functional.attribution import shapley_values
 from hf_attnprobe.functional.divergence import (
-    distribution,
-    overlap,
-    overlap_by_chance,
+    distribution_overlap,
+    expected_overlap,
+    normalise_positive_part,
 )
-from hf_attnprobe.functional.erasure import removal_rank
+from hf_attnprobe.functional.erasure import compute_removal_rank
 from hf_attnprobe.functional.rank import gini_correlation
 from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
-OF_HEAD = ("attention",)
-OF_WHOLE = ("attention", "gradient", "product", *OF_GROUP)
-WITHOUT_MASS = ("random", "leave_one_out")
-"""A draw has no map, and leaving out is what maps are compared with."""
-ROUNDING = 1e-6
-"""Of probability at the standard temperature: what moves it by less may be rounding."""
+SCALED_HEAD_RANKINGS = ("attention",)
+"""Rankings by the attention of a single head of a model with several heads."""
+SCALED_GROUP_RANKINGS = ("attention", "gradient", "product", *GROUP_RANKINGS)
+"""Rankings by the attention of a group of heads, or of a model with a single head."""
+RANKINGS_WITHOUT_MASS = ("random", "leave_one_out")
+"""Rankings for which mass is not measured. A random order has no scores, and leave-one-out is the
+reference with which the scores are compared."""
+SMALLEST_LOSS = 1e-6
+"""Largest change of a probability, at the standard temperature, that may be due to rounding."""
 
 READINGS: TestReadings = {
     "importance": (
-        "{key} puts first what matters most when left out with a score of {mean:.2f} (1 is the "
-        "best order, 0 a random one)"
+        "the order of {key} agrees with the effect of leaving tokens out with a Gini correlation "
+        "of {mean:.2f} (1 is the best order, 0 a random one)"
     ),
-    "mass": "{mean:.0%} of {key} lies on tokens in proportion to what they matter",
-    "mass_by_chance": "at other tokens of the text {mean:.0%} of {key} would",
+    "mass": "{key} and the effects of the tokens overlap by {mean:.0%} (as shares of the text)",
+    "mass_by_chance": (
+        "the weights of {key} on random tokens would overlap with the effects by {mean:.0%}"
+    ),
     "removal": (
-        "without what {key} ranks first, the prediction loses {mean:.2f} of probability at the "
-        "standard temperature (mean of the top 1 to 50%)"
+        "without the tokens that {key} ranks first, the prediction loses {mean:.2f} of "
+        "probability at the standard temperature (mean of the top 1 to 50%)"
     ),
     "largest_loss": (
-        "the token that matters most costs {mean:.2f} of probability at the standard temperature"
+        "leaving out the most important token costs {mean:.2f} of probability at the standard "
+        "temperature"
     ),
 }
 
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """By ranking, all [batch]. Importance is in [−1, 1], masses in [0, 1], removals in [−1, 1].
+    """Statistics of the test ``scale``: tensors ``[batch]``, or mappings to them by ranking.
 
-    ``removal`` has ``random`` and ``best`` too; ``best`` is at least as large as each of the
-    others. NaN where nothing matters (importance, mass), or in texts without a unit.
+    All values are NaN in texts without a token.
+
+    Attributes:
+        importance: Gini correlation with the leave-one-out effects, in [-1, 1]. NaN if no token
+            has an effect.
+        mass: Overlap with the effects, in [0, 1]. NaN if no token has an effect.
+        mass_by_chance: Mean overlap over all assignments of the scores to the tokens, in [0, 1].
+        removal: Mean loss of probability without the top tokens, in [-1, 1]. It includes the
+            entries ``random`` and ``best``; ``best`` is never smaller than any other entry.
+        largest_loss: Loss of probability without the most important token, in [-1, 1].
     """
 
     importance: Mapping[str, Tensor]
@@ -96,7 +149,7 @@ class ScaleResult:
 
 @register_test(
     readings=READINGS,
-    does="places attention between a random order of the tokens and the best one",
+    summary="measures where attention lies between a random order of the tokens and the best order",
     needs=(EditableInputs,),
     groups=True,
 )
@@ -107,142 +160,220 @@ def scale(
     *,
     seed: int = 0,
 ) -> ScaleResult:
-    """Measures importance, mass and removal of every ranking at the standard temperature.
+    """Measure importance, removal and mass of all rankings at the standard temperature.
 
     Args:
-        seed: of the random ranking.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads whose attention is ranked.
+        options: Explained class and search for the best order.
+        seed: Seed of the random ranking.
+
+    Returns:
+        Statistics per text and ranking.
     """
-    observation = observation.explaining(options.target)
+    observation = observation.with_target(options.target)
     content = observation.batch.content_mask
-    names = rankings_of(observation, site)
-    ranked = {name: ranking(observation, site, name, seed=seed) for name in names}
-    losses = left_out_losses(observation)
-    largest = losses.masked_fill(~content, -torch.inf).amax(-1)
-    matters = losses.abs().masked_fill(~content, 0).amax(-1) > ROUNDING
+    losses = compute_leave_one_out_losses(observation)
+    has_effect = losses.abs().masked_fill(~content, 0).amax(-1) > SMALLEST_LOSS
+    largest_loss = losses.masked_fill(~content, -torch.inf).amax(-1)
+    largest_removal, token_values = _measure_every_set(observation, losses, options.exact_units)
 
-    def where_it_matters(values: Tensor) -> Tensor:
-        return values.masked_fill(~matters, torch.nan)
-
-    best, worth = _best_and_worth(observation, losses, options.exact_units)
-    wanted = distribution(worth, content)
-    agreement, mass, by_chance = {}, {}, {}
-    for name, ranks in ranked.items():
-        found = gini_correlation(losses.abs(), ranks, content)
-        agreement[name] = where_it_matters(found)
-        if name not in WITHOUT_MASS:
-            values = importance(observation, site, name, seed=seed)
-            given = distribution(values, content)
-            chance = overlap_by_chance(given, wanted, content)
-            mass[name] = where_it_matters(overlap(given, wanted))
-            by_chance[name] = where_it_matters(chance)
+    ranks_by_name = {
+        name: compute_ranking(observation, site, name, seed=seed)
+        for name in list_rankings(observation, site)
+    }
+    importance, mass, mass_by_chance = {}, {}, {}
+    for name, ranks in ranks_by_name.items():
+        correlation = measure_importance(losses, ranks, content)
+        importance[name] = correlation.masked_fill(~has_effect, torch.nan)
+        if name in RANKINGS_WITHOUT_MASS:
+            continue
+        scores = compute_importance(observation, site, name, seed=seed)
+        overlap, chance = measure_mass(scores, token_values, content)
+        mass[name] = overlap.masked_fill(~has_effect, torch.nan)
+        mass_by_chance[name] = chance.masked_fill(~has_effect, torch.nan)
     return ScaleResult(
-        importance=agreement,
+        importance=importance,
         mass=mass,
-        mass_by_chance=by_chance,
-        removal=_removals(observation, ranked, losses, best, options.greedy_units),
-        largest_loss=largest.masked_fill(~content.any(-1), torch.nan),
+        mass_by_chance=mass_by_chance,
+        removal=_measure_removals(
+            observation, ranks_by_name, losses, largest_removal, options.greedy_units
+        ),
+        largest_loss=largest_loss.masked_fill(~content.any(-1), torch.nan),
     )
 
 
-def rankings_of(observation: Observation, site: Site) -> tuple[str, ...]:
-    """Returns the rankings that the scale places: of one head among many its attention alone."""
-    is_whole = site.is_group or len(observation.model.sites()) == 1
-    of_site = OF_WHOLE if is_whole else OF_HEAD
-    names = (*of_site, *OF_TEXT, *GIVEN)
-    return tuple(name for name in names if is_possible(observation, site, name))
+def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
+    """Return the names of the rankings whose position on the scale is measured at a site.
 
-
-def left_out_losses(observation: Observation) -> Tensor:
-    """Returns what the prediction loses without each token, signed, [batch, keys]."""
-
-    def compute() -> Tensor:
-        without = observation.leave_one_out.transpose(0, 1)
-        return observation.standard_losses(without).transpose(0, 1)
-
-    return observation.remember(("left out losses", observation.explains), compute)
-
-
-def _removals(
-    observation: Observation,
-    ranked: Mapping[str, Tensor],
-    losses: Tensor,
-    best: Tensor,
-    greedy_units: int,
-) -> dict[str, Tensor]:
-    """Returns losses without the first tokens of every ranking, and of the best one, [batch].
+    A single head among several is represented by its attention only.
 
     Args:
-        ranked: dense ranks [batch, keys].
-        losses: by leaving out, [batch, keys].
-        best: of every order of short texts, [batch]; −∞ elsewhere.
+        observation: Model output for a batch of texts.
+        site: Head or group of heads.
     """
-    content = observation.batch.content_mask
-    turns = [removal_rank(ranks, content) for ranks in ranked.values()]
-    turns.append(removal_rank(losses, content))
-    turns.append(_greedy_turns(observation, losses, greedy_units))
-    found = removal(observation, torch.stack(turns))
-    removals = dict(zip(ranked, found, strict=False))
-    removals["best"] = torch.maximum(found.amax(0), best)
-    return removals
+    has_all_attention = site.is_group or len(observation.model.sites()) == 1
+    site_rankings = SCALED_GROUP_RANKINGS if has_all_attention else SCALED_HEAD_RANKINGS
+    candidates = (*site_rankings, *TEXT_RANKINGS, *USER_SCORE_RANKINGS)
+    return tuple(name for name in candidates if is_ranking_available(observation, site, name))
 
 
-def removal(observation: Observation, turns: Tensor) -> Tensor:
-    """Returns the mean loss without the first 1, 5, 10, 20 and 50% of the tokens.
+def compute_leave_one_out_losses(observation: Observation) -> Tensor:
+    """Return the loss d_i of leaving out each token, at the standard temperature.
 
     Args:
-        turns: int [rankings, batch, keys], the turn at which each token leaves.
+        observation: Model output for a batch of texts.
 
     Returns:
-        [rankings, batch], of probability at the standard temperature.
+        Signed losses of probability ``[batch, keys]``; positive if the token supports the
+        explained class.
     """
-    tops = sets_of_tops(observation, turns)
-    after = erased_inputs(observation, "deletion", tops.flatten(0, 1))
-    lost = observation.standard_losses(after)
-    return lost.unflatten(0, tops.shape[:2]).mean(0)
+
+    def compute() -> Tensor:
+        probs_without_token = observation.leave_one_out.transpose(0, 1)
+        return observation.compute_standard_losses(probs_without_token).transpose(0, 1)
+
+    return observation.remember(("left out losses", observation.explained_class), compute)
 
 
-def _greedy_turns(observation: Observation, losses: Tensor, longest: int) -> Tensor:
-    """Returns the turns of tokens that leave one by one, each time the one that costs most.
+def measure_importance(losses: Tensor, ranks: Tensor, content: Tensor) -> Tensor:
+    """Return the Gini correlation of a ranking with the effect of leaving each token out.
 
-    Of texts of more than ``longest`` units those of leaving out. Only the first half of a text
-    is searched: no more of it leaves.
+    The formula is sum_{i<j} (|d_i| - |d_j|) * sign(r_i - r_j) / sum_{i<j} | |d_i| - |d_j| |.
 
-    Shape: losses [batch, keys] -> int [batch, keys].
+    Args:
+        losses: Leave-one-out losses d ``[batch, keys]``. Their sign is ignored.
+        ranks: Ranks r of the tokens ``[batch, keys]``, larger for more important tokens.
+        content: Boolean mask ``[batch, keys]`` of the explained tokens.
+
+    Returns:
+        Correlations ``[batch]`` in [-1, 1].
+    """
+    return gini_correlation(losses.abs(), ranks, content)
+
+
+def measure_mass(scores: Tensor, token_values: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the overlap sum_i min(alpha_i, w_i) of scores and effects, and its chance level.
+
+    Args:
+        scores: Scores a of a ranking ``[batch, keys]``, such as attention weights. Negative
+            scores count as 0.
+        token_values: Effects v of the tokens ``[batch, keys]``: Shapley values or leave-one-out
+            losses. Negative effects count as 0.
+        content: Boolean mask ``[batch, keys]`` of the explained tokens.
+
+    Returns:
+        Overlap and mean overlap over all assignments of the scores to the tokens, each ``[batch]``
+        in [0, 1].
+    """
+    score_shares = normalise_positive_part(scores, content)
+    value_shares = normalise_positive_part(token_values, content)
+    overlap = distribution_overlap(score_shares, value_shares)
+    overlap_by_chance = expected_overlap(score_shares, value_shares, content)
+    return overlap, overlap_by_chance
+
+
+def measure_removal(observation: Observation, turns: Tensor) -> Tensor:
+    """Return the mean loss without the first 1, 5, 10, 20 and 50% of the tokens.
+
+    Args:
+        observation: Model output for a batch of texts.
+        turns: Turn at which each token is removed, counted from 0, int
+            ``[rankings, batch, keys]``.
+
+    Returns:
+        Losses of probability at the standard temperature, ``[rankings, batch]``.
+    """
+    removed = mark_top_units(observation, turns)
+    probs = predict_without_units(observation, "deletion", removed.flatten(0, 1))
+    losses = observation.compute_standard_losses(probs)
+    return losses.unflatten(0, removed.shape[:2]).mean(0)
+
+
+def _measure_removals(
+    observation: Observation,
+    ranks_by_name: Mapping[str, Tensor],
+    losses: Tensor,
+    largest_removal: Tensor,
+    greedy_units: int,
+) -> dict[str, Tensor]:
+    """Return the removal ``[batch]`` of every ranking and of the best known order.
+
+    Args:
+        observation: Model output for a batch of texts.
+        ranks_by_name: Dense ranks ``[batch, keys]`` of each ranking.
+        losses: Leave-one-out losses ``[batch, keys]``.
+        largest_removal: Largest removal over all orders of a short text, ``[batch]``; -inf for
+            longer texts.
+        greedy_units: Longest text, in units, for which a greedy order is searched.
+    """
+    content = observation.batch.content_mask
+    turns = [compute_removal_rank(ranks, content) for ranks in ranks_by_name.values()]
+    turns.append(compute_removal_rank(losses, content))
+    turns.append(_find_greedy_turns(observation, losses, greedy_units))
+    removals = measure_removal(observation, torch.stack(turns))
+    # The last two rows, leave-one-out and greedy, only contribute to the best order.
+    removals_by_name = dict(zip(ranks_by_name, removals, strict=False))
+    removals_by_name["best"] = torch.maximum(removals.amax(0), largest_removal)
+    return removals_by_name
+
+
+def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: int) -> Tensor:
+    """Return the turns of tokens if the most important remaining token is removed at each step.
+
+    In texts of more than ``greedy_units`` units, and in texts that are short enough for exact
+    bounds, the tokens are ordered by their leave-one-out losses instead. Only the first half of a
+    text is searched, because :func:`measure_removal` never removes more.
+
+    Args:
+        observation: Model output for a batch of texts.
+        losses: Leave-one-out losses ``[batch, keys]``.
+        greedy_units: Longest text, in units, for which a greedy order is searched.
+
+    Returns:
+        Turns, counted from 0, int ``[batch, keys]``.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
-    is_searched = (n_units <= longest) & (n_units > aopc.EXACT_UP_TO)
+    is_searched = (n_units <= greedy_units) & (n_units > aopc.MAX_UNITS_OF_EXACT_BOUNDS)
     scores = losses.clone()
-    gone = torch.zeros_like(content)
-    eye = torch.eye(content.shape[1], dtype=torch.bool, device=content.device)
+    removed = torch.zeros_like(content)
+    single_tokens = torch.eye(content.shape[1], dtype=torch.bool, device=content.device)
     n_steps = 0
     if is_searched.any():
-        n_leaving = (n_units + 1) // 2
-        n_steps = int(n_leaving[is_searched].max())
+        n_removals = (n_units + 1) // 2
+        n_steps = int(n_removals[is_searched].max())
 
     for step in range(n_steps):
-        may_go = content & ~gone & is_searched[:, None]
-        sets = (gone | eye[:, None]) & may_go.any(-1, keepdim=True)
-        after = observation.standard_losses(erased_inputs(observation, "deletion", sets))
-        costs = after.T.masked_fill(~may_go, -torch.inf)
-        chosen = costs.argmax(-1, keepdim=True)
-        first = torch.zeros_like(gone).scatter(1, chosen, True) & may_go
-        before_the_rest = n_steps - step + 1.0
-        scores = torch.where(first, before_the_rest, scores)
-        gone |= first
-    return removal_rank(scores, content)
+        candidates = content & ~removed & is_searched[:, None]
+        sets = (removed | single_tokens[:, None]) & candidates.any(-1, keepdim=True)
+        probs = predict_without_units(observation, "deletion", sets)
+        set_losses = observation.compute_standard_losses(probs).T
+        best_token = set_losses.masked_fill(~candidates, -torch.inf).argmax(-1, keepdim=True)
+        is_removed_now = torch.zeros_like(removed).scatter(1, best_token, True) & candidates
+        # Losses are at most 1, so that greedily removed tokens precede all remaining tokens.
+        greedy_score = n_steps - step + 1.0
+        scores = torch.where(is_removed_now, greedy_score, scores)
+        removed |= is_removed_now
+    return compute_removal_rank(scores, content)
 
 
-def _best_and_worth(
+def _measure_every_set(
     observation: Observation, losses: Tensor, exact_units: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns the largest removal of any order, and what each token is worth.
+    """Return the largest removal over all orders, and the value of each token.
 
-    Of texts of at most ``exact_units`` units from every set of them; of others −∞, and the
-    losses by leaving out.
+    Both are computed from the losses of all sets of tokens in texts of at most ``exact_units``
+    units. In longer texts the largest removal is -inf (unknown), and the values of the tokens are
+    their leave-one-out losses.
+
+    Args:
+        observation: Model output for a batch of texts.
+        losses: Leave-one-out losses ``[batch, keys]``.
+        exact_units: Longest text, in units, of which all sets are removed.
 
     Returns:
-        [batch] and [batch, keys].
+        Largest removal ``[batch]`` and Shapley values or losses ``[batch, keys]``.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
@@ -252,29 +383,34 @@ def _best_and_worth(
         unknown = torch.full_like(losses[:, 0], -torch.inf)
         if not (n_units > 0).any():
             return unknown, losses
-        short = content & is_short[:, None]
-        positions = aopc.units_first(short)
-        sets = aopc.every_set(short)
-        after = erased_inputs(observation, "deletion", sets)
-        drops = observation.standard_losses(after)
-        _, largest = aopc.chain_bounds(drops, n_units, _step_weights(n_units))
-        values = torch.zeros_like(losses).scatter(1, positions, shapley_values(drops))
+        short_content = content & is_short[:, None]
+        positions = aopc.list_unit_positions(short_content)
+        sets = aopc.enumerate_unit_sets(short_content)
+        probs = predict_without_units(observation, "deletion", sets)
+        set_losses = observation.compute_standard_losses(probs)
+        step_weights = _compute_step_weights(n_units)
+        _, largest = aopc.compute_aopc_bounds(set_losses, n_units, step_weights)
+        values = torch.zeros_like(losses).scatter(1, positions, shapley_values(set_losses))
         is_exact = n_units > 0
         return largest.where(is_exact, unknown), values.where(is_exact[:, None], losses)
 
     key = (
         "every set at the standard temperature",
         exact_units,
-        observation.explains,
+        observation.explained_class,
     )
     return observation.remember(key, compute)
 
 
-def _step_weights(n_units: Tensor) -> Tensor:
-    """Returns how many of the steps of removal erase so many units, as a share.
+def _compute_step_weights(n_units: Tensor) -> Tensor:
+    """Return the share of the five removal steps that remove exactly 0, 1, ..., T units.
 
-    Shape: [batch] -> [units + 1, batch].
+    Args:
+        n_units: Number of units of each text, int ``[batch]``.
+
+    Returns:
+        Shares ``[units + 1, batch]``, which sum to 1 over the first dimension.
     """
     sizes = torch.arange(int(n_units.max()) + 1, device=n_units.device)
-    counts = aopc.removal_counts(n_units)
-    return (counts == sizes[:, None, None]).double().mean(1)
+    removal_counts = aopc.compute_removal_counts(n_units)
+    return (removal_counts == sizes[:, None, None]).double().mean(1)
